@@ -1,0 +1,94 @@
+// A typed workspace that only grows: after warm-up a step allocates nothing.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/context.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+
+/// Owns memory of a context's resource. Elements are uninitialized until written.
+template <typename T>
+class Buffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  explicit Buffer(const Context& context) : context_(context) {}
+  Buffer(Buffer&& other) noexcept
+      : context_(other.context_),
+        data_(std::exchange(other.data_, nullptr)),
+        capacity_(std::exchange(other.capacity_, 0)) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer() { release(); }
+
+  /// Room for `count` elements. What was there is lost when it has to grow.
+  /// @throws BudgetError, std::bad_alloc; the buffer is then as before
+  std::span<T> reserve(std::int64_t count) {
+    if (count > capacity_) {
+      // A quarter more than asked: sparsity wanders from step to step, and growth should end.
+      grow(count, count <= kLargest / 5 * 4 ? count + count / 4 : count);
+    }
+    return {data_, static_cast<std::size_t>(count)};
+  }
+
+  /// As reserve(), without slack: for sizes that never change.
+  std::span<T> reserve_exactly(std::int64_t count) {
+    if (count > capacity_) grow(count, count);
+    return {data_, static_cast<std::size_t>(count)};
+  }
+
+  /// Gives the memory back.
+  void release() noexcept {
+    if (data_ != nullptr) {
+      context_.memory().deallocate(data_, bytes(capacity_), kAlignment, context_.stream());
+    }
+    data_ = nullptr;
+    capacity_ = 0;
+  }
+
+  T* data() const { return data_; }
+  std::int64_t capacity() const { return capacity_; }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  static constexpr std::int64_t kLargest =
+      std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(sizeof(T));
+
+  static std::size_t bytes(std::int64_t count) {
+    return static_cast<std::size_t>(count) * sizeof(T);
+  }
+
+  void grow(std::int64_t needed, std::int64_t wanted) {
+    SPARSESYNC_EXPECT(needed, >=, std::int64_t{0});
+    if (needed > kLargest) {
+      throw BudgetError(std::numeric_limits<std::int64_t>::max(), kLargest, "workspace");
+    }
+    // The old block goes first: contents are not kept, and a budget should not pay for both.
+    release();
+    try {
+      data_ = static_cast<T*>(
+          context_.memory().allocate(bytes(wanted), kAlignment, context_.stream()));
+      capacity_ = wanted;
+    } catch (const BudgetError&) {
+      if (wanted == needed) throw;
+      data_ = static_cast<T*>(
+          context_.memory().allocate(bytes(needed), kAlignment, context_.stream()));
+      capacity_ = needed;
+    }
+  }
+
+  Context context_;
+  T* data_ = nullptr;
+  std::int64_t capacity_ = 0;
+};
+
+}  // namespace sparsesync

@@ -1,0 +1,67 @@
+// The one way to report an error: a family that a caller can act on, and broken contracts.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace sparsesync {
+
+/// What a caller can act on. The text is one line: what, where, how to mend it.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Input that cannot be used: a file, an option, an index outside its tensor.
+class InputError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A memory budget that would be exceeded. Nothing was allocated.
+class BudgetError : public Error {
+ public:
+  /// @param needed bytes that would have been in use, or std::int64_t's maximum where not even
+  ///               the size can be represented
+  /// @param budget bytes that may be in use
+  BudgetError(std::int64_t needed, std::int64_t budget, const std::string& what);
+  std::int64_t needed() const { return needed_; }
+  std::int64_t budget() const { return budget_; }
+
+ private:
+  std::int64_t needed_;
+  std::int64_t budget_;
+};
+
+/// A broken contract: a bug in the caller or in the library, not a state of the world.
+class ContractError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+namespace detail {
+[[noreturn]] void contract_broken(const char* file, int line, const char* expression,
+                                  const std::string& left, const std::string& right);
+std::string operand(std::int64_t value);
+std::string operand(std::uint64_t value);
+std::string operand(const std::string& value);
+inline std::string operand(int value) { return operand(static_cast<std::int64_t>(value)); }
+inline std::string operand(unsigned value) { return operand(static_cast<std::uint64_t>(value)); }
+inline std::string operand(bool value) { return value ? "true" : "false"; }
+}  // namespace detail
+
+/// Checks a contract and prints both operands when it is broken.
+/// @throws ContractError
+#define SPARSESYNC_EXPECT(left, op, right)                                                      \
+  do {                                                                                          \
+    const auto& expect_left = (left);                                                           \
+    const auto& expect_right = (right);                                                         \
+    if (!(expect_left op expect_right)) {                                                       \
+      ::sparsesync::detail::contract_broken(__FILE__, __LINE__, #left " " #op " " #right,       \
+                                            ::sparsesync::detail::operand(expect_left),         \
+                                            ::sparsesync::detail::operand(expect_right));       \
+    }                                                                                           \
+  } while (false)
+
+}  // namespace sparsesync

@@ -1,0 +1,39 @@
+// What operations look at and write to. A view owns nothing and never outlives what it views.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/dtype.h"
+
+namespace sparsesync {
+
+/// A row of a tensor, a position in a partition, or a number of either: never negative.
+using Index = std::int64_t;
+
+/// A matrix of values: rows × width elements, rows one after another.
+template <typename Byte>
+struct BasicMatrix {
+  Byte* data = nullptr;
+  DType dtype = DType::f32;
+  Index rows = 0;
+  Index width = 0;
+
+  Index row_bytes() const { return width * element_bytes(dtype); }
+  Index bytes() const { return rows * row_bytes(); }
+};
+using Matrix = BasicMatrix<std::byte>;
+using ConstMatrix = BasicMatrix<const std::byte>;
+inline ConstMatrix as_const(Matrix matrix) {
+  return {matrix.data, matrix.dtype, matrix.rows, matrix.width};
+}
+
+/// A row-sparse gradient: values.row(i) belongs to row indices[i]. *Coalesced* means that the indices
+/// increase strictly.
+struct RowSparse {
+  std::span<const Index> indices;
+  ConstMatrix values;  // values.rows == indices.size()
+};
+
+}  // namespace sparsesync
