@@ -1,5 +1,5 @@
-// The keyed bijection π of [0, R): which group a row belongs to and where it stands there is arithmetic.
-// Host and device share it, so a machine without a GPU tests what a GPU runs.
+// The keyed bijection π of [0, R): which group a row belongs to and where it stands there is
+// arithmetic. Host and device share it, so a machine without a GPU tests what a GPU runs.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace sparsesync {
 
-/// π mixes the b = ceil(log2 R) bits of a row by rounds of (add, xor-shift, multiply by an odd number) modulo
-/// 2^b, each of which can be undone, and walks the cycle until it is back below R: fewer than two rounds
-/// of the walk on average, because 2^b < 2R. The key is drawn from a seed and never searched.
+/// π mixes the b = ceil(log2 R) bits of a row by rounds of (add, xor-shift, multiply by an odd
+/// number) modulo 2^b, each of which can be undone, and walks the cycle until it is back below R:
+/// fewer than two rounds of the walk on average, because 2^b < 2R. The key is drawn from a seed and
+/// never searched.
 class Bijection {
  public:
   /// @param rows  R >= 1
@@ -64,7 +65,8 @@ class Bijection {
  private:
   static constexpr int kRounds = 3;
 
-  /// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the bits that are right.
+  /// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the bits
+  /// that are right.
   SPARSESYNC_HOST_DEVICE static constexpr std::uint64_t odd_inverse(std::uint64_t odd) {
     std::uint64_t inverse = odd;  // right in the lowest 3 bits
     for (int step = 0; step < 5; ++step) inverse *= 2U - odd * inverse;
@@ -80,8 +82,8 @@ class Bijection {
   std::uint64_t inverse_[kRounds] = {};
 };
 
-/// Row groups: row r belongs to group (π(r) + offset) mod groups and has position π(r) div groups there.
-/// Groups are equal to ±1 row and no table is kept (design: "balanced").
+/// Row groups: row r belongs to group (π(r) + offset) mod groups and has position π(r) div groups
+/// there. Groups are equal to ±1 row and no table is kept (design: "balanced").
 class RowGroups {
  public:
   /// @param rows    R >= 1

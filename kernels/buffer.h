@@ -75,13 +75,13 @@ class Buffer {
     // The old block goes first: contents are not kept, and a budget should not pay for both.
     release();
     try {
-      data_ = static_cast<T*>(
-          context_.memory().allocate(bytes(wanted), kAlignment, context_.stream()));
+      data_ =
+          static_cast<T*>(context_.memory().allocate(bytes(wanted), kAlignment, context_.stream()));
       capacity_ = wanted;
     } catch (const BudgetError&) {
       if (wanted == needed) throw;
-      data_ = static_cast<T*>(
-          context_.memory().allocate(bytes(needed), kAlignment, context_.stream()));
+      data_ =
+          static_cast<T*>(context_.memory().allocate(bytes(needed), kAlignment, context_.stream()));
       capacity_ = needed;
     }
   }

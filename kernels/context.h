@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/error.h"
 
@@ -10,12 +11,14 @@ namespace sparsesync {
 
 enum class Device : std::uint8_t { cpu };
 
-/// The queue that work goes to. On a CPU work runs at once, in the calling thread; the handle is null.
+/// The queue that work goes to. On a CPU work runs at once, in the calling thread; the handle is
+/// null.
 struct Stream {
   void* handle = nullptr;
 };
 
-/// Where memory comes from. An interface of this floor: std::pmr, budgets and others are adapted to it.
+/// Where memory comes from. An interface of this floor: std::pmr, budgets and others are adapted to
+/// it.
 class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
@@ -43,13 +46,31 @@ class Context {
   MemoryResource* memory_;
 };
 
-/// The body that the context's device runs: the only place where a device is told apart.
-/// @throws ContractError if the operation has no body for the device
+/// An operation of this floor: called as its bodies are, it runs the one of the context's device.
+/// The only place where a device is told apart. Each header declares the bodies and the operation
+/// beside them.
 template <typename Body>
-Body* select_body(const Context& context, Body* cpu) {
-  if (context.device() != Device::cpu) throw ContractError("no body for this device");
-  return cpu;
-}
+class Operation;
+
+template <typename Result, typename... Arguments>
+class Operation<Result(const Context&, Arguments...)> {
+ public:
+  using Body = Result(const Context&, Arguments...);
+  constexpr explicit Operation(Body& cpu) : cpu_(&cpu) {}
+
+  /// @throws ContractError if the operation has no body for the context's device
+  Result operator()(const Context& context, Arguments... arguments) const {
+    SPARSESYNC_EXPECT(static_cast<int>(context.device()), ==, static_cast<int>(Device::cpu));
+    return cpu_(context, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  Body* cpu_;
+};
+
+template <typename Result, typename... Arguments>
+Operation(Result (&)(const Context&, Arguments...))
+    -> Operation<Result(const Context&, Arguments...)>;
 
 /// A number that a kernel computes, in the context's memory until somebody needs it.
 /// A view: it owns nothing.

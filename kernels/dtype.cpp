@@ -4,7 +4,9 @@
 
 namespace sparsesync {
 
-std::string_view name_of(DType dtype) { return dtype == DType::f32 ? "f32" : "bf16"; }
+std::string_view name_of(DType dtype) {
+  return dtype == DType::f32 ? "f32" : "bf16";
+}
 
 DType dtype_named(std::string_view name) {
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -7,10 +7,11 @@
 namespace sparsesync {
 
 BudgetError::BudgetError(std::int64_t needed, std::int64_t budget, const std::string& what)
-    : Error(needed == std::numeric_limits<std::int64_t>::max()
-                ? fmt::format("{}: more bytes than can be counted, with a budget of {}", what, budget)
-                : fmt::format("{}: {} bytes would be in use, the budget is {}", what, needed,
-                              budget)),
+    : Error(
+          needed == std::numeric_limits<std::int64_t>::max()
+              ? fmt::format("{}: more bytes than can be counted, with a budget of {}", what, budget)
+              : fmt::format("{}: {} bytes would be in use, the budget is {}", what, needed,
+                            budget)),
       needed_(needed),
       budget_(budget) {}
 
@@ -22,9 +23,15 @@ void contract_broken(const char* file, int line, const char* expression, const s
       fmt::format("{}:{}: expected {}, got {} and {}", file, line, expression, left, right));
 }
 
-std::string operand(std::int64_t value) { return fmt::format("{}", value); }
-std::string operand(std::uint64_t value) { return fmt::format("{}", value); }
-std::string operand(const std::string& value) { return fmt::format("'{}'", value); }
+std::string operand(std::int64_t value) {
+  return fmt::format("{}", value);
+}
+std::string operand(std::uint64_t value) {
+  return fmt::format("{}", value);
+}
+std::string operand(const std::string& value) {
+  return fmt::format("'{}'", value);
+}
 
 }  // namespace detail
 }  // namespace sparsesync

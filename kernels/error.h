@@ -34,6 +34,12 @@ class BudgetError : public Error {
   std::int64_t budget_;
 };
 
+/// Bytes from the network or from a file that are not what they say. Nothing was used.
+class CorruptDataError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A broken contract: a bug in the caller or in the library, not a state of the world.
 class ContractError : public std::logic_error {
  public:
@@ -46,22 +52,28 @@ namespace detail {
 std::string operand(std::int64_t value);
 std::string operand(std::uint64_t value);
 std::string operand(const std::string& value);
-inline std::string operand(int value) { return operand(static_cast<std::int64_t>(value)); }
-inline std::string operand(unsigned value) { return operand(static_cast<std::uint64_t>(value)); }
-inline std::string operand(bool value) { return value ? "true" : "false"; }
+inline std::string operand(int value) {
+  return operand(static_cast<std::int64_t>(value));
+}
+inline std::string operand(unsigned value) {
+  return operand(static_cast<std::uint64_t>(value));
+}
+inline std::string operand(bool value) {
+  return value ? "true" : "false";
+}
 }  // namespace detail
 
 /// Checks a contract and prints both operands when it is broken.
 /// @throws ContractError
-#define SPARSESYNC_EXPECT(left, op, right)                                                      \
-  do {                                                                                          \
-    const auto& expect_left = (left);                                                           \
-    const auto& expect_right = (right);                                                         \
-    if (!(expect_left op expect_right)) {                                                       \
-      ::sparsesync::detail::contract_broken(__FILE__, __LINE__, #left " " #op " " #right,       \
-                                            ::sparsesync::detail::operand(expect_left),         \
-                                            ::sparsesync::detail::operand(expect_right));       \
-    }                                                                                           \
+#define SPARSESYNC_EXPECT(left, op, right)                                                \
+  do {                                                                                    \
+    const auto expect_left = (left);                                                      \
+    const auto expect_right = (right);                                                    \
+    if (!(expect_left op expect_right)) {                                                 \
+      ::sparsesync::detail::contract_broken(__FILE__, __LINE__, #left " " #op " " #right, \
+                                            ::sparsesync::detail::operand(expect_left),   \
+                                            ::sparsesync::detail::operand(expect_right)); \
+    }                                                                                     \
   } while (false)
 
 }  // namespace sparsesync

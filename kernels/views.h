@@ -12,6 +12,14 @@ namespace sparsesync {
 /// A row of a tensor, a position in a partition, or a number of either: never negative.
 using Index = std::int64_t;
 
+/// The consecutive numbers [begin, end).
+struct IndexRange {
+  Index begin = 0;
+  Index end = 0;
+  constexpr Index size() const { return end - begin; }
+  friend constexpr bool operator==(IndexRange, IndexRange) = default;
+};
+
 /// A matrix of values: rows × width elements, rows one after another.
 template <typename Byte>
 struct BasicMatrix {
@@ -29,8 +37,8 @@ inline ConstMatrix as_const(Matrix matrix) {
   return {matrix.data, matrix.dtype, matrix.rows, matrix.width};
 }
 
-/// A row-sparse gradient: values.row(i) belongs to row indices[i]. *Coalesced* means that the indices
-/// increase strictly.
+/// A row-sparse gradient: values.row(i) belongs to row indices[i]. *Coalesced* means that the
+/// indices increase strictly.
 struct RowSparse {
   std::span<const Index> indices;
   ConstMatrix values;  // values.rows == indices.size()

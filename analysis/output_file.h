@@ -1,0 +1,93 @@
+// Files and folders that exist either whole or not at all.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/error.h"
+
+namespace sparsesync {
+
+/// The system refused to write at run time: a full disk, a device that fails.
+class IoError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file that gets its name only when it is complete: it is written to a hidden sibling, and
+/// renamed by commit(). The destructor removes what was not committed. A path that exists and is
+/// neither a regular file nor a folder (a pipe, a terminal, /dev/null) is written to directly.
+class OutputFile {
+ public:
+  /// @param force  replace a file of that name, at commit()
+  /// @throws InputError if the path exists and `force` is false, is a folder, or cannot be created
+  /// @throws IoError if the system fails otherwise
+  OutputFile(const std::filesystem::path& path, bool force);
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile();
+
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Appends; small writes are gathered.
+  /// @throws IoError
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+
+  /// Flushes to the disk, closes, and gives the file its name. Nothing may be written afterwards.
+  /// @throws IoError; then the file is removed and an old one of that name is as it was
+  /// @throws InputError if something took the name meanwhile and `force` is false
+  void commit();
+
+ private:
+  void flush_buffer();
+  void write_through(const std::byte* data, std::size_t size);
+
+  std::filesystem::path path_;
+  std::filesystem::path staging_;  // empty: the path is written to directly
+  bool force_;
+  int descriptor_ = -1;
+  std::vector<std::byte> buffer_;
+};
+
+/// A folder that gets its name only when it is complete, as OutputFile does for a file.
+class OutputDirectory {
+ public:
+  /// @param force   replace a folder of that name, at commit()
+  /// @param marker  a file that the folder to be replaced must hold, as proof that one of our
+  /// programs made
+  ///                it; an empty folder may always be replaced. So no slip of the hand removes a
+  ///                home.
+  /// @throws InputError if the path exists and may not be replaced, or cannot be created
+  /// @throws IoError if the system fails otherwise
+  OutputDirectory(const std::filesystem::path& path, bool force, const std::string& marker = "");
+  OutputDirectory(const OutputDirectory&) = delete;
+  OutputDirectory& operator=(const OutputDirectory&) = delete;
+  ~OutputDirectory();
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Where files go until commit().
+  const std::filesystem::path& staging() const { return staging_; }
+
+  /// Gives the folder its name; an old one is swapped out in the same instant and then removed.
+  /// @throws IoError; then the new folder is removed and an old one of that name is as it was
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path staging_;
+  bool force_;
+  std::string marker_;
+  bool committed_ = false;
+};
+
+/// From now on SIGINT, SIGTERM and SIGHUP remove what is not committed before they end the program.
+/// Call it once, before the first thread starts: all threads inherit the signal mask. Signals that
+/// are ignored stay so.
+void remove_uncommitted_on_signals();
+
+}  // namespace sparsesync

@@ -1,0 +1,41 @@
+// The right answer: the sum of all workers' gradients, made from a trace's files and never from the
+// network.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "analysis/trace.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+/// The sum of one tensor at one step, kept sparse: a row for each index that some worker has.
+struct ReferenceSum {
+  DType dtype = DType::f32;
+  Index width = 0;
+  std::vector<Index> indices;      // increasing
+  std::vector<double> sums;        // indices.size() × width
+  std::vector<double> magnitudes;  // the sums of absolute values: what an error bound is made of
+  std::int64_t most_terms = 0;     // added to one row, repeats counted
+  bool exact = false;              // whether every order of summation gives the very same numbers
+};
+
+/// One for each tensor. Made values (integers) are exact; recorded ones are held to the bound of
+/// summing.
+/// @throws InputError what Trace::load() throws
+std::vector<ReferenceSum> reference_sums(const Trace& trace, int step);
+
+/// The first element in which a result differs from the reference, in words; nothing if none does.
+/// An element may be off by u · terms · Σ|x|, u being the unit roundoff of the sums, and by two
+/// roundings of the element type where that is narrower; exact sums not at all. NaN equals NaN.
+/// Rows that are in only one of the two must be zero.
+/// @param indices  increasing
+/// @param values   a row for each index
+std::optional<std::string> difference_from(const ReferenceSum& reference,
+                                           std::span<const Index> indices, ConstMatrix values);
+
+}  // namespace sparsesync

@@ -1,0 +1,57 @@
+// The safetensors format: 8 bytes of little-endian header length, a JSON header, the tensors'
+// bytes.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "analysis/output_file.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+/// A tensor in a safetensors file, or one to be written. A view of its bytes.
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;         // the format's own name: "I64", "I32", "F32", "BF16", ...
+  std::vector<Index> shape;  // rows first; empty for a single number
+  std::span<const std::byte> bytes;
+
+  /// The product of the shape.
+  Index elements() const;
+};
+
+/// Bytes of one element of the format's dtype of that name; 0 if it is unknown here. Tensors of an
+/// unknown dtype are listed, and only their place in the file is checked.
+Index safetensors_element_bytes(const std::string& dtype);
+
+/// A file that was read and checked in full: header, names, dtypes, shapes, places, overlap, total
+/// size.
+class SafetensorsFile {
+ public:
+  /// @throws InputError if the file cannot be read or is not what the format asks for
+  static SafetensorsFile open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  /// In the order of their bytes. The views live as long as this object or one it was moved to.
+  const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
+  /// Null if there is none of that name.
+  const SafetensorsEntry* find(const std::string& name) const;
+
+ private:
+  std::filesystem::path path_;
+  std::shared_ptr<const void> storage_;
+  std::vector<SafetensorsEntry> tensors_;
+};
+
+/// Writes a whole safetensors file into `file`, which the caller commits. Tensors are ordered by
+/// the size of their elements, largest first, so that each is aligned.
+/// @throws IoError
+/// @throws ContractError if a tensor's bytes are not what its shape and dtype say
+void write_safetensors(OutputFile& file, std::span<const SafetensorsEntry> tensors);
+
+}  // namespace sparsesync

@@ -1,0 +1,117 @@
+#include "engine/agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sparsesync {
+namespace {
+
+/// No name, shape or option needs more.
+constexpr std::uint64_t kLongestStatement = std::uint64_t{64} << 20U;
+
+class Blobs : public ReceiveProvider {
+ public:
+  explicit Blobs(std::size_t count) : blobs(count) {}
+  std::byte* provide(std::size_t receive, const Header& header) override {
+    if (header.bytes > kLongestStatement) {
+      throw ProtocolError(fmt::format("a statement of {} bytes", header.bytes));
+    }
+    blobs[receive].resize(header.bytes);
+    return reinterpret_cast<std::byte*>(blobs[receive].data());
+  }
+  std::vector<std::string> blobs;
+};
+
+// Names come from users: lengths before texts, so that no character is special.
+void put(std::string& packed, const std::string& text) {
+  packed += fmt::format("{}:", text.size());
+  packed += text;
+}
+
+std::string take(const std::string& packed, std::size_t& at) {
+  std::size_t length = 0;
+  while (at < packed.size() && packed[at] >= '0' && packed[at] <= '9' && length <= packed.size()) {
+    length = length * 10 + static_cast<std::size_t>(packed[at++] - '0');
+  }
+  if (at >= packed.size() || packed[at] != ':' || length > packed.size() - at - 1) {
+    throw ProtocolError("a statement that cannot be read");
+  }
+  std::string text = packed.substr(at + 1, length);
+  at += 1 + length;
+  return text;
+}
+
+ControlChannel::Statement unpack(const std::string& packed) {
+  ControlChannel::Statement statement;
+  for (std::size_t at = 0; at < packed.size();) {
+    std::string name = take(packed, at);
+    statement.emplace_back(std::move(name), take(packed, at));
+  }
+  return statement;
+}
+
+/// The first difference between two statements, in words; empty if there is none.
+std::string difference(const ControlChannel::Statement& first,
+                       const ControlChannel::Statement& other, std::size_t worker) {
+  for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+    if (i >= first.size() || i >= other.size() || first[i].first != other[i].first) {
+      const std::string& name = i < first.size() ? first[i].first : other[i].first;
+      const auto has = [&](const ControlChannel::Statement& statement) {
+        const auto found = std::find_if(statement.begin(), statement.end(),
+                                        [&](const auto& entry) { return entry.first == name; });
+        return found == statement.end() ? std::string("absent") : found->second;
+      };
+      return fmt::format("{} is {} on worker 0 and {} on worker {}", name, has(first), has(other),
+                         worker);
+    }
+    if (first[i].second != other[i].second) {
+      return fmt::format("{} is {} on worker 0 and {} on worker {}", first[i].first,
+                         first[i].second, other[i].second, worker);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
+  const Clock::time_point deadline = Clock::now() + timeout_;
+  const std::vector<Rank> peers = peers_after(transport_.rank(), transport_.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const Rank peer : peers) {
+    sends.push_back({peer, reinterpret_cast<const std::byte*>(own.data()),
+                     static_cast<std::int64_t>(own.size())});
+    receives.push_back({peer});
+  }
+  Blobs blobs(peers.size());
+  const Header header{0, 0, sequence_++, 0, 0};
+  const GroupId group = transport_.post(context_, header, sends, receives, blobs);
+  while (transport_.next(group, deadline)) {
+  }
+  transport_.finish(group, deadline);
+  std::vector<std::string> all(static_cast<std::size_t>(transport_.size()));
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    all[static_cast<std::size_t>(peers[i].value)] = std::move(blobs.blobs[i]);
+  }
+  all[static_cast<std::size_t>(transport_.rank().value)] = own;
+  return all;
+}
+
+void ControlChannel::agree(const std::string& subject, const Statement& own) {
+  std::string packed;
+  for (const auto& [name, value] : own) {
+    put(packed, name);
+    put(packed, value);
+  }
+  const std::vector<std::string> all = all_gather(packed);
+  const Statement first = unpack(all.front());
+  for (std::size_t worker = 1; worker < all.size(); ++worker) {
+    if (all[worker] == all.front()) continue;
+    throw AgreementError(fmt::format("{}: {}: give all workers the same", subject,
+                                     difference(first, unpack(all[worker]), worker)));
+  }
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,45 @@
+// Agreement: all workers tell all others what they think, on a control channel, and find what
+// differs.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "schemes/transport.h"
+
+namespace sparsesync {
+
+/// Workers that disagree. Nothing was changed, on any of them; the text names the thing and both
+/// sides.
+class AgreementError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The control channel of one worker: every call is made by all workers, in the same order.
+class ControlChannel {
+ public:
+  /// @param timeout  of each call
+  ControlChannel(Transport& transport, const Context& context, Clock::duration timeout)
+      : transport_(transport), context_(context), timeout_(timeout) {}
+
+  /// What each worker gave, by rank; the own part among them.
+  /// @throws what Transport throws
+  std::vector<std::string> all_gather(const std::string& own);
+
+  /// What a worker states: names of things, and what it thinks of each.
+  using Statement = std::vector<std::pair<std::string, std::string>>;
+  /// Every worker's statement, by rank, if they agree.
+  /// @param subject  stands before the difference in the text
+  /// @throws AgreementError on all workers alike: the first difference from worker 0's
+  void agree(const std::string& subject, const Statement& own);
+
+ private:
+  Transport& transport_;
+  Context context_;
+  Clock::duration timeout_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace sparsesync

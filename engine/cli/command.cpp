@@ -1,0 +1,141 @@
+// What all commands of the program share: how they are added, read their options and give out JSON.
+#include "engine/cli/command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "engine/cli/units.h"
+
+namespace sparsesync {
+namespace {
+
+template <typename Parse>
+CLI::Option* add_parsed(CLI::App& command, const std::string& name, const std::string& type,
+                        const std::string& help, Parse parse) {
+  const std::function<void(const std::string&)> read = parse;
+  return command.add_option_function<std::string>(name, read, help)->type_name(type);
+}
+
+/// "--workers" of "-w,--workers".
+std::string long_name(const std::string& names) {
+  const std::size_t comma = names.rfind(',');
+  return comma == std::string::npos ? names : names.substr(comma + 1);
+}
+
+}  // namespace
+
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::int64_t& value,
+                       std::int64_t minimum, std::int64_t maximum, const std::string& help) {
+  return add_parsed(command, name, "N", help,
+                    [&value, name, minimum, maximum](const std::string& text) {
+                      value = parse_count(long_name(name), text, minimum, maximum);
+                    });
+}
+
+CLI::Option* add_count(CLI::App& command, const std::string& name, int& value, int minimum,
+                       int maximum, const std::string& help) {
+  return add_parsed(
+      command, name, "N", help, [&value, name, minimum, maximum](const std::string& text) {
+        value = static_cast<int>(parse_count(long_name(name), text, minimum, maximum));
+      });
+}
+
+CLI::Option* add_number(CLI::App& command, const std::string& name, double& value, double minimum,
+                        double maximum, const std::string& help) {
+  return add_parsed(command, name, "X", help,
+                    [&value, name, minimum, maximum](const std::string& text) {
+                      value = parse_number(long_name(name), text, minimum, maximum);
+                    });
+}
+
+CLI::Option* add_rate(CLI::App& command, const std::string& name, double& bits_per_second,
+                      const std::string& help) {
+  return add_parsed(command, name, "RATE", help, [&bits_per_second, name](const std::string& text) {
+    bits_per_second = parse_rate(long_name(name), text);
+  });
+}
+
+CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::int64_t& bytes,
+                       const std::string& help) {
+  return add_parsed(command, name, "SIZE", help, [&bytes, name](const std::string& text) {
+    bytes = parse_bytes(long_name(name), text);
+  });
+}
+
+CLI::Option* add_seconds(CLI::App& command, const std::string& name, double& seconds,
+                         const std::string& help) {
+  return add_parsed(command, name, "TIME", help, [&seconds, name](const std::string& text) {
+    seconds = parse_seconds(long_name(name), text);
+  });
+}
+
+CLI::Option* add_dtype(CLI::App& command, const std::string& name, DType& dtype,
+                       const std::string& help) {
+  return add_parsed(command, name, "f32|bf16", help, [&dtype, name](const std::string& text) {
+    try {
+      dtype = dtype_named(text);
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {}", long_name(name), error.what()));
+    }
+  });
+}
+
+CLI::Option* add_json(CLI::App& command, std::string& target) {
+  return command
+      .add_option("--json", target, "Write the result as JSON to FILE; '-' is standard output")
+      ->type_name("FILE");
+}
+
+JsonOutput::JsonOutput(const std::string& target) : target_(target) {
+  if (!target_.empty() && target_ != "-") file_ = std::make_unique<OutputFile>(target_, true);
+}
+
+void JsonOutput::write(std::string_view json) {
+  if (file_) {
+    file_->write(json);
+    file_->write("\n");
+    file_->commit();
+  } else if (wanted()) {
+    print(stdout, json);
+    print(stdout, "\n");
+  }
+}
+
+void print(std::FILE* stream, std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  if (!written || std::fflush(stream) != 0) {
+    throw IoError(fmt::format("cannot write to standard {}: {}",
+                              stream == stderr ? "error" : "output", std::strerror(errno)));
+  }
+}
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {
+  std::string nearest;
+  std::size_t fewest = std::max<std::size_t>(name.size() / 3, 1) + 1;
+  for (const std::string& candidate : known) {
+    // Levenshtein's distance, a row of the table at a time.
+    std::vector<std::size_t> row(candidate.size() + 1);
+    std::iota(row.begin(), row.end(), std::size_t{0});
+    for (std::size_t i = 0; i < name.size(); ++i) {
+      std::size_t diagonal = std::exchange(row[0], i + 1);
+      for (std::size_t j = 0; j < candidate.size(); ++j) {
+        const std::size_t changed = diagonal + (name[i] == candidate[j] ? 0 : 1);
+        diagonal = row[j + 1];
+        row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
+      }
+    }
+    if (row.back() < fewest) {
+      fewest = row.back();
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace sparsesync

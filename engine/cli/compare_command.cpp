@@ -1,0 +1,293 @@
+// `sparsesync compare`: what each scheme costs on a trace, as a table and as JSON.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "analysis/table.h"
+#include "engine/cli/command.h"
+#include "engine/cli/progress.h"
+#include "engine/cli/units.h"
+#include "engine/compare.h"
+#include "engine/provenance.h"
+
+namespace sparsesync {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct CompareArguments {
+  std::string trace;
+  std::string schemes = "all";
+  std::string transport = "local";
+  std::string clock = "real";
+  double rate_bps = 0;
+  double latency_s = 0;
+  int repeat = 5;
+  std::int64_t memory = 0;
+  double deadline_s = 60;
+  std::string result;
+  bool force = false;
+  std::string json;
+};
+
+/// Names between commas; none of them empty.
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names{""};
+  for (const char c : text) {
+    if (c == ',') {
+      names.emplace_back();
+    } else {
+      names.back() += c;
+    }
+  }
+  for (const std::string& name : names) {
+    if (name.empty()) {
+      throw InputError(fmt::format(
+          "--schemes '{}': a name is missing: write all, or names with a comma between them",
+          text));
+    }
+  }
+  return names;
+}
+
+CompareOptions options_from(const CompareArguments& given) {
+  if (given.transport != "local") {
+    throw InputError(fmt::format("--transport '{}': this build has local alone", given.transport));
+  }
+  if (given.clock != "real") {
+    throw InputError(fmt::format("--clock '{}': this build has real alone", given.clock));
+  }
+  CompareOptions options;
+  for (const std::string& name : split_names(given.schemes)) {
+    if (name == "all") {
+      options.schemes.clear();
+      break;
+    }
+    options.schemes.push_back(name);
+  }
+  if (given.rate_bps > 0) options.link.rate_bps = given.rate_bps;
+  options.link.latency_s = given.latency_s;
+  options.repeat = given.repeat;
+  if (given.memory > 0) options.memory = given.memory;
+  options.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(given.deadline_s * 1000));
+  if (!given.result.empty()) options.result = given.result;
+  options.force = given.force;
+  return options;
+}
+
+Json tensors_json(const std::vector<TensorSpec>& tensors) {
+  Json json = Json::array();
+  for (const TensorSpec& tensor : tensors) {
+    json.push_back({{"name", tensor.name},
+                    {"rows", tensor.rows},
+                    {"width", tensor.width},
+                    {"dtype", name_of(tensor.dtype)}});
+  }
+  return json;
+}
+
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json scheme_json(const SchemeFigures& figures) {
+  if (figures.skipped) return {{"name", figures.name}, {"skipped", *figures.skipped}};
+  Json choices = Json::array();
+  for (const SpaceChoice& choice : figures.choices) {
+    choices.push_back(
+        {{"index_code", choice.index_code.empty() ? Json(nullptr) : Json(choice.index_code)},
+         {"row_groups", or_null(choice.row_groups)},
+         {"column_slices", or_null(choice.column_slices)}});
+  }
+  const bool known = figures.imbalance.has_value();
+  return {{"name", figures.name},
+          {"bytes_busiest", figures.bytes_busiest()},
+          {"bytes_sent_max", figures.bytes_sent_max},
+          {"bytes_received_max", figures.bytes_received_max},
+          {"bytes_total", figures.bytes_total},
+          {"bytes_index", figures.bytes_index},
+          {"bytes_values", figures.bytes_values},
+          {"messages", figures.messages},
+          {"seconds_median", figures.seconds_median},
+          {"seconds_min", figures.seconds_min},
+          {"seconds_predicted", or_null(figures.seconds_predicted)},
+          {"push_imbalance", known ? Json(figures.imbalance->push) : Json(nullptr)},
+          {"pull_imbalance", known ? Json(figures.imbalance->pull) : Json(nullptr)},
+          {"memory_bytes", figures.memory_bytes},
+          {"correct", figures.correct},
+          {"tensors", choices}};
+}
+
+std::string as_json(const CompareReport& report, const CompareArguments& given,
+                    std::uint64_t seed) {
+  Json schemes = Json::array();
+  for (const SchemeFigures& figures : report.schemes) schemes.push_back(scheme_json(figures));
+  Json origin;
+  for (const auto& [name, value] : provenance()) origin[name] = value;
+  origin["trace"] = given.trace;
+  origin["seed"] = seed;
+  const Json json{
+      {"tensors", tensors_json(report.tensors)},
+      {"workers", report.workers},
+      {"transport", given.transport},
+      {"clock", given.clock},
+      {"network",
+       {{"rate_bps", or_null(report.link.rate_bps)}, {"latency_s", report.link.latency_s}}},
+      {"steps", report.steps},
+      {"repeat", report.repeat},
+      {"partitioned_ideal_bytes", report.partitioned_ideal_bytes},
+      {"lower_bound_bytes", report.lower_bound_bytes},
+      {"provenance", origin},
+      {"schemes", schemes}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string needs_text(const std::vector<MemoryNeed>& needs, int workers) {
+  std::string text = fmt::format("memory needed (workspace, {} workers in this process):", workers);
+  for (const MemoryNeed& need : needs) {
+    text += fmt::format(" {} {}{}", need.scheme, format_bytes(need.bytes_of_a_worker * workers),
+                        need.skipped ? " (skipped)" : "");
+    text += &need == &needs.back() ? "\n" : ",";
+  }
+  return text;
+}
+
+/// "×1.23"; "-" where there is nothing to divide by.
+std::string ratio(double a, double b, int digits) {
+  return b > 0 ? fmt::format("{:.{}f}", a / b, digits) : "-";
+}
+
+std::string table_of(const CompareReport& report) {
+  std::vector<const SchemeFigures*> ran;
+  std::string skipped;
+  for (const SchemeFigures& figures : report.schemes) {
+    if (figures.skipped) {
+      skipped += fmt::format("{} skipped: {}\n", figures.name, *figures.skipped);
+    } else {
+      ran.push_back(&figures);
+    }
+  }
+  std::sort(ran.begin(), ran.end(), [](const SchemeFigures* a, const SchemeFigures* b) {
+    return a->seconds_median < b->seconds_median;
+  });
+  double dense_seconds = 0;
+  for (const SchemeFigures* figures : ran) {
+    if (figures->name == "dense_ring") dense_seconds = figures->seconds_median;
+  }
+  Table table({{"", Table::Align::left},
+               {"scheme", Table::Align::left},
+               {"busiest worker"},
+               {"× ideal"},
+               {"seconds"},
+               {"× faster than dense"},
+               {"imbalance"},
+               {"memory"},
+               {"correct", Table::Align::left}});
+  // The winner is the fastest one that is right.
+  const auto winner = std::find_if(ran.begin(), ran.end(),
+                                   [](const SchemeFigures* figures) { return figures->correct; });
+  for (auto figures = ran.begin(); figures != ran.end(); ++figures) {
+    const SchemeFigures& of = **figures;
+    table.add_row({figures == winner ? "*" : "", of.name, format_bytes(of.bytes_busiest()),
+                   ratio(of.bytes_busiest(), report.partitioned_ideal_bytes, 3),
+                   format_seconds(of.seconds_median),
+                   dense_seconds > 0 ? ratio(dense_seconds, of.seconds_median, 2) : "-",
+                   of.imbalance
+                       ? fmt::format("{:.3f}", std::max(of.imbalance->push, of.imbalance->pull))
+                       : "-",
+                   format_bytes(static_cast<double>(of.memory_bytes)), of.correct ? "yes" : "NO"});
+  }
+  std::string text = table.text();
+  for (const SchemeFigures* figures : ran) {
+    if (!figures->correct) {
+      text += fmt::format("{} is not correct: {}\n", figures->name, figures->first_difference);
+    }
+  }
+  text += skipped;
+  return text;
+}
+
+std::string heading(const CompareReport& report, const CompareArguments& given) {
+  double dense = 0;
+  for (const TensorSpec& tensor : report.tensors) {
+    dense += static_cast<double>(tensor.rows) *
+             static_cast<double>(tensor.width * element_bytes(tensor.dtype));
+  }
+  return fmt::format(
+      "{} workers over {} ({}, latency {}, {} clock), {} step{}, median of {}\n"
+      "dense gradient {}, partitioned ideal {}, lower bound {} a step for the busiest worker\n\n",
+      report.workers, given.transport,
+      report.link.rate_bps ? format_rate(*report.link.rate_bps) : std::string("unshaped"),
+      format_seconds(report.link.latency_s), given.clock, report.steps,
+      report.steps == 1 ? "" : "s", report.repeat, format_bytes(dense),
+      format_bytes(report.partitioned_ideal_bytes), format_bytes(report.lower_bound_bytes));
+}
+
+void compare(const CompareArguments& given) {
+  CompareOptions options = options_from(given);
+  Progress progress("preparing");
+  options.progress = [&](const std::string& scheme, std::int64_t done, std::int64_t total) {
+    progress.set_label(scheme);
+    progress.update(done, total);
+  };
+  JsonOutput json(given.json);
+  Trace trace = Trace::open(given.trace);
+  const std::uint64_t seed = trace.header().seed;
+  const int workers = trace.header().workers;
+  Comparison comparison(std::move(trace), std::move(options));
+  print(json.tables(), needs_text(comparison.memory_needs(), workers));
+  const CompareReport report = comparison.run();
+  progress.erase();
+  print(json.tables(), heading(report, given) + table_of(report));
+  json.write(as_json(report, given, seed));
+}
+
+}  // namespace
+
+void add_compare_command(CLI::App& app) {
+  auto given = std::make_shared<CompareArguments>();
+  CLI::App& command = *app.add_subcommand(
+      "compare", "Move a trace's gradients by each scheme: bytes, seconds, correctness");
+  command.add_option("trace", given->trace, "A trace's folder")->type_name("TRACE")->required();
+  command
+      .add_option("--schemes", given->schemes,
+                  "all, or names with a comma between them (see info --schemes)")
+      ->type_name("all|a,b,c");
+  command
+      .add_option("--transport", given->transport,
+                  "How the workers are connected: local (threads of this process)")
+      ->type_name("local");
+  add_rate(command, "--rate", given->rate_bps,
+           "Of each worker's link, in each direction, such as 200mbit (unshaped if not given)");
+  add_seconds(command, "--latency", given->latency_s,
+              "Of each worker's link, such as 50us (0 if not given)");
+  command.add_option("--clock", given->clock, "What time is: real")->type_name("real");
+  add_count(command, "--repeat", given->repeat, 1, 1'000'000,
+            "Times that all steps are run; the median counts (5 if not given)");
+  add_bytes(command, "--memory", given->memory,
+            "Workspace of each worker at most, such as 2GiB (what the machine has, if not given)");
+  add_seconds(command, "--deadline", given->deadline_s,
+              "Of each wait for another worker (60 s if not given)");
+  command
+      .add_option("--result", given->result,
+                  "Write what every worker ended with: DIR/SCHEME/w0003.s0001.safetensors")
+      ->type_name("DIR");
+  command.add_flag("--force", given->force, "Replace a folder --result that is there");
+  add_json(command, given->json);
+  command.footer(
+      "Bytes are what crosses the port in a step: payloads and headers between different workers.\n"
+      "'correct' compares every element on every worker with a sum made from the trace's files.\n"
+      "Example:\n"
+      "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json");
+  command.callback([given] { compare(*given); });
+}
+
+}  // namespace sparsesync

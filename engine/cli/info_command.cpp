@@ -1,0 +1,100 @@
+// `sparsesync info`: what this build is, what it has, and the design space with its schemes.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "analysis/table.h"
+#include "engine/cli/command.h"
+#include "engine/cli/units.h"
+#include "engine/provenance.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct InfoArguments {
+  bool schemes = false;
+  std::string json;
+};
+
+const std::vector<std::string>& transports() {
+  static const std::vector<std::string> names{"local"};
+  return names;
+}
+
+std::string build_text() {
+  std::string text;
+  const auto line = [&](const std::string& what, const std::string& value) {
+    text += fmt::format("{:<18}{}\n", what, value);
+  };
+  for (const auto& [name, value] : provenance()) line(name, value);
+  line("memory available", format_bytes(static_cast<double>(available_memory())));
+  line("devices", "cpu");
+  line("transports", fmt::format("{}", fmt::join(transports(), ", ")));
+  line("dtypes", "f32, bf16");
+  std::vector<std::string_view> names;
+  for (const SchemeEntry& entry : all_schemes()) names.push_back(entry.name);
+  line("schemes", fmt::format("{}", fmt::join(names, ", ")));
+  return text;
+}
+
+std::string schemes_text() {
+  Table table({{"scheme", Table::Align::left},
+               {"communication", Table::Align::left},
+               {"aggregation", Table::Align::left},
+               {"partition", Table::Align::left},
+               {"balance", Table::Align::left},
+               {"format", Table::Align::left}});
+  std::string summaries;
+  for (const SchemeEntry& entry : all_schemes()) {
+    const DesignSpace& design = entry.design;
+    table.add_row({std::string(entry.name), std::string(name_of(design.communication)),
+                   std::string(name_of(design.aggregation)), std::string(name_of(design.partition)),
+                   std::string(name_of(design.balance)), std::string(design.format)});
+    summaries += fmt::format("{}: {}\n", entry.name, entry.summary);
+  }
+  return table.text() + "\n" + summaries;
+}
+
+std::string as_json() {
+  Json json;
+  for (const auto& [name, value] : provenance()) json[name] = value;
+  json["memory_available_bytes"] = available_memory();
+  json["devices"] = {"cpu"};
+  json["transports"] = transports();
+  json["dtypes"] = {"f32", "bf16"};
+  json["schemes"] = Json::array();
+  for (const SchemeEntry& entry : all_schemes()) {
+    json["schemes"].push_back({{"name", entry.name},
+                               {"summary", entry.summary},
+                               {"communication", name_of(entry.design.communication)},
+                               {"aggregation", name_of(entry.design.aggregation)},
+                               {"partition", name_of(entry.design.partition)},
+                               {"balance", name_of(entry.design.balance)},
+                               {"format", entry.design.format}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+void add_info_command(CLI::App& app) {
+  auto given = std::make_shared<InfoArguments>();
+  CLI::App& command = *app.add_subcommand("info", "What this build is and has");
+  command.add_flag("--schemes", given->schemes, "The schemes as rows of the design space");
+  add_json(command, given->json);
+  command.footer("Example:\n  sparsesync info --schemes");
+  command.callback([given] {
+    JsonOutput json(given->json);
+    print(json.tables(), given->schemes ? schemes_text() : build_text());
+    json.write(as_json());
+  });
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,106 @@
+// compare: moves a trace's gradients by each scheme, really, and measures bytes, seconds and
+// correctness.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "analysis/trace.h"
+#include "engine/transport/local.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+
+struct CompareOptions {
+  std::vector<std::string> schemes;  // all that are built, if none are named
+  LocalLink link;
+  int repeat = 5;
+  /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
+  std::optional<std::int64_t> memory;
+  std::chrono::milliseconds deadline{60'000};
+  /// Writes what every worker ended with: RESULT/SCHEME/w0003.s0001.safetensors.
+  std::optional<std::filesystem::path> result;
+  bool force = false;  // replace a folder `result` that is there
+  /// Called from the measuring thread: which scheme, steps done, steps in all.
+  std::function<void(const std::string&, std::int64_t, std::int64_t)> progress;
+};
+
+/// One scheme's figures. Bytes are what crossed the port (payloads and headers between different
+/// workers), means over steps.
+struct SchemeFigures {
+  std::string name;
+  std::optional<std::string> skipped;  // why; then nothing below counts
+  double bytes_sent_max = 0;           // by the worker that sent most in a step
+  double bytes_received_max = 0;
+  double bytes_total = 0;   // all workers'
+  double bytes_index = 0;   // of those, what says which rows there are
+  double bytes_values = 0;  // of those, values
+  double messages = 0;      // all workers'
+  double seconds_median = 0;
+  double seconds_min = 0;
+  std::optional<double> seconds_predicted;  // nothing on a link without a rate
+  std::optional<Imbalance> imbalance;       // means over steps
+  std::int64_t memory_bytes = 0;            // workspace of the worker that needed most
+  bool correct = false;
+  std::string first_difference;      // where it is not correct
+  std::vector<SpaceChoice> choices;  // of each tensor
+
+  double bytes_busiest() const {
+    return bytes_sent_max > bytes_received_max ? bytes_sent_max : bytes_received_max;
+  }
+};
+
+struct CompareReport {
+  std::vector<TensorSpec> tensors;
+  int workers = 0;
+  int steps = 0;
+  int repeat = 0;
+  LocalLink link;
+  double partitioned_ideal_bytes = 0;
+  double lower_bound_bytes = 0;
+  std::vector<SchemeFigures> schemes;
+};
+
+/// What a comparison will need, before it begins.
+struct MemoryNeed {
+  std::string scheme;
+  double bytes_of_a_worker = 0;  // of workspace, as expected from the trace
+  std::optional<std::string> skipped;
+};
+
+/// A comparison, prepared: the trace is checked in full and its sparsity known.
+class Comparison {
+ public:
+  /// @throws InputError if the trace cannot be used, or a scheme does not exist
+  Comparison(Trace trace, CompareOptions options);
+
+  std::vector<MemoryNeed> memory_needs() const;
+
+  /// Runs all schemes, one after another: a warm-up on step 0 that is not counted, then `repeat`
+  /// times all steps.
+  /// @throws Error if a worker failed
+  CompareReport run();
+
+ private:
+  struct Measurement;
+  SchemeFigures measure(const SchemeEntry& entry, const std::filesystem::path& result_folder);
+  std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
+
+  Trace trace_;
+  CompareOptions options_;
+  std::vector<SchemeEntry> schemes_;
+  std::vector<RowSpace> spaces_;
+  /// Index sets by step and row space, and what they say.
+  std::vector<std::vector<std::vector<std::vector<Index>>>> sets_;  // [step][space][worker]
+  std::vector<Statistics> statistics_;                              // [step]
+  double partitioned_ideal_ = 0;
+  double lower_bound_ = 0;
+};
+
+}  // namespace sparsesync

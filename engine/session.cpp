@@ -1,0 +1,657 @@
+#include "engine/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "engine/agreement.h"
+#include "engine/log.h"
+#include "kernels/bits.h"
+#include "kernels/rows.h"
+
+namespace sparsesync {
+namespace {
+
+std::uint64_t signature_of(const std::string& text) {
+  std::uint64_t hash = text.size();
+  for (const char c : text) hash = mix64(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
+ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed) {
+  ControlChannel::Statement statement{
+      {"the bucket's name", fmt::format("'{}'", spec.name)},
+      {"the number of tensors", fmt::format("{}", spec.tensors.size())},
+  };
+  for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
+    const TensorSpec& tensor = spec.tensors[i];
+    statement.emplace_back(fmt::format("the name of tensor {}", i),
+                           fmt::format("'{}'", tensor.name));
+    const auto add = [&](const char* what, const std::string& value) {
+      statement.emplace_back(fmt::format("tensor '{}': {}", tensor.name, what), value);
+    };
+    add("rows", fmt::format("{}", tensor.rows));
+    add("width", fmt::format("{}", tensor.width));
+    add("dtype", std::string(name_of(tensor.dtype)));
+  }
+  statement.emplace_back("the scheme", spec.scheme);
+  statement.emplace_back("the reduction", spec.reduction == Reduction::sum ? "sum" : "mean");
+  statement.emplace_back("the number of rounds", fmt::format("{}", spec.rounds));
+  statement.emplace_back("the seed", fmt::format("{}", seed));
+  return statement;
+}
+
+std::string text_of(const ControlChannel::Statement& statement) {
+  std::string text;
+  for (const auto& [name, value] : statement) text += fmt::format("{} {}\n", name, value);
+  return text;
+}
+
+}  // namespace
+
+struct Session::Ticket::State {
+  bool done = false;
+  std::exception_ptr error;
+};
+
+/// The state behind a Session, and the thread that makes all calls of the transport.
+class Session::Engine {
+ public:
+  Engine(std::unique_ptr<Transport> transport, MemoryResource& memory, SessionOptions options)
+      : transport_(std::move(transport)),
+        context_(memory),
+        options_(options),
+        control_(*transport_, context_, options.deadline),
+        thread_([this] { run(); }) {}
+
+  ~Engine() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  Transport& transport() { return *transport_; }
+
+  /// Runs `work` in the progress thread, between steps, and hands on what it throws.
+  void between_steps(const std::function<void()>& work) {
+    std::unique_lock lock(mutex_);
+    throw_if_over();
+    Job job{&work, false, nullptr};
+    jobs_.push_back(&job);
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return job.done; });
+    if (job.error) std::rethrow_exception(job.error);
+  }
+
+  BucketId register_bucket(const BucketSpec& spec) {
+    validate(spec);
+    const SchemeEntry entry = scheme_named(spec.scheme);
+    BucketId id;
+    between_steps([&] {
+      const ControlChannel::Statement statement = statement_of(spec, options_.seed);
+      control_.agree(fmt::format("bucket '{}'", spec.name), statement);
+      std::unique_ptr<Bucket> bucket;
+      std::exception_ptr error;
+      std::string refusal;
+      try {
+        bucket = std::make_unique<Bucket>(context_, spec, entry, transport_->rank(),
+                                          transport_->size(), options_.seed);
+      } catch (const BudgetError& budget) {
+        error = std::current_exception();
+        refusal = fmt::format("bucket '{}', scheme {}: {}", spec.name, spec.scheme, budget.what());
+      } catch (const std::bad_alloc&) {
+        error = std::current_exception();
+        refusal = fmt::format("bucket '{}', scheme {}: out of memory", spec.name, spec.scheme);
+      }
+      const std::vector<std::string> refusals = control_.all_gather(refusal);
+      if (error) std::rethrow_exception(error);
+      for (std::size_t worker = 0; worker < refusals.size(); ++worker) {
+        if (!refusals[worker].empty()) {
+          throw RefusedError(Rank{static_cast<int>(worker)}, refusals[worker]);
+        }
+      }
+      bucket->signature = signature_of(text_of(statement));
+      const std::lock_guard lock(mutex_);
+      id.value = buckets_.size();
+      buckets_.push_back(std::move(bucket));
+      for (std::vector<OrderEntry>* order : {&order_, &next_order_}) {
+        order->push_back({id, Phase::reduce});
+        order->push_back({id, Phase::gather});
+      }
+    });
+    return id;
+  }
+
+  void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
+    {
+      const std::lock_guard lock(mutex_);
+      check_order(order);
+      if (from_step < step_) {
+        throw InputError(
+            fmt::format("an order from step {} on: step {} has begun, give that or a later one",
+                        from_step, step_));
+      }
+    }
+    between_steps([&] {
+      ControlChannel::Statement statement{{"the first step", fmt::format("{}", from_step)},
+                                          {"the step that begins", fmt::format("{}", step())}};
+      for (std::size_t i = 0; i < order.size(); ++i) {
+        statement.emplace_back(fmt::format("entry {}", i), describe(order[i]));
+      }
+      control_.agree("the order of phases", statement);
+      const std::lock_guard lock(mutex_);
+      next_order_ = order;
+      next_order_from_ = from_step;
+      begin_step();
+    });
+  }
+
+  Ticket submit(BucketId id, Phase phase, std::span<const Gradient> gradients) {
+    const std::lock_guard lock(mutex_);
+    throw_if_over();
+    Bucket& bucket = at(id);
+    Ticket ticket;
+    ticket.state_ = std::make_shared<Ticket::State>();
+    bucket.queue(phase).push_back({{gradients.begin(), gradients.end()}, ticket.state_});
+    ++queued_;
+    changed_.notify_all();
+    return ticket;
+  }
+
+  void wait(const Ticket& ticket) {
+    std::unique_lock lock(mutex_);
+    if (ticket.state_ == nullptr) throw ContractError("wait for a ticket that names no phase");
+    changed_.wait(lock, [&] { return ticket.state_->done; });
+    if (ticket.state_->error) std::rethrow_exception(ticket.state_->error);
+  }
+
+  TensorResult result(BucketId id, std::size_t tensor) {
+    const std::lock_guard lock(mutex_);
+    Bucket& bucket = at(id);
+    SPARSESYNC_EXPECT(tensor, <, bucket.spec.tensors.size());
+    const Bucket::Place place = bucket.places[tensor];
+    const SpaceResult& space = bucket.scheme->result()[place.space];
+    const Index rows = bucket.spec.tensors[tensor].rows;
+    TensorResult result{space.layout, {}, space.values};
+    if (space.layout == Gradient::Layout::dense) {
+      result.values.data += place.first_row * space.values.row_bytes();
+      result.values.rows = rows;
+      return result;
+    }
+    const auto begin =
+        std::lower_bound(space.indices.begin(), space.indices.end(), place.first_row);
+    const auto end = std::lower_bound(begin, space.indices.end(), place.first_row + rows);
+    result.indices = {begin, end};
+    result.values.data += (begin - space.indices.begin()) * space.values.row_bytes();
+    result.values.rows = end - begin;
+    if (place.first_row > 0) {
+      const std::span<Index> own = bucket.result_indices[tensor].reserve(end - begin);
+      shift(context_, result.indices, -place.first_row, own);
+      result.indices = own;
+    }
+    return result;
+  }
+
+  void adapt(BucketId id) {
+    between_steps([&] {
+      Bucket& bucket = at_unlocked(id);
+      std::string own;
+      for (std::size_t i = 0; i < bucket.spaces.size(); ++i) {
+        own += fmt::format("{} {} ", bucket.touched[i], bucket.united[i]);
+      }
+      const std::vector<std::string> all = control_.all_gather(own);
+      Statistics statistics(bucket.spaces.size());
+      std::string agreed;
+      for (const std::string& text : all) {
+        agreed += text;
+        std::size_t at = 0;
+        for (SpaceStatistics& space : statistics) {
+          const double touched = take_number(text, at);
+          const double united = take_number(text, at);
+          space.touched_mean += touched / static_cast<double>(all.size());
+          space.touched_max = std::max(space.touched_max, touched);
+          space.united = std::max(space.united, united);
+        }
+      }
+      bucket.scheme->adapt(statistics);
+      bucket.signature = mix64(bucket.signature ^ signature_of(agreed));
+    });
+  }
+
+  void barrier() {
+    between_steps([&] { control_.all_gather({}); });
+  }
+
+  std::int64_t step() const {
+    const std::lock_guard lock(mutex_);
+    return step_;
+  }
+
+  std::vector<SpaceChoice> choices(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    const Bucket& bucket = at(id);
+    const std::vector<SpaceChoice> of_spaces = bucket.scheme->choices();
+    std::vector<SpaceChoice> of_tensors;
+    for (const Bucket::Place& place : bucket.places) of_tensors.push_back(of_spaces[place.space]);
+    return of_tensors;
+  }
+
+  const Scheme& scheme(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    return *at(id).scheme;
+  }
+
+  std::int64_t index_bytes_sent(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    return at(id).index_bytes_sent;
+  }
+
+ private:
+  struct Submission {
+    std::vector<Gradient> gradients;
+    std::shared_ptr<Ticket::State> ticket;
+  };
+
+  struct Bucket {
+    /// Where a tensor lies in the row spaces.
+    struct Place {
+      std::size_t space = 0;
+      Index first_row = 0;
+    };
+
+    Bucket(const Context& context, const BucketSpec& of, const SchemeEntry& entry, Rank rank,
+           int size, std::uint64_t seed)
+        : spec(of),
+          spaces(row_spaces(spec.tensors)),
+          input(context, spec),
+          scheme(entry.create({context, &spec, rank, size, seed})),
+          patterns{scheme->pattern(Phase::reduce), scheme->pattern(Phase::gather)},
+          places(spec.tensors.size()),
+          touched(spaces.size()),
+          united(spaces.size()) {
+      for (std::size_t i = 0; i < spaces.size(); ++i) {
+        for (const RowSpace::Member& member : spaces[i].members) {
+          places[member.tensor] = {i, member.first_row};
+        }
+      }
+      for (std::size_t i = 0; i < spec.tensors.size(); ++i) result_indices.emplace_back(context);
+    }
+
+    std::deque<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
+    const Pattern& pattern(Phase phase) const { return patterns[static_cast<std::size_t>(phase)]; }
+
+    BucketSpec spec;
+    std::vector<RowSpace> spaces;
+    BucketInput input;
+    std::unique_ptr<Scheme> scheme;
+    std::array<Pattern, 2> patterns;
+    std::array<std::deque<Submission>, 2> queues;
+    std::vector<Place> places;  // [tensor]
+    std::vector<Buffer<Index>> result_indices;
+    std::uint64_t signature = 0;
+    std::uint64_t sequence = 0;
+    std::optional<RefusedError> refused;  // this step
+    std::vector<Index> touched;           // by this worker in the last step, of each row space
+    std::vector<Index> united;            // by all
+    std::int64_t index_bytes_sent = 0;
+  };
+
+  struct Job {
+    const std::function<void()>* work;
+    bool done;
+    std::exception_ptr error;
+  };
+
+  static double take_number(const std::string& text, std::size_t& at) {
+    const std::size_t end = text.find(' ', at);
+    if (end == std::string::npos) throw ProtocolError("statistics that cannot be read");
+    Index number = 0;
+    for (; at < end; ++at) {
+      if (text[at] < '0' || text[at] > '9' || number > (Index{1} << 56)) {
+        throw ProtocolError("statistics that cannot be read");
+      }
+      number = number * 10 + (text[at] - '0');
+    }
+    ++at;
+    return static_cast<double>(number);
+  }
+
+  // ---- Called with the lock held.
+
+  void throw_if_over() const {
+    if (over_) std::rethrow_exception(over_);
+  }
+
+  Bucket& at(BucketId id) {
+    SPARSESYNC_EXPECT(id.value, <, buckets_.size());
+    return *buckets_[id.value];
+  }
+
+  std::string describe(OrderEntry entry) const {
+    return fmt::format("{} of bucket '{}'", name_of(entry.phase),
+                       buckets_[entry.bucket.value]->spec.name);
+  }
+
+  void check_order(const std::vector<OrderEntry>& order) const {
+    std::vector<std::array<int, 2>> seen(buckets_.size());
+    for (const OrderEntry& entry : order) {
+      if (entry.bucket.value >= buckets_.size()) {
+        throw InputError(fmt::format("an order with bucket {}: there are {}", entry.bucket.value,
+                                     buckets_.size()));
+      }
+      std::array<int, 2>& of_bucket = seen[entry.bucket.value];
+      if (entry.phase == Phase::gather && of_bucket[0] == 0) {
+        throw InputError(fmt::format("an order with the {} before its reduce", describe(entry)));
+      }
+      if (++of_bucket[static_cast<std::size_t>(entry.phase)] > 1) {
+        throw InputError(fmt::format("an order with the {} twice", describe(entry)));
+      }
+    }
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (seen[i][0] == 0 || seen[i][1] == 0) {
+        throw InputError(
+            fmt::format("an order without both phases of bucket '{}'", buckets_[i]->spec.name));
+      }
+    }
+  }
+
+  void begin_step() {
+    if (step_ >= next_order_from_) order_ = next_order_;
+  }
+
+  /// Ends the session: whoever waits, or will, gets `error`.
+  void end_session(const std::exception_ptr& error) {
+    over_ = error;
+    for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+      for (std::deque<Submission>& queue : bucket->queues) {
+        for (Submission& submission : queue) {
+          submission.ticket->done = true;
+          submission.ticket->error = error;
+        }
+        queue.clear();
+      }
+    }
+    for (Job* job : jobs_) {
+      job->done = true;
+      job->error = error;
+    }
+    jobs_.clear();
+    queued_ = 0;
+    changed_.notify_all();
+  }
+
+  // ---- The progress thread.
+
+  Bucket& at_unlocked(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    return at(id);
+  }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    std::optional<Clock::time_point> blocked_since;
+    while (!stopping_) {
+      if (over_) {
+        changed_.wait(lock);
+        continue;
+      }
+      if (position_ == 0 && queued_ == 0 && !jobs_.empty()) {
+        run_job(lock);
+        continue;
+      }
+      if (position_ < order_.size()) {
+        const OrderEntry entry = order_[position_];
+        if (!at(entry.bucket).queue(entry.phase).empty()) {
+          blocked_since.reset();
+          run_phase(lock, entry);
+          continue;
+        }
+      }
+      if (queued_ == 0 && jobs_.empty()) {
+        blocked_since.reset();
+        changed_.wait(lock);
+        continue;
+      }
+      if (!blocked_since) blocked_since = Clock::now();
+      const Clock::time_point until = *blocked_since + options_.deadline;
+      if (Clock::now() >= until) {
+        fail(lock, std::make_exception_ptr(OrderError(
+                       fmt::format("worker {}: other work waits for the {}, which was not "
+                                   "submitted within {} s: submit every "
+                                   "entry of the order once a step, empty if unused",
+                                   transport_->rank().value, describe(order_[position_]),
+                                   static_cast<double>(options_.deadline.count()) / 1000))));
+        continue;
+      }
+      changed_.wait_until(lock, until);
+    }
+    end_session(std::make_exception_ptr(ContractError("the session was destroyed")));
+  }
+
+  /// Ends the session here and tells the others.
+  void fail(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) {
+    std::string reason = "unknown failure";
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& exception) {
+      reason = exception.what();
+    } catch (...) {
+    }
+    lock.unlock();
+    transport_->abort(reason);
+    log(LogLevel::info,
+        fmt::format("worker {}: session over: {}", transport_->rank().value, reason));
+    lock.lock();
+    end_session(error);
+  }
+
+  void run_job(std::unique_lock<std::mutex>& lock) {
+    Job& job = *jobs_.front();
+    jobs_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    bool fatal = false;
+    try {
+      (*job.work)();
+    } catch (const AgreementError&) {
+      error = std::current_exception();
+    } catch (const RefusedError&) {
+      error = std::current_exception();
+    } catch (const BudgetError&) {
+      error = std::current_exception();
+    } catch (const std::bad_alloc&) {
+      error = std::current_exception();
+    } catch (...) {
+      error = std::current_exception();
+      fatal = true;
+    }
+    lock.lock();
+    if (fatal) fail(lock, error);
+    job.error = error;
+    job.done = true;
+    changed_.notify_all();
+  }
+
+  void run_phase(std::unique_lock<std::mutex>& lock, OrderEntry entry) {
+    Bucket& bucket = at(entry.bucket);
+    const Submission submission = std::move(bucket.queue(entry.phase).front());
+    bucket.queue(entry.phase).pop_front();
+    --queued_;
+    lock.unlock();
+    Outcome outcome;
+    try {
+      outcome = exchange_phase(entry, bucket, submission);
+    } catch (...) {
+      outcome = {std::current_exception(), true};
+    }
+    lock.lock();
+    if (outcome.fatal) fail(lock, outcome.error);
+    submission.ticket->error = outcome.error;
+    submission.ticket->done = true;
+    if (++position_ == order_.size()) {
+      position_ = 0;
+      ++step_;
+      begin_step();
+    }
+    changed_.notify_all();
+  }
+
+  struct Outcome {
+    std::exception_ptr error;
+    bool fatal = false;
+  };
+
+  /// All rounds of a phase. What is thrown ends the session; what is returned is for the ticket
+  /// alone.
+  Outcome exchange_phase(OrderEntry entry, Bucket& bucket, const Submission& submission) {
+    if (entry.phase == Phase::reduce) bucket.refused.reset();
+    // All workers know of a refusal by the end of the reduce phase: nobody gathers.
+    if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
+    Exchange exchange(*transport_, context_,
+                      {static_cast<std::uint32_t>(entry.bucket.value) + 1, bucket.signature},
+                      bucket.sequence, bucket.pattern(entry.phase), bucket.spec.rounds,
+                      options_.deadline);
+    const auto refuse = [&](const std::string& reason) -> Outcome {
+      const std::exception_ptr error = std::current_exception();
+      if (entry.phase == Phase::gather || !exchange.untouched()) return {error, true};
+      exchange.refuse(transport_->rank(), reason);
+      bucket.refused.emplace(transport_->rank(), reason);
+      return {error};
+    };
+    try {
+      if (entry.phase == Phase::reduce) bucket.input.set(submission.gradients);
+      for (int round = 0; round < bucket.spec.rounds; ++round) {
+        if (entry.phase == Phase::reduce) {
+          bucket.scheme->reduce(exchange, bucket.input);
+        } else {
+          bucket.scheme->gather(exchange);
+        }
+        exchange.next_round();
+      }
+    } catch (const RefusedError& refused) {
+      const std::exception_ptr error = std::current_exception();
+      exchange.refuse(refused.peer(), refused.reason());
+      bucket.refused.emplace(refused);
+      return {error};
+    } catch (const InputError& error) {
+      return refuse(error.what());
+    } catch (const BudgetError& error) {
+      return refuse(error.what());
+    } catch (const std::bad_alloc&) {
+      return refuse("out of memory");
+    }
+    observe(bucket, entry.phase, exchange);
+    return {};
+  }
+
+  void observe(Bucket& bucket, Phase phase, const Exchange& exchange) {
+    const std::lock_guard lock(mutex_);
+    bucket.index_bytes_sent += exchange.index_bytes_sent();
+    if (phase == Phase::reduce) {
+      for (std::size_t i = 0; i < bucket.spaces.size(); ++i) {
+        bucket.touched[i] = bucket.input.touched(i);
+      }
+      return;
+    }
+    const std::span<const SpaceResult> results = bucket.scheme->result();
+    for (std::size_t i = 0; i < bucket.spaces.size(); ++i) {
+      bucket.united[i] = results[i].layout == Gradient::Layout::dense
+                             ? bucket.spaces[i].rows
+                             : static_cast<Index>(results[i].indices.size());
+    }
+  }
+
+  std::unique_ptr<Transport> transport_;
+  Context context_;
+  SessionOptions options_;
+  ControlChannel control_;  // the progress thread only
+
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+  std::vector<OrderEntry> order_;
+  std::vector<OrderEntry> next_order_;
+  std::int64_t next_order_from_ = 0;
+  std::size_t position_ = 0;  // in order_, of the entry that is posted next
+  std::int64_t step_ = 0;
+  std::int64_t queued_ = 0;  // submissions in all queues
+  std::deque<Job*> jobs_;
+  std::exception_ptr over_;
+  bool stopping_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+Session::Session(std::unique_ptr<Transport> transport, MemoryResource& memory,
+                 SessionOptions options)
+    : engine_(std::make_unique<Engine>(std::move(transport), memory, options)) {}
+Session::~Session() = default;
+
+Rank Session::rank() const {
+  return engine_->transport().rank();
+}
+int Session::size() const {
+  return engine_->transport().size();
+}
+BucketId Session::register_bucket(const BucketSpec& spec) {
+  return engine_->register_bucket(spec);
+}
+void Session::set_order(std::vector<OrderEntry> order, std::int64_t from_step) {
+  engine_->set_order(order, from_step);
+}
+Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients) {
+  return engine_->submit(bucket, phase, gradients);
+}
+void Session::wait(const Ticket& ticket) {
+  engine_->wait(ticket);
+}
+TensorResult Session::result(BucketId bucket, std::size_t tensor) {
+  return engine_->result(bucket, tensor);
+}
+void Session::adapt(BucketId bucket) {
+  engine_->adapt(bucket);
+}
+void Session::barrier() {
+  engine_->barrier();
+}
+std::int64_t Session::step() const {
+  return engine_->step();
+}
+std::vector<SpaceChoice> Session::choices(BucketId bucket) const {
+  return engine_->choices(bucket);
+}
+const Scheme& Session::scheme(BucketId bucket) const {
+  return engine_->scheme(bucket);
+}
+std::int64_t Session::index_bytes_sent(BucketId bucket) const {
+  return engine_->index_bytes_sent(bucket);
+}
+TransportCounters Session::counters() const {
+  return engine_->transport().counters();
+}
+
+void to_dense(const Context& context, const TensorResult& result, Matrix out) {
+  SPARSESYNC_EXPECT(out.width, ==, result.values.width);
+  const auto bytes = static_cast<std::size_t>(out.bytes());
+  if (result.layout == Gradient::Layout::dense) {
+    SPARSESYNC_EXPECT(out.rows, ==, result.values.rows);
+    copy(context, {result.values.data, bytes}, out.data);
+    return;
+  }
+  fill_zero(context, {out.data, bytes});
+  scatter_rows(context, result.values, result.indices, 0, out);
+}
+
+}  // namespace sparsesync

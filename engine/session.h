@@ -1,0 +1,138 @@
+// A Session: registered buckets, their phases run in the background in one order that all workers
+// agree on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/context.h"
+#include "schemes/bucket.h"
+#include "schemes/exchange.h"
+#include "schemes/scheme.h"
+#include "schemes/transport.h"
+
+namespace sparsesync {
+
+/// A phase that was submitted waits, until the deadline, behind one that was not.
+class OrderError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct SessionOptions {
+  /// Of each wait for another worker, and of a phase for its predecessor.
+  std::chrono::milliseconds deadline{60'000};
+  /// The key of row groups is drawn from it; the same on all workers.
+  std::uint64_t seed = 1;
+};
+
+struct BucketId {
+  std::size_t value = 0;
+  friend bool operator==(BucketId, BucketId) = default;
+};
+
+/// One entry of the order in which phases are posted.
+struct OrderEntry {
+  BucketId bucket;
+  Phase phase = Phase::reduce;
+  friend bool operator==(OrderEntry, OrderEntry) = default;
+};
+
+/// What every worker ends with for one tensor. A view, valid until the bucket's next reduce is
+/// submitted.
+struct TensorResult {
+  Gradient::Layout layout = Gradient::Layout::row_sparse;
+  std::span<const Index> indices;  // rows of the tensor, increasing; none where dense
+  ConstMatrix values;              // a row for each index; all rows where dense
+};
+
+/// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make
+/// the same calls of register_bucket(), set_order(), adapt() and barrier(), between steps, in the
+/// same order.
+///
+/// A step submits every entry of the order once: a bucket that is not used submits empty gradients.
+/// Phases are posted in the agreed order whatever the order of the calls. After an error other than
+/// RefusedError, AgreementError and those that they stand for on the refusing worker, the session
+/// is over on all workers, and every call throws that error.
+class Session {
+ public:
+  class Ticket;
+
+  /// @param memory  of all workspaces; outlives the session
+  Session(std::unique_ptr<Transport> transport, MemoryResource& memory, SessionOptions options);
+  /// Leaves. Waits for the phase that runs, if one does; others are given up.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  Rank rank() const;
+  int size() const;
+
+  /// Adds a bucket, at the end of the order. All that workers must agree on is compared in full;
+  /// nothing is added if they do not, or if one of them has not the memory.
+  /// @throws AgreementError naming the tensor and both sides, on all workers
+  /// @throws InputError if the bucket is not valid (before anything is sent), BudgetError,
+  /// RefusedError
+  BucketId register_bucket(const BucketSpec& spec);
+
+  /// Replaces the order of posting from a step on.
+  /// @param order      every phase of every bucket once, each reduce before its gather
+  /// @param from_step  of this session, counted from 0: the step that begins next, or a later one
+  /// @throws AgreementError, InputError
+  void set_order(std::vector<OrderEntry> order, std::int64_t from_step);
+
+  /// Starts a phase in the background.
+  /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until
+  /// wait()
+  Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {});
+
+  /// Waits until a phase is over.
+  /// @throws RefusedError if a worker refused this step of the bucket (the next step works); on
+  /// that worker what made
+  ///         it refuse: InputError, BudgetError, std::bad_alloc
+  /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, OrderError,
+  /// CorruptDataError
+  void wait(const Ticket& ticket);
+
+  /// After wait() for the bucket's gather.
+  TensorResult result(BucketId bucket, std::size_t tensor);
+
+  /// Lets the scheme choose anew from the last step's sparsity, agreed by all.
+  void adapt(BucketId bucket);
+
+  /// Waits for all workers.
+  void barrier();
+
+  /// Steps that are complete.
+  std::int64_t step() const;
+  /// What the scheme chose, for each tensor.
+  std::vector<SpaceChoice> choices(BucketId bucket) const;
+  /// The scheme itself, for its cost. Not while a phase of the bucket runs.
+  const Scheme& scheme(BucketId bucket) const;
+  /// Bytes sent that said which rows there are, so far.
+  std::int64_t index_bytes_sent(BucketId bucket) const;
+  TransportCounters counters() const;
+
+ private:
+  class Engine;
+  std::unique_ptr<Engine> engine_;
+};
+
+/// Names a submitted phase. Copies name the same one.
+class Session::Ticket {
+ private:
+  friend class Session;
+  friend class Session::Engine;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// Writes a result as a dense tensor.
+/// @param out  all rows of the tensor; overwritten
+void to_dense(const Context& context, const TensorResult& result, Matrix out);
+
+}  // namespace sparsesync

@@ -1,0 +1,390 @@
+// How time passes: a message's way out is fixed when it is posted, because only its sender uses
+// that link. Its way in is settled by the receiver, chunk by chunk in order of arrival, and only
+// for chunks that have arrived by now: what another worker posts later arrives later, so nothing
+// settled has to be changed. Payloads are copied as soon as both sides are there; only the arrival
+// is waited for.
+#include "engine/transport/local.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <list>
+#include <map>
+#include <mutex>
+
+namespace sparsesync {
+namespace {
+
+using Time = Clock::time_point;
+
+/// A message that was posted and is not complete yet, at its receiver.
+struct Message {
+  enum class Payload : std::uint8_t { posted, copying, copied };
+  Header header;
+  const std::byte* data = nullptr;
+  std::uint64_t group = 0;   // the sender's
+  Time leaves;               // when its first byte goes out
+  std::int64_t settled = 0;  // bytes whose way in is settled
+  Payload payload = Payload::posted;
+  Time complete = Time::max();
+
+  std::int64_t bytes() const { return kHeaderBytes + static_cast<std::int64_t>(header.bytes); }
+};
+
+/// A receive of a group: waits for its message, then for the message's last byte.
+struct Waiting {
+  Rank from;
+  std::list<Message>::iterator message;
+  bool matched = false;
+  bool returned = false;
+  std::span<const std::byte> payload;
+};
+
+struct Group {
+  Header expected;
+  std::vector<Waiting> receives;
+  ReceiveProvider* provider = nullptr;
+  std::vector<Rank> unread;  // where a payload goes that was not copied yet
+  Time sent;                 // when the last byte has gone out
+};
+
+/// One worker's end of the network.
+struct End {
+  bool left = false;
+  std::condition_variable changed;
+  std::map<std::uint64_t, Group> groups;
+  std::vector<std::list<Message>> incoming;  // from each worker, oldest first
+  Time link_in_free;
+  Time link_out_free;
+  std::uint64_t next_group = 1;
+  TransportCounters counters;
+};
+
+std::size_t index(Rank rank) {
+  return static_cast<std::size_t>(rank.value);
+}
+
+}  // namespace
+
+/// All of it is guarded by `mutex`, but payloads are copied without it.
+struct LocalNetwork::State {
+  State(int workers, LocalLink of_each, std::optional<int> per_node)
+      : size(workers),
+        link(of_each),
+        workers_per_node(per_node.value_or(workers)),
+        ends(index({workers})) {
+    for (End& end : ends) end.incoming.resize(ends.size());
+  }
+
+  Clock::duration on_link(std::int64_t bytes) const {
+    if (!link.rate_bps) return Clock::duration::zero();
+    return seconds(static_cast<double>(bytes) * 8 / *link.rate_bps);
+  }
+  static Clock::duration seconds(double value) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+  }
+  Clock::duration latency() const { return seconds(link.latency_s); }
+
+  /// When the next byte to be settled reaches the receiver's link.
+  Time next_in(const Message& message) const {
+    return message.leaves + on_link(message.settled) + latency();
+  }
+
+  void throw_if_aborted() const {
+    if (aborted) {
+      throw AbortedError(
+          aborter, fmt::format("worker {} ended the session: {}", aborter.value, abort_reason));
+    }
+  }
+
+  const int size;
+  const LocalLink link;
+  const int workers_per_node;
+  std::mutex mutex;
+  std::deque<End> ends;
+  bool aborted = false;
+  Rank aborter;
+  std::string abort_reason;
+};
+
+namespace {
+
+[[noreturn]] void throw_lost(Rank peer) {
+  throw PeerLostError(peer, fmt::format("worker {} left while others wait for it", peer.value));
+}
+
+class LocalTransport : public Transport {
+ public:
+  using State = LocalNetwork::State;
+
+  LocalTransport(State& state, Rank rank)
+      : state_(state), rank_(rank), end_(state.ends[index(rank)]) {}
+
+  ~LocalTransport() override {
+    std::unique_lock lock(state_.mutex);
+    end_.left = true;
+    // What nobody took yet points into this worker's memory: it goes with the worker.
+    for (End& other : state_.ends) {
+      other.incoming[index(rank_)].remove_if(
+          [](const Message& message) { return message.payload == Message::Payload::posted; });
+      other.changed.notify_all();
+    }
+    end_.changed.wait(lock, [&] { return !is_being_read(); });
+  }
+
+  Rank rank() const override { return rank_; }
+  int size() const override { return state_.size; }
+  int node(Rank worker) const override { return worker.value / state_.workers_per_node; }
+
+  GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
+               std::span<const Receive> receives, ReceiveProvider& provider) override {
+    const std::lock_guard lock(state_.mutex);
+    state_.throw_if_aborted();
+    const std::uint64_t id = end_.next_group++;
+    Group& group = end_.groups[id];
+    group.expected = expected;
+    group.provider = &provider;
+    for (const Receive& receive : receives) {
+      expect_peer(receive.from);
+      group.receives.push_back({receive.from, {}, false, false, {}});
+    }
+    Time out = std::max(Clock::now(), end_.link_out_free);
+    for (const Send& send : sends) {
+      expect_peer(send.to);
+      End& peer = state_.ends[index(send.to)];
+      if (peer.left) throw_lost(send.to);
+      Message message;
+      message.header = expected;
+      message.header.bytes = static_cast<std::uint64_t>(send.bytes.resolve(context));
+      message.data = send.data;
+      message.group = id;
+      message.leaves = out;
+      out += state_.on_link(message.bytes());
+      ++end_.counters.messages_sent;
+      end_.counters.bytes_sent += message.bytes();
+      group.unread.push_back(send.to);
+      peer.incoming[index(rank_)].push_back(message);
+      peer.changed.notify_all();
+    }
+    end_.link_out_free = out;
+    group.sent = out;
+    return {id};
+  }
+
+  std::optional<Arrival> next(GroupId id, Time deadline) override {
+    std::unique_lock lock(state_.mutex);
+    Group& group = end_.groups.at(id.value);
+    while (true) {
+      state_.throw_if_aborted();
+      copy_payloads(lock);
+      const Time now = Clock::now();
+      settle(now);
+      Time wake = deadline;
+      bool waits = false;
+      for (std::size_t i = 0; i < group.receives.size(); ++i) {
+        Waiting& receive = group.receives[i];
+        if (receive.returned) continue;
+        waits = true;
+        if (!receive.matched) {
+          if (state_.ends[index(receive.from)].left && !first_unmatched(receive.from))
+            throw_lost(receive.from);
+        } else if (receive.message->complete <= now) {
+          return complete(receive, i);
+        } else {
+          wake = std::min(wake, earliest_completion(*receive.message));
+        }
+      }
+      if (!waits) return std::nullopt;
+      if (now >= deadline) throw_deadline(group);
+      if (!work_waits()) end_.changed.wait_until(lock, wake);
+    }
+  }
+
+  void finish(GroupId id, Time deadline) override {
+    std::unique_lock lock(state_.mutex);
+    Group& group = end_.groups.at(id.value);
+    while (true) {
+      state_.throw_if_aborted();
+      const Time now = Clock::now();
+      if (group.unread.empty() && now >= group.sent) break;
+      for (const Rank to : group.unread) {
+        if (state_.ends[index(to)].left) throw_lost(to);
+      }
+      if (now >= deadline) throw_deadline(group);
+      end_.changed.wait_until(lock,
+                              group.unread.empty() ? std::min(group.sent, deadline) : deadline);
+    }
+    end_.groups.erase(id.value);
+  }
+
+  void abort(const std::string& reason) noexcept override {
+    const std::lock_guard lock(state_.mutex);
+    if (state_.aborted) return;
+    state_.aborted = true;
+    state_.aborter = rank_;
+    state_.abort_reason = reason;
+    for (End& end : state_.ends) end.changed.notify_all();
+  }
+
+  TransportCounters counters() const override {
+    const std::lock_guard lock(state_.mutex);
+    return end_.counters;
+  }
+
+ private:
+  void expect_peer(Rank peer) const {
+    SPARSESYNC_EXPECT(peer.value, >=, 0);
+    SPARSESYNC_EXPECT(peer.value, <, state_.size);
+    SPARSESYNC_EXPECT(peer.value, !=, rank_.value);
+  }
+
+  bool is_being_read() const {
+    return std::any_of(state_.ends.begin(), state_.ends.end(), [&](const End& other) {
+      const std::list<Message>& messages = other.incoming[index(rank_)];
+      return std::any_of(messages.begin(), messages.end(), [](const Message& message) {
+        return message.payload == Message::Payload::copying;
+      });
+    });
+  }
+
+  /// The oldest message from that worker that no receive has taken.
+  std::optional<std::list<Message>::iterator> first_unmatched(Rank from) {
+    std::list<Message>& messages = end_.incoming[index(from)];
+    const auto found = std::find_if(messages.begin(), messages.end(), [](const Message& message) {
+      return message.payload == Message::Payload::posted;
+    });
+    return found == messages.end() ? std::nullopt : std::optional(found);
+  }
+
+  /// Whether some receive could take a message now.
+  bool work_waits() {
+    for (auto& [id, group] : end_.groups) {
+      for (const Waiting& receive : group.receives) {
+        if (!receive.matched && first_unmatched(receive.from)) return true;
+      }
+    }
+    return false;
+  }
+
+  /// Gives each receive its message, in the order of posting, and copies the payload; the lock is
+  /// open meanwhile.
+  void copy_payloads(std::unique_lock<std::mutex>& lock) {
+    for (auto& [id, group] : end_.groups) {
+      for (std::size_t i = 0; i < group.receives.size(); ++i) {
+        Waiting& receive = group.receives[i];
+        if (receive.matched) continue;
+        const auto found = first_unmatched(receive.from);
+        if (!found) continue;
+        Message& message = **found;
+        check_header(receive.from, group.expected, message.header);
+        receive.message = *found;
+        receive.matched = true;
+        message.payload = Message::Payload::copying;
+        lock.unlock();
+        std::byte* to = nullptr;
+        try {
+          to = group.provider->provide(i, message.header);
+          if (to != nullptr && message.header.bytes > 0) {
+            std::memcpy(to, message.data, message.header.bytes);
+          }
+        } catch (...) {
+          lock.lock();
+          copied(message, receive.from);
+          throw;
+        }
+        lock.lock();
+        receive.payload = {to, to == nullptr ? 0 : message.header.bytes};
+        copied(message, receive.from);
+      }
+    }
+  }
+
+  /// Tells the sender that its memory is no longer read.
+  void copied(Message& message, Rank from) {
+    message.payload = Message::Payload::copied;
+    End& sender = state_.ends[index(from)];
+    if (const auto group = sender.groups.find(message.group); group != sender.groups.end()) {
+      std::vector<Rank>& unread = group->second.unread;
+      unread.erase(std::find(unread.begin(), unread.end(), rank_));
+    }
+    sender.changed.notify_all();
+  }
+
+  /// Settles the way in of all chunks that have arrived by now, in order of arrival.
+  void settle(Time now) {
+    // Without a rate a message is one chunk.
+    const std::int64_t chunk =
+        state_.link.rate_bps ? 16 * 1024 : std::numeric_limits<std::int64_t>::max();
+    while (true) {
+      Message* earliest = nullptr;
+      for (std::list<Message>& messages : end_.incoming) {
+        const auto unsettled =
+            std::find_if(messages.begin(), messages.end(),
+                         [](const Message& message) { return message.complete == Time::max(); });
+        if (unsettled == messages.end()) continue;
+        if (earliest == nullptr || state_.next_in(*unsettled) < state_.next_in(*earliest)) {
+          earliest = &*unsettled;
+        }
+      }
+      if (earliest == nullptr || state_.next_in(*earliest) > now) return;
+      const std::int64_t bytes = std::min(chunk, earliest->bytes() - earliest->settled);
+      end_.link_in_free =
+          std::max(end_.link_in_free, state_.next_in(*earliest)) + state_.on_link(bytes);
+      earliest->settled += bytes;
+      if (earliest->settled == earliest->bytes()) earliest->complete = end_.link_in_free;
+    }
+  }
+
+  /// No message completes before this; later ones may come in between and delay it.
+  Time earliest_completion(const Message& message) const {
+    if (message.complete != Time::max()) return message.complete;
+    return std::max(end_.link_in_free, state_.next_in(message)) +
+           state_.on_link(message.bytes() - message.settled);
+  }
+
+  Arrival complete(Waiting& receive, std::size_t place) {
+    receive.returned = true;
+    ++end_.counters.messages_received;
+    end_.counters.bytes_received += receive.message->bytes();
+    const Header header = receive.message->header;
+    end_.incoming[index(receive.from)].erase(receive.message);
+    return {place, header, receive.payload};
+  }
+
+  [[noreturn]] void throw_deadline(const Group& group) const {
+    std::vector<int> silent;
+    for (const Waiting& receive : group.receives) {
+      if (!receive.returned) silent.push_back(receive.from.value);
+    }
+    for (const Rank to : group.unread) silent.push_back(to.value);
+    std::sort(silent.begin(), silent.end());
+    silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
+    throw DeadlineError(fmt::format(
+        "worker {} waited for worker {} until the deadline: raise --deadline or look there",
+        rank_.value, fmt::join(silent, ", ")));
+  }
+
+  State& state_;
+  Rank rank_;
+  End& end_;
+};
+
+}  // namespace
+
+LocalNetwork::LocalNetwork(int size, LocalLink link, std::optional<int> workers_per_node)
+    : state_(std::make_unique<State>(size, link, workers_per_node)) {}
+
+LocalNetwork::~LocalNetwork() = default;
+
+std::unique_ptr<Transport> LocalNetwork::join(Rank rank) {
+  SPARSESYNC_EXPECT(rank.value, >=, 0);
+  SPARSESYNC_EXPECT(rank.value, <, state_->size);
+  return std::make_unique<LocalTransport>(*state_, rank);
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,64 @@
+// Aggregate: the sum of the workers' parts, added in rank order whatever arrived first.
+#pragma once
+
+#include <span>
+
+#include "kernels/buffer.h"
+#include "kernels/context.h"
+#include "kernels/sort.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+/// Scratch of unite() and aggregate().
+struct AggregateWorkspace {
+  explicit AggregateWorkspace(const Context& context)
+      : words(context), slots(context), sums(context), payloads(context), sort(context) {}
+  Buffer<std::uint64_t> words;  // one bit for each index of the range
+  Buffer<Index> slots;
+  Buffer<float> sums;
+  Buffer<Index> payloads;
+  SortWorkspace sort;
+};
+
+/// Whether a union is made by direct address. A bit for each index of the range costs range / 64
+/// words to clear and to read; a merge moves each index several times. Past 16 words for each index
+/// the merge is the cheaper one.
+constexpr bool unites_by_address(Index range, Index total) {
+  return range / 64 / 16 <= total;
+}
+
+/// Bytes of scratch that unite() takes for `total` indices in a range of this size.
+constexpr Index unite_workspace_bytes(Index range, Index total) {
+  constexpr Index kIndexBytes = sizeof(Index);
+  return unites_by_address(range, total) ? range / 8 : 4 * kIndexBytes * total;
+}
+
+namespace cpu {
+/// The union of increasing sets of indices, increasing. By direct address (a bit for each index of
+/// the range) or, where the range is much larger than what is in it, by merging. Does not
+/// synchronize the stream.
+/// @param range  all indices lie in it (undefined otherwise)
+/// @param out    room for as many indices as all sets together, or range.size() where that is less
+/// @param count  receives how many were written
+/// @throws BudgetError if the workspace may not grow
+void unite(const Context& context, IndexRange range, std::span<const std::span<const Index>> sets,
+           std::span<Index> out, Count count, AggregateWorkspace& workspace);
+}  // namespace cpu
+inline constexpr Operation unite{cpu::unite};
+
+namespace cpu {
+/// out.row(u) = the sum over parts p, in their order, of the row of p whose index is united[u]:
+/// from +0, in the sum type, multiplied once by `scale`, rounded once. The same bits on every
+/// device and at every arrival order. Does not synchronize the stream.
+/// @param united  what unite() made of the parts' indices
+/// @param parts   coalesced; values of any alignment; dtype and width as `out`
+/// @param out     united.size() rows
+/// @throws BudgetError if the workspace may not grow
+void aggregate(const Context& context, std::span<const Index> united,
+               std::span<const RowSparse> parts, float scale, Matrix out,
+               AggregateWorkspace& workspace);
+}  // namespace cpu
+inline constexpr Operation aggregate{cpu::aggregate};
+
+}  // namespace sparsesync

@@ -1,0 +1,173 @@
+// CPU bodies of the index codes.
+#include "kernels/index_code.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+namespace sparsesync {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+
+std::string_view name_of(IndexCode code) {
+  return code == IndexCode::coo ? "coo" : "elias_fano";
+}
+
+namespace cpu {
+namespace {
+
+/// Up to 8 bytes at `offset` as a little-endian number; bytes past the end read as 0.
+std::uint64_t load_word(std::span<const std::byte> bytes, std::size_t offset) {
+  std::uint64_t word = 0;
+  if (offset + sizeof(word) <= bytes.size()) {
+    std::memcpy(&word, bytes.data() + offset, sizeof(word));
+  } else if (offset < bytes.size()) {
+    std::memcpy(&word, bytes.data() + offset, bytes.size() - offset);
+  }
+  return word;
+}
+
+template <typename Stored>
+void encode_coo(IndexRange range, std::span<const Index> indices, std::span<std::byte> out) {
+  std::byte* to = out.data();
+  for (const Index index : indices) {
+    const auto stored = static_cast<Stored>(index - range.begin);
+    std::memcpy(to, &stored, sizeof(stored));
+    to += sizeof(stored);
+  }
+}
+
+template <typename Stored>
+void decode_coo(IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices) {
+  const std::byte* from = bytes.data();
+  Index previous = range.begin - 1;
+  for (Index& index : indices) {
+    Stored stored = 0;
+    std::memcpy(&stored, from, sizeof(stored));
+    from += sizeof(stored);
+    if (static_cast<std::uint64_t>(stored) >= static_cast<std::uint64_t>(range.size())) {
+      throw CorruptDataError(
+          fmt::format("COO code: index {} outside its range of {}", stored, range.size()));
+    }
+    index = range.begin + static_cast<Index>(stored);
+    if (index <= previous) throw CorruptDataError("COO code: indices do not increase");
+    previous = index;
+  }
+}
+
+/// Appends numbers of a fixed number of bits to a byte string.
+class BitWriter {
+ public:
+  explicit BitWriter(std::byte* to) : to_(to) {}
+  void put(std::uint64_t value, int bits) {
+    pending_ |= value << static_cast<unsigned>(used_);
+    if (used_ + bits >= 64) {
+      std::memcpy(to_, &pending_, sizeof(pending_));
+      to_ += sizeof(pending_);
+      const int written = 64 - used_;
+      pending_ = written < 64 ? value >> static_cast<unsigned>(written) : 0;
+      used_ = bits - written;
+    } else {
+      used_ += bits;
+    }
+  }
+  void finish() {
+    std::memcpy(to_, &pending_, ceil_div<std::size_t>(static_cast<std::size_t>(used_), 8));
+  }
+
+ private:
+  std::byte* to_;
+  std::uint64_t pending_ = 0;
+  int used_ = 0;
+};
+
+void encode_elias_fano(IndexRange range, std::span<const Index> indices, std::span<std::byte> out) {
+  const auto layout = elias_fano::layout(static_cast<std::uint64_t>(range.size()), indices.size());
+  const std::span<std::byte> high = out.first(layout.high_bytes());
+  std::memset(high.data(), 0, high.size());
+  const auto low_bits = static_cast<unsigned>(layout.low_bits);
+  const std::uint64_t mask = low_mask(layout.low_bits);
+  BitWriter low(out.data() + high.size());
+  std::uint64_t ordinal = 0;
+  for (const Index index : indices) {
+    const auto value = static_cast<std::uint64_t>(index - range.begin);
+    const std::uint64_t bit = (value >> low_bits) + ordinal++;
+    high[bit / 8] |= static_cast<std::byte>(1U << (bit % 8));
+    low.put(value & mask, layout.low_bits);
+  }
+  low.finish();
+}
+
+void decode_elias_fano(IndexRange range, std::span<const std::byte> bytes,
+                       std::span<Index> indices) {
+  const auto layout = elias_fano::layout(static_cast<std::uint64_t>(range.size()), indices.size());
+  const std::span<const std::byte> high = bytes.first(layout.high_bytes());
+  const std::span<const std::byte> low = bytes.subspan(layout.high_bytes());
+  const auto low_bits = static_cast<unsigned>(layout.low_bits);
+  const std::uint64_t mask = low_mask(layout.low_bits);
+  std::size_t found = 0;
+  Index previous = range.begin - 1;
+  for (std::size_t offset = 0; offset < high.size(); offset += 8) {
+    for (std::uint64_t word = load_word(high, offset); word != 0; word &= word - 1) {
+      if (found == indices.size()) {
+        throw CorruptDataError("Elias-Fano code: more indices than announced");
+      }
+      const std::uint64_t bit = offset * 8 + static_cast<unsigned>(std::countr_zero(word));
+      const std::uint64_t low_at = found * low_bits;
+      // low_bits <= 62, and a word read at a byte boundary holds at least 57 bits from there on.
+      std::uint64_t low_part = load_word(low, low_at / 8) >> (low_at % 8);
+      if (low_at % 8 + low_bits > 64) {
+        low_part |= load_word(low, low_at / 8 + 8) << (64 - low_at % 8);
+      }
+      const std::uint64_t value = ((bit - found) << low_bits) | (low_part & mask);
+      if (value >= static_cast<std::uint64_t>(range.size())) {
+        throw CorruptDataError(
+            fmt::format("Elias-Fano code: index {} outside its range of {}", value, range.size()));
+      }
+      const Index index = range.begin + static_cast<Index>(value);
+      if (index <= previous) throw CorruptDataError("Elias-Fano code: indices do not increase");
+      previous = index;
+      indices[found++] = index;
+    }
+  }
+  if (found != indices.size()) {
+    throw CorruptDataError(
+        fmt::format("Elias-Fano code: {} indices of {} announced", found, indices.size()));
+  }
+}
+
+}  // namespace
+
+void encode(const Context&, IndexCode code, IndexRange range, std::span<const Index> indices,
+            std::span<std::byte> out) {
+  SPARSESYNC_EXPECT(static_cast<Index>(out.size()), ==,
+                    encoded_bytes(code, range.size(), static_cast<Index>(indices.size())));
+  if (code == IndexCode::elias_fano) {
+    encode_elias_fano(range, indices, out);
+  } else if (coo_index_bytes(range.size()) == 4) {
+    encode_coo<std::uint32_t>(range, indices, out);
+  } else {
+    encode_coo<std::uint64_t>(range, indices, out);
+  }
+}
+
+void decode(const Context&, IndexCode code, IndexRange range, std::span<const std::byte> bytes,
+            std::span<Index> indices) {
+  const auto count = static_cast<Index>(indices.size());
+  if (count > range.size() ||
+      static_cast<Index>(bytes.size()) != encoded_bytes(code, range.size(), count)) {
+    throw CorruptDataError(fmt::format("{} code: {} bytes for {} indices in a range of {}",
+                                       name_of(code), bytes.size(), count, range.size()));
+  }
+  if (code == IndexCode::elias_fano) {
+    decode_elias_fano(range, bytes, indices);
+  } else if (coo_index_bytes(range.size()) == 4) {
+    decode_coo<std::uint32_t>(range, bytes, indices);
+  } else {
+    decode_coo<std::uint64_t>(range, bytes, indices);
+  }
+}
+
+}  // namespace cpu
+}  // namespace sparsesync

@@ -1,0 +1,52 @@
+// The layout of the Elias-Fano code: `count` increasing numbers below `universe` in about
+// log2(universe / count) + 2 bits each (Elias 1974; Fano 1971). Host and device share it.
+//
+// A number is cut into its `low_bits` lowest bits and the rest. First come the high parts: number i
+// sets bit high_i + i of a bit string. Then come the low parts, one after another. Bits count from
+// the lowest of each byte on.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bits.h"
+#include "kernels/host_device.h"
+
+namespace sparsesync::elias_fano {
+
+struct Layout {
+  std::uint64_t universe = 0;
+  std::uint64_t count = 0;
+  int low_bits = 0;
+
+  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t high_bits() const {
+    return count == 0 ? 0 : count + ((universe - 1) >> static_cast<unsigned>(low_bits));
+  }
+  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t high_bytes() const {
+    return ceil_div<std::uint64_t>(high_bits(), 8);
+  }
+  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t low_bytes() const {
+    return ceil_div<std::uint64_t>(count * static_cast<unsigned>(low_bits), 8);
+  }
+  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t bytes() const {
+    return high_bytes() + low_bytes();
+  }
+};
+
+/// The layout with the fewest bits. Both ends compute it from numbers that they know, so none of it
+/// is sent.
+/// @param count <= universe <= 2^62
+SPARSESYNC_HOST_DEVICE constexpr Layout layout(std::uint64_t universe, std::uint64_t count) {
+  if (count == 0) return {universe, 0, 0};
+  // count · low_bits + (universe - 1) >> low_bits is convex, with its minimum beside log2(universe
+  // / count).
+  const int middle = bit_width_below(universe / count + 1) - 1;
+  const int first = middle > 0 ? middle - 1 : 0;
+  Layout best{universe, count, first};
+  for (int low_bits = first + 1; low_bits <= middle + 1; ++low_bits) {
+    const Layout candidate{universe, count, low_bits};
+    if (candidate.bytes() < best.bytes()) best = candidate;
+  }
+  return best;
+}
+
+}  // namespace sparsesync::elias_fano

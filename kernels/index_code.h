@@ -1,0 +1,62 @@
+// Index codes: how an increasing set of indices crosses the wire. Sizes follow from numbers that
+// both ends know.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/context.h"
+#include "kernels/elias_fano.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+enum class IndexCode : std::uint8_t { coo, elias_fano };
+
+/// The name in JSON and tables: "coo", "elias_fano".
+std::string_view name_of(IndexCode code);
+
+/// Bytes of one COO index: 4, or 8 where 4 cannot name every index.
+SPARSESYNC_HOST_DEVICE constexpr Index coo_index_bytes(Index universe) {
+  return universe <= (Index{1} << 32) ? 4 : 8;
+}
+
+/// Bytes of `count` increasing indices in [0, universe), in closed form.
+SPARSESYNC_HOST_DEVICE constexpr Index encoded_bytes(IndexCode code, Index universe, Index count) {
+  if (code == IndexCode::coo) return count * coo_index_bytes(universe);
+  return static_cast<Index>(
+      elias_fano::layout(static_cast<std::uint64_t>(universe), static_cast<std::uint64_t>(count))
+          .bytes());
+}
+
+/// The code with the fewest bytes for this count, in closed form; COO where they tie.
+SPARSESYNC_HOST_DEVICE constexpr IndexCode cheapest_code(Index universe, Index count) {
+  return encoded_bytes(IndexCode::elias_fano, universe, count) <
+                 encoded_bytes(IndexCode::coo, universe, count)
+             ? IndexCode::elias_fano
+             : IndexCode::coo;
+}
+
+namespace cpu {
+/// Writes `indices` in `code`. Does not synchronize the stream.
+/// @param range    what the indices are known to lie in: range.size() is the code's universe
+/// @param indices  increasing strictly, all in `range` (undefined otherwise)
+/// @param out      encoded_bytes(code, range.size(), indices.size()) bytes, of any alignment
+void encode(const Context& context, IndexCode code, IndexRange range,
+            std::span<const Index> indices, std::span<std::byte> out);
+}  // namespace cpu
+inline constexpr Operation encode{cpu::encode};
+
+namespace cpu {
+/// Reads what encode() wrote. The bytes are not trusted.
+/// @param indices  as many as were written
+/// @throws CorruptDataError if `bytes` is not exactly such a code: a wrong size, an index outside
+///         `range`, indices that do not increase strictly
+void decode(const Context& context, IndexCode code, IndexRange range,
+            std::span<const std::byte> bytes, std::span<Index> indices);
+}  // namespace cpu
+inline constexpr Operation decode{cpu::decode};
+
+}  // namespace sparsesync

@@ -1,0 +1,38 @@
+// Partition: brings the rows of a gradient into the order (row group, position).
+#pragma once
+
+#include <span>
+
+#include "kernels/bijection.h"
+#include "kernels/buffer.h"
+#include "kernels/context.h"
+#include "kernels/sort.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+namespace cpu {
+/// Computes where each row stands and sorts by it. Does not synchronize the stream.
+/// @param rows         distinct, in [0, R)
+/// @param positions    receives the positions, group after group, increasing in each; rows.size()
+/// of them
+/// @param sources      receives, beside each position, the place of its row in `rows`
+/// @param group_begin  groups() + 1 numbers: group j's positions are [group_begin[j], group_begin[j
+/// + 1]).
+///                     Counts in the context's memory, as Count is
+/// @throws BudgetError if the workspace may not grow
+void partition(const Context& context, const RowGroups& groups, std::span<const Index> rows,
+               std::span<Index> positions, std::span<Index> sources, std::span<Index> group_begin,
+               SortWorkspace& workspace);
+}  // namespace cpu
+inline constexpr Operation partition{cpu::partition};
+
+namespace cpu {
+/// rows[i] = the row at positions[i] of `group`. Does not synchronize the stream.
+/// @throws CorruptDataError if a position holds no row (the last one of some groups is empty)
+void rows_at(const Context& context, const RowGroups& groups, Index group,
+             std::span<const Index> positions, std::span<Index> rows);
+}  // namespace cpu
+inline constexpr Operation rows_at{cpu::rows_at};
+
+}  // namespace sparsesync

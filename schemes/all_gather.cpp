@@ -1,0 +1,292 @@
+// all_gather (AGsparse): every worker's coalesced rows go around the ring to all others, and each
+// worker adds them up in rank order. One phase: gather is empty. Rows cross as COO, by the book.
+#include <algorithm>
+#include <array>
+
+#include "kernels/aggregate.h"
+#include "kernels/rows.h"
+#include "schemes/message.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+namespace {
+
+std::span<const Index> rows_in(std::span<const Index> rows, IndexRange range) {
+  const auto begin = std::lower_bound(rows.begin(), rows.end(), range.begin);
+  const auto end = std::lower_bound(begin, rows.end(), range.end);
+  return {begin, end};
+}
+
+SectionSpec section_spec(const RowSpace& space, Round round) {
+  const IndexRange part = round.part_of(space.rows);
+  return {part, part.size(), space.row_bytes(), IndexCode::coo};
+}
+
+class AllGather : public Scheme {
+ public:
+  explicit AllGather(const SchemeEnvironment& environment)
+      : context_(environment.context),
+        spaces_(row_spaces(environment.bucket->tensors)),
+        rank_(environment.rank.value),
+        size_(environment.size),
+        rounds_(environment.bucket->rounds),
+        scale_(environment.bucket->reduction == Reduction::mean
+                   ? 1.0F / static_cast<float>(environment.size)
+                   : 1.0F),
+        own_(context_),
+        inbox_(context_, static_cast<std::size_t>(std::max(0, size_ - 1))),
+        count_(context_),
+        workspace_(context_),
+        results_(spaces_.size()) {
+    for (int worker = 0; worker < size_; ++worker) parts_.emplace_back(context_, spaces_.size());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      joined_.emplace_back(context_);
+      std::vector<RoundSums>& rounds = sums_.emplace_back();
+      for (int round = 0; round < rounds_; ++round) rounds.emplace_back(context_);
+    }
+    count_.reserve_exactly(1);
+  }
+
+  Pattern pattern(Phase phase) const override {
+    return phase == Phase::reduce ? around_the_ring(Rank{rank_}, size_) : Pattern{};
+  }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    const Round round = exchange.round();
+    specs_.clear();
+    for (const RowSpace& space : spaces_) specs_.push_back(section_spec(space, round));
+    pack_own(input);
+    inbox_.set_limit(largest_message_bytes(specs_));
+    for (int step = 0; step + 1 < size_; ++step) {
+      const Part& forwarded = part(rank_ - step);
+      const std::array payload{Payload{forwarded.message.data(),
+                                       static_cast<std::int64_t>(forwarded.message.size()),
+                                       forwarded.index_bytes}};
+      Part& incoming = part(rank_ - 1 - step);
+      RingInbox inbox(inbox_, static_cast<std::size_t>(step));
+      exchange.step(payload, inbox, [&](Rank, std::span<const std::byte> message) {
+        incoming.message = message;
+        read_part(incoming);
+      });
+    }
+    for (std::size_t i = 0; i < spaces_.size(); ++i) sum_space(round.index, i);
+  }
+
+  void gather(Exchange& exchange) override {
+    if (!exchange.round().last()) return;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) join_rounds(i);
+  }
+
+  std::span<const SpaceResult> result() const override { return results_; }
+  void adapt(const Statistics&) override {}
+  std::vector<SpaceChoice> choices() const override {
+    return std::vector<SpaceChoice>(
+        spaces_.size(), {std::string(name_of(IndexCode::coo)), std::nullopt, std::nullopt});
+  }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
+    return std::nullopt;
+  }
+
+  Traffic traffic(std::span<const IndexSets> sets) const override {
+    Traffic traffic(size_);
+    for (int number = 0; number < rounds_; ++number) {
+      const Round round{number, rounds_};
+      for (int owner = 0; owner < size_; ++owner) {
+        std::vector<SectionSpec> specs;
+        std::vector<SectionCounts> counts;
+        for (std::size_t i = 0; i < spaces_.size(); ++i) {
+          const auto rows = static_cast<Index>(
+              rows_in(sets[i][static_cast<std::size_t>(owner)], round.part_of(spaces_[i].rows))
+                  .size());
+          specs.push_back(section_spec(spaces_[i], round));
+          counts.push_back({rows, rows});
+        }
+        for (int step = 0; step + 1 < size_; ++step) {
+          traffic.message((owner + step) % size_, (owner + step + 1) % size_,
+                          message_bytes(specs, counts));
+        }
+      }
+    }
+    return traffic;
+  }
+
+ private:
+  /// One worker's rows in this round.
+  struct Part {
+    explicit Part(const Context& context, std::size_t spaces) {
+      for (std::size_t i = 0; i < spaces; ++i) indices.emplace_back(context);
+    }
+    std::span<const std::byte> message;
+    std::int64_t index_bytes = 0;
+    std::vector<ConstSection> sections;
+    std::vector<Buffer<Index>> indices;  // decoded, one for each row space
+  };
+
+  /// The sums of one round in one row space.
+  struct RoundSums {
+    explicit RoundSums(const Context& context) : indices(context), values(context) {}
+    Buffer<Index> indices;
+    Buffer<std::byte> values;
+    Index rows = 0;
+  };
+
+  /// Keeps what comes at step s in the inbox's place s: it is forwarded and added later.
+  class RingInbox : public ReceiveProvider {
+   public:
+    RingInbox(Inbox& inbox, std::size_t place) : inbox_(inbox), place_(place) {}
+    std::byte* provide(std::size_t, const Header& header) override {
+      return inbox_.provide(place_, header);
+    }
+
+   private:
+    Inbox& inbox_;
+    std::size_t place_;
+  };
+
+  Part& part(int number) {
+    return parts_[static_cast<std::size_t>(((number % size_) + size_) % size_)];
+  }
+
+  void pack_own(BucketInput& input) {
+    std::vector<SectionCounts> counts;
+    std::vector<std::span<const Index>> rows;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      rows.push_back(rows_in(input.coalesced(i).indices, specs_[i].range));
+      const auto count = static_cast<Index>(rows.back().size());
+      counts.push_back({count, count});
+    }
+    const std::span<std::byte> message = own_.reserve(message_bytes(specs_, counts));
+    std::vector<Section> sections;
+    lay_out(specs_, counts, message, sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowSparse all = input.coalesced(i);
+      const auto first = static_cast<Index>(rows[i].data() - all.indices.data());
+      encode(context_, IndexCode::coo, specs_[i].range, rows[i], sections[i].indices);
+      copy(context_, {all.values.data + first * all.values.row_bytes(), sections[i].values.size()},
+           sections[i].values.data());
+    }
+    part(rank_).message = message;
+    read_part(part(rank_));
+  }
+
+  void read_part(Part& part) {
+    read_layout(specs_, part.message, part.sections);
+    part.index_bytes = static_cast<std::int64_t>(part.message.size());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const ConstSection& section = part.sections[i];
+      if (section.counts.indices != section.counts.rows) {
+        throw CorruptDataError("all_gather: indices and rows differ in number");
+      }
+      part.index_bytes -= static_cast<std::int64_t>(section.values.size());
+      decode(context_, IndexCode::coo, specs_[i].range, section.indices,
+             part.indices[i].reserve(section.counts.indices));
+    }
+  }
+
+  void sum_space(int round, std::size_t space) {
+    std::vector<std::span<const Index>> sets;
+    std::vector<RowSparse> summands;
+    Index total = 0;
+    for (const Part& part : parts_) {
+      const ConstSection& section = part.sections[space];
+      const std::span<const Index> indices(part.indices[space].data(),
+                                           static_cast<std::size_t>(section.counts.indices));
+      sets.push_back(indices);
+      summands.push_back({indices,
+                          {section.values.data(), spaces_[space].dtype, section.counts.rows,
+                           spaces_[space].width}});
+      total += section.counts.indices;
+    }
+    RoundSums& sums = sums_[space][static_cast<std::size_t>(round)];
+    const IndexRange range = specs_[space].range;
+    const std::span<Index> united = sums.indices.reserve(std::min(total, range.size()));
+    const Count count(count_.data());
+    unite(context_, range, sets, united, count, workspace_);
+    sums.rows = resolve(context_, count);
+    const std::span<std::byte> values = sums.values.reserve(sums.rows * spaces_[space].row_bytes());
+    aggregate(context_, united.first(static_cast<std::size_t>(sums.rows)), summands, scale_,
+              {values.data(), spaces_[space].dtype, sums.rows, spaces_[space].width}, workspace_);
+  }
+
+  /// One array for each row space: the rounds' parts follow each other.
+  void join_rounds(std::size_t space) {
+    const RowSpace& shape = spaces_[space];
+    std::vector<RoundSums>& rounds = sums_[space];
+    SpaceResult& result = results_[space];
+    if (rounds.size() == 1) {
+      const RoundSums& only = rounds.front();
+      result.indices = {only.indices.data(), static_cast<std::size_t>(only.rows)};
+      result.values = {only.values.data(), shape.dtype, only.rows, shape.width};
+      return;
+    }
+    Index rows = 0;
+    for (const RoundSums& round : rounds) rows += round.rows;
+    const std::span<Index> indices = joined_[space].indices.reserve(rows);
+    const std::span<std::byte> values = joined_[space].values.reserve(rows * shape.row_bytes());
+    Index filled = 0;
+    for (const RoundSums& round : rounds) {
+      copy(context_,
+           std::as_bytes(std::span(round.indices.data(), static_cast<std::size_t>(round.rows))),
+           reinterpret_cast<std::byte*>(indices.data() + filled));
+      copy(context_,
+           {round.values.data(), static_cast<std::size_t>(round.rows * shape.row_bytes())},
+           values.data() + filled * shape.row_bytes());
+      filled += round.rows;
+    }
+    result.indices = indices;
+    result.values = {values.data(), shape.dtype, rows, shape.width};
+  }
+
+  Context context_;
+  std::vector<RowSpace> spaces_;
+  int rank_;
+  int size_;
+  int rounds_;
+  float scale_;
+  std::vector<SectionSpec> specs_;
+  Buffer<std::byte> own_;
+  Inbox inbox_;
+  std::vector<Part> parts_;
+  std::vector<std::vector<RoundSums>> sums_;  // [row space][round]
+  std::vector<RoundSums> joined_;
+  Buffer<Index> count_;
+  AggregateWorkspace workspace_;
+  std::vector<SpaceResult> results_;
+};
+
+Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+  // The worker before the one that touched least passes on all other parts.
+  double bytes = 0;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    const auto row = static_cast<double>(coo_index_bytes(spaces[i].rows) + spaces[i].row_bytes());
+    bytes += (size - 1.0) * statistics[i].touched_mean * row;
+  }
+  const double headers = (size - 1.0) * static_cast<double>(kHeaderBytes + 16 * spaces.size());
+  return {{size - 1.0, size - 1.0, bytes + headers, bytes + headers}, {}};
+}
+
+double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    const auto values = static_cast<double>(spaces[i].row_bytes());
+    const double total = size * statistics[i].touched_mean;
+    // As messages and decoded indices; as sums; as scratch.
+    bytes += total * (values + 4 + 8) + statistics[i].united * (values + 8) +
+             static_cast<double>(unite_workspace_bytes(spaces[i].rows, static_cast<Index>(total)));
+  }
+  return bytes;
+}
+
+const SchemeRegistration registration({
+    "all_gather",
+    "every worker's rows to all others around a ring, added up by each (AGsparse)",
+    {Communication::ring, Aggregation::one_shot, Partition::centralization, Balance::none, "COO"},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      return std::make_unique<AllGather>(environment);
+    },
+    cost,
+    workspace_bytes,
+});
+
+}  // namespace
+}  // namespace sparsesync

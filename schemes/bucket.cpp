@@ -1,0 +1,183 @@
+#include "schemes/bucket.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "kernels/compact.h"
+#include "kernels/rows.h"
+
+namespace sparsesync {
+namespace {
+
+// So that sums of a few byte counts still fit in 64 bits.
+constexpr Index kMostBytes = std::numeric_limits<Index>::max() / 64;
+
+}  // namespace
+
+void validate(const BucketSpec& spec) {
+  if (spec.tensors.empty()) {
+    throw InputError(fmt::format("bucket '{}' has no tensors: give it at least one", spec.name));
+  }
+  if (spec.rounds < 1) {
+    throw InputError(fmt::format("bucket '{}': {} rounds: use 1 or more", spec.name, spec.rounds));
+  }
+  std::set<std::string> names;
+  Index bytes = 0;
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (tensor.name.empty() || !names.insert(tensor.name).second) {
+      throw InputError(
+          fmt::format("bucket '{}': tensor name '{}' is empty or stands twice: give each its own",
+                      spec.name, tensor.name));
+    }
+    if (tensor.rows < 1 || tensor.width < 1) {
+      throw InputError(fmt::format("tensor '{}': {} rows of width {}: both must be at least 1",
+                                   tensor.name, tensor.rows, tensor.width));
+    }
+    // 8 bytes an element: no element type and no sum is wider.
+    if (tensor.width > kMostBytes / 8 || tensor.rows > (kMostBytes - bytes) / (8 * tensor.width)) {
+      throw InputError(
+          fmt::format("tensor '{}': {} rows of width {} are more bytes than can be counted",
+                      tensor.name, tensor.rows, tensor.width));
+    }
+    bytes += 8 * tensor.rows * tensor.width;
+  }
+}
+
+std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors) {
+  std::vector<RowSpace> spaces;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorSpec& tensor = tensors[i];
+    auto space = std::find_if(spaces.begin(), spaces.end(), [&](const RowSpace& candidate) {
+      return candidate.dtype == tensor.dtype && candidate.width == tensor.width;
+    });
+    if (space == spaces.end()) {
+      space = spaces.insert(space, RowSpace{tensor.dtype, tensor.width, 0, {}});
+    }
+    space->members.push_back({i, space->rows});
+    space->rows += tensor.rows;
+  }
+  return spaces;
+}
+
+BucketInput::BucketInput(const Context& context, const BucketSpec& spec)
+    : context_(context),
+      tensors_(spec.tensors),
+      spaces_(row_spaces(spec.tensors)),
+      is_coalesced_(spec.tensors.size()),
+      workspace_(context),
+      count_(context) {
+  for (std::size_t i = 0; i < spaces_.size(); ++i) storage_.emplace_back(context);
+  count_.reserve_exactly(1);
+}
+
+void BucketInput::set(std::span<const Gradient> gradients) {
+  if (gradients.size() != tensors_.size()) {
+    throw InputError(fmt::format("{} gradients for a bucket of {} tensors: give one for each",
+                                 gradients.size(), tensors_.size()));
+  }
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (gradients[i].layout() == Gradient::Layout::dense) continue;
+    const std::span<const Index> indices = gradients[i].indices();
+    const IndexCheck check = check_indices(context_, tensors_[i].rows, indices);
+    if (check.outside) {
+      throw InputError(fmt::format(
+          "tensor '{}': index {} at place {} is outside its {} rows", tensors_[i].name,
+          indices[static_cast<std::size_t>(*check.outside)], *check.outside, tensors_[i].rows));
+    }
+    is_coalesced_[i] = check.coalesced;
+  }
+  gradients_.assign(gradients.begin(), gradients.end());
+  for (SpaceStorage& storage : storage_) storage.ready = false;
+}
+
+ConstMatrix BucketInput::values_of(std::size_t tensor) const {
+  const Gradient& gradient = gradients_[tensor];
+  const TensorSpec& spec = tensors_[tensor];
+  const Index rows = gradient.layout() == Gradient::Layout::dense
+                         ? spec.rows
+                         : static_cast<Index>(gradient.indices().size());
+  return {gradient.values(), spec.dtype, rows, spec.width};
+}
+
+Index BucketInput::append(const RowSpace::Member& member, SpaceStorage& storage, Index filled,
+                          Index room) {
+  const Gradient& gradient = gradients_[member.tensor];
+  const ConstMatrix values = values_of(member.tensor);
+  const Count count(count_.data());
+  const std::span<Index> indices(storage.indices.data() + filled,
+                                 static_cast<std::size_t>(room - filled));
+  const Matrix out{storage.values.data() + filled * values.row_bytes(), values.dtype, room - filled,
+                   values.width};
+  if (gradient.layout() == Gradient::Layout::dense) {
+    compact(context_, values, member.first_row, indices, out, count);
+  } else {
+    coalesce(context_, {gradient.indices(), values}, tensors_[member.tensor].rows, member.first_row,
+             indices, out, count, workspace_);
+  }
+  return filled + resolve(context_, count);
+}
+
+RowSparse BucketInput::coalesced(std::size_t space) {
+  SpaceStorage& storage = storage_[space];
+  if (storage.ready) return storage.view;
+  const RowSpace& shape = spaces_[space];
+  const std::size_t only = shape.members.front().tensor;
+  if (shape.members.size() == 1 && is_coalesced_[only] &&
+      gradients_[only].layout() == Gradient::Layout::row_sparse) {
+    storage.view = {gradients_[only].indices(), values_of(only)};
+    storage.ready = true;
+    return storage.view;
+  }
+  // An upper bound first: all rows that were given, those of dense tensors counted.
+  Index room = 0;
+  for (const RowSpace::Member& member : shape.members) {
+    const ConstMatrix values = values_of(member.tensor);
+    const Count count(count_.data());
+    if (gradients_[member.tensor].layout() == Gradient::Layout::dense) {
+      compact(context_, values, 0, {}, {nullptr, values.dtype, 0, values.width}, count);
+      room += resolve(context_, count);
+    } else {
+      room += values.rows;
+    }
+  }
+  storage.indices.reserve(room);
+  storage.values.reserve(room * shape.row_bytes());
+  Index filled = 0;
+  for (const RowSpace::Member& member : shape.members) {
+    filled = append(member, storage, filled, room);
+  }
+  storage.view = {{storage.indices.data(), static_cast<std::size_t>(filled)},
+                  {storage.values.data(), shape.dtype, filled, shape.width}};
+  storage.ready = true;
+  return storage.view;
+}
+
+Index BucketInput::touched(std::size_t space) const {
+  if (storage_[space].ready) return static_cast<Index>(storage_[space].view.indices.size());
+  Index rows = 0;
+  for (const RowSpace::Member& member : spaces_[space].members)
+    rows += values_of(member.tensor).rows;
+  return rows;
+}
+
+void BucketInput::add_to(std::size_t space, std::span<float> sums) {
+  const RowSpace& shape = spaces_[space];
+  SPARSESYNC_EXPECT(static_cast<Index>(sums.size()), ==, shape.elements());
+  for (const RowSpace::Member& member : shape.members) {
+    ConstMatrix values = values_of(member.tensor);
+    float* first = sums.data() + member.first_row * shape.width;
+    if (gradients_[member.tensor].layout() == Gradient::Layout::row_sparse) {
+      add_rows(context_, values, gradients_[member.tensor].indices(), first);
+    } else {
+      // Every row is there: one row as long as the tensor.
+      values.width *= std::exchange(values.rows, 1);
+      static constexpr Index kOnlyRow[] = {0};
+      add_rows(context_, values, kOnlyRow, first);
+    }
+  }
+}
+
+}  // namespace sparsesync

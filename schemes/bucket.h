@@ -1,0 +1,132 @@
+// A bucket: tensors that cross together, and the gradients that a step puts into it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/buffer.h"
+#include "kernels/coalesce.h"
+#include "kernels/context.h"
+#include "kernels/views.h"
+#include "schemes/tensor.h"
+
+namespace sparsesync {
+
+enum class Reduction : std::uint8_t { sum, mean };
+
+/// What all workers agree on when a bucket is registered.
+struct BucketSpec {
+  std::string name;
+  std::vector<TensorSpec> tensors;
+  std::string scheme = "balanced";
+  Reduction reduction = Reduction::sum;
+  /// Full exchanges that each phase is cut into: less memory in flight for each.
+  int rounds = 1;
+};
+
+/// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands
+/// twice,
+///         rows or width < 1, sizes that cannot be counted, rounds < 1
+void validate(const BucketSpec& spec);
+
+/// The tensors of a bucket that share dtype and width, one after another: one index space of `rows`
+/// rows.
+struct RowSpace {
+  DType dtype = DType::f32;
+  Index width = 0;
+  Index rows = 0;
+
+  struct Member {
+    std::size_t tensor = 0;  // in BucketSpec::tensors
+    Index first_row = 0;     // of the tensor in the row space
+  };
+  std::vector<Member> members;
+
+  Index row_bytes() const { return width * element_bytes(dtype); }
+  Index elements() const { return rows * width; }
+  /// Bytes of the dense tensors.
+  Index dense_bytes() const { return rows * row_bytes(); }
+};
+
+/// In the order in which the tensors first need them.
+std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors);
+
+/// One worker's gradient of one tensor: a view of the caller's memory.
+class Gradient {
+ public:
+  enum class Layout : std::uint8_t { row_sparse, dense };
+
+  /// @param indices  rows in any order, repeats allowed: those are summed
+  /// @param values   a row of the tensor's width for each index, aligned for their dtype
+  static Gradient row_sparse(std::span<const Index> indices, const std::byte* values) {
+    return {Layout::row_sparse, indices, values};
+  }
+  /// @param values  all rows of the tensor, aligned for their dtype
+  static Gradient dense(const std::byte* values) { return {Layout::dense, {}, values}; }
+  /// A worker that touched nothing.
+  static Gradient empty() { return row_sparse({}, nullptr); }
+
+  Layout layout() const { return layout_; }
+  std::span<const Index> indices() const { return indices_; }
+  const std::byte* values() const { return values_; }
+
+ private:
+  Gradient(Layout layout, std::span<const Index> indices, const std::byte* values)
+      : layout_(layout), indices_(indices), values_(values) {}
+  Layout layout_;
+  std::span<const Index> indices_;
+  const std::byte* values_;
+};
+
+/// One step's gradients of a bucket, in the form that a scheme asks for: coalesced row spaces, or
+/// dense sums. Owns the memory of what it converts; keeps it for the next step.
+class BucketInput {
+ public:
+  BucketInput(const Context& context, const BucketSpec& spec);
+
+  /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
+  /// phase is over.
+  /// @throws InputError naming the tensor, if an index is outside [0, rows) or the number of
+  /// gradients is wrong
+  void set(std::span<const Gradient> gradients);
+
+  /// Row space `space`, coalesced; valid until set(). Converts on the first call. Rows are numbered
+  /// in the row space. Synchronizes the stream.
+  /// @throws BudgetError
+  RowSparse coalesced(std::size_t space);
+
+  /// Adds row space `space` to rows × width sums. Does not synchronize the stream.
+  /// @throws BudgetError
+  void add_to(std::size_t space, std::span<float> sums);
+
+  /// Rows of row space `space` that this worker's gradients touch: exactly if coalesced() was
+  /// called in this step, else with repeats counted and dense tensors in full.
+  Index touched(std::size_t space) const;
+
+ private:
+  struct SpaceStorage {
+    explicit SpaceStorage(const Context& context) : indices(context), values(context) {}
+    Buffer<Index> indices;
+    Buffer<std::byte> values;
+    RowSparse view;
+    bool ready = false;
+  };
+
+  ConstMatrix values_of(std::size_t tensor) const;
+  /// Writes one tensor's coalesced rows from `filled` on; how many rows there are then.
+  Index append(const RowSpace::Member& member, SpaceStorage& storage, Index filled, Index room);
+
+  Context context_;
+  std::vector<TensorSpec> tensors_;
+  std::vector<RowSpace> spaces_;
+  std::vector<SpaceStorage> storage_;
+  std::vector<Gradient> gradients_;
+  std::vector<bool> is_coalesced_;  // of each tensor's gradient, as it was given
+  CoalesceWorkspace workspace_;
+  Buffer<Index> count_;
+};
+
+}  // namespace sparsesync

@@ -1,0 +1,166 @@
+#include "schemes/exchange.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+
+namespace sparsesync {
+namespace {
+
+/// A refusal on the wire: who refused first (4 bytes), then why.
+constexpr std::size_t kLongestReason = 4000;
+
+std::vector<std::byte> pack_refusal(Rank peer, const std::string& reason) {
+  const auto who = static_cast<std::uint32_t>(peer.value);
+  std::vector<std::byte> packed(sizeof(who) + std::min(reason.size(), kLongestReason));
+  std::memcpy(packed.data(), &who, sizeof(who));
+  std::memcpy(packed.data() + sizeof(who), reason.data(), packed.size() - sizeof(who));
+  return packed;
+}
+
+RefusedError unpack_refusal(std::span<const std::byte> packed) {
+  std::uint32_t who = 0;
+  if (packed.size() < sizeof(who)) throw ProtocolError("a refusal that names nobody");
+  std::memcpy(&who, packed.data(), sizeof(who));
+  const std::span<const std::byte> reason = packed.subspan(sizeof(who));
+  return {Rank{static_cast<int>(who)},
+          std::string(reinterpret_cast<const char*>(reason.data()), reason.size())};
+}
+
+/// Keeps refusals apart: they are small and of their own, whatever the scheme expects.
+class RefusalProvider : public ReceiveProvider {
+ public:
+  RefusalProvider(ReceiveProvider* scheme, std::size_t places)
+      : scheme_(scheme), refusals_(places) {}
+  std::byte* provide(std::size_t receive, const Header& header) override {
+    if ((header.flags & Header::kRefused) == 0) {
+      // While refusing, what others had already sent is thrown away.
+      return scheme_ != nullptr ? scheme_->provide(receive, header) : nullptr;
+    }
+    if (header.bytes > sizeof(std::uint32_t) + kLongestReason) {
+      throw ProtocolError(fmt::format("a refusal of {} bytes", header.bytes));
+    }
+    refusals_[receive].resize(header.bytes);
+    return refusals_[receive].data();
+  }
+
+ private:
+  ReceiveProvider* scheme_;
+  std::vector<std::vector<std::byte>> refusals_;
+};
+
+}  // namespace
+
+const char* name_of(Phase phase) {
+  return phase == Phase::reduce ? "reduce" : "gather";
+}
+
+Pattern all_to_all(Rank rank, int size) {
+  if (size < 2) return {};
+  const std::vector<Rank> peers = peers_after(rank, size);
+  return {Step{peers, {peers.rbegin(), peers.rend()}}};
+}
+
+Pattern around_the_ring(Rank rank, int size) {
+  const Step step{{Rank{(rank.value + 1) % size}}, {Rank{(rank.value + size - 1) % size}}};
+  return Pattern(static_cast<std::size_t>(size - 1), step);
+}
+
+IndexRange Round::part_of(Index size) const {
+  // size · index / count without overflow.
+  const auto edge = [&](Index i) { return size / count * i + size % count * i / count; };
+  return {edge(index), edge(index + 1)};
+}
+
+RefusedError::RefusedError(Rank peer, std::string reason)
+    : Error(fmt::format("worker {} refused the step: {}", peer.value, reason)),
+      peer_(peer),
+      reason_(std::move(reason)) {}
+
+Inbox::Inbox(const Context& context, std::size_t places) {
+  for (std::size_t i = 0; i < places; ++i) buffers_.emplace_back(context);
+}
+
+std::byte* Inbox::provide(std::size_t receive, const Header& header) {
+  if (header.bytes > static_cast<std::uint64_t>(limit_)) {
+    throw ProtocolError(fmt::format("a message of {} bytes where {} are the most there can be",
+                                    header.bytes, limit_));
+  }
+  return buffers_[receive].reserve(static_cast<Index>(header.bytes)).data();
+}
+
+Exchange::Exchange(Transport& transport, const Context& context, Agreed agreed,
+                   std::uint64_t& sequence, const Pattern& pattern, int rounds,
+                   Clock::duration timeout)
+    : transport_(transport),
+      context_(context),
+      agreed_(agreed),
+      sequence_(sequence),
+      pattern_(pattern),
+      round_{0, rounds},
+      timeout_(timeout) {}
+
+void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Send> sends,
+                    ReceiveProvider& provider, const OnArrival& on_arrival) {
+  const Clock::time_point deadline = Clock::now() + timeout_;
+  receives_.clear();
+  for (const Rank from : step.from) receives_.push_back({from});
+  if (round_.last()) flags |= Header::kLast;
+  const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
+  RefusalProvider guarded((flags & Header::kRefused) != 0 ? nullptr : &provider, step.from.size());
+  const GroupId group = transport_.post(context_, header, sends, receives_, guarded);
+  ++at_;
+  std::optional<RefusedError> refused;
+  while (const std::optional<Arrival> arrival = transport_.next(group, deadline)) {
+    const Rank from = step.from[arrival->receive];
+    if (((arrival->header.flags ^ flags) & Header::kLast) != 0) {
+      throw ProtocolError(
+          fmt::format("worker {} and this one disagree on which round is the last", from.value));
+    }
+    if ((arrival->header.flags & Header::kRefused) != 0) {
+      RefusedError told = unpack_refusal(arrival->payload);
+      if (!refused || told.peer() < refused->peer()) refused = std::move(told);
+    } else if (!refused && (flags & Header::kRefused) == 0) {
+      on_arrival(from, arrival->payload);
+    }
+  }
+  transport_.finish(group, deadline);
+  if (refused && (flags & Header::kRefused) == 0) throw RefusedError(std::move(*refused));
+}
+
+void Exchange::step(std::span<const Payload> payloads, ReceiveProvider& provider,
+                    const OnArrival& on_arrival) {
+  SPARSESYNC_EXPECT(at_, <, pattern_.size());
+  const Step& step = pattern_[at_];
+  SPARSESYNC_EXPECT(payloads.size(), ==, step.to.size());
+  sends_.clear();
+  for (std::size_t i = 0; i < payloads.size(); ++i) {
+    sends_.push_back({step.to[i], payloads[i].data, payloads[i].bytes});
+    index_bytes_sent_ += payloads[i].index_bytes;
+  }
+  walk(step, 0, sends_, provider, on_arrival);
+}
+
+void Exchange::next_round() {
+  SPARSESYNC_EXPECT(at_, ==, pattern_.size());
+  at_ = 0;
+  ++round_.index;
+}
+
+void Exchange::refuse(Rank peer, const std::string& reason) {
+  const std::vector<std::byte> packed = pack_refusal(peer, reason);
+  Inbox none(context_, 0);
+  for (; round_.index < round_.count; ++round_.index, at_ = 0) {
+    while (at_ < pattern_.size()) {
+      const Step& step = pattern_[at_];
+      sends_.clear();
+      for (const Rank to : step.to) {
+        sends_.push_back({to, packed.data(), static_cast<std::int64_t>(packed.size())});
+      }
+      walk(step, Header::kRefused, sends_, none, {});
+    }
+  }
+}
+
+}  // namespace sparsesync

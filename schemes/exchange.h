@@ -1,0 +1,132 @@
+// One phase of one bucket on the network: the steps of a scheme's pattern, and the agreed refusal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/buffer.h"
+#include "kernels/views.h"
+#include "schemes/transport.h"
+
+namespace sparsesync {
+
+enum class Phase : std::uint8_t { reduce, gather };
+/// "reduce", "gather".
+const char* name_of(Phase phase);
+
+/// A worker's part of one step: it sends to these and receives from those, all at once.
+struct Step {
+  std::vector<Rank> to;
+  std::vector<Rank> from;
+};
+
+/// The steps of one round of a phase. By the end of a reduce phase word from each worker has
+/// reached all others, directly or passed on: that is how a refusal is agreed.
+using Pattern = std::vector<Step>;
+
+/// Every worker at once, both ways.
+Pattern all_to_all(Rank rank, int size);
+/// size - 1 steps to the right neighbour.
+Pattern around_the_ring(Rank rank, int size);
+
+/// A cut of a phase into ranges of positions.
+struct Round {
+  int index = 0;
+  int count = 1;
+  bool last() const { return index + 1 == count; }
+  /// This round's part of [0, size): the rounds' parts follow each other and differ by at most 1.
+  IndexRange part_of(Index size) const;
+};
+
+/// A worker refused a step before it had sent anything. All workers know; the next step works.
+class RefusedError : public Error {
+ public:
+  RefusedError(Rank peer, std::string reason);
+  Rank peer() const { return peer_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  Rank peer_;
+  std::string reason_;
+};
+
+/// A message's payload and how much of it says which rows there are.
+struct Payload {
+  const std::byte* data = nullptr;
+  PayloadBytes bytes{std::int64_t{0}};
+  std::int64_t index_bytes = 0;
+};
+
+/// Receives into one workspace for each place of a step, each with a bound on what may come.
+class Inbox : public ReceiveProvider {
+ public:
+  Inbox(const Context& context, std::size_t places);
+  /// What a message may have at most from now on: more is a peer that lies.
+  void set_limit(std::int64_t bytes) { limit_ = bytes; }
+  std::byte* provide(std::size_t receive, const Header& header) override;
+
+ private:
+  std::vector<Buffer<std::byte>> buffers_;
+  std::int64_t limit_ = 0;
+};
+
+/// What a scheme sees of the network during a phase.
+class Exchange {
+ public:
+  struct Agreed {
+    std::uint32_t channel = 0;
+    std::uint64_t signature = 0;
+  };
+
+  /// @param sequence  of the channel: counted on for each step
+  /// @param timeout   of each step
+  Exchange(Transport& transport, const Context& context, Agreed agreed, std::uint64_t& sequence,
+           const Pattern& pattern, int rounds, Clock::duration timeout);
+
+  const Context& context() const { return context_; }
+  Rank rank() const { return transport_.rank(); }
+  int size() const { return transport_.size(); }
+  Round round() const { return round_; }
+
+  using OnArrival = std::function<void(Rank from, std::span<const std::byte> payload)>;
+  /// The pattern's next step: sends, and calls `on_arrival` for each message as it comes, in any
+  /// order.
+  /// @param payloads  one for each of the step's `to`, in that order
+  /// @param provider  receives into it; its places count the step's `from`
+  /// @throws RefusedError if a worker refused; what Transport throws
+  void step(std::span<const Payload> payloads, ReceiveProvider& provider,
+            const OnArrival& on_arrival);
+
+  /// Ends a round: its pattern has been walked to the end.
+  void next_round();
+
+  /// Whether nothing was posted in this phase yet.
+  bool untouched() const { return round_.index == 0 && at_ == 0; }
+  /// Walks what is left of all rounds with refusals in place of payloads, so that all workers
+  /// learn.
+  void refuse(Rank peer, const std::string& reason);
+
+  std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
+
+ private:
+  void walk(const Step& step, std::uint32_t flags, std::span<const Send> sends,
+            ReceiveProvider& provider, const OnArrival& on_arrival);
+
+  Transport& transport_;
+  Context context_;
+  Agreed agreed_;
+  std::uint64_t& sequence_;
+  const Pattern& pattern_;
+  Round round_;
+  Clock::duration timeout_;
+  std::size_t at_ = 0;  // the pattern's next step
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+  std::int64_t index_bytes_sent_ = 0;
+};
+
+}  // namespace sparsesync

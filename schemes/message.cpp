@@ -1,0 +1,128 @@
+#include "schemes/message.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "kernels/bits.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+namespace {
+
+constexpr Index kCodeAlignment = 8;
+constexpr Index kValueAlignment = 16;
+constexpr std::size_t kNumbers = 2;
+constexpr Index kNumberBytes = kNumbers * sizeof(std::uint64_t);
+
+IndexCode code_of(const SectionSpec& spec, Index indices) {
+  return spec.code ? *spec.code : cheapest_code(spec.range.size(), indices);
+}
+
+/// Walks a message: calls on_code(i, offset, bytes) and on_values(i, offset, bytes); its size.
+template <typename OnCode, typename OnValues>
+std::int64_t walk(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                  OnCode&& on_code, OnValues&& on_values) {
+  Index offset = static_cast<Index>(specs.size()) * kNumberBytes;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    offset = round_up(offset, kCodeAlignment);
+    const Index bytes = encoded_bytes(code_of(specs[i], counts[i].indices), specs[i].range.size(),
+                                      counts[i].indices);
+    on_code(i, offset, bytes);
+    offset += bytes;
+  }
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (counts[i].rows > 0) offset = round_up(offset, kValueAlignment);
+    const Index bytes = counts[i].rows * specs[i].row_bytes;
+    on_values(i, offset, bytes);
+    offset += bytes;
+  }
+  return offset;
+}
+
+constexpr auto kIgnore = [](std::size_t, Index, Index) {};
+
+template <typename Byte>
+void fill_sections(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                   std::span<Byte> message, std::vector<BasicSection<Byte>>& sections) {
+  sections.clear();
+  const auto part = [&](Index offset, Index bytes) {
+    return message.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
+  };
+  walk(
+      specs, counts,
+      [&](std::size_t i, Index offset, Index bytes) {
+        sections.push_back(
+            {counts[i], code_of(specs[i], counts[i].indices), part(offset, bytes), {}});
+      },
+      [&](std::size_t i, Index offset, Index bytes) { sections[i].values = part(offset, bytes); });
+}
+
+}  // namespace
+
+std::int64_t message_bytes(std::span<const SectionSpec> specs,
+                           std::span<const SectionCounts> counts) {
+  return walk(specs, counts, kIgnore, kIgnore);
+}
+
+std::int64_t index_bytes(std::span<const SectionSpec> specs,
+                         std::span<const SectionCounts> counts) {
+  Index values = 0;
+  const std::int64_t bytes =
+      walk(specs, counts, kIgnore, [&](std::size_t, Index, Index part) { values += part; });
+  return bytes - values;
+}
+
+std::int64_t largest_message_bytes(std::span<const SectionSpec> specs) {
+  constexpr auto kMost = static_cast<double>(std::numeric_limits<Index>::max() / 2);
+  double bytes = 0;
+  for (const SectionSpec& spec : specs) {
+    // No code takes more than 16 bytes an index, and alignment at most 32 bytes a section.
+    bytes += static_cast<double>(kNumberBytes) + 32 + 16 * static_cast<double>(spec.range.size()) +
+             static_cast<double>(spec.most_rows) * static_cast<double>(spec.row_bytes);
+  }
+  return bytes < kMost ? static_cast<Index>(bytes) : std::numeric_limits<Index>::max();
+}
+
+void lay_out(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+             std::span<std::byte> message, std::vector<Section>& sections) {
+  std::byte* to = message.data();
+  for (const SectionCounts& count : counts) {
+    const std::array<std::uint64_t, kNumbers> numbers{static_cast<std::uint64_t>(count.indices),
+                                                      static_cast<std::uint64_t>(count.rows)};
+    std::memcpy(to, numbers.data(), kNumberBytes);
+    to += kNumberBytes;
+  }
+  fill_sections(specs, counts, message, sections);
+}
+
+void read_layout(std::span<const SectionSpec> specs, std::span<const std::byte> message,
+                 std::vector<ConstSection>& sections) {
+  if (static_cast<Index>(message.size()) < static_cast<Index>(specs.size()) * kNumberBytes) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes: too few for its numbers", message.size()));
+  }
+  std::vector<SectionCounts> counts;
+  const std::byte* from = message.data();
+  for (const SectionSpec& spec : specs) {
+    std::array<std::uint64_t, kNumbers> numbers{};
+    std::memcpy(numbers.data(), from, kNumberBytes);
+    from += kNumberBytes;
+    if (numbers[0] > static_cast<std::uint64_t>(spec.range.size()) ||
+        numbers[1] > static_cast<std::uint64_t>(spec.most_rows)) {
+      throw CorruptDataError(fmt::format(
+          "a message with {} indices in a range of {} and {} rows where {} are the most",
+          numbers[0], spec.range.size(), numbers[1], spec.most_rows));
+    }
+    counts.push_back({static_cast<Index>(numbers[0]), static_cast<Index>(numbers[1])});
+  }
+  if (message_bytes(specs, counts) != static_cast<Index>(message.size())) {
+    throw CorruptDataError(fmt::format("a message of {} bytes whose numbers say {}", message.size(),
+                                       message_bytes(specs, counts)));
+  }
+  fill_sections(specs, counts, message, sections);
+}
+
+}  // namespace sparsesync

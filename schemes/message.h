@@ -1,0 +1,67 @@
+// The layout of a row-sparse message: which rows, and their values, for several row spaces at once.
+//
+// For each row space two numbers of 8 bytes: how many indices and how many rows of values there
+// are. Then, for each row space, its index code from a multiple of 8 bytes on; then, for each row
+// space, its values from a multiple of 16 bytes on. All else follows from these numbers and from
+// what both ends know.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/index_code.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+/// What both ends know of one row space's part before a message comes.
+struct SectionSpec {
+  IndexRange range;               // of the indices
+  Index most_rows = 0;            // rows of values that there can be
+  Index row_bytes = 0;            // of one row of values
+  std::optional<IndexCode> code;  // the cheapest one if none is given
+};
+
+/// How much there is of one row space.
+struct SectionCounts {
+  Index indices = 0;
+  Index rows = 0;
+};
+
+/// One row space's part of a message. A view.
+template <typename Byte>
+struct BasicSection {
+  SectionCounts counts;
+  IndexCode code = IndexCode::coo;
+  std::span<Byte> indices;
+  std::span<Byte> values;
+};
+using Section = BasicSection<std::byte>;
+using ConstSection = BasicSection<const std::byte>;
+
+/// Bytes of a message.
+std::int64_t message_bytes(std::span<const SectionSpec> specs,
+                           std::span<const SectionCounts> counts);
+
+/// The most bytes that a message can have that agrees with `specs`; std::int64_t's maximum at most.
+std::int64_t largest_message_bytes(std::span<const SectionSpec> specs);
+
+/// Writes the numbers of a message and says where its codes and values go.
+/// @param message   message_bytes(specs, counts) bytes
+/// @param sections  receives one for each row space
+void lay_out(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+             std::span<std::byte> message, std::vector<Section>& sections);
+
+/// Reads the numbers of a message. It is not trusted.
+/// @param sections  receives one for each row space; a view of `message`
+/// @throws CorruptDataError unless the numbers are possible and give exactly the message's bytes
+void read_layout(std::span<const SectionSpec> specs, std::span<const std::byte> message,
+                 std::vector<ConstSection>& sections);
+
+/// Bytes of a message that are not values.
+std::int64_t index_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);
+
+}  // namespace sparsesync

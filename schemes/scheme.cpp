@@ -1,0 +1,82 @@
+#include "schemes/scheme.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace sparsesync {
+namespace {
+
+std::vector<SchemeEntry>& registry() {
+  static std::vector<SchemeEntry> entries;
+  return entries;
+}
+
+}  // namespace
+
+std::string_view name_of(Communication communication) {
+  switch (communication) {
+    case Communication::ring:
+      return "ring";
+    case Communication::hierarchy:
+      return "hierarchy";
+    case Communication::point_to_point:
+      return "point_to_point";
+  }
+  return "";
+}
+
+std::string_view name_of(Aggregation aggregation) {
+  return aggregation == Aggregation::incremental ? "incremental" : "one_shot";
+}
+
+std::string_view name_of(Partition partition) {
+  return partition == Partition::centralization ? "centralization" : "parallelism";
+}
+
+std::string_view name_of(Balance balance) {
+  switch (balance) {
+    case Balance::balanced:
+      return "balanced";
+    case Balance::imbalanced:
+      return "imbalanced";
+    case Balance::none:
+      return "-";
+  }
+  return "";
+}
+
+SchemeRegistration::SchemeRegistration(const SchemeEntry& entry) {
+  std::vector<SchemeEntry>& entries = registry();
+  const auto place = std::find_if(entries.begin(), entries.end(), [&](const SchemeEntry& other) {
+    return other.name >= entry.name;
+  });
+  if (place != entries.end() && place->name == entry.name) {
+    throw ContractError(fmt::format("two schemes named '{}'", entry.name));
+  }
+  entries.insert(place, entry);
+}
+
+std::vector<SchemeEntry> all_schemes() {
+  return registry();
+}
+
+SchemeEntry scheme_named(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const SchemeEntry& entry : registry()) {
+    if (entry.name == name) return entry;
+    names.push_back(entry.name);
+  }
+  throw InputError(fmt::format("unknown scheme '{}': use one of {}", name, fmt::join(names, ", ")));
+}
+
+double expected_imbalance(double rows, double universe, int parts) {
+  if (parts < 2 || rows <= 0) return 1;
+  const double share = rows / parts;
+  const double spread = std::sqrt(share * (1 - 1.0 / parts) * std::max(0.0, 1 - rows / universe));
+  return std::min(static_cast<double>(parts), 1 + expected_largest_normal(parts) * spread / share);
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,127 @@
+// A scheme: how one bucket crosses the workers, in two phases. Written once, for every device and
+// transport.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/context.h"
+#include "kernels/index_code.h"
+#include "schemes/bucket.h"
+#include "schemes/exchange.h"
+#include "schemes/statistics.h"
+
+namespace sparsesync {
+
+// ---- The design space (Zen, OSDI 2025, section 3): four dimensions, and the format on the wire.
+enum class Communication : std::uint8_t { ring, hierarchy, point_to_point };
+enum class Aggregation : std::uint8_t { incremental, one_shot };
+enum class Partition : std::uint8_t { centralization, parallelism };
+enum class Balance : std::uint8_t { balanced, imbalanced, none };
+
+struct DesignSpace {
+  Communication communication;
+  Aggregation aggregation;
+  Partition partition;
+  Balance balance;
+  std::string_view format;
+};
+std::string_view name_of(Communication communication);
+std::string_view name_of(Aggregation aggregation);
+std::string_view name_of(Partition partition);
+std::string_view name_of(Balance balance);
+
+/// What every worker ends with, for one row space: rows numbered in the row space. A view of the
+/// scheme's memory, valid until the bucket's next reduce phase begins.
+struct SpaceResult {
+  Gradient::Layout layout = Gradient::Layout::row_sparse;
+  std::span<const Index> indices;  // increasing; none where dense
+  ConstMatrix values;              // a row for each index; all rows where dense
+};
+
+/// What a scheme chose for one row space; nothing where a scheme has no such choice.
+struct SpaceChoice {
+  std::string index_code;  // empty where no indices cross
+  std::optional<int> row_groups;
+  std::optional<int> column_slices;
+};
+
+/// How unevenly a mapping spreads rows over servers (Zen, Definitions 5 and 6): 1 is perfect.
+struct Imbalance {
+  double push = 1;
+  double pull = 1;
+};
+
+/// A scheme at work for one bucket on one worker. Owns its workspace, which grows only when
+/// sparsity does.
+class Scheme {
+ public:
+  virtual ~Scheme() = default;
+
+  /// The messages of one round of a phase; empty on one worker.
+  virtual Pattern pattern(Phase phase) const = 0;
+
+  /// One round of the phase after which each owner has the sum of its part.
+  /// @throws BudgetError, what Exchange::step() throws, CorruptDataError
+  virtual void reduce(Exchange& exchange, BucketInput& input) = 0;
+  /// One round of the phase after which all workers have all sums.
+  virtual void gather(Exchange& exchange) = 0;
+
+  /// After the last round of the gather phase, one for each row space.
+  virtual std::span<const SpaceResult> result() const = 0;
+
+  /// Chooses anew from statistics that all workers agree on; the same choice on all of them.
+  virtual void adapt(const Statistics& statistics) = 0;
+  virtual std::vector<SpaceChoice> choices() const = 0;
+
+  /// Exactly what crosses in one step, from the workers' index sets, one IndexSets for each row
+  /// space.
+  virtual Traffic traffic(std::span<const IndexSets> sets) const = 0;
+  /// Nothing where the scheme has no servers.
+  virtual std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const = 0;
+};
+
+/// What a scheme is made for. A view.
+struct SchemeEnvironment {
+  Context context;
+  const BucketSpec* bucket = nullptr;
+  Rank rank;
+  int size = 1;
+  std::uint64_t seed = 0;
+};
+
+/// A scheme as the registry knows it.
+struct SchemeEntry {
+  std::string_view name;
+  std::string_view summary;  // one line
+  DesignSpace design;
+  std::unique_ptr<Scheme> (*create)(const SchemeEnvironment& environment);
+  /// The cost in one step, as expected from statistics, at the scheme's best choices.
+  Cost (*cost)(std::span<const RowSpace> spaces, int size, const Statistics& statistics);
+  /// Bytes of workspace that a worker needs beyond its input, as expected from statistics.
+  double (*workspace_bytes)(std::span<const RowSpace> spaces, int size,
+                            const Statistics& statistics);
+};
+
+/// Adds a scheme to those that exist; each does so at the foot of its own file.
+class SchemeRegistration {
+ public:
+  explicit SchemeRegistration(const SchemeEntry& entry);
+};
+
+/// All that exist, by name.
+std::vector<SchemeEntry> all_schemes();
+/// @throws InputError if there is none of that name; the text lists those that exist
+SchemeEntry scheme_named(std::string_view name);
+
+/// The expected share of statistics that one of `parts` servers has at most, over the mean:
+/// binomial spread of `rows` rows over `parts`, those of a universe of `universe` being drawn
+/// without replacement.
+double expected_imbalance(double rows, double universe, int parts);
+
+}  // namespace sparsesync

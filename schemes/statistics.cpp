@@ -1,0 +1,52 @@
+#include "schemes/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sparsesync {
+namespace {
+
+/// The quantile of the standard normal distribution, by bisection of its distribution function.
+double normal_quantile(double probability) {
+  double low = -10;
+  double high = 10;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (0.5 * std::erfc(-middle / std::sqrt(2.0)) < probability ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+}  // namespace
+
+double Cost::bytes_busiest() const {
+  return std::max(reduce.bytes_sent + gather.bytes_sent,
+                  reduce.bytes_received + gather.bytes_received);
+}
+
+double Cost::seconds(const Network& network) const {
+  const auto phase = [&](const PhaseCost& cost) {
+    return cost.steps * network.latency_s + cost.bytes_busiest() * 8 / network.rate_bps;
+  };
+  return phase(reduce) + phase(gather);
+}
+
+void Traffic::message(int from, int to, std::int64_t payload) {
+  payload_sent[static_cast<std::size_t>(from)] += payload;
+  payload_received[static_cast<std::size_t>(to)] += payload;
+  ++messages_sent[static_cast<std::size_t>(from)];
+}
+
+std::vector<Index> united_rows(const IndexSets& sets) {
+  std::vector<Index> all;
+  for (const std::span<const Index> set : sets) all.insert(all.end(), set.begin(), set.end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
+double expected_largest_normal(int count) {
+  return count < 2 ? 0 : normal_quantile((count - 0.375) / (count + 0.25));
+}
+
+}  // namespace sparsesync

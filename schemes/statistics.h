@@ -1,0 +1,77 @@
+// What is known of a bucket's sparsity, and what that costs on a network: the numbers that schemes
+// are chosen by.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/views.h"
+#include "schemes/bucket.h"
+
+namespace sparsesync {
+
+/// Sparsity of one row space, over the workers.
+struct SpaceStatistics {
+  double touched_mean = 0;  // k: rows that a worker touched, mean over workers
+  double touched_max = 0;   // of the worker that touched most
+  double united = 0;        // |U|: rows that some worker touched
+};
+
+/// One for each row space of the bucket.
+using Statistics = std::vector<SpaceStatistics>;
+
+/// The α-β model of a link, the same in each direction of each worker.
+struct Network {
+  double latency_s = 0;
+  double rate_bps = 0;  // bits/s
+};
+
+/// What a phase is expected to cost: one exchange, headers included.
+struct PhaseCost {
+  double steps = 0;           // messages one after another: each pays the latency
+  double messages = 0;        // that the busiest worker sends
+  double bytes_sent = 0;      // by the worker that sends most
+  double bytes_received = 0;  // by the worker that receives most
+
+  double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
+};
+
+/// What a bucket is expected to cost in one step.
+struct Cost {
+  PhaseCost reduce;
+  PhaseCost gather;
+
+  /// Over both phases: the larger of what the worker that sends most sends and of what the one that
+  /// receives most receives.
+  double bytes_busiest() const;
+  /// steps · latency + bytes · 8 / rate of the phase's busiest worker, phase after phase; compute
+  /// is not counted.
+  double seconds(const Network& network) const;
+};
+
+/// The rows that each worker touched in one row space: increasing, one set for each worker.
+using IndexSets = std::vector<std::span<const Index>>;
+
+/// What crosses the port in one step, exactly: payloads and messages of each worker.
+struct Traffic {
+  explicit Traffic(int size)
+      : payload_sent(static_cast<std::size_t>(size)),
+        payload_received(static_cast<std::size_t>(size)),
+        messages_sent(static_cast<std::size_t>(size)) {}
+  std::vector<std::int64_t> payload_sent;
+  std::vector<std::int64_t> payload_received;
+  std::vector<std::int64_t> messages_sent;  // each has a header of kHeaderBytes
+
+  void message(int from, int to, std::int64_t payload);
+};
+
+/// The union of increasing sets, increasing.
+std::vector<Index> united_rows(const IndexSets& sets);
+
+/// The mean of the largest of `count` numbers drawn from a standard normal distribution
+/// (Blom, "Statistical estimates and transformed beta-variables", 1958). Two samples: 0.56;
+/// 64: 2.4.
+double expected_largest_normal(int count);
+
+}  // namespace sparsesync

@@ -1,0 +1,179 @@
+// The Transport port: all that a scheme and a Session know of the network.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/context.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+
+/// A worker's number, in [0, world size).
+struct Rank {
+  int value = 0;
+  friend constexpr auto operator<=>(Rank, Rank) = default;
+};
+
+using Clock = std::chrono::steady_clock;
+
+// ---- Errors. After any of them but RefusedError the Session is over on all workers.
+
+/// A worker that left, or that the network lost.
+class PeerLostError : public Error {
+ public:
+  PeerLostError(Rank peer, const std::string& what) : Error(what), peer_(peer) {}
+  Rank peer() const { return peer_; }
+
+ private:
+  Rank peer_;
+};
+
+/// A wait that reached its deadline.
+class DeadlineError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Another worker ended the Session; the text says who and why.
+class AbortedError : public Error {
+ public:
+  AbortedError(Rank peer, const std::string& what) : Error(what), peer_(peer) {}
+  Rank peer() const { return peer_; }
+
+ private:
+  Rank peer_;
+};
+
+/// A message that is not the one that was waited for: workers out of step, or of another version.
+class ProtocolError : public Error {
+ public:
+  using Error::Error;
+};
+
+// ---- Messages.
+
+/// What stands before each payload on the wire, little-endian.
+struct Header {
+  std::uint32_t channel = 0;    // 0: control; 1 + b: bucket b
+  std::uint32_t flags = 0;      // see below
+  std::uint64_t sequence = 0;   // of the step within its channel
+  std::uint64_t signature = 0;  // of what was agreed: shapes, options, choices
+  std::uint64_t bytes = 0;      // of the payload
+
+  static constexpr std::uint32_t kLast = 1;     // of the last round
+  static constexpr std::uint32_t kRefused = 2;  // the payload says why
+};
+inline constexpr std::int64_t kHeaderBytes = sizeof(Header);
+static_assert(kHeaderBytes == 32);
+
+/// A number of payload bytes that may still be in the context's memory.
+class PayloadBytes {
+ public:
+  PayloadBytes(std::int64_t bytes) : bytes_(bytes) {}  // NOLINT(google-explicit-constructor)
+  PayloadBytes(Count count) : count_(count) {}         // NOLINT(google-explicit-constructor)
+  /// Synchronizes the context's stream if the number is not known yet.
+  std::int64_t resolve(const Context& context) const {
+    return count_ ? sparsesync::resolve(context, *count_) : bytes_;
+  }
+
+ private:
+  std::int64_t bytes_ = 0;
+  std::optional<Count> count_;
+};
+
+/// A send of a group. The bytes stay the sender's and must stay as they are until finish().
+struct Send {
+  Rank to;
+  const std::byte* data = nullptr;
+  PayloadBytes bytes{std::int64_t{0}};
+};
+
+/// A receive of a group: the next message of that worker.
+struct Receive {
+  Rank from;
+};
+
+/// Gives the memory that a payload is received into, once its header has come.
+class ReceiveProvider {
+ public:
+  virtual ~ReceiveProvider() = default;
+  /// @param receive  which of the group's receives
+  /// @return room for header.bytes bytes, valid until finish(); null to have the payload thrown away
+  /// @throws Error to refuse: the group has then failed and the transport is to be aborted
+  virtual std::byte* provide(std::size_t receive, const Header& header) = 0;
+};
+
+/// A receive that is complete.
+struct Arrival {
+  std::size_t receive = 0;
+  Header header;
+  std::span<const std::byte> payload;
+};
+
+/// What crossed the port between different workers: payloads and headers.
+struct TransportCounters {
+  std::int64_t bytes_sent = 0;
+  std::int64_t bytes_received = 0;
+  std::int64_t messages_sent = 0;
+  std::int64_t messages_received = 0;
+};
+
+/// Names a posted group until its finish() has returned.
+struct GroupId {
+  std::uint64_t value = 0;
+};
+
+/// One worker's end of the network. All calls but abort() come from one thread. Between two workers
+/// messages arrive in the order in which they were sent; groups are posted in the same order on all
+/// workers.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual Rank rank() const = 0;
+  virtual int size() const = 0;
+  /// The machine a worker runs on: equal numbers mean the same one.
+  virtual int node(Rank worker) const = 0;
+
+  /// Starts all sends and receives of a group; does not wait. A message's header is `expected` with
+  /// the payload's bytes; a received one must agree with it in channel, sequence and signature.
+  /// @param sends, receives  to and from other workers; copied
+  /// @param provider         must outlive finish()
+  /// @throws AbortedError, PeerLostError
+  virtual GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
+                       std::span<const Receive> receives, ReceiveProvider& provider) = 0;
+
+  /// Waits for a receive of the group that was not returned yet; nothing when all were. Payloads
+  /// stay valid until the provider's memory is used again.
+  /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, and what the provider
+  /// throws
+  virtual std::optional<Arrival> next(GroupId group, Clock::time_point deadline) = 0;
+
+  /// Waits until the group's sends are done and forgets it. All its receives were returned.
+  /// @throws PeerLostError, DeadlineError, AbortedError
+  virtual void finish(GroupId group, Clock::time_point deadline) = 0;
+
+  /// Ends the transport on all workers: what waits there, or will, throws AbortedError with this
+  /// reason. Safe from any thread, and after a failure; the first call counts.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+  virtual TransportCounters counters() const = 0;
+
+ protected:
+  /// One check of received headers for all transports.
+  /// @throws ProtocolError naming what differs
+  static void check_header(Rank from, const Header& expected, const Header& got);
+};
+
+/// The workers other than `rank`, from rank + 1 on, around: so that not all start with the same
+/// peer.
+std::vector<Rank> peers_after(Rank rank, int size);
+
+}  // namespace sparsesync

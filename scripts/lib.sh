@@ -1,0 +1,128 @@
+# Shared by the scripts beside it, which source it: steps with times, a summary, and what was skipped.
+# shellcheck shell=bash
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$ROOT"
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf '%s: %s\n' "${0##*/}" "$*" >&2
+  exit 1
+}
+
+# Exit status of a step that could not run here, as for ctest's SKIP_RETURN_CODE.
+# shellcheck disable=SC2034  # used by the scripts that source this
+SKIPPED=77
+
+SUMMARY=()
+FAILED=()
+SKIPS=()
+STARTED=$EPOCHREALTIME
+
+elapsed() { # SINCE: seconds with one decimal
+  local now=$EPOCHREALTIME
+  local micros=$((${now/[.,]/} - ${1/[.,]/}))
+  printf '%d.%d' $((micros / 1000000)) $((micros / 100000 % 10))
+}
+
+# step NAME COMMAND...: runs it, says what it does and how long it took. A failure ends the script, or is
+# kept for the end with KEEP_GOING=1. Exit status 77 means that it could not run here: skipped, by name.
+# Not to be called in a condition: bash would then ignore failures inside COMMAND.
+step() {
+  local name=$1 began=$EPOCHREALTIME status
+  shift
+  printf '\n==> %s: %s\n' "$name" "$*"
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  status=$?
+  set -e
+  local seconds
+  seconds=$(elapsed "$began")
+  case $status in
+    0)
+      SUMMARY+=("ok      ${seconds} $name")
+      printf -- '--- %s: done in %s s\n' "$name" "$seconds"
+      ;;
+    "$SKIPPED")
+      SUMMARY+=("skipped ${seconds} $name")
+      SKIPS+=("$name")
+      printf -- '--- %s: SKIPPED\n' "$name"
+      ;;
+    *)
+      SUMMARY+=("FAILED  ${seconds} $name")
+      FAILED+=("$name")
+      printf -- '*** %s: FAILED with status %d after %s s\n' "$name" "$status" "$seconds" >&2
+      [[ ${KEEP_GOING:-0} == 1 ]] || exit 1
+      ;;
+  esac
+}
+
+# skip NAME REASON: says that a part was left out, now and in the summary.
+skip() {
+  SUMMARY+=("skipped 0.0 $1")
+  SKIPS+=("$1 ($2)")
+  printf '\n==> %s: SKIPPED, %s\n' "$1" "$2"
+}
+
+# The table of all parts with their times, then all that was skipped, by name.
+summary() {
+  local line state seconds name
+  printf '\n%-9s %9s  %s\n' state seconds part
+  for line in "${SUMMARY[@]}"; do
+    read -r state seconds name <<<"$line"
+    printf '%-9s %9s  %s\n' "$state" "$seconds" "$name"
+  done
+  printf '%-9s %9s  %s\n' '' "$(elapsed "$STARTED")" 'all parts'
+  if ((${#SKIPS[@]})); then
+    printf 'skipped:\n'
+    printf '  %s\n' "${SKIPS[@]}"
+  fi
+  if ((${#FAILED[@]})); then
+    printf 'FAILED: %s\n' "$(printf '%s; ' "${FAILED[@]}" | sed 's/; $//')" >&2
+  fi
+}
+
+# configure_and_build PRESET [TARGET...]
+configure_and_build() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" >"$(log_of "configure-$preset")" 2>&1 || {
+    cat "$(log_of "configure-$preset")" >&2
+    return 1
+  }
+  cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# log_of NAME: a file in build/logs for what would be noise on a terminal.
+log_of() {
+  mkdir -p "$ROOT/build/logs"
+  printf '%s/build/logs/%s.log' "$ROOT" "$1"
+}
+
+# find_nvcc: prints its path, or fails.
+find_nvcc() {
+  command -v nvcc || { [[ -x /usr/local/cuda/bin/nvcc ]] && printf '/usr/local/cuda/bin/nvcc\n'; }
+}
+
+# The demo's trace: words and marks of the sources of Python's standard library, which every Debian has that
+# has Python. Text that people wrote, hundreds of files, and the same on machines of one release.
+DEMO_TRACE=build/demo/stdlib.trace
+SPARSESYNC=build/release/bin/sparsesync
+
+make_demo_trace() {
+  local sources
+  sources=$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])') ||
+    die "/usr/bin/python3 does not run; scripts/setup installs it"
+  [[ -f $sources/ast.py ]] ||
+    die "no sources of Python's standard library in '$sources'; install the package libpython3-stdlib"
+  mkdir -p "$(dirname "$DEMO_TRACE")"
+  "$SPARSESYNC" trace from-text "$sources" --width 32 --workers 8 --batch 2560 --steps 1 \
+    --vocabulary 100000 --out "$DEMO_TRACE" --force
+}
+
+compare_demo_trace() {
+  "$SPARSESYNC" compare "$DEMO_TRACE" --rate 200mbit --latency 50us --transport local
+}

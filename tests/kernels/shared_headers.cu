@@ -1,0 +1,80 @@
+// Uses every function that the CPU and the GPU share inside device code: it need not run, it must
+// compile. scripts/check-registered holds that each header with SPARSESYNC_HOST_DEVICE is here.
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bijection.h"
+#include "kernels/bits.h"
+#include "kernels/dtype.h"
+#include "kernels/elias_fano.h"
+#include "kernels/host_device.h"
+#include "kernels/index_code.h"
+
+namespace sparsesync {
+namespace {
+
+__global__ void use_bits(const std::uint64_t* in, std::uint64_t* out) {
+  const int bits = bit_width_below(in[0]);
+  out[0] = low_mask(bits);
+  out[1] = ceil_div(in[0], in[1]);
+  out[2] = round_up(in[0], in[1]);
+  out[3] = mix64(in[0]);
+}
+
+__global__ void use_bijection(std::int64_t rows, std::uint64_t seed, const std::int64_t* in,
+                              std::int64_t* out) {
+  const Bijection bijection(rows, seed);
+  out[0] = bijection.forward(in[0]);
+  out[1] = bijection.backward(in[1]);
+  out[2] = bijection.rows();
+}
+
+__global__ void use_row_groups(std::int64_t rows, std::int64_t count, std::uint64_t seed,
+                               const std::int64_t* in, std::int64_t* out) {
+  const RowGroups groups(rows, count, count - 1, seed);
+  const RowGroups::Place place = groups.place(in[0]);
+  out[0] = place.group;
+  out[1] = place.position;
+  out[2] = groups.holds(place) ? groups.row(place) : std::int64_t{-1};
+  out[3] = groups.groups();
+  out[4] = groups.universe();
+}
+
+template <typename T>
+__global__ void use_values(const T* in, T* out, int count) {
+  using Traits = ValueTraits<T>;
+  typename Traits::Sum sum = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!Traits::is_zero(in[i])) sum += Traits::widen(in[i]);
+  }
+  out[0] = Traits::narrow(sum);
+}
+
+__global__ void use_elias_fano(std::uint64_t universe, std::uint64_t count, std::uint64_t* out) {
+  const elias_fano::Layout layout = elias_fano::layout(universe, count);
+  out[0] = layout.bytes();
+  out[1] = layout.high_bits();
+  out[2] = layout.high_bytes();
+  out[3] = layout.low_bytes();
+}
+
+__global__ void use_index_code(Index universe, Index count, Index* out) {
+  out[0] = coo_index_bytes(universe);
+  out[1] = encoded_bytes(IndexCode::elias_fano, universe, count);
+  out[2] = cheapest_code(universe, count) == IndexCode::coo ? 1 : 0;
+}
+
+}  // namespace
+
+/// Takes each kernel's address, so that none is unused; launching is for tests that have a GPU.
+void name_shared_kernels(const void** kernels) {
+  kernels[0] = reinterpret_cast<const void*>(&use_bits);
+  kernels[1] = reinterpret_cast<const void*>(&use_bijection);
+  kernels[2] = reinterpret_cast<const void*>(&use_row_groups);
+  kernels[3] = reinterpret_cast<const void*>(&use_values<float>);
+  kernels[4] = reinterpret_cast<const void*>(&use_values<bf16>);
+  kernels[5] = reinterpret_cast<const void*>(&use_elias_fano);
+  kernels[6] = reinterpret_cast<const void*>(&use_index_code);
+}
+
+}  // namespace sparsesync
