@@ -78,10 +78,12 @@ double scaled_power_sum(double first, double last, double s) {
 class PowerSampler {
  public:
   PowerSampler(double first, double last, double s)
-      : first_(first), last_(last), power_(1 - s), s_(s) {
-    low_ = area(first - 0.5);
-    high_ = area(last + 0.5);
-  }
+      : first_(first),
+        last_(last),
+        power_(1 - s),
+        s_(s),
+        low_(area(first - 0.5)),
+        high_(area(last + 0.5)) {}
 
   double draw(CounterRandom& random) const {
     while (true) {
@@ -110,8 +112,8 @@ class PowerSampler {
   double last_;
   double power_;
   double s_;
-  double low_ = 0;
-  double high_ = 0;
+  double low_;  // area() reads the members above
+  double high_;
 };
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <set>
+#include <system_error>
 #include <vector>
 
 #include "analysis/quote.h"
@@ -20,7 +20,7 @@ FileBytes FileBytes::read(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     throw InputError(fmt::format("cannot read {}: {}; check the path and its permissions",
-                                 shown_path(path), std::strerror(errno)));
+                                 shown_path(path), std::generic_category().message(errno)));
   }
   struct Closer {
     int descriptor;
@@ -37,7 +37,8 @@ FileBytes FileBytes::read(const std::filesystem::path& path) {
     const ssize_t got = ::read(descriptor, file.data_.get() + file.size_, size - file.size_);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      throw InputError(fmt::format("cannot read {}: {}", shown_path(path), std::strerror(errno)));
+      throw InputError(fmt::format("cannot read {}: {}", shown_path(path),
+                                   std::generic_category().message(errno)));
     }
     if (got == 0) break;  // it shrank meanwhile: what is there is what counts
     file.size_ += static_cast<std::size_t>(got);

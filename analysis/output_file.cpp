@@ -11,9 +11,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -43,7 +43,7 @@ std::string shown(const fs::path& path) {
 }
 
 std::string reason(int error) {
-  return std::strerror(error);
+  return std::generic_category().message(error);
 }
 
 /// Errors that another path would mend are the user's input; the rest is the state of the machine.
@@ -212,8 +212,7 @@ OutputDirectory::OutputDirectory(const fs::path& path, bool force, const std::st
     if (!S_ISDIR(status.st_mode) || !(ours || fs::is_empty(path_, ignored))) {
       throw InputError(
           fmt::format("{} exists and is not a folder that this command makes{}: --force does not "
-                      "replace it, name "
-                      "another",
+                      "replace it, name another",
                       shown(path_), marker.empty() ? "" : fmt::format(" (it has no {})", marker)));
     }
   } else if (errno != ENOENT) {

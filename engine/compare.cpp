@@ -406,16 +406,15 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
       Clock::time_point end = Clock::time_point::min();
       std::int64_t sent_max = 0;
       std::int64_t received_max = 0;
-      const double share = 1.0 / (options_.repeat * header.steps);
       for (const WorkerRecord& record : records) {
         const StepRecord& seen = record.steps[at];
         begin = std::min(begin, seen.begin);
         end = std::max(end, seen.end);
         sent_max = std::max(sent_max, seen.bytes_sent);
         received_max = std::max(received_max, seen.bytes_received);
-        figures.bytes_total += static_cast<double>(seen.bytes_sent) * share;
-        figures.bytes_index += static_cast<double>(seen.index_bytes_sent) * share;
-        figures.messages += static_cast<double>(seen.messages_sent) * share;
+        figures.bytes_total += static_cast<double>(seen.bytes_sent);
+        figures.bytes_index += static_cast<double>(seen.index_bytes_sent);
+        figures.messages += static_cast<double>(seen.messages_sent);
         // The same bits on all workers and in all repeats.
         if (seen.bits != records.front().steps[static_cast<std::size_t>(step)].bits) {
           figures.correct = false;
@@ -423,11 +422,16 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
               "step {}, repeat {}: not the same bits as worker 0 had at first", step, repeat);
         }
       }
-      figures.bytes_sent_max += static_cast<double>(sent_max) * share;
-      figures.bytes_received_max += static_cast<double>(received_max) * share;
+      figures.bytes_sent_max += static_cast<double>(sent_max);
+      figures.bytes_received_max += static_cast<double>(received_max);
       of_repeat += std::chrono::duration<double>(end - begin).count();
     }
     seconds.push_back(of_repeat / header.steps);
+  }
+  // Sums of whole numbers so far: exact.
+  for (double* sum : {&figures.bytes_sent_max, &figures.bytes_received_max, &figures.bytes_total,
+                      &figures.bytes_index, &figures.messages}) {
+    *sum /= options_.repeat * header.steps;
   }
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
                          figures.messages * static_cast<double>(kHeaderBytes);

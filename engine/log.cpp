@@ -21,7 +21,8 @@ std::atomic<LogLevel> lowest{LogLevel::warning};
 }  // namespace
 
 void set_log_level_from_environment() {
-  const char* value = std::getenv("SPARSESYNC_LOG");
+  // The environment is read once, before there is another thread.
+  const char* value = std::getenv("SPARSESYNC_LOG");  // NOLINT(concurrency-mt-unsafe)
   if (value == nullptr || *value == '\0') return;
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (value == kNames[i]) {

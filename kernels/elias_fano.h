@@ -32,17 +32,16 @@ struct Layout {
   }
 };
 
-/// The layout with the fewest bits. Both ends compute it from numbers that they know, so none of it
-/// is sent.
+/// The layout with the fewest bytes; the fewest low bits where they tie. Both ends compute it from
+/// numbers that they know, so none of it is sent.
 /// @param count <= universe <= 2^62
 SPARSESYNC_HOST_DEVICE constexpr Layout layout(std::uint64_t universe, std::uint64_t count) {
-  if (count == 0) return {universe, 0, 0};
+  Layout best{universe, count, 0};
+  if (count == 0) return best;
   // count · low_bits + (universe - 1) >> low_bits is convex, with its minimum beside log2(universe
-  // / count).
+  // / count); but both parts are rounded up to bytes, which moves it where there are few indices.
   const int middle = bit_width_below(universe / count + 1) - 1;
-  const int first = middle > 0 ? middle - 1 : 0;
-  Layout best{universe, count, first};
-  for (int low_bits = first + 1; low_bits <= middle + 1; ++low_bits) {
+  for (int low_bits = 1; low_bits <= middle + 2; ++low_bits) {
     const Layout candidate{universe, count, low_bits};
     if (candidate.bytes() < best.bytes()) best = candidate;
   }

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <functional>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "engine/cli/units.h"
@@ -92,7 +92,7 @@ CLI::Option* add_json(CLI::App& command, std::string& target) {
       ->type_name("FILE");
 }
 
-JsonOutput::JsonOutput(const std::string& target) : target_(target) {
+JsonOutput::JsonOutput(std::string target) : target_(std::move(target)) {
   if (!target_.empty() && target_ != "-") file_ = std::make_unique<OutputFile>(target_, true);
 }
 
@@ -111,7 +111,8 @@ void print(std::FILE* stream, std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
   if (!written || std::fflush(stream) != 0) {
     throw IoError(fmt::format("cannot write to standard {}: {}",
-                              stream == stderr ? "error" : "output", std::strerror(errno)));
+                              stream == stderr ? "error" : "output",
+                              std::generic_category().message(errno)));
   }
 }
 

@@ -47,7 +47,7 @@ class JsonOutput {
  public:
   /// @param target  a file, which is replaced; '-' for standard output; empty for none
   /// @throws InputError, IoError
-  explicit JsonOutput(const std::string& target);
+  explicit JsonOutput(std::string target);
 
   bool wanted() const { return !target_.empty(); }
   /// Where tables for people go: standard output, or standard error if the JSON takes that.

@@ -205,14 +205,7 @@ std::string table_of(const CompareReport& report) {
                        : "-",
                    format_bytes(static_cast<double>(of.memory_bytes)), of.correct ? "yes" : "NO"});
   }
-  std::string text = table.text();
-  for (const SchemeFigures* figures : ran) {
-    if (!figures->correct) {
-      text += fmt::format("{} is not correct: {}\n", figures->name, figures->first_difference);
-    }
-  }
-  text += skipped;
-  return text;
+  return table.text() + skipped;
 }
 
 std::string heading(const CompareReport& report, const CompareArguments& given) {
@@ -248,6 +241,12 @@ void compare(const CompareArguments& given) {
   progress.erase();
   print(json.tables(), heading(report, given) + table_of(report));
   json.write(as_json(report, given, seed));
+  for (const SchemeFigures& figures : report.schemes) {
+    if (!figures.skipped && !figures.correct) {
+      throw Error(
+          fmt::format("scheme {} is not correct: {}", figures.name, figures.first_difference));
+    }
+  }
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ std::vector<std::string> unknown_words(const CLI::App& command) {
 
 /// What the parser says, as a sentence.
 std::string plain_text(const CLI::ParseError& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   if (error.get_name() != "ArgumentMismatch") return text;
   const std::string option = text.substr(0, text.find(':'));
   const bool missing = text.find("missing") != std::string::npos;

@@ -1,0 +1,245 @@
+// compare: its verdict can be "not correct", it skips what does not fit, and its bytes are what
+// crossed.
+#include "engine/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "analysis/generate.h"
+#include "analysis/safetensors.h"
+#include "kernels/buffer.h"
+#include "tests/support/workers.h"
+
+namespace sparsesync::testing {
+namespace {
+
+/// What a broken scheme does to the result of a right one.
+enum class Mutation : std::uint8_t {
+  none,
+  drops_a_row,
+  adds_a_row_twice,
+  swaps_two_owners,
+  loses_one_bit
+};
+
+/// `balanced`, and then on one worker alone something goes wrong.
+template <Mutation mutation>
+class Mutant : public Scheme {
+ public:
+  explicit Mutant(const SchemeEnvironment& environment)
+      : rank_(environment.rank.value), inner_(scheme_named("balanced").create(environment)) {}
+  Pattern pattern(Phase phase) const override { return inner_->pattern(phase); }
+  void reduce(Exchange& exchange, BucketInput& input) override { inner_->reduce(exchange, input); }
+  void gather(Exchange& exchange) override {
+    inner_->gather(exchange);
+    results_.assign(inner_->result().begin(), inner_->result().end());
+    if (rank_ == 1) mutate(results_.front());
+  }
+  std::span<const SpaceResult> result() const override { return results_; }
+  void adapt(const Statistics& statistics) override { inner_->adapt(statistics); }
+  std::vector<SpaceChoice> choices() const override { return inner_->choices(); }
+  Traffic traffic(std::span<const IndexSets> sets) const override { return inner_->traffic(sets); }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
+    return inner_->imbalance(sets);
+  }
+
+ private:
+  void mutate(SpaceResult& result) {
+    const auto bytes = static_cast<std::size_t>(result.values.bytes());
+    const auto row = static_cast<std::size_t>(result.values.row_bytes());
+    copy_.assign(result.values.data, result.values.data + bytes);
+    auto* const values = reinterpret_cast<float*>(copy_.data());
+    if constexpr (mutation == Mutation::drops_a_row) {
+      result.indices = result.indices.first(result.indices.size() - 1);
+      --result.values.rows;
+    } else if constexpr (mutation == Mutation::adds_a_row_twice) {
+      for (Index column = 0; column < result.values.width; ++column) values[column] *= 2;
+    } else if constexpr (mutation == Mutation::swaps_two_owners) {
+      std::swap_ranges(copy_.begin(), copy_.begin() + static_cast<std::ptrdiff_t>(row),
+                       copy_.end() - static_cast<std::ptrdiff_t>(row));
+    } else if constexpr (mutation == Mutation::loses_one_bit) {
+      // Within any tolerance; but not the same bits as the others have.
+      values[0] = std::nextafter(values[0], 1e30F);
+    }
+    result.values.data = copy_.data();
+  }
+
+  int rank_;
+  std::unique_ptr<Scheme> inner_;
+  std::vector<SpaceResult> results_;
+  std::vector<std::byte> copy_;
+};
+
+template <Mutation mutation>
+SchemeRegistration mutant(const char* name) {
+  SchemeEntry entry = scheme_named("balanced");
+  entry.name = name;
+  entry.create = [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+    return std::make_unique<Mutant<mutation>>(environment);
+  };
+  return SchemeRegistration(entry);
+}
+
+/// A folder of its own for each test.
+class Compare : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    mutant<Mutation::none>("mutant_none");
+    mutant<Mutation::drops_a_row>("mutant_drops");
+    mutant<Mutation::adds_a_row_twice>("mutant_twice");
+    mutant<Mutation::swaps_two_owners>("mutant_swaps");
+    mutant<Mutation::loses_one_bit>("mutant_bit");
+  }
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              ("sparsesync_compare_" + std::to_string(::getpid()) + "_" +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  Trace made_trace(int workers, int steps, Index rows = 3000, Index width = 8) {
+    GenerateOptions options;
+    options.width = width;
+    options.workers = workers;
+    options.steps = steps;
+    write_trace(synthetic_trace(rows, 0.05, 0.8, options), folder_ / "trace", true);
+    return Trace::open(folder_ / "trace");
+  }
+
+  /// Values that no order of summation adds exactly.
+  Trace recorded_trace(int workers) {
+    const TraceHeader header{{{"t", 100, 3, DType::f32}}, workers, 1, "test", 5};
+    TraceWriter writer(folder_ / "recorded", header, false);
+    for (int worker = 0; worker < workers; ++worker) {
+      TracePart part;
+      for (Index row = 0; row < 40; ++row) part.indices.push_back((row * 7 + worker) % 50);
+      std::vector<float> values;
+      for (int i = 0; i < 120; ++i) {
+        values.push_back(static_cast<float>(worker + 1) / static_cast<float>(i % 17 + 3));
+      }
+      part.values.resize(values.size() * sizeof(float));
+      std::memcpy(part.values.data(), values.data(), part.values.size());
+      writer.write(worker, 0, std::array{part});
+    }
+    writer.commit();
+    return Trace::open(folder_ / "recorded");
+  }
+
+  static const SchemeFigures& figures(const CompareReport& report, const std::string& name) {
+    for (const SchemeFigures& each : report.schemes) {
+      if (each.name == name) return each;
+    }
+    throw std::runtime_error("no figures for " + name);
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(Compare, says_correct_of_every_scheme_that_is) {
+  for (const int workers : {1, 2, 5}) {
+    CompareOptions options;
+    options.schemes = {"dense_ring", "all_gather", "balanced", "mutant_none"};
+    options.repeat = 2;
+    const CompareReport report = Comparison(made_trace(workers, 3), options).run();
+    ASSERT_EQ(report.schemes.size(), 4U);
+    for (const SchemeFigures& each : report.schemes) {
+      EXPECT_FALSE(each.skipped) << *each.skipped;
+      EXPECT_TRUE(each.correct) << each.name << ": " << each.first_difference;
+      EXPECT_EQ(each.bytes_total, each.bytes_index + each.bytes_values + each.messages * 32);
+    }
+  }
+}
+
+TEST_F(Compare, catches_a_worker_that_ends_with_something_else) {
+  for (const bool recorded : {false, true}) {
+    CompareOptions options;
+    options.repeat = 1;
+    options.schemes = {"mutant_none", "mutant_drops", "mutant_twice", "mutant_swaps", "mutant_bit"};
+    const CompareReport report =
+        Comparison(recorded ? recorded_trace(3) : made_trace(3, 1), options).run();
+    EXPECT_TRUE(figures(report, "mutant_none").correct)
+        << figures(report, "mutant_none").first_difference;
+    for (const char* name : {"mutant_drops", "mutant_twice", "mutant_swaps", "mutant_bit"}) {
+      EXPECT_FALSE(figures(report, name).correct) << name << (recorded ? ", recorded" : ", made");
+      EXPECT_FALSE(figures(report, name).first_difference.empty());
+    }
+    EXPECT_NE(figures(report, "mutant_twice").first_difference.find("worker 1, step 0"),
+              std::string::npos)
+        << figures(report, "mutant_twice").first_difference;
+  }
+}
+
+TEST_F(Compare, skips_what_does_not_fit_and_says_why) {
+  CompareOptions options;
+  options.schemes = {"dense_ring", "balanced"};
+  options.repeat = 1;
+  options.memory = 2'000'000;
+  Comparison comparison(made_trace(3, 1, 200'000, 4), options);
+  const std::vector<MemoryNeed> needs = comparison.memory_needs();
+  ASSERT_EQ(needs.size(), 2U);
+  EXPECT_TRUE(needs[0].skipped);
+  EXPECT_GE(needs[0].bytes_of_a_worker, 200'000 * 4 * 4.0);
+  const CompareReport report = comparison.run();
+  ASSERT_TRUE(figures(report, "dense_ring").skipped);
+  EXPECT_NE(figures(report, "dense_ring").skipped->find("2000000"), std::string::npos);
+  // 10,000 rows of 16 bytes fit; if the session finds that they do not, that is a reason as well.
+  EXPECT_FALSE(figures(report, "balanced").skipped);
+  EXPECT_TRUE(figures(report, "balanced").correct);
+  EXPECT_LE(figures(report, "balanced").memory_bytes, 2'000'000);
+}
+
+TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
+  CompareOptions options;
+  options.schemes = {"balanced"};
+  options.repeat = 1;
+  Comparison probe(made_trace(2, 1), options);
+  const double need = probe.memory_needs()[0].bytes_of_a_worker;
+  const std::int64_t used = probe.run().schemes[0].memory_bytes;
+  ASSERT_GT(used, 0);
+  // The prediction is of the order of what is used.
+  EXPECT_LT(need, 4.0 * static_cast<double>(used) + 1e5);
+  EXPECT_GT(need * 4 + 1e5, static_cast<double>(used));
+}
+
+TEST_F(Compare, knows_each_scheme_once_and_names_unknown_ones) {
+  CompareOptions options;
+  options.schemes = {"balanced", "balanced"};
+  options.repeat = 1;
+  EXPECT_EQ(Comparison(made_trace(2, 1), options).run().schemes.size(), 1U);
+  options.schemes = {"telepathy"};
+  EXPECT_THROW(Comparison(made_trace(2, 1), options), InputError);
+}
+
+TEST_F(Compare, writes_what_every_worker_ended_with) {
+  CompareOptions options;
+  options.schemes = {"dense_ring", "balanced"};
+  options.repeat = 1;
+  options.result = folder_ / "results";
+  const Trace trace = made_trace(3, 2);
+  Comparison(trace, options).run();
+  for (const char* scheme : {"dense_ring", "balanced"}) {
+    for (int worker = 0; worker < 3; ++worker) {
+      for (int step = 0; step < 2; ++step) {
+        const auto file =
+            SafetensorsFile::open(folder_ / "results" / scheme / trace_file_name(worker, step));
+        const SafetensorsEntry* indices = file.find("embedding.indices");
+        const SafetensorsEntry* values = file.find("embedding.values");
+        ASSERT_NE(indices, nullptr);
+        ASSERT_NE(values, nullptr);
+        EXPECT_EQ(indices->dtype, "I64");
+        EXPECT_EQ(values->dtype, "F32");
+        EXPECT_EQ(values->shape, (std::vector<Index>{indices->shape[0], 8}));
+      }
+    }
+  }
+  EXPECT_THROW(Comparison(trace, options).run(), InputError) << "the folder is there";
+  options.force = true;
+  Comparison(trace, options).run();
+}
+
+}  // namespace
+}  // namespace sparsesync::testing

@@ -1,0 +1,71 @@
+// Transport `local`: the conformance suite, without and with a link, and what a link promises.
+#include "engine/transport/local.h"
+
+#include "tests/support/transport_suite.h"
+
+namespace sparsesync::testing {
+namespace {
+
+TransportUnderTest local(const std::string& name, LocalLink link) {
+  return {name, [link](int size, const std::function<void(std::unique_ptr<Transport>&)>& body) {
+            LocalNetwork network(size, link);
+            return run_transports(network, size, body);
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(local, TransportSuite,
+                         ::testing::Values(local("unshaped", {}), local("shaped", {1e9, 100e-6}),
+                                           local("slow_start", {std::nullopt, 2e-3})),
+                         [](const auto& each) { return each.param.name; });
+
+/// Moves `bytes` from worker 0 to each other one, all at once; when the last one had all of it.
+double seconds_to_send(int size, LocalLink link, std::int64_t bytes) {
+  LocalNetwork network(size, link);
+  HostMemory memory;
+  const Context context(memory);
+  std::atomic<int> ready = 0;
+  Clock::time_point begin;
+  std::vector<Clock::time_point> ends(static_cast<std::size_t>(size));
+  expect_no_errors(run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
+    const std::vector<std::byte> data(static_cast<std::size_t>(bytes));
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    if (transport->rank().value == 0) {
+      for (const Rank peer : peers_after(Rank{0}, size))
+        sends.push_back({peer, data.data(), bytes});
+    } else {
+      receives.push_back({Rank{0}});
+    }
+    Taker taker(1);
+    ++ready;
+    while (ready < size) std::this_thread::yield();
+    if (transport->rank().value == 0) begin = Clock::now();
+    const GroupId group = transport->post(context, {}, sends, receives, taker);
+    while (transport->next(group, soon())) {
+    }
+    ends.at(static_cast<std::size_t>(transport->rank().value)) = Clock::now();
+    transport->finish(group, soon());
+  }));
+  return std::chrono::duration<double>(*std::max_element(ends.begin(), ends.end()) - begin).count();
+}
+
+// A link is never faster than it says; how much slower a loaded machine makes it is not tested.
+TEST(LocalLink, nothing_arrives_before_rate_and_latency_allow) {
+  const std::int64_t bytes = 50'000;
+  const LocalLink link{20e6, 10e-3};
+  const double one = static_cast<double>(bytes + kHeaderBytes) * 8 / *link.rate_bps;
+  EXPECT_GE(seconds_to_send(2, link, bytes), one + link.latency_s);
+  // Three messages leave over one link.
+  EXPECT_GE(seconds_to_send(4, link, bytes), 3 * one + link.latency_s);
+}
+
+TEST(LocalLink, nodes_are_told_apart) {
+  LocalNetwork network(5, {}, 2);
+  const auto transport = network.join(Rank{0});
+  EXPECT_EQ(transport->node(Rank{0}), transport->node(Rank{1}));
+  EXPECT_NE(transport->node(Rank{1}), transport->node(Rank{2}));
+  EXPECT_EQ(transport->node(Rank{4}), 2);
+}
+
+}  // namespace
+}  // namespace sparsesync::testing

@@ -1,0 +1,56 @@
+// HostMemory: the budget, the high-water mark, any std::pmr resource below it.
+#include "engine/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/error.h"
+
+namespace sparsesync {
+namespace {
+
+TEST(HostMemory, counts_what_is_in_use) {
+  HostMemory memory;
+  void* const a = memory.allocate(100, 64, {});
+  void* const b = memory.allocate(50, 8, {});
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a) % 64, 0U);
+  EXPECT_EQ(memory.in_use(), 150);
+  memory.deallocate(a, 100, 64, {});
+  EXPECT_EQ(memory.in_use(), 50);
+  EXPECT_EQ(memory.high_water(), 150);
+  EXPECT_EQ(memory.allocations(), 2);
+  memory.deallocate(b, 50, 8, {});
+  EXPECT_EQ(memory.in_use(), 0);
+}
+
+TEST(HostMemory, keeps_its_budget_and_says_what_would_be_needed) {
+  HostMemory memory(1000);
+  void* const a = memory.allocate(600, 8, {});
+  try {
+    memory.allocate(401, 8, {});
+    FAIL() << "allocated";
+  } catch (const BudgetError& error) {
+    EXPECT_EQ(error.needed(), 1001);
+    EXPECT_EQ(error.budget(), 1000);
+  }
+  EXPECT_EQ(memory.in_use(), 600);
+  void* const b = memory.allocate(400, 8, {});
+  memory.deallocate(b, 400, 8, {});
+  memory.deallocate(a, 600, 8, {});
+  EXPECT_THROW(memory.allocate(std::numeric_limits<std::size_t>::max(), 8, {}), BudgetError);
+}
+
+TEST(HostMemory, takes_its_memory_from_upstream) {
+  std::pmr::monotonic_buffer_resource arena;
+  HostMemory memory(std::nullopt, &arena);
+  void* const a = memory.allocate(128, 32, {});
+  EXPECT_NE(a, nullptr);
+  memory.deallocate(a, 128, 32, {});
+  HostMemory none(std::nullopt, std::pmr::null_memory_resource());
+  EXPECT_THROW(none.allocate(1, 1, {}), std::bad_alloc);
+  EXPECT_EQ(none.in_use(), 0);
+}
+
+}  // namespace
+}  // namespace sparsesync

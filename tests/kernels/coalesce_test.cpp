@@ -1,0 +1,207 @@
+// check_indices and coalesce: which rows, and the very bits of their sums.
+#include "kernels/coalesce.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "tests/kernels/values.h"
+#include "tests/support/random.h"
+
+namespace sparsesync {
+namespace {
+
+using testing::Random;
+
+using CheckIndices = OperationTest;
+using Coalesce = OperationTest;
+
+TEST_F(CheckIndices, FindsTheFirstThatIsOutside) {
+  const auto outside = [&](Index rows, const std::vector<Index>& indices) {
+    return check_indices(context_, rows, indices).outside;
+  };
+  EXPECT_EQ(outside(10, {0, 9, 3}), std::nullopt);
+  EXPECT_EQ(outside(10, {0, 10, 3}), 1);
+  EXPECT_EQ(outside(10, {0, 9, 11, -1}), 2);
+  EXPECT_EQ(outside(10, {-1}), 0);
+  EXPECT_EQ(outside(1, {0, 0, 1}), 2);
+  EXPECT_EQ(outside(Index{1} << 33, {Index{1} << 32, (Index{1} << 33) - 1, Index{1} << 33}), 2);
+  EXPECT_EQ(outside(10, {5, std::numeric_limits<Index>::min()}), 1);
+  EXPECT_EQ(outside(10, {5, std::numeric_limits<Index>::max()}), 1);
+  EXPECT_EQ(outside(0, {}), std::nullopt);
+  EXPECT_EQ(outside(0, {0}), 0);
+}
+
+TEST_F(CheckIndices, KnowsWhatIsCoalesced) {
+  const auto coalesced = [&](const std::vector<Index>& indices) {
+    return check_indices(context_, 10, indices).coalesced;
+  };
+  EXPECT_TRUE(coalesced({}));
+  EXPECT_TRUE(coalesced({0}));
+  EXPECT_TRUE(coalesced({0, 1, 9}));
+  EXPECT_FALSE(coalesced({0, 0}));
+  EXPECT_FALSE(coalesced({1, 2, 2}));
+  EXPECT_FALSE(coalesced({1, 0}));
+  EXPECT_FALSE(coalesced({0, 5, 4, 9}));
+}
+
+template <typename T>
+struct Coalesced {
+  std::vector<Index> indices;
+  std::vector<T> values;
+};
+
+template <typename T>
+Coalesced<T> coalesced(const Context& context, const std::vector<Index>& indices,
+                       ConstMatrix values, Index rows, Index first_row,
+                       CoalesceWorkspace& workspace) {
+  Coalesced<T> out;
+  out.indices.resize(indices.size());
+  out.values.resize(indices.size() * static_cast<std::size_t>(values.width));
+  Index count = -1;
+  coalesce(context, RowSparse{indices, values}, rows, first_row, out.indices,
+           matrix_of(out.values, values.width), Count(&count), workspace);
+  EXPECT_TRUE(count >= 0 && count <= static_cast<Index>(indices.size())) << count;
+  out.indices.resize(static_cast<std::size_t>(count));
+  out.values.resize(static_cast<std::size_t>(count * values.width));
+  return out;
+}
+
+TEST_F(Coalesce, SumsWhatIsRepeatedAndSortsTheRest) {
+  for_each_dtype([&]<typename T>(T) {
+    CoalesceWorkspace workspace(context_);
+    const std::vector<T> values = values_of<T>({1, 10, 2, 20, 3, 30, 4, 40, 5, 50});
+    const Coalesced<T> out =
+        coalesced<T>(context_, {7, 0, 7, 3, 0}, matrix_of(values, 2), 8, 0, workspace);
+    EXPECT_EQ(out.indices, (std::vector<Index>{0, 3, 7}));
+    EXPECT_EQ(bits_of(out.values), bits_of(values_of<T>({7, 70, 4, 40, 4, 40})));
+  });
+}
+
+TEST_F(Coalesce, AddsTheFirstRow) {
+  CoalesceWorkspace workspace(context_);
+  const std::vector<float> values{1, 2, 3};
+  const Index first = Index{1} << 40;
+  const Coalesced<float> out =
+      coalesced<float>(context_, {2, 2, 0}, matrix_of(values, 1), 3, first, workspace);
+  EXPECT_EQ(out.indices, (std::vector<Index>{first, first + 2}));
+  EXPECT_EQ(out.values, (std::vector<float>{3, 3}));
+}
+
+TEST_F(Coalesce, NothingGivesNothing) {
+  CoalesceWorkspace workspace(context_);
+  const std::vector<float> none;
+  EXPECT_TRUE(coalesced<float>(context_, {}, matrix_of(none, 4), 8, 3, workspace).indices.empty());
+  Index count = -1;
+  coalesce(context_, RowSparse{{}, ConstMatrix{nullptr, DType::bf16, 0, 4}}, 8, 0, {},
+           Matrix{nullptr, DType::bf16, 0, 4}, Count(&count), workspace);
+  EXPECT_EQ(count, 0);
+}
+
+TEST_F(Coalesce, SumsInTheOrderOfTheInput) {
+  CoalesceWorkspace workspace(context_);
+  // 2^24 + 1 + 1 stays at 2^24 from the left; from the right it is 2^24 + 2.
+  const std::vector<float> falling{0x1p24F, 1, 1};
+  const std::vector<float> rising{1, 1, 0x1p24F};
+  EXPECT_EQ(coalesced<float>(context_, {5, 5, 5}, matrix_of(falling, 1), 6, 0, workspace).values,
+            (std::vector<float>{0x1p24F}));
+  EXPECT_EQ(coalesced<float>(context_, {5, 5, 5}, matrix_of(rising, 1), 6, 0, workspace).values,
+            (std::vector<float>{0x1p24F + 2}));
+  // And so with another row between them.
+  const std::vector<float> between{0x1p24F, 8, 1, 9, 1};
+  EXPECT_EQ(
+      coalesced<float>(context_, {5, 1, 5, 0, 5}, matrix_of(between, 1), 6, 0, workspace).values,
+      (std::vector<float>{9, 8, 0x1p24F}));
+}
+
+TEST_F(Coalesce, SumsBf16InF32AndRoundsOnce) {
+  CoalesceWorkspace workspace(context_);
+  // bf16 has 8 significant bits: 256 + 1 rounds to 256 each time, but 256 + 1 + 1 is 258.
+  const std::vector<bf16> values = values_of<bf16>({256, 1, 1});
+  EXPECT_EQ(
+      bits_of(coalesced<bf16>(context_, {0, 0, 0}, matrix_of(values, 1), 1, 0, workspace).values),
+      bits_of(values_of<bf16>({258})));
+  // 257 lies between 256 and 258, and 259 between 258 and 260: ties go to the even one.
+  const std::vector<bf16> ties = values_of<bf16>({256, 1, 258, 1});
+  EXPECT_EQ(
+      bits_of(coalesced<bf16>(context_, {0, 0, 1, 1}, matrix_of(ties, 1), 2, 0, workspace).values),
+      bits_of(values_of<bf16>({256, 260})));
+}
+
+TEST_F(Coalesce, RowsThatCancelStay) {
+  CoalesceWorkspace workspace(context_);
+  const std::vector<float> values{1, -0.0F, -1, -0.0F};
+  const Coalesced<float> out =
+      coalesced<float>(context_, {4, 4}, matrix_of(values, 2), 5, 0, workspace);
+  EXPECT_EQ(out.indices, (std::vector<Index>{4}));
+  // A sum begins at +0, so it is +0 in both.
+  EXPECT_EQ(bits_of(out.values), bits_of(std::vector<float>{0.0F, 0.0F}));
+}
+
+template <typename T>
+void expect_in_order_sums(const Context& context, Random& random) {
+  CoalesceWorkspace workspace(context);
+  for (const Index width : {1, 3, 32}) {
+    for (const Index rows : {Index{1}, Index{10}, Index{1000}, Index{1} << 33}) {
+      const Index nnz = 1 + random.below(300);
+      std::vector<Index> indices;
+      std::vector<T> values;
+      std::map<Index, std::vector<std::vector<float>>> terms;
+      for (Index i = 0; i < nnz; ++i) {
+        indices.push_back(rows - 1 - random.below(std::min<Index>(rows, 200)));
+        std::vector<float> term;
+        for (Index column = 0; column < width; ++column) {
+          const double number = (random.uniform() - 0.5) * (random.below(4) == 0 ? 0x1p20 : 1.0);
+          values.push_back(value_of<T>(number));
+          term.push_back(ValueTraits<T>::widen(values.back()));
+        }
+        terms[indices.back()].push_back(term);
+      }
+      std::vector<Index> expected_indices;
+      std::vector<T> expected;
+      for (const auto& [index, rows_of_terms] : terms) {
+        expected_indices.push_back(index + 11);
+        for (std::size_t column = 0; column < static_cast<std::size_t>(width); ++column) {
+          float sum = 0;
+          for (const std::vector<float>& term : rows_of_terms) sum += term[column];
+          if constexpr (sizeof(T) == 2) {
+            expected.push_back(rounded_bf16(sum));
+          } else {
+            expected.push_back(sum);
+          }
+        }
+      }
+      const Unaligned<T> unaligned(values, width);
+      const Coalesced<T> out =
+          coalesced<T>(context, indices, unaligned.matrix(), rows, 11, workspace);
+      ASSERT_EQ(out.indices, expected_indices);
+      ASSERT_EQ(bits_of(out.values), bits_of(expected)) << rows << " rows, width " << width;
+    }
+  }
+}
+
+TEST_F(Coalesce, GivesTheBitsOfSummingInOrder) {
+  Random random(testing::seed());
+  for_each_dtype([&]<typename T>(T) { expect_in_order_sums<T>(context_, random); });
+}
+
+TEST_F(Coalesce, WantsRoomForEveryRow) {
+  CoalesceWorkspace workspace(context_);
+  const std::vector<float> values{1, 2};
+  const std::vector<Index> indices{0, 0};
+  std::vector<Index> short_indices(1);
+  std::vector<float> out(2);
+  Index count = 0;
+  EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 1)}, 1, 0, short_indices,
+                        matrix_of(out, 1), Count(&count), workspace),
+               ContractError);
+  std::vector<Index> long_indices(2);
+  EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 2)}, 1, 0, long_indices,
+                        matrix_of(out, 1), Count(&count), workspace),
+               ContractError);
+}
+
+}  // namespace
+}  // namespace sparsesync

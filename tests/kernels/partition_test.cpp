@@ -1,0 +1,135 @@
+// partition and rows_at: against a stable sort by (group, position), there and back.
+#include "kernels/partition.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tests/kernels/values.h"
+#include "tests/support/random.h"
+
+namespace sparsesync {
+namespace {
+
+using testing::Random;
+
+using Partition = OperationTest;
+using RowsAt = OperationTest;
+
+void expect_partition(const Context& context, const RowGroups& groups,
+                      const std::vector<Index>& rows, SortWorkspace& workspace) {
+  std::vector<std::size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const RowGroups::Place left = groups.place(rows[a]);
+    const RowGroups::Place right = groups.place(rows[b]);
+    return std::pair(left.group, left.position) < std::pair(right.group, right.position);
+  });
+  std::vector<Index> begin(static_cast<std::size_t>(groups.groups()) + 1);
+  for (std::size_t group = 0; group + 1 < begin.size(); ++group) {
+    begin[group + 1] = begin[group] + std::count_if(rows.begin(), rows.end(), [&](Index row) {
+                         return groups.place(row).group == static_cast<Index>(group);
+                       });
+  }
+
+  std::vector<Index> positions(rows.size(), -1);
+  std::vector<Index> sources(rows.size(), -1);
+  std::vector<Index> group_begin(begin.size(), -1);
+  partition(context, groups, rows, positions, sources, group_begin, workspace);
+  ASSERT_EQ(group_begin, begin);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_EQ(sources[i], static_cast<Index>(order[i])) << i;
+    ASSERT_EQ(positions[i], groups.place(rows[order[i]]).position) << i;
+  }
+  for (std::size_t group = 0; group + 1 < begin.size(); ++group) {
+    const auto first = static_cast<std::size_t>(group_begin[group]);
+    const auto size = static_cast<std::size_t>(group_begin[group + 1]) - first;
+    std::vector<Index> back(size, -1);
+    rows_at(context, groups, static_cast<Index>(group), std::span(positions).subspan(first, size),
+            back);
+    for (std::size_t i = 0; i < size; ++i) {
+      ASSERT_EQ(back[i], rows[static_cast<std::size_t>(sources[first + i])]);
+      ASSERT_TRUE(i == 0 || positions[first + i - 1] < positions[first + i]) << "not increasing";
+    }
+  }
+}
+
+TEST_F(Partition, SortsByGroupAndPosition) {
+  Random random(testing::seed());
+  SortWorkspace workspace(context_);
+  for (const Index rows : {Index{1}, Index{2}, Index{7}, Index{64}, Index{1000}, Index{793'471},
+                           Index{1} << 33, Index{1} << 61}) {
+    for (const Index groups : {1, 2, 3, 16, 1000}) {
+      const RowGroups row_groups(rows, groups, random.below(groups), random.next());
+      const Index most = std::min<Index>(rows, 500);
+      for (const Index count : {Index{0}, Index{1}, most / 2, most}) {
+        SCOPED_TRACE(::testing::Message()
+                     << count << " of " << rows << " rows, " << groups << " groups");
+        std::vector<Index> touched = testing::distinct_rows(random, rows, count);
+        expect_partition(context_, row_groups, touched, workspace);
+        // They need not be sorted.
+        for (std::size_t i = touched.size(); i > 1; --i) {
+          std::swap(touched[i - 1],
+                    touched[static_cast<std::size_t>(random.below(static_cast<Index>(i)))]);
+        }
+        expect_partition(context_, row_groups, touched, workspace);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(Partition, OfAllRowsFillsEveryPosition) {
+  SortWorkspace workspace(context_);
+  const RowGroups groups(103, 4, 1, 5);
+  std::vector<Index> rows(103);
+  std::iota(rows.begin(), rows.end(), Index{0});
+  std::vector<Index> positions(103);
+  std::vector<Index> sources(103);
+  std::vector<Index> begin(5);
+  partition(context_, groups, rows, positions, sources, begin, workspace);
+  for (std::size_t group = 0; group < 4; ++group) {
+    // Images 0..102: residue 3 lacks one; residue r is group r + 1, turned by the offset.
+    EXPECT_EQ(begin[group + 1] - begin[group], group == 0 ? 25 : 26) << group;
+    for (Index i = begin[group]; i < begin[group + 1]; ++i) {
+      EXPECT_EQ(positions[static_cast<std::size_t>(i)], i - begin[group]);
+    }
+  }
+}
+
+TEST_F(Partition, WantsAPlaceForEveryBoundary) {
+  SortWorkspace workspace(context_);
+  std::vector<Index> begin(4);
+  EXPECT_THROW(partition(context_, RowGroups(10, 4, 0, 1), {}, {}, {}, begin, workspace),
+               ContractError);
+}
+
+TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
+  // 10 rows in 4 groups: groups of residues 0 and 1 have 3, those of 2 and 3 have 2.
+  const RowGroups groups(10, 4, 0, 1);
+  std::vector<Index> rows(1);
+  const auto at = [&](Index group, Index position) {
+    const std::vector<Index> positions{position};
+    rows_at(context_, groups, group, positions, rows);
+  };
+  EXPECT_NO_THROW(at(0, 2));
+  EXPECT_NO_THROW(at(1, 2));
+  EXPECT_THROW(at(2, 2), CorruptDataError);
+  EXPECT_THROW(at(3, 2), CorruptDataError);
+  EXPECT_THROW(at(0, 3), CorruptDataError);
+  // With more groups than rows some groups hold nothing.
+  const RowGroups many(3, 8, 0, 1);
+  const std::vector<Index> first{0};
+  for (Index group = 0; group < 8; ++group) {
+    if (group < 3) {
+      EXPECT_NO_THROW(rows_at(context_, many, group, first, rows));
+    } else {
+      EXPECT_THROW(rows_at(context_, many, group, first, rows), CorruptDataError);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,111 @@
+// Buckets: row spaces, the door, and what a gradient becomes inside.
+#include "schemes/bucket.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "engine/memory.h"
+#include "tests/support/gradients.h"
+
+namespace sparsesync::testing {
+namespace {
+
+TEST(RowSpaces, tensors_of_one_dtype_and_width_follow_each_other) {
+  const std::vector<TensorSpec> tensors{{"a", 10, 4, DType::f32},
+                                        {"b", 20, 8, DType::f32},
+                                        {"c", 30, 4, DType::f32},
+                                        {"d", 40, 4, DType::bf16}};
+  const std::vector<RowSpace> spaces = row_spaces(tensors);
+  ASSERT_EQ(spaces.size(), 3U);
+  EXPECT_EQ(spaces[0].rows, 40);
+  ASSERT_EQ(spaces[0].members.size(), 2U);
+  EXPECT_EQ(spaces[0].members[1].tensor, 2U);
+  EXPECT_EQ(spaces[0].members[1].first_row, 10);
+  EXPECT_EQ(spaces[0].dense_bytes(), 40 * 4 * 4);
+  EXPECT_EQ(spaces[1].rows, 20);
+  EXPECT_EQ(spaces[2].row_bytes(), 8);
+}
+
+TEST(BucketSpec, is_checked_and_the_tensor_is_named) {
+  const auto text = [](const BucketSpec& spec) -> std::string {
+    try {
+      validate(spec);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(text({"b", {{"t", 1, 1, DType::f32}}}), "");
+  EXPECT_NE(text({"b", {{"t", 5, 0, DType::f32}}}).find("'t'"), std::string::npos);
+  EXPECT_NE(text({"b", {{"t", std::numeric_limits<Index>::max(), 2, DType::f32}}}).find("'t'"),
+            std::string::npos);
+  EXPECT_NE(text({"b", {}}).find("no tensors"), std::string::npos);
+}
+
+class Inputs : public ::testing::Test {
+ protected:
+  HostMemory memory_;
+  Context context_{memory_};
+  BucketSpec spec_{"b", {{"a", 10, 2, DType::f32}, {"b", 5, 2, DType::f32}}};
+  static const std::byte* bytes(const std::vector<float>& values) {
+    return reinterpret_cast<const std::byte*>(values.data());
+  }
+  static std::vector<float> floats(ConstMatrix matrix) {
+    std::vector<float> values(static_cast<std::size_t>(matrix.rows * matrix.width));
+    std::memcpy(values.data(), matrix.data, values.size() * sizeof(float));
+    return values;
+  }
+};
+
+TEST_F(Inputs, of_any_layout_become_one_coalesced_row_space) {
+  BucketInput input(context_, spec_);
+  const std::vector<Index> rows{7, 2, 7};
+  const std::vector<float> values{1, 2, 3, 4, 10, 20};
+  const std::vector<float> dense{0, 0, 0, 5, -0.0F, 0, 1, -1, 0, 0};
+  input.set(std::array{Gradient::row_sparse(rows, bytes(values)), Gradient::dense(bytes(dense))});
+  const RowSparse all = input.coalesced(0);
+  EXPECT_EQ(std::vector<Index>(all.indices.begin(), all.indices.end()),
+            (std::vector<Index>{2, 7, 11, 13}));
+  EXPECT_EQ(floats(all.values), (std::vector<float>{3, 4, 11, 22, 0, 5, 1, -1}));
+  EXPECT_EQ(input.touched(0), 4);
+  std::vector<float> sums(30, 1.0F);
+  input.add_to(0, sums);
+  EXPECT_EQ(sums[2 * 2], 4);
+  EXPECT_EQ(sums[7 * 2 + 1], 23);
+  EXPECT_EQ(sums[11 * 2 + 1], 6);
+  EXPECT_EQ(sums[0], 1);
+}
+
+TEST_F(Inputs, that_are_coalesced_already_are_not_copied) {
+  spec_.tensors.pop_back();
+  BucketInput input(context_, spec_);
+  const std::int64_t before = memory_.allocations();
+  const std::vector<Index> rows{2, 7};
+  const std::vector<float> values{1, 2, 3, 4};
+  input.set(std::array{Gradient::row_sparse(rows, bytes(values))});
+  EXPECT_EQ(input.coalesced(0).indices.data(), rows.data());
+  EXPECT_EQ(input.coalesced(0).values.data, bytes(values));
+  EXPECT_EQ(memory_.allocations(), before);
+}
+
+TEST_F(Inputs, are_checked_at_the_door) {
+  BucketInput input(context_, spec_);
+  const std::vector<float> values(8);
+  for (const std::vector<Index>& rows :
+       {std::vector<Index>{0, 10}, {-1}, {3, std::numeric_limits<Index>::min()}}) {
+    EXPECT_THROW(
+        input.set(std::array{Gradient::row_sparse(rows, bytes(values)), Gradient::empty()}),
+        InputError);
+  }
+  EXPECT_THROW(input.set(std::array{Gradient::empty()}), InputError);
+  // What was refused leaves nothing behind.
+  input.set(std::array{Gradient::empty(), Gradient::empty()});
+  EXPECT_TRUE(input.coalesced(0).indices.empty());
+  EXPECT_EQ(input.touched(0), 0);
+}
+
+}  // namespace
+}  // namespace sparsesync::testing

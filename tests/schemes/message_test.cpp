@@ -1,0 +1,92 @@
+// The layout of messages: round trips, and bytes from the network that are not what they say.
+#include "schemes/message.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "kernels/error.h"
+#include "tests/support/random.h"
+
+namespace sparsesync::testing {
+namespace {
+
+const std::vector<SectionSpec> kSpecs{{{0, 1000}, 1000, 12, std::nullopt},
+                                      {{500, 700}, 300, 4, IndexCode::coo},
+                                      {{0, Index{1} << 40}, 10, 2, std::nullopt}};
+
+TEST(Message, comes_back_as_it_was_laid_out) {
+  Random random(seed());
+  for (int run = 0; run < 200; ++run) {
+    const std::vector<SectionCounts> counts{{random.below(50), random.below(50)},
+                                            {random.below(200), random.below(3)},
+                                            {random.below(9), random.below(9)}};
+    std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
+    EXPECT_LE(message_bytes(kSpecs, counts), largest_message_bytes(kSpecs));
+    std::vector<Section> sections;
+    lay_out(kSpecs, counts, message, sections);
+    Index values = 0;
+    for (std::size_t i = 0; i < sections.size(); ++i) {
+      EXPECT_EQ(static_cast<Index>(sections[i].values.size()),
+                counts[i].rows * kSpecs[i].row_bytes);
+      values += static_cast<Index>(sections[i].values.size());
+      if (counts[i].rows > 0) {
+        EXPECT_EQ((sections[i].values.data() - message.data()) % 16, 0);
+      }
+      std::memset(sections[i].indices.data(), static_cast<int>(i + 1), sections[i].indices.size());
+      std::memset(sections[i].values.data(), static_cast<int>(i + 101), sections[i].values.size());
+    }
+    EXPECT_EQ(index_bytes(kSpecs, counts), static_cast<Index>(message.size()) - values);
+    std::vector<ConstSection> read;
+    read_layout(kSpecs, message, read);
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      EXPECT_EQ(read[i].counts.indices, counts[i].indices);
+      EXPECT_EQ(read[i].counts.rows, counts[i].rows);
+      EXPECT_EQ(read[i].code, sections[i].code);
+      for (const std::byte byte : read[i].indices) EXPECT_EQ(byte, static_cast<std::byte>(i + 1));
+      for (const std::byte byte : read[i].values) EXPECT_EQ(byte, static_cast<std::byte>(i + 101));
+    }
+  }
+}
+
+TEST(Message, that_lies_is_refused) {
+  const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
+  std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
+  std::vector<Section> sections;
+  lay_out(kSpecs, counts, message, sections);
+  std::vector<ConstSection> read;
+  for (std::size_t size = 0; size < message.size(); ++size) {
+    EXPECT_THROW(read_layout(kSpecs, std::span(message).first(size), read), CorruptDataError)
+        << size;
+  }
+  message.push_back(std::byte{0});
+  EXPECT_THROW(read_layout(kSpecs, message, read), CorruptDataError);
+  message.pop_back();
+  Random random(seed());
+  for (std::size_t number = 0; number < 6; ++number) {
+    for (const std::uint64_t lie : {std::uint64_t{6}, std::uint64_t{1001}, std::uint64_t{1} << 62,
+                                    ~std::uint64_t{0}, random.next(), random.next()}) {
+      std::vector<std::byte> wrong = message;
+      std::memcpy(wrong.data() + number * 8, &lie, 8);
+      try {
+        read_layout(kSpecs, wrong, read);
+        // The same size by chance: the sections still lie within the message.
+        for (const ConstSection& section : read) {
+          EXPECT_GE(section.values.data(), wrong.data());
+          EXPECT_LE(section.values.data() + section.values.size(), wrong.data() + wrong.size());
+        }
+      } catch (const CorruptDataError&) {
+      }
+    }
+  }
+}
+
+TEST(Message, bounds_do_not_overflow) {
+  const Index huge = Index{1} << 56;
+  EXPECT_EQ(largest_message_bytes(std::vector<SectionSpec>{{{0, huge}, huge, huge, std::nullopt}}),
+            std::numeric_limits<Index>::max());
+}
+
+}  // namespace
+}  // namespace sparsesync::testing

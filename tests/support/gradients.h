@@ -1,0 +1,125 @@
+// Gradients whose sum is known exactly: small integers in floats, and the sum of all workers' rows
+// in a map.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/session.h"
+#include "schemes/bucket.h"
+#include "tests/support/random.h"
+
+namespace sparsesync::testing {
+
+/// One worker's gradient of one tensor, with the memory that it needs.
+struct OwnedGradient {
+  Gradient::Layout layout = Gradient::Layout::row_sparse;
+  std::vector<Index> indices;
+  std::vector<std::byte> values;
+
+  Gradient view() const {
+    return layout == Gradient::Layout::dense ? Gradient::dense(values.data())
+                                             : Gradient::row_sparse(indices, values.data());
+  }
+};
+
+inline void append_value(std::vector<std::byte>& values, DType dtype, double value) {
+  for_dtype(dtype, [&]<typename T>(T) {
+    const T element = ValueTraits<T>::narrow(static_cast<float>(value));
+    const std::size_t at = values.size();
+    values.resize(at + sizeof(T));
+    std::memcpy(values.data() + at, &element, sizeof(T));
+  });
+}
+
+inline double value_at(const std::byte* values, DType dtype, Index element) {
+  return for_dtype(dtype, [&]<typename T>(T) {
+    T value;
+    std::memcpy(&value, values + element * static_cast<Index>(sizeof(T)), sizeof(T));
+    return static_cast<double>(ValueTraits<T>::widen(value));
+  });
+}
+
+/// Integers from -4 to 4: with a few dozen of them in a row, sums are exact in f32 and in bf16.
+inline OwnedGradient random_gradient(Random& random, const TensorSpec& tensor,
+                                     std::vector<Index> indices) {
+  OwnedGradient gradient;
+  gradient.indices = std::move(indices);
+  const auto elements = static_cast<Index>(gradient.indices.size()) * tensor.width;
+  for (Index i = 0; i < elements; ++i) {
+    append_value(gradient.values, tensor.dtype, static_cast<double>(random.below(9) - 4));
+  }
+  return gradient;
+}
+
+/// The sum over the workers of one tensor: what every worker must end with.
+class ExactSum {
+ public:
+  explicit ExactSum(const TensorSpec& tensor) : tensor_(tensor) {}
+
+  void add(const OwnedGradient& gradient) {
+    const Index rows = gradient.layout == Gradient::Layout::dense
+                           ? tensor_.rows
+                           : static_cast<Index>(gradient.indices.size());
+    for (Index i = 0; i < rows; ++i) {
+      const Index row = gradient.layout == Gradient::Layout::dense
+                            ? i
+                            : gradient.indices[static_cast<std::size_t>(i)];
+      std::vector<double>& sum = sums_[row];
+      sum.resize(static_cast<std::size_t>(tensor_.width));
+      for (Index column = 0; column < tensor_.width; ++column) {
+        sum[static_cast<std::size_t>(column)] +=
+            value_at(gradient.values.data(), tensor_.dtype, i * tensor_.width + column);
+      }
+    }
+  }
+
+  /// What is wrong with a result, in words; "" if nothing is. NaN equals NaN.
+  std::string difference(const TensorResult& result, double scale = 1) const {
+    if (result.values.dtype != tensor_.dtype || result.values.width != tensor_.width)
+      return "shape";
+    const bool dense = result.layout == Gradient::Layout::dense;
+    if (dense && result.values.rows != tensor_.rows) return "rows of a dense result";
+    if (!dense && result.values.rows != static_cast<Index>(result.indices.size())) return "rows";
+    std::map<Index, std::vector<double>> left = sums_;
+    for (Index i = 0; i < result.values.rows; ++i) {
+      const Index row = dense ? i : result.indices[static_cast<std::size_t>(i)];
+      if (!dense && i > 0 && row <= result.indices[static_cast<std::size_t>(i) - 1]) return "order";
+      const auto expected = left.find(row);
+      for (Index column = 0; column < tensor_.width; ++column) {
+        const double got = value_at(result.values.data, tensor_.dtype, i * tensor_.width + column);
+        const double sum =
+            expected == left.end() ? 0 : expected->second[static_cast<std::size_t>(column)] * scale;
+        if (!(got == sum || (std::isnan(got) && std::isnan(sum)))) {
+          return "row " + std::to_string(row) + ", column " + std::to_string(column) + ": " +
+                 std::to_string(got) + " where the sum is " + std::to_string(sum);
+        }
+      }
+      if (expected != left.end()) left.erase(expected);
+    }
+    for (const auto& [row, sum] : left) {
+      for (const double element : sum) {
+        if (element != 0) return "row " + std::to_string(row) + " is missing";
+      }
+    }
+    return "";
+  }
+
+ private:
+  TensorSpec tensor_;
+  std::map<Index, std::vector<double>> sums_;
+};
+
+/// The bits of a result: equal on all workers, from run to run.
+inline std::string bits_of(const TensorResult& result) {
+  const auto* indices = reinterpret_cast<const char*>(result.indices.data());
+  const auto* values = reinterpret_cast<const char*>(result.values.data);
+  std::string bits(indices, result.indices.size_bytes());
+  bits.append(values, static_cast<std::size_t>(result.values.bytes()));
+  return bits;
+}
+
+}  // namespace sparsesync::testing

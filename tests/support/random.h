@@ -1,0 +1,100 @@
+// Random numbers of the tests: the same on every machine, and every failure names the seed that
+// repeats it.
+//
+// The seed is SPARSESYNC_SEED where that is set, else a fixed one. Who includes this header gets it
+// printed when the program starts and beside every test that fails. Inside namespace sparsesync say
+// ::testing for GoogleTest's own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "kernels/bits.h"
+#include "kernels/error.h"
+#include "kernels/views.h"
+
+namespace sparsesync::testing {
+
+/// The seed of this run.
+/// @throws InputError if SPARSESYNC_SEED is not a whole number
+inline std::uint64_t seed() {
+  constexpr std::uint64_t kDefault = 20'240'607;
+  const char* given = std::getenv("SPARSESYNC_SEED");
+  if (given == nullptr) return kDefault;
+  const std::string_view text(given);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw InputError("SPARSESYNC_SEED is not a whole number below 2^64: '" + std::string(text) +
+                     "'");
+  }
+  return value;
+}
+
+/// Numbers from a counter and a seed: for each seed another sequence.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : key_(mix64(seed)) {}
+
+  std::uint64_t next() { return mix64(key_ + counter_++); }
+
+  /// In [0, bound). @param bound >= 1
+  std::int64_t below(std::int64_t bound) {
+    SPARSESYNC_EXPECT(bound, >=, std::int64_t{1});
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
+  }
+
+  /// In [0, 1).
+  double uniform() { return static_cast<double>(next() >> 11U) * 0x1p-53; }
+
+ private:
+  std::uint64_t key_;
+  std::uint64_t counter_ = 0;
+};
+
+/// `count` distinct rows of [0, rows), increasing; every set is equally likely (R. W. Floyd's
+/// algorithm: Bentley, "Programming pearls", CACM 30(9), 1987).
+/// @pre 0 <= count <= rows
+inline std::vector<Index> distinct_rows(Random& random, Index rows, Index count) {
+  SPARSESYNC_EXPECT(count, <=, rows);
+  std::unordered_set<Index> taken;
+  for (Index last = rows - count; last < rows; ++last) {
+    if (!taken.insert(random.below(last + 1)).second) taken.insert(last);
+  }
+  std::vector<Index> sorted(taken.begin(), taken.end());
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+namespace detail {
+
+class SeedPrinter : public ::testing::EmptyTestEventListener {
+ public:
+  void OnTestProgramStart(const ::testing::UnitTest&) override { print("this run"); }
+  void OnTestEnd(const ::testing::TestInfo& test) override {
+    if (test.result()->Failed()) print("to repeat the failure");
+  }
+
+ private:
+  static void print(const char* what) {
+    std::printf("SPARSESYNC_SEED=%llu  # %s\n", static_cast<unsigned long long>(seed()), what);
+    std::fflush(stdout);
+  }
+};
+
+inline bool print_seed() {
+  ::testing::UnitTest::GetInstance()->listeners().Append(new SeedPrinter);  // which owns it
+  return true;
+}
+inline const bool kPrintsSeed = print_seed();
+
+}  // namespace detail
+}  // namespace sparsesync::testing

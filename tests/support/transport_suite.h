@@ -1,0 +1,344 @@
+// The conformance suite of the Transport port. A transport is tested by naming it here: a function
+// that runs a body as each of n workers.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/support/workers.h"
+
+namespace sparsesync::testing {
+
+struct TransportUnderTest {
+  std::string name;
+  /// Runs body(transport) as each of n workers; what each threw.
+  std::function<std::vector<std::exception_ptr>(
+      int size, const std::function<void(std::unique_ptr<Transport>&)>& body)>
+      run;
+};
+
+class TransportSuite : public ::testing::TestWithParam<TransportUnderTest> {
+ protected:
+  using Body = std::function<void(std::unique_ptr<Transport>&)>;
+  std::vector<std::exception_ptr> run(int size, const Body& body) {
+    return GetParam().run(size, body);
+  }
+  HostMemory memory_;
+  Context context_{memory_};
+};
+
+/// Takes every payload.
+class Taker : public ReceiveProvider {
+ public:
+  explicit Taker(std::size_t receives) : payloads(receives) {}
+  std::byte* provide(std::size_t receive, const Header& header) override {
+    payloads[receive].resize(header.bytes);
+    return payloads[receive].data();
+  }
+  std::vector<std::vector<std::byte>> payloads;
+};
+
+inline Clock::time_point soon() {
+  return Clock::now() + kDeadline;
+}
+
+/// What worker `from` sends worker `to` in a step: its size and bytes differ for each.
+inline std::vector<std::byte> payload_of(int from, int to, int step, std::size_t scale) {
+  std::vector<std::byte> bytes(scale * static_cast<std::size_t>((from * 7 + to * 3 + step) % 11));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] =
+        static_cast<std::byte>((i * 31 + static_cast<std::size_t>(from * 5 + to + step)) & 0xFFU);
+  }
+  return bytes;
+}
+
+/// One step in which everybody sends to everybody.
+inline void exchange_all(Transport& transport, const Context& context, int step,
+                         std::size_t scale) {
+  const int rank = transport.rank().value;
+  std::vector<std::vector<std::byte>> outgoing;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const Rank peer : peers_after(transport.rank(), transport.size())) {
+    outgoing.push_back(payload_of(rank, peer.value, step, scale));
+    sends.push_back(
+        {peer, outgoing.back().data(), static_cast<std::int64_t>(outgoing.back().size())});
+    receives.push_back({peer});
+  }
+  Taker taker(receives.size());
+  const Header header{1, 0, static_cast<std::uint64_t>(step), 42, 0};
+  const GroupId group = transport.post(context, header, sends, receives, taker);
+  std::vector<int> seen(receives.size());
+  while (const auto arrival = transport.next(group, soon())) {
+    ++seen.at(arrival->receive);
+    const int from = receives[arrival->receive].from.value;
+    const std::vector<std::byte> expected = payload_of(from, rank, step, scale);
+    ASSERT_EQ(arrival->payload.size(), expected.size());
+    ASSERT_TRUE(std::equal(expected.begin(), expected.end(), arrival->payload.begin()));
+    ASSERT_EQ(arrival->header.bytes, expected.size());
+  }
+  transport.finish(group, soon());
+  for (const int times : seen) ASSERT_EQ(times, 1);
+}
+
+TEST_P(TransportSuite, everybody_sends_to_everybody) {
+  for (const int size : {1, 2, 3, 4, 7}) {
+    expect_no_errors(run(size, [&](std::unique_ptr<Transport>& transport) {
+      EXPECT_EQ(transport->size(), size);
+      for (int step = 0; step < 20; ++step) exchange_all(*transport, context_, step, 1);
+      for (int step = 20; step < 23; ++step) exchange_all(*transport, context_, step, 10'007);
+    }));
+  }
+}
+
+TEST_P(TransportSuite, counters_count_payloads_and_headers) {
+  constexpr int kSize = 3;
+  std::array<TransportCounters, kSize> counted;
+  expect_no_errors(run(kSize, [&](std::unique_ptr<Transport>& transport) {
+    for (int step = 0; step < 4; ++step) exchange_all(*transport, context_, step, 100);
+    counted.at(static_cast<std::size_t>(transport->rank().value)) = transport->counters();
+  }));
+  for (int rank = 0; rank < kSize; ++rank) {
+    std::int64_t sent = 0;
+    std::int64_t received = 0;
+    for (int step = 0; step < 4; ++step) {
+      for (int peer = 0; peer < kSize; ++peer) {
+        if (peer == rank) continue;
+        sent += 32 + static_cast<std::int64_t>(payload_of(rank, peer, step, 100).size());
+        received += 32 + static_cast<std::int64_t>(payload_of(peer, rank, step, 100).size());
+      }
+    }
+    const TransportCounters& of = counted.at(static_cast<std::size_t>(rank));
+    EXPECT_EQ(of.bytes_sent, sent);
+    EXPECT_EQ(of.bytes_received, received);
+    EXPECT_EQ(of.messages_sent, 4 * (kSize - 1));
+    EXPECT_EQ(of.messages_received, 4 * (kSize - 1));
+  }
+}
+
+TEST_P(TransportSuite, a_send_takes_a_count_that_a_kernel_computes) {
+  expect_no_errors(run(2, [&](std::unique_ptr<Transport>& transport) {
+    std::int64_t computed = 5;
+    const std::array<std::byte, 8> data{};
+    const std::array sends{Send{Rank{1 - transport->rank().value}, data.data(), Count(&computed)}};
+    const std::array receives{Receive{Rank{1 - transport->rank().value}}};
+    Taker taker(1);
+    const GroupId group = transport->post(context_, {}, sends, receives, taker);
+    const auto arrival = transport->next(group, soon());
+    ASSERT_TRUE(arrival.has_value());
+    EXPECT_EQ(arrival->payload.size(), 5U);
+    EXPECT_FALSE(transport->next(group, soon()).has_value());
+    transport->finish(group, soon());
+  }));
+}
+
+TEST_P(TransportSuite, several_groups_are_open_at_a_time) {
+  expect_no_errors(run(3, [&](std::unique_ptr<Transport>& transport) {
+    const int right = (transport->rank().value + 1) % 3;
+    const int left = (transport->rank().value + 2) % 3;
+    std::vector<GroupId> groups;
+    std::vector<std::unique_ptr<Taker>> takers;
+    std::array<std::int32_t, 4> values{};
+    for (std::int32_t step = 0; step < 4; ++step) {
+      values.at(static_cast<std::size_t>(step)) = transport->rank().value * 100 + step;
+      const std::array sends{
+          Send{Rank{right},
+               reinterpret_cast<const std::byte*>(&values.at(static_cast<std::size_t>(step))),
+               std::int64_t{sizeof(std::int32_t)}}};
+      const std::array receives{Receive{Rank{left}}};
+      takers.push_back(std::make_unique<Taker>(1));
+      groups.push_back(transport->post(context_, {1, 0, static_cast<std::uint64_t>(step), 0, 0},
+                                       sends, receives, *takers.back()));
+    }
+    // Asked for in the reverse order, each still gets its own.
+    for (std::size_t step = 4; step-- > 0;) {
+      const auto arrival = transport->next(groups[step], soon());
+      ASSERT_TRUE(arrival.has_value());
+      std::int32_t got = 0;
+      std::memcpy(&got, arrival->payload.data(), sizeof(got));
+      EXPECT_EQ(got, left * 100 + static_cast<int>(step));
+      transport->finish(groups[step], soon());
+    }
+  }));
+}
+
+TEST_P(TransportSuite, a_payload_can_be_thrown_away) {
+  class Refuser : public ReceiveProvider {
+   public:
+    std::byte* provide(std::size_t, const Header& header) override {
+      bytes = header.bytes;
+      return nullptr;
+    }
+    std::uint64_t bytes = 0;
+  };
+  expect_no_errors(run(2, [&](std::unique_ptr<Transport>& transport) {
+    const std::vector<std::byte> data(1000);
+    const Rank peer{1 - transport->rank().value};
+    const std::array sends{Send{peer, data.data(), std::int64_t{1000}}};
+    const std::array receives{Receive{peer}};
+    Refuser refuser;
+    const GroupId group = transport->post(context_, {}, sends, receives, refuser);
+    const auto arrival = transport->next(group, soon());
+    ASSERT_TRUE(arrival.has_value());
+    EXPECT_TRUE(arrival->payload.empty());
+    EXPECT_EQ(refuser.bytes, 1000U);
+    transport->finish(group, soon());
+    exchange_all(*transport, context_, 1, 10);
+  }));
+}
+
+TEST_P(TransportSuite, a_message_of_another_step_is_an_error) {
+  const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
+    const Rank peer{1 - transport->rank().value};
+    const std::array sends{Send{peer, nullptr, std::int64_t{0}}};
+    const std::array receives{Receive{peer}};
+    Taker taker(1);
+    const auto sequence = static_cast<std::uint64_t>(transport->rank().value);
+    const GroupId group = transport->post(context_, {1, 0, sequence, 9, 0}, sends, receives, taker);
+    try {
+      transport->next(group, soon());
+    } catch (const ProtocolError& error) {
+      transport->abort(error.what());
+      throw;
+    }
+  });
+  int protocol = 0;
+  for (const auto& error : errors) {
+    EXPECT_TRUE(is<ProtocolError>(error) || is<AbortedError>(error)) << text_of(error);
+    if (is<ProtocolError>(error)) {
+      ++protocol;
+      EXPECT_NE(text_of(error).find("sequence"), std::string::npos) << text_of(error);
+    }
+  }
+  EXPECT_GE(protocol, 1);
+}
+
+TEST_P(TransportSuite, a_silent_worker_is_a_deadline_on_the_others) {
+  std::atomic<int> waited = 0;
+  const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank().value == 1) {
+      while (waited < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    Taker taker(1);
+    const std::array receives{Receive{Rank{1}}};
+    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    try {
+      transport->next(group, Clock::now() + std::chrono::milliseconds(100));
+    } catch (...) {
+      ++waited;
+      throw;
+    }
+    ++waited;
+  });
+  EXPECT_TRUE(is<DeadlineError>(errors[0]));
+  EXPECT_FALSE(errors[1]);
+  EXPECT_TRUE(is<DeadlineError>(errors[2]));
+  EXPECT_NE(text_of(errors[0]).find("worker 1"), std::string::npos) << text_of(errors[0]);
+}
+
+TEST_P(TransportSuite, a_send_that_nobody_takes_is_a_deadline) {
+  std::atomic<bool> waited = false;
+  const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank().value == 1) {
+      while (!waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    const std::vector<std::byte> data(1 << 20);
+    const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
+    Taker taker(0);
+    const GroupId group = transport->post(context_, {}, sends, {}, taker);
+    try {
+      transport->finish(group, Clock::now() + std::chrono::milliseconds(100));
+    } catch (...) {
+      waited = true;
+      throw;
+    }
+    waited = true;
+  });
+  EXPECT_TRUE(is<DeadlineError>(errors[0])) << text_of(errors[0]);
+}
+
+TEST_P(TransportSuite, a_worker_that_leaves_is_lost_to_all_others) {
+  const auto errors = run(4, [&](std::unique_ptr<Transport>& transport) {
+    exchange_all(*transport, context_, 0, 100);
+    if (transport->rank().value == 2) return;
+    exchange_all(*transport, context_, 1, 100);
+  });
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (rank == 2) {
+      EXPECT_FALSE(errors[rank]);
+    } else {
+      // Who saw it first may have left before the others looked: they then lost that one, too.
+      EXPECT_TRUE(is<PeerLostError>(errors[rank])) << rank << ": " << text_of(errors[rank]);
+    }
+  }
+}
+
+TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothing_down) {
+  std::atomic<bool> left = false;
+  const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
+    Taker taker(1);
+    if (transport->rank().value == 0) {
+      const std::vector<std::byte> data(100'000);
+      const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
+      transport->post(context_, {}, sends, {}, taker);
+      transport.reset();
+      left = true;
+      return;  // and the data with it
+    }
+    while (!left) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::array receives{Receive{Rank{0}}};
+    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    transport->next(group, soon());
+  });
+  EXPECT_TRUE(is<PeerLostError>(errors[1])) << text_of(errors[1]);
+}
+
+TEST_P(TransportSuite, abort_reaches_everybody_who_waits_and_everybody_who_will) {
+  const auto errors = run(4, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank().value == 3) {
+      transport->abort("out of luck");
+      return;
+    }
+    Taker taker(1);
+    const std::array receives{Receive{Rank{(transport->rank().value + 1) % 3}}};
+    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    transport->next(group, soon());
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(is<AbortedError>(errors[rank])) << text_of(errors[rank]);
+    EXPECT_NE(text_of(errors[rank]).find("worker 3"), std::string::npos) << text_of(errors[rank]);
+    EXPECT_NE(text_of(errors[rank]).find("out of luck"), std::string::npos)
+        << text_of(errors[rank]);
+  }
+}
+
+TEST_P(TransportSuite, a_provider_that_refuses_is_heard) {
+  class Budget : public ReceiveProvider {
+   public:
+    std::byte* provide(std::size_t, const Header& header) override {
+      throw BudgetError(static_cast<std::int64_t>(header.bytes), 10, "test");
+    }
+  };
+  const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
+    const std::vector<std::byte> data(100);
+    const Rank peer{1 - transport->rank().value};
+    const std::array sends{Send{peer, data.data(), std::int64_t{100}}};
+    const std::array receives{Receive{peer}};
+    Budget budget;
+    const GroupId group = transport->post(context_, {}, sends, receives, budget);
+    transport->next(group, soon());
+  });
+  EXPECT_TRUE(is<BudgetError>(errors[0]) || is<BudgetError>(errors[1]));
+}
+
+}  // namespace sparsesync::testing

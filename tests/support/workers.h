@@ -1,0 +1,84 @@
+// Runs a body as each of n workers, in threads of one process, and collects what they throw.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/memory.h"
+#include "engine/session.h"
+#include "engine/transport/local.h"
+
+namespace sparsesync::testing {
+
+/// Long enough for a loaded machine; tests that wait for a deadline take a short one of their own.
+inline constexpr std::chrono::milliseconds kDeadline{30'000};
+
+/// Runs body(transport) in a thread for each worker. What each threw, by rank; null where nothing
+/// was thrown. A transport is gone as soon as its body has returned, unless the body took it.
+inline std::vector<std::exception_ptr> run_transports(
+    LocalNetwork& network, int size, const std::function<void(std::unique_ptr<Transport>&)>& body) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank, transport = network.join(Rank{rank})]() mutable {
+      try {
+        body(transport);
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+      transport.reset();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+/// Runs body(session) in a thread for each worker, each with memory of its own.
+inline std::vector<std::exception_ptr> run_sessions(
+    int size, const std::function<void(Session&, HostMemory&)>& body,
+    SessionOptions options = {kDeadline, 1}, std::optional<std::int64_t> budget = std::nullopt) {
+  LocalNetwork network(size, {});
+  return run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
+    HostMemory memory(budget);
+    Session session(std::move(transport), memory, options);
+    body(session, memory);
+  });
+}
+
+/// The text of an error; "" for none.
+inline std::string text_of(const std::exception_ptr& error) {
+  if (!error) return "";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  }
+}
+
+/// Whether it is an E (or derived from it).
+template <typename E>
+bool is(const std::exception_ptr& error) {
+  if (!error) return false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const E&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+inline void expect_no_errors(const std::vector<std::exception_ptr>& errors) {
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    EXPECT_EQ(text_of(errors[rank]), "") << "worker " << rank;
+  }
+}
+
+}  // namespace sparsesync::testing
