@@ -26,6 +26,9 @@ namespace {
 /// need some too.
 constexpr double kShareOfMemory = 0.8;
 
+/// Stands in a folder of results: --force replaces no other folder.
+constexpr const char* kResultMarker = ".sparsesync-result";
+
 std::uint64_t hash_bytes(std::uint64_t hash, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
@@ -397,6 +400,7 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
     return figures;
   }
   figures.correct = true;
+  std::string other_bits;
   std::vector<double> seconds;
   for (int repeat = 0; repeat < options_.repeat; ++repeat) {
     double of_repeat = 0;
@@ -418,8 +422,8 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
         // The same bits on all workers and in all repeats.
         if (seen.bits != records.front().steps[static_cast<std::size_t>(step)].bits) {
           figures.correct = false;
-          figures.first_difference = fmt::format(
-              "step {}, repeat {}: not the same bits as worker 0 had at first", step, repeat);
+          other_bits = fmt::format("step {}, repeat {}: not the same bits as worker 0 had at first",
+                                   step, repeat);
         }
       }
       figures.bytes_sent_max += static_cast<double>(sent_max);
@@ -461,6 +465,7 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
     }
     figures.correct = figures.correct && !record.first_difference;
   }
+  if (figures.first_difference.empty()) figures.first_difference = other_bits;
   figures.choices = records.front().choices;
   return figures;
 }
@@ -470,7 +475,12 @@ CompareReport Comparison::run() {
   CompareReport report{header.tensors, header.workers,     header.steps, options_.repeat,
                        options_.link,  partitioned_ideal_, lower_bound_, {}};
   std::optional<OutputDirectory> results;
-  if (options_.result) results.emplace(*options_.result, options_.force);
+  if (options_.result) {
+    results.emplace(*options_.result, options_.force, kResultMarker);
+    OutputFile marker(results->staging() / kResultMarker, false);
+    marker.write(fmt::format("{}\n", trace_.path().string()));
+    marker.commit();
+  }
   const std::vector<MemoryNeed> needs = memory_needs();
   for (std::size_t i = 0; i < schemes_.size(); ++i) {
     if (needs[i].skipped) {

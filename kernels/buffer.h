@@ -31,8 +31,10 @@ class Buffer {
   ~Buffer() { release(); }
 
   /// Room for `count` elements. What was there is lost when it has to grow.
-  /// @throws BudgetError, std::bad_alloc; the buffer is then as before
+  /// @throws BudgetError, std::bad_alloc; what was there is then lost too, and the buffer may be
+  /// used again
   std::span<T> reserve(std::int64_t count) {
+    SPARSESYNC_EXPECT(count, >=, std::int64_t{0});
     if (count > capacity_) {
       // A quarter more than asked: sparsity wanders from step to step, and growth should end.
       grow(count, count <= kLargest / 5 * 4 ? count + count / 4 : count);
@@ -42,6 +44,7 @@ class Buffer {
 
   /// As reserve(), without slack: for sizes that never change.
   std::span<T> reserve_exactly(std::int64_t count) {
+    SPARSESYNC_EXPECT(count, >=, std::int64_t{0});
     if (count > capacity_) grow(count, count);
     return {data_, static_cast<std::size_t>(count)};
   }
@@ -68,7 +71,6 @@ class Buffer {
   }
 
   void grow(std::int64_t needed, std::int64_t wanted) {
-    SPARSESYNC_EXPECT(needed, >=, std::int64_t{0});
     if (needed > kLargest) {
       throw BudgetError(std::numeric_limits<std::int64_t>::max(), kLargest, "workspace");
     }

@@ -58,6 +58,9 @@ inline std::string operand(int value) {
 inline std::string operand(unsigned value) {
   return operand(static_cast<std::uint64_t>(value));
 }
+inline std::string operand(const char* value) {  // which would else be taken for a bool
+  return operand(std::string(value));
+}
 inline std::string operand(bool value) {
   return value ? "true" : "false";
 }

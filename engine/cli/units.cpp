@@ -22,6 +22,7 @@ namespace {
 struct Unit {
   std::string_view name;
   double factor;
+  double divisor = 1;  // so that 50us is the number nearest to 5e-05: 1e-6 is none
 };
 
 constexpr double kKi = 1024;
@@ -58,7 +59,8 @@ constexpr std::array<Unit, 14> kSizes{{{"", 1},
                                        {"mb", 1e6},
                                        {"gb", 1e9},
                                        {"tb", 1e12}}};
-constexpr std::array<Unit, 5> kTimes{{{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}};
+constexpr std::array<Unit, 5> kTimes{
+    {{"", 1}, {"s", 1}, {"ms", 1, 1e3}, {"us", 1, 1e6}, {"ns", 1, 1e9}}};
 
 /// The number that `text` begins with, and what is left of it. Neither a sign nor "inf" nor "nan".
 std::optional<std::pair<double, std::string_view>> leading_number(std::string_view text) {
@@ -84,7 +86,7 @@ std::optional<double> measure(std::string_view text, std::span<const Unit> units
   const auto unit =
       std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.name == name; });
   if (unit == units.end()) return std::nullopt;
-  const double value = number->first * unit->factor;
+  const double value = number->first * unit->factor / unit->divisor;
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 

@@ -69,7 +69,7 @@ TEST(FromTokens, SampledRowsFollowTheLogUniformLaw) {
   for (Index i = 0; i < draws; ++i)
     ++counts.at(static_cast<std::size_t>(log_uniform_draw(random, rows)));
   for (const Index row : {0, 1, 5, 50}) {
-    const double r = static_cast<double>(row);
+    const auto r = static_cast<double>(row);
     const double share = std::log((r + 2) / (r + 1)) / std::log(static_cast<double>(rows) + 1);
     const double expected = share * static_cast<double>(draws);
     // Five standard deviations of a binomial number; the key is fixed, so it passes always or

@@ -67,7 +67,7 @@ std::string error_of(Body&& body) {
   try {
     body();
   } catch (const Expected& error) {
-    const std::string text = error.what();
+    std::string text = error.what();
     EXPECT_EQ(text.find('\n'), std::string::npos) << "more than one line: " << text;
     return text;
   } catch (const std::exception& error) {
@@ -89,7 +89,7 @@ void expect_error(Body&& body, const std::vector<std::string>& parts) {
 
 /// The real index data, or an empty path where it is not there.
 inline std::filesystem::path real_data() {
-  const char* given = std::getenv("SPARSESYNC_DATA");
+  const char* given = std::getenv("SPARSESYNC_DATA");  // NOLINT(concurrency-mt-unsafe): one thread
   const std::filesystem::path path =
       given != nullptr
           ? std::filesystem::path(given)

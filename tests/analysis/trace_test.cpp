@@ -262,7 +262,7 @@ TEST_F(BrokenTrace, IsNoTrace) {
 }
 
 TEST_F(BrokenTrace, HeaderIsNotJson) {
-  write_all(root() / "trace.json", "{\"format\": 1, \"tens");
+  write_all(root() / "trace.json", R"({"format": 1, "tens)");
   expect_open_refused({"trace.json", "not valid JSON"});
   write_all(root() / "trace.json", "[1]");
   expect_open_refused({"not a JSON object"});
@@ -275,8 +275,8 @@ TEST_F(BrokenTrace, FormatUnknown) {
   expect_open_refused({"format 2 is unknown"});
 }
 TEST_F(BrokenTrace, FormatNotANumber) {
-  replace_in_header("\"format\": 1", "\"format\": \"1\"");
-  expect_open_refused({"format \"1\" is unknown"});
+  replace_in_header("\"format\": 1", R"("format": "1")");
+  expect_open_refused({R"(format "1" is unknown)"});
 }
 TEST_F(BrokenTrace, WorkersNegative) {
   replace_in_header("\"workers\": 2", "\"workers\": -1");

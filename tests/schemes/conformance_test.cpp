@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdlib>
 #include <mutex>
+#include <numeric>
 
 #include "schemes/scheme.h"
 #include "tests/support/gradients.h"

@@ -1,0 +1,448 @@
+"""`sparsesync compare` and `info`: the figures on real data, a second opinion by NumPy, bad input in one line."""
+
+import json
+import os
+import pty
+import struct
+import subprocess
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+
+HEADER_BYTES = 32
+SCHEMES = ["all_gather", "balanced", "dense_ring"]
+
+
+def write_safetensors(path, arrays):
+    """An independent writer of the format."""
+    names = {"int32": "I32", "int64": "I64", "float32": "F32"}
+    header, blob = {}, b""
+    for name, array in arrays.items():
+        raw = array.tobytes()
+        header[name] = {
+            "dtype": names[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [len(blob), len(blob) + len(raw)],
+        }
+        blob += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + blob)
+
+
+def read_safetensors(path):
+    """An independent reader of the format: name -> array."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    types = {"I64": "<i8", "F32": "<f4"}
+    arrays = {}
+    for name, entry in json.loads(data[8 : 8 + length]).items():
+        begin, end = entry["data_offsets"]
+        raw = data[8 + length + begin : 8 + length + end]
+        arrays[name] = numpy.frombuffer(raw, types[entry["dtype"]]).reshape(entry["shape"])
+    return arrays
+
+
+def write_trace(folder, tensors, workers, steps, part):
+    """A trace written without the program's help: part(worker, step, tensor) gives indices and values (or None)."""
+    folder.mkdir()
+    (folder / "trace.json").write_text(
+        json.dumps(
+            {"format": 1, "tensors": tensors, "workers": workers, "steps": steps, "source": "test", "seed": 7}
+        )
+    )
+    for worker in range(workers):
+        for step in range(steps):
+            arrays = {}
+            for tensor in tensors:
+                indices, values = part(worker, step, tensor)
+                arrays[tensor["name"] + ".indices"] = numpy.asarray(indices, numpy.int64)
+                if values is not None:
+                    arrays[tensor["name"] + ".values"] = numpy.asarray(values, numpy.float32)
+            write_safetensors(folder / f"w{worker:04}.s{step:04}.safetensors", arrays)
+    return folder
+
+
+def compare(run, trace, *options, schemes="all", repeat=1):
+    result = run("compare", trace, "--schemes", schemes, "--repeat", repeat, "--json", "-", *options)
+    assert result.returncode == 0, result
+    report = json.loads(result.stdout)
+    return report, {scheme["name"]: scheme for scheme in report["schemes"]}
+
+
+@pytest.fixture
+def trace(run, tmp_path):
+    """A small trace of three workers."""
+    made = run(
+        *"trace synthetic --rows 2000 --width 8 --density 0.05 --zipf 1 --workers 3 --steps 2 --out T".split()
+    )
+    assert made.returncode == 0, made
+    return tmp_path / "T"
+
+
+# What it says
+
+
+def test_json_has_every_key_of_the_contract(run, trace):
+    report, schemes = compare(run, trace, "--rate", "1gbit", "--latency", "50us")
+    assert list(schemes) == SCHEMES
+    assert report["tensors"] == [{"name": "embedding", "rows": 2000, "width": 8, "dtype": "f32"}]
+    assert (report["workers"], report["steps"], report["repeat"]) == (3, 2, 1)
+    assert (report["transport"], report["clock"]) == ("local", "real")
+    assert report["network"] == {"rate_bps": 1e9, "latency_s": 5e-05}
+    assert report["partitioned_ideal_bytes"] > report["lower_bound_bytes"] > 0
+    assert {"commit", "compiler", "cpu", "seed", "date"} <= set(report["provenance"])
+    for name, scheme in schemes.items():
+        assert scheme["correct"] is True
+        assert scheme["bytes_busiest"] == max(scheme["bytes_sent_max"], scheme["bytes_received_max"])
+        assert scheme["bytes_total"] == pytest.approx(
+            scheme["bytes_index"] + scheme["bytes_values"] + HEADER_BYTES * scheme["messages"]
+        )
+        assert 0 < scheme["seconds_min"] <= scheme["seconds_median"]
+        assert scheme["seconds_predicted"] > 0
+        assert scheme["memory_bytes"] > 0
+        assert set(scheme["tensors"][0]) == {"index_code", "row_groups", "column_slices"}
+        assert (scheme["push_imbalance"] is None) == (name == "all_gather")
+    grid = schemes["balanced"]["tensors"][0]
+    assert grid["row_groups"] * grid["column_slices"] == 3
+
+
+def test_an_unshaped_link_has_no_rate_and_no_prediction(run, trace):
+    report, schemes = compare(run, trace)
+    assert report["network"] == {"rate_bps": None, "latency_s": 0}
+    assert all(scheme["seconds_predicted"] is None for scheme in schemes.values())
+
+
+def test_the_table_is_sorted_and_marks_the_winner(run, trace):
+    result = run("compare", trace, "--repeat", 1, "--rate", "20mbit")
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.startswith("memory needed")
+    rows = [line for line in result.stdout.splitlines() if line[3:].split(" ")[0] in SCHEMES]
+    assert len(rows) == 3 and rows[0].startswith("*") and not any(row.startswith("*") for row in rows[1:])
+    assert all(row.rstrip().endswith("yes") for row in rows)
+    assert len({row.rindex("yes") for row in rows}) == 1, "the columns line up"
+
+
+def test_one_worker_moves_nothing(run, tmp_path):
+    run(*"trace synthetic --rows 100 --width 4 --density 0.1 --zipf 0 --workers 1 --out T".split())
+    report, schemes = compare(run, tmp_path / "T")
+    assert report["partitioned_ideal_bytes"] == report["lower_bound_bytes"] == 0
+    assert all(s["bytes_total"] == 0 and s["messages"] == 0 and s["correct"] for s in schemes.values())
+
+
+# A second opinion
+
+
+def test_numpy_agrees_with_what_every_worker_ended_with(run, tmp_path):
+    random = numpy.random.default_rng(11)
+    tensors = [
+        {"name": "a", "rows": 300, "width": 5, "dtype": "f32"},
+        {"name": "b", "rows": 40, "width": 2, "dtype": "f32"},
+    ]
+    workers, steps = 5, 2
+    given = {}
+
+    def part(worker, step, tensor):
+        nnz = 0 if (worker, step) == (3, 1) else int(random.integers(1, 80))
+        indices = random.integers(0, tensor["rows"], nnz)  # any order, with duplicates
+        values = random.standard_normal((nnz, tensor["width"])).astype(numpy.float32)
+        given[worker, step, tensor["name"]] = indices, values
+        return indices, values
+
+    trace = write_trace(tmp_path / "recorded", tensors, workers, steps, part)
+    _, schemes = compare(run, trace, "--result", "R")
+    assert all(scheme["correct"] for scheme in schemes.values())
+    for step in range(steps):
+        for tensor in tensors:
+            dense = numpy.zeros((tensor["rows"], tensor["width"]), numpy.float64)
+            magnitude = numpy.zeros_like(dense)
+            terms = numpy.zeros(tensor["rows"])
+            for worker in range(workers):
+                indices, values = given[worker, step, tensor["name"]]
+                numpy.add.at(dense, indices, values.astype(numpy.float64))
+                numpy.add.at(magnitude, indices, numpy.abs(values.astype(numpy.float64)))
+                numpy.add.at(terms, indices, 1)
+            for scheme in SCHEMES:
+                files = [
+                    (tmp_path / "R" / scheme / f"w{worker:04}.s{step:04}.safetensors") for worker in range(workers)
+                ]
+                assert len({file.read_bytes() for file in files}) == 1, "the same bits on all workers"
+                result = read_safetensors(files[0])
+                indices = result[tensor["name"] + ".indices"]
+                assert (numpy.diff(indices) > 0).all()
+                ended = numpy.zeros_like(dense)
+                ended[indices] = result[tensor["name"] + ".values"]
+                bound = (terms[:, None] + 2) * 2.0**-24 * magnitude
+                assert (numpy.abs(ended - dense) <= bound).all(), scheme
+
+
+def test_made_values_are_what_the_format_says(run, trace, tmp_path):
+    """Integers 1 to 4 for each distinct row of a worker: the sum lies between the touchers and four times them."""
+    _, schemes = compare(run, trace, "--result", "R", schemes="balanced")
+    assert schemes["balanced"]["correct"]
+    touchers = numpy.zeros(2000)
+    for worker in range(3):
+        rows = read_safetensors_indices(trace / f"w{worker:04}.s0000.safetensors")
+        touchers[rows] += 1
+    result = read_safetensors(tmp_path / "R" / "balanced" / "w0002.s0000.safetensors")
+    rows, values = result["embedding.indices"], result["embedding.values"]
+    assert (rows == numpy.flatnonzero(touchers)).all()
+    assert (values >= touchers[rows, None]).all() and (values <= 4 * touchers[rows, None]).all()
+    assert (values == numpy.round(values)).all()
+
+
+def read_safetensors_indices(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    (entry,) = json.loads(data[8 : 8 + length]).values()
+    begin, end = entry["data_offsets"]
+    kind = {"I32": "<i4", "I64": "<i8"}[entry["dtype"]]
+    return numpy.frombuffer(data[8 + length + begin : 8 + length + end], kind)
+
+
+# The figures, on real index data
+
+
+def real_trace(run, real_data, kind, width, workers, *options):
+    if kind == "lm1b":
+        made = run(
+            *("trace", "from-tokens", real_data / "lm1b_tokens.npy", "--rows", 793471, "--width", width),
+            *("--workers", workers, "--batch", 2560, "--out", "T", "--force", *options),
+        )
+    else:
+        made = run(
+            *("trace", "from-fields", real_data / "criteo_fields.npy", "--width", width),
+            *("--workers", workers, "--batch", 1024, "--out", "T", "--force", *options),
+        )
+    assert made.returncode == 0, made
+    return "T"
+
+
+@pytest.mark.parametrize("kind", ["lm1b", "criteo"])
+@pytest.mark.parametrize("width, most", [(32, 1.04), (128, 1.02)])
+@pytest.mark.parametrize("workers", [8, 16])
+def test_balanced_is_near_the_partitioned_ideal(run, real_data, kind, width, most, workers):
+    report, schemes = compare(run, real_trace(run, real_data, kind, width, workers), schemes="balanced")
+    assert schemes["balanced"]["correct"]
+    assert schemes["balanced"]["bytes_busiest"] <= most * report["partitioned_ideal_bytes"]
+
+
+@pytest.mark.parametrize("kind", ["lm1b", "criteo"])
+@pytest.mark.parametrize("workers", [5, 7, 12])
+def test_balanced_at_other_worker_counts(run, real_data, kind, workers):
+    report, schemes = compare(run, real_trace(run, real_data, kind, 32, workers), schemes="balanced")
+    assert schemes["balanced"]["correct"]
+    assert schemes["balanced"]["bytes_busiest"] <= 1.06 * report["partitioned_ideal_bytes"]
+
+
+def test_dense_ring_and_all_gather_move_what_their_formulas_say(run, real_data):
+    workers, width = 8, 4
+    trace = real_trace(run, real_data, "criteo", width, workers)
+    report, schemes = compare(run, trace, schemes="dense_ring,all_gather")
+    rows = report["tensors"][0]["rows"]
+    ring = schemes["dense_ring"]
+    assert ring["bytes_values"] == 2 * (workers - 1) * rows * width * 4
+    busiest = ring["bytes_busiest"] - 2 * (workers - 1) * HEADER_BYTES
+    assert busiest == pytest.approx(2 * (workers - 1) / workers * rows * width * 4, abs=2 * 4)
+    nnz = sum(
+        len(numpy.unique(numpy.load(real_data / "criteo_fields.npy")[w * 1024 : (w + 1) * 1024, field]))
+        for w in range(workers)
+        for field in range(26)
+    )
+    assert schemes["all_gather"]["bytes_values"] == (workers - 1) * nnz * width * 4
+    indices = (workers - 1) * nnz * 4
+    assert indices <= schemes["all_gather"]["bytes_index"] <= indices + schemes["all_gather"]["messages"] * 40
+
+
+def test_26_tensors_cross_as_one(run, real_data):
+    one_report, one = compare(run, real_trace(run, real_data, "criteo", 16, 8), schemes="balanced,all_gather")
+    _, split = compare(run, real_trace(run, real_data, "criteo", 16, 8, "--split"), schemes="balanced,all_gather")
+    assert len(one_report["tensors"]) == 1 and len(split["balanced"]["tensors"]) == 26
+    for name in ("balanced", "all_gather"):
+        assert split[name]["messages"] == one[name]["messages"]
+        assert split[name]["bytes_busiest"] == pytest.approx(one[name]["bytes_busiest"], rel=0.02)
+        assert split[name]["correct"]
+
+
+def test_three_widths_cross_in_one_message_for_each_peer_and_phase(run, tmp_path):
+    tensors = [{"name": f"t{width}", "rows": 500, "width": width, "dtype": "f32"} for width in (4, 32, 100)]
+    trace = write_trace(
+        tmp_path / "widths", tensors, 4, 1, lambda worker, step, tensor: ([worker, 7, 400 - worker], None)
+    )
+    _, schemes = compare(run, trace)
+    assert schemes["balanced"]["messages"] == 4 * 3 * 2
+    assert schemes["dense_ring"]["messages"] == 4 * 3 * 2
+    assert schemes["all_gather"]["messages"] == 4 * 3
+    assert all(scheme["correct"] for scheme in schemes.values())
+
+
+# Bad input
+
+ONE_TENSOR = [{"name": "t", "rows": 50, "width": 4, "dtype": "f32"}]
+
+
+def good_part(worker, step, tensor):
+    return [1, 2, 3 + worker], None
+
+
+def broken_trace(tmp_path, part=good_part, header=None):
+    """Two workers, one step, and a header that says what it likes."""
+    folder = write_trace(tmp_path / "B", ONE_TENSOR, 2, 1, part)
+    text = json.loads((folder / "trace.json").read_text())
+    text.update(header or {})
+    (folder / "trace.json").write_text(json.dumps(text))
+    return "B"
+
+
+@pytest.mark.parametrize(
+    "header, parts",
+    [
+        ({"workers": -1}, ["workers", "-1"]),
+        ({"workers": 0}, ["workers"]),
+        ({"workers": 3}, ["w0002.s0000.safetensors"]),
+        ({"steps": 2}, ["s0001.safetensors"]),
+        ({"steps": 0}, ["steps"]),
+        ({"format": 2}, ["format"]),
+        ({"tensors": []}, ["tensor"]),
+        ({"tensors": [{**ONE_TENSOR[0], "width": 0}]}, ["width"]),
+        ({"tensors": [{**ONE_TENSOR[0], "rows": -5}]}, ["rows"]),
+        ({"tensors": [{**ONE_TENSOR[0], "rows": 2**62, "width": 2**20}]}, ["t"]),
+        ({"tensors": [{**ONE_TENSOR[0], "dtype": "f33"}]}, ["f33", "bf16"]),
+        ({"tensors": [{**ONE_TENSOR[0], "name": "other"}]}, ["other"]),
+        ({"tensors": ONE_TENSOR * 2}, ["t"]),
+    ],
+)
+def test_a_header_that_lies(refused, tmp_path, header, parts):
+    trace = broken_trace(tmp_path, header=header)
+    refused("compare", trace, parts=parts)
+
+
+@pytest.mark.parametrize("index, parts", [(50, ["50"]), (-1, ["-1"]), (2**40, [str(2**40)])])
+def test_an_index_outside_its_tensor(refused, tmp_path, index, parts):
+    trace = broken_trace(tmp_path, part=lambda worker, step, tensor: ([1, index] if worker else [0], None))
+    refused("compare", trace, parts=["w0001.s0000.safetensors", "'t", *parts])
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 30, -1])
+def test_a_truncated_file(refused, tmp_path, keep):
+    trace = broken_trace(tmp_path)
+    file = tmp_path / "B" / "w0001.s0000.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    refused("compare", trace, parts=["w0001.s0000.safetensors"])
+
+
+def test_values_of_another_shape(refused, tmp_path):
+    trace = broken_trace(
+        tmp_path, part=lambda worker, step, tensor: ([1, 2], numpy.ones((2, 4 + worker), numpy.float32))
+    )
+    refused("compare", trace, parts=["w0001.s0000.safetensors"])
+
+
+def test_no_trace_at_all(refused, tmp_path):
+    refused("compare", "nowhere", parts=["nowhere"])
+    (tmp_path / "empty").mkdir()
+    refused("compare", "empty", parts=["trace.json"])
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "trace.json").write_text("not json")
+    refused("compare", "text", parts=["trace.json"])
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        (["--rate", "5parsecs"], ["--rate", "5parsecs", "mbit"]),
+        (["--rate", "-1mbit"], ["--rate"]),
+        (["--rate", "0"], ["--rate"]),
+        (["--latency", "soon"], ["--latency", "soon"]),
+        (["--schemes", "telepathy"], ["telepathy", *SCHEMES]),
+        (["--schemes", "balanced,,all_gather"], ["--schemes"]),
+        (["--schemes", ""], ["--schemes"]),
+        (["--transport", "carrier_pigeon"], ["carrier_pigeon", "local"]),
+        (["--clock", "sundial"], ["sundial", "real"]),
+        (["--repeat", "0"], ["--repeat"]),
+        (["--repeat", "many"], ["--repeat", "many"]),
+        (["--memory", "lots"], ["--memory", "lots"]),
+        (["--deadline", "-1"], ["--deadline"]),
+        (["--frobnicate"], ["--frobnicate", "--help"]),
+        (["--json", "/nowhere/at/all.json"], ["/nowhere/at/all.json"]),
+        (["another", "trace"], ["another"]),
+    ],
+)
+def test_wrong_use(refused, trace, options, parts):
+    refused("compare", "T", *options, parts=parts)
+
+
+def test_result_that_exists(refused, run, trace, tmp_path):
+    (tmp_path / "R").mkdir()
+    (tmp_path / "R" / "mine").write_text("dear")
+    result = run("compare", "T", "--result", "R", "--repeat", 1)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1, result
+    result = run("compare", "T", "--result", "R", "--repeat", 1, "--force")
+    assert result.returncode == 2, "a folder that is not ours is not replaced"
+    assert (tmp_path / "R" / "mine").read_text() == "dear"
+
+
+def test_a_full_disk(run, trace, tmp_path):
+    """--result on a file system with no room: one line, status 1, nothing left."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "none", disk], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("a file system of 16 KiB cannot be mounted here")
+    try:
+        result = run("compare", "T", "--result", "disk/R", "--repeat", 1)
+        assert result.returncode == 1, result
+        assert result.stderr.startswith("sparsesync: ") and result.stderr.count("\n") == 1, result.stderr
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_budget_skips_what_does_not_fit(run, trace):
+    _, schemes = compare(run, trace, "--memory", "40KiB")
+    assert set(schemes["dense_ring"]) == {"name", "skipped"}
+    assert "--memory" in schemes["dense_ring"]["skipped"]
+
+
+# Habits
+
+
+@pytest.mark.parametrize("command", [["compare"], ["info"]])
+def test_help_has_an_example(run, command):
+    result = run(*command, "--help")
+    assert result.returncode == 0 and "Example" in result.stdout and f"sparsesync {command[0]}" in result.stdout
+
+
+def test_info_knows_what_it_is(run):
+    result = run("info", "--json", "-")
+    assert result.returncode == 0
+    info = json.loads(result.stdout)
+    assert [scheme["name"] for scheme in info["schemes"]] == SCHEMES
+    assert info["transports"] == ["local"]
+    table = run("info", "--schemes").stdout
+    for scheme in info["schemes"]:
+        assert scheme["communication"] in table and scheme["summary"] in table
+
+
+def test_a_progress_bar_only_on_a_terminal(program, trace, tmp_path):
+    """Two seconds on a slow link: a bar on a terminal, taken away at the end; nothing in a pipe."""
+    command = [str(program), "compare", "T", "--repeat", "3", "--rate", "60kbit", "--schemes", "balanced"]
+    piped = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=60)
+    assert piped.stderr == b""
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=end)
+    os.close(end)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not chunk:
+            break
+        seen += chunk
+    assert process.wait(60) == 0
+    os.close(terminal)
+    assert b"balanced" in seen and b"\r" in seen
