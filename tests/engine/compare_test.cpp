@@ -177,19 +177,19 @@ TEST_F(Compare, skips_what_does_not_fit_and_says_why) {
   CompareOptions options;
   options.schemes = {"dense_ring", "balanced"};
   options.repeat = 1;
-  options.memory = 4'000'000;
-  Comparison comparison(made_trace(3, 1, 200'000, 4), options);
+  options.memory = 10'000'000;
+  Comparison comparison(made_trace(3, 1, 200'000, 16), options);
   const std::vector<MemoryNeed> needs = comparison.memory_needs();
   ASSERT_EQ(needs.size(), 2U);
   EXPECT_TRUE(needs[0].skipped);
-  EXPECT_GE(needs[0].bytes_of_a_worker, 200'000 * 4 * 4.0);
+  EXPECT_GE(needs[0].bytes_of_a_worker, 200'000 * 16 * 4.0);
   const CompareReport report = comparison.run();
   ASSERT_TRUE(figures(report, "dense_ring").skipped);
-  EXPECT_NE(figures(report, "dense_ring").skipped->find("4000000"), std::string::npos);
-  // 10,000 rows of 16 bytes fit; if the session finds that they do not, that is a reason as well.
+  EXPECT_NE(figures(report, "dense_ring").skipped->find("10000000"), std::string::npos);
+  // 10,000 rows of 64 bytes fit; if the session finds that they do not, that is a reason as well.
   EXPECT_FALSE(figures(report, "balanced").skipped) << *figures(report, "balanced").skipped;
   EXPECT_TRUE(figures(report, "balanced").correct);
-  EXPECT_LE(figures(report, "balanced").memory_bytes, 4'000'000);
+  EXPECT_LE(figures(report, "balanced").memory_bytes, 10'000'000);
 }
 
 TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
