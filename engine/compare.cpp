@@ -11,13 +11,9 @@
 #include <numeric>
 #include <thread>
 
-#include "analysis/reference.h"
-#include "analysis/safetensors.h"
 #include "analysis/yardsticks.h"
-#include "engine/memory.h"
+#include "engine/compare_worker.h"
 #include "engine/provenance.h"
-#include "engine/session.h"
-#include "kernels/bits.h"
 
 namespace sparsesync {
 namespace {
@@ -29,16 +25,6 @@ constexpr double kShareOfMemory = 0.8;
 /// Stands in a folder of results: --force replaces no other folder.
 constexpr const char* kResultMarker = ".sparsesync-result";
 
-std::uint64_t hash_bytes(std::uint64_t hash, std::span<const std::byte> bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 32U;
-  }
-  return mix64(hash ^ bytes.size());
-}
-
 double median(std::vector<double> numbers) {
   std::sort(numbers.begin(), numbers.end());
   const std::size_t middle = numbers.size() / 2;
@@ -48,189 +34,6 @@ double median(std::vector<double> numbers) {
 IndexSets views_of(const std::vector<std::vector<Index>>& sets) {
   return {sets.begin(), sets.end()};
 }
-
-/// The right answers, one step at a time: all workers ask for the same one.
-class References {
- public:
-  explicit References(const Trace& trace) : trace_(trace) {}
-  std::shared_ptr<const std::vector<ReferenceSum>> of(int step) {
-    const std::lock_guard lock(mutex_);
-    if (step != step_ || current_ == nullptr) {
-      current_ = std::make_shared<const std::vector<ReferenceSum>>(reference_sums(trace_, step));
-      step_ = step;
-    }
-    return current_;
-  }
-
- private:
-  const Trace& trace_;
-  std::mutex mutex_;
-  int step_ = -1;
-  std::shared_ptr<const std::vector<ReferenceSum>> current_;
-};
-
-/// What one worker saw of one step.
-struct StepRecord {
-  Clock::time_point begin;
-  Clock::time_point end;
-  std::int64_t bytes_sent = 0;
-  std::int64_t bytes_received = 0;
-  std::int64_t messages_sent = 0;
-  std::int64_t index_bytes_sent = 0;
-  std::uint64_t bits = 0;  // a hash of the result
-};
-
-/// What one worker brings home.
-struct WorkerRecord {
-  std::vector<StepRecord> steps;  // [repeat · steps + step]
-  std::optional<std::string> first_difference;
-  std::int64_t memory_bytes = 0;
-  std::vector<SpaceChoice> choices;
-  std::vector<Imbalance> imbalances;  // [step], of worker 0, where the scheme has servers
-  std::exception_ptr error;
-};
-
-/// One worker of a comparison: what a user's training loop would be.
-class Worker {
- public:
-  Worker(const Trace& trace, const CompareOptions& options, const BucketSpec& bucket,
-         std::int64_t memory, References& references, std::filesystem::path result_folder)
-      : trace_(trace),
-        options_(options),
-        bucket_(bucket),
-        memory_(memory),
-        references_(references),
-        result_folder_(std::move(result_folder)) {}
-
-  using ImbalanceOf = std::function<std::optional<Imbalance>(const Scheme&, int step)>;
-
-  void run(std::unique_ptr<Transport> transport, WorkerRecord& record,
-           const ImbalanceOf& imbalance_of, const std::function<void()>& step_done) {
-    const int rank = transport->rank().value;
-    const int steps = trace_.header().steps;
-    Session session(std::move(transport), memory_, {options_.deadline, trace_.header().seed});
-    const BucketId bucket = session.register_bucket(bucket_);
-    load(rank, 0);
-    exchange(session, bucket);
-    session.adapt(bucket);
-    record.choices = session.choices(bucket);
-    for (int repeat = 0; repeat < options_.repeat; ++repeat) {
-      for (int step = 0; step < steps; ++step) {
-        load(rank, step);
-        session.barrier();
-        StepRecord& seen = record.steps.emplace_back(exchange(session, bucket));
-        seen.bits = hash_result(session, bucket);
-        if (repeat == 0) {
-          check(session, bucket, step, record);
-          if (rank == 0) {
-            if (const auto imbalance = imbalance_of(session.scheme(bucket), step)) {
-              record.imbalances.push_back(*imbalance);
-            }
-          }
-          if (!result_folder_.empty()) write_result(session, bucket, rank, step);
-        }
-        step_done();
-      }
-    }
-    // Nobody leaves while another one still checks: the answer is the same, but the time would not
-    // be.
-    session.barrier();
-    record.memory_bytes = memory_.high_water();
-  }
-
- private:
-  void load(int rank, int step) {
-    if (step == loaded_step_) return;
-    parts_ = trace_.load(rank, step);
-    loaded_step_ = step;
-    gradients_.clear();
-    for (const TracePart& part : parts_) {
-      gradients_.push_back(Gradient::row_sparse(part.indices, part.values.data()));
-    }
-  }
-
-  StepRecord exchange(Session& session, BucketId bucket) {
-    const TransportCounters before = session.counters();
-    const std::int64_t index_before = session.index_bytes_sent(bucket);
-    StepRecord record;
-    record.begin = Clock::now();
-    session.wait(session.submit(bucket, Phase::reduce, gradients_));
-    session.wait(session.submit(bucket, Phase::gather));
-    record.end = Clock::now();
-    const TransportCounters after = session.counters();
-    record.bytes_sent = after.bytes_sent - before.bytes_sent;
-    record.bytes_received = after.bytes_received - before.bytes_received;
-    record.messages_sent = after.messages_sent - before.messages_sent;
-    record.index_bytes_sent = session.index_bytes_sent(bucket) - index_before;
-    return record;
-  }
-
-  std::uint64_t hash_result(Session& session, BucketId bucket) const {
-    std::uint64_t hash = 0;
-    for (std::size_t tensor = 0; tensor < bucket_.tensors.size(); ++tensor) {
-      const TensorResult result = session.result(bucket, tensor);
-      hash = hash_bytes(hash, std::as_bytes(result.indices));
-      hash =
-          hash_bytes(hash, {result.values.data, static_cast<std::size_t>(result.values.bytes())});
-    }
-    return hash;
-  }
-
-  /// The result's rows; all of them where it is dense.
-  std::span<const Index> rows_of(const TensorResult& result) {
-    if (result.layout == Gradient::Layout::row_sparse) return result.indices;
-    all_rows_.resize(static_cast<std::size_t>(result.values.rows));
-    std::iota(all_rows_.begin(), all_rows_.end(), Index{0});
-    return all_rows_;
-  }
-
-  void check(Session& session, BucketId bucket, int step, WorkerRecord& record) {
-    const auto reference = references_.of(step);
-    for (std::size_t tensor = 0; tensor < bucket_.tensors.size(); ++tensor) {
-      const TensorResult result = session.result(bucket, tensor);
-      const auto wrong = difference_from((*reference)[tensor], rows_of(result), result.values);
-      if (wrong && !record.first_difference) {
-        record.first_difference =
-            fmt::format("worker {}, step {}, tensor '{}', {}", session.rank().value, step,
-                        bucket_.tensors[tensor].name, *wrong);
-      }
-    }
-  }
-
-  void write_result(Session& session, BucketId bucket, int rank, int step) {
-    std::vector<SafetensorsEntry> entries;
-    std::vector<std::vector<Index>> kept_indices;  // rows_of() has one list for all dense tensors
-    kept_indices.reserve(bucket_.tensors.size());
-    for (std::size_t tensor = 0; tensor < bucket_.tensors.size(); ++tensor) {
-      const TensorResult result = session.result(bucket, tensor);
-      const TensorSpec& spec = bucket_.tensors[tensor];
-      const std::span<const Index> rows = rows_of(result);
-      const std::vector<Index>& indices = kept_indices.emplace_back(rows.begin(), rows.end());
-      entries.push_back({spec.name + ".indices",
-                         "I64",
-                         {static_cast<Index>(indices.size())},
-                         std::as_bytes(std::span(indices))});
-      entries.push_back({spec.name + ".values",
-                         spec.dtype == DType::f32 ? "F32" : "BF16",
-                         {result.values.rows, spec.width},
-                         {result.values.data, static_cast<std::size_t>(result.values.bytes())}});
-    }
-    OutputFile file(result_folder_ / trace_file_name(rank, step), false);
-    write_safetensors(file, entries);
-    file.commit();
-  }
-
-  const Trace& trace_;
-  const CompareOptions& options_;
-  const BucketSpec& bucket_;
-  HostMemory memory_;
-  References& references_;
-  std::filesystem::path result_folder_;
-  int loaded_step_ = -1;
-  std::vector<TracePart> parts_;
-  std::vector<Gradient> gradients_;
-  std::vector<Index> all_rows_;
-};
 
 /// Whether an error says that the scheme's nature does not fit the budget: it is then skipped, not
 /// failed.
@@ -371,6 +174,9 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
     }
     return scheme.imbalance(sets);
   };
+  const CompareWorker::Task task{trace_,         bucket,        options_.repeat, options_.deadline,
+                                 memory,         result_folder, references,      imbalance_of,
+                                 [&] { ++done; }};
   std::atomic<int> running = workers;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers; ++rank) {
@@ -378,8 +184,7 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
     threads.emplace_back([&, rank, transport = network.join(Rank{rank})]() mutable {
       WorkerRecord& record = records[static_cast<std::size_t>(rank)];
       try {
-        Worker worker(trace_, options_, bucket, memory, references, result_folder);
-        worker.run(std::move(transport), record, imbalance_of, [&] { ++done; });
+        CompareWorker(task).run(std::move(transport), record);
       } catch (...) {
         record.error = std::current_exception();
       }

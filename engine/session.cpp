@@ -16,49 +16,12 @@
 
 #include "engine/agreement.h"
 #include "engine/log.h"
-#include "kernels/bits.h"
+#include "engine/phase_order.h"
+#include "engine/registered_bucket.h"
+#include "engine/registration.h"
 #include "kernels/rows.h"
 
 namespace sparsesync {
-namespace {
-
-std::uint64_t signature_of(const std::string& text) {
-  std::uint64_t hash = text.size();
-  for (const char c : text) hash = mix64(hash ^ static_cast<unsigned char>(c));
-  return hash;
-}
-
-ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed) {
-  ControlChannel::Statement statement{
-      {"the bucket's name", fmt::format("'{}'", spec.name)},
-      {"the number of tensors", fmt::format("{}", spec.tensors.size())},
-  };
-  for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
-    const TensorSpec& tensor = spec.tensors[i];
-    statement.emplace_back(fmt::format("the name of tensor {}", i),
-                           fmt::format("'{}'", tensor.name));
-    const auto add = [&](const char* what, const std::string& value) {
-      statement.emplace_back(fmt::format("tensor '{}': {}", tensor.name, what), value);
-    };
-    add("rows", fmt::format("{}", tensor.rows));
-    add("width", fmt::format("{}", tensor.width));
-    add("dtype", std::string(name_of(tensor.dtype)));
-  }
-  statement.emplace_back("the scheme", spec.scheme);
-  statement.emplace_back("the reduction", spec.reduction == Reduction::sum ? "sum" : "mean");
-  statement.emplace_back("the number of rounds", fmt::format("{}", spec.rounds));
-  statement.emplace_back("the seed", fmt::format("{}", seed));
-  return statement;
-}
-
-std::string text_of(const ControlChannel::Statement& statement) {
-  std::string text;
-  for (const auto& [name, value] : statement) text += fmt::format("{} {}\n", name, value);
-  return text;
-}
-
-}  // namespace
-
 struct Session::Ticket::State {
   bool done = false;
   std::exception_ptr error;
@@ -97,18 +60,19 @@ class Session::Engine {
   }
 
   BucketId register_bucket(const BucketSpec& spec) {
-    validate(spec);
-    const SchemeEntry entry = scheme_named(spec.scheme);
     BucketId id;
     between_steps([&] {
       const ControlChannel::Statement statement = statement_of(spec, options_.seed);
       control_.agree(fmt::format("bucket '{}'", spec.name), statement);
-      std::unique_ptr<Bucket> bucket;
+      // What all agree on may still be wrong: then it is so for all.
+      validate(spec);
+      const SchemeEntry entry = scheme_named(spec.scheme);
+      std::unique_ptr<Entry> registered;
       std::exception_ptr error;
       std::string refusal;
       try {
-        bucket = std::make_unique<Bucket>(context_, spec, entry, transport_->rank(),
-                                          transport_->size(), options_.seed);
+        registered.reset(new Entry{
+            {context_, spec, entry, transport_->rank(), transport_->size(), options_.seed}, {}});
       } catch (const BudgetError& budget) {
         error = std::current_exception();
         refusal = fmt::format("bucket '{}', scheme {}: {}", spec.name, spec.scheme, budget.what());
@@ -123,49 +87,38 @@ class Session::Engine {
           throw RefusedError(Rank{static_cast<int>(worker)}, refusals[worker]);
         }
       }
-      bucket->signature = signature_of(text_of(statement));
+      registered->bucket.signature = signature_of(statement);
       const std::lock_guard lock(mutex_);
       id.value = buckets_.size();
-      buckets_.push_back(std::move(bucket));
-      for (std::vector<OrderEntry>* order : {&order_, &next_order_}) {
-        order->push_back({id, Phase::reduce});
-        order->push_back({id, Phase::gather});
-      }
+      buckets_.push_back(std::move(registered));
+      order_.add(spec.name);
     });
     return id;
   }
 
   void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
-    {
-      const std::lock_guard lock(mutex_);
-      check_order(order);
-      if (from_step < step_) {
-        throw InputError(
-            fmt::format("an order from step {} on: step {} has begun, give that or a later one",
-                        from_step, step_));
-      }
-    }
     between_steps([&] {
-      ControlChannel::Statement statement{{"the first step", fmt::format("{}", from_step)},
-                                          {"the step that begins", fmt::format("{}", step())}};
+      // The progress thread alone changes the order: it may read it without the lock.
+      ControlChannel::Statement statement{
+          {"the first step", fmt::format("{}", from_step)},
+          {"the step that is next", fmt::format("{}", order_.step())}};
       for (std::size_t i = 0; i < order.size(); ++i) {
-        statement.emplace_back(fmt::format("entry {}", i), describe(order[i]));
+        statement.emplace_back(fmt::format("entry {}", i), order_.describe(order[i]));
       }
       control_.agree("the order of phases", statement);
+      order_.check(order, from_step);
       const std::lock_guard lock(mutex_);
-      next_order_ = order;
-      next_order_from_ = from_step;
-      begin_step();
+      order_.replace(order, from_step);
     });
   }
 
   Ticket submit(BucketId id, Phase phase, std::span<const Gradient> gradients) {
     const std::lock_guard lock(mutex_);
     throw_if_over();
-    Bucket& bucket = at(id);
+    Entry& entry = at(id);
     Ticket ticket;
     ticket.state_ = std::make_shared<Ticket::State>();
-    bucket.queue(phase).push_back({{gradients.begin(), gradients.end()}, ticket.state_});
+    entry.queue(phase).push_back({{gradients.begin(), gradients.end()}, ticket.state_});
     ++queued_;
     changed_.notify_all();
     return ticket;
@@ -180,40 +133,18 @@ class Session::Engine {
 
   TensorResult result(BucketId id, std::size_t tensor) {
     const std::lock_guard lock(mutex_);
-    Bucket& bucket = at(id);
-    SPARSESYNC_EXPECT(tensor, <, bucket.spec.tensors.size());
-    const Bucket::Place place = bucket.places[tensor];
-    const SpaceResult& space = bucket.scheme->result()[place.space];
-    const Index rows = bucket.spec.tensors[tensor].rows;
-    TensorResult result{space.layout, {}, space.values};
-    if (space.layout == Gradient::Layout::dense) {
-      result.values.data += place.first_row * space.values.row_bytes();
-      result.values.rows = rows;
-      return result;
-    }
-    const auto begin =
-        std::lower_bound(space.indices.begin(), space.indices.end(), place.first_row);
-    const auto end = std::lower_bound(begin, space.indices.end(), place.first_row + rows);
-    result.indices = {begin, end};
-    result.values.data += (begin - space.indices.begin()) * space.values.row_bytes();
-    result.values.rows = end - begin;
-    if (place.first_row > 0) {
-      const std::span<Index> own = bucket.result_indices[tensor].reserve(end - begin);
-      shift(context_, result.indices, -place.first_row, own);
-      result.indices = own;
-    }
-    return result;
+    return at(id).bucket.result(tensor);
   }
 
   void adapt(BucketId id) {
     between_steps([&] {
-      Bucket& bucket = at_unlocked(id);
+      RegisteredBucket& bucket = bucket_of(id);
       std::string own;
-      for (std::size_t i = 0; i < bucket.spaces.size(); ++i) {
-        own += fmt::format("{} {} ", bucket.touched[i], bucket.united[i]);
+      for (const RegisteredBucket::Observed& space : bucket.observed()) {
+        own += fmt::format("{} {} ", space.touched, space.united);
       }
       const std::vector<std::string> all = control_.all_gather(own);
-      Statistics statistics(bucket.spaces.size());
+      Statistics statistics(bucket.observed().size());
       std::string agreed;
       for (const std::string& text : all) {
         agreed += text;
@@ -226,8 +157,8 @@ class Session::Engine {
           space.united = std::max(space.united, united);
         }
       }
-      bucket.scheme->adapt(statistics);
-      bucket.signature = mix64(bucket.signature ^ signature_of(agreed));
+      bucket.scheme().adapt(statistics);
+      bucket.signature = signature_after(bucket.signature, agreed);
     });
   }
 
@@ -237,26 +168,22 @@ class Session::Engine {
 
   std::int64_t step() const {
     const std::lock_guard lock(mutex_);
-    return step_;
+    return order_.step();
   }
 
   std::vector<SpaceChoice> choices(BucketId id) {
     const std::lock_guard lock(mutex_);
-    const Bucket& bucket = at(id);
-    const std::vector<SpaceChoice> of_spaces = bucket.scheme->choices();
-    std::vector<SpaceChoice> of_tensors;
-    for (const Bucket::Place& place : bucket.places) of_tensors.push_back(of_spaces[place.space]);
-    return of_tensors;
+    return at(id).bucket.choices();
   }
 
   const Scheme& scheme(BucketId id) {
     const std::lock_guard lock(mutex_);
-    return *at(id).scheme;
+    return at(id).bucket.scheme();
   }
 
   std::int64_t index_bytes_sent(BucketId id) {
     const std::lock_guard lock(mutex_);
-    return at(id).index_bytes_sent;
+    return at(id).bucket.index_bytes_sent();
   }
 
  private:
@@ -265,48 +192,11 @@ class Session::Engine {
     std::shared_ptr<Ticket::State> ticket;
   };
 
-  struct Bucket {
-    /// Where a tensor lies in the row spaces.
-    struct Place {
-      std::size_t space = 0;
-      Index first_row = 0;
-    };
-
-    Bucket(const Context& context, const BucketSpec& of, const SchemeEntry& entry, Rank rank,
-           int size, std::uint64_t seed)
-        : spec(of),
-          spaces(row_spaces(spec.tensors)),
-          input(context, spec),
-          scheme(entry.create({context, &spec, rank, size, seed})),
-          patterns{scheme->pattern(Phase::reduce), scheme->pattern(Phase::gather)},
-          places(spec.tensors.size()),
-          touched(spaces.size()),
-          united(spaces.size()) {
-      for (std::size_t i = 0; i < spaces.size(); ++i) {
-        for (const RowSpace::Member& member : spaces[i].members) {
-          places[member.tensor] = {i, member.first_row};
-        }
-      }
-      for (std::size_t i = 0; i < spec.tensors.size(); ++i) result_indices.emplace_back(context);
-    }
-
-    std::deque<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
-    const Pattern& pattern(Phase phase) const { return patterns[static_cast<std::size_t>(phase)]; }
-
-    BucketSpec spec;
-    std::vector<RowSpace> spaces;
-    BucketInput input;
-    std::unique_ptr<Scheme> scheme;
-    std::array<Pattern, 2> patterns;
+  /// A bucket and its phases that wait.
+  struct Entry {
+    RegisteredBucket bucket;
     std::array<std::deque<Submission>, 2> queues;
-    std::vector<Place> places;  // [tensor]
-    std::vector<Buffer<Index>> result_indices;
-    std::uint64_t signature = 0;
-    std::uint64_t sequence = 0;
-    std::optional<RefusedError> refused;  // this step
-    std::vector<Index> touched;           // by this worker in the last step, of each row space
-    std::vector<Index> united;            // by all
-    std::int64_t index_bytes_sent = 0;
+    std::deque<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
   };
 
   struct Job {
@@ -335,48 +225,16 @@ class Session::Engine {
     if (over_) std::rethrow_exception(over_);
   }
 
-  Bucket& at(BucketId id) {
+  Entry& at(BucketId id) {
     SPARSESYNC_EXPECT(id.value, <, buckets_.size());
     return *buckets_[id.value];
-  }
-
-  std::string describe(OrderEntry entry) const {
-    return fmt::format("{} of bucket '{}'", name_of(entry.phase),
-                       buckets_[entry.bucket.value]->spec.name);
-  }
-
-  void check_order(const std::vector<OrderEntry>& order) const {
-    std::vector<std::array<int, 2>> seen(buckets_.size());
-    for (const OrderEntry& entry : order) {
-      if (entry.bucket.value >= buckets_.size()) {
-        throw InputError(fmt::format("an order with bucket {}: there are {}", entry.bucket.value,
-                                     buckets_.size()));
-      }
-      std::array<int, 2>& of_bucket = seen[entry.bucket.value];
-      if (entry.phase == Phase::gather && of_bucket[0] == 0) {
-        throw InputError(fmt::format("an order with the {} before its reduce", describe(entry)));
-      }
-      if (++of_bucket[static_cast<std::size_t>(entry.phase)] > 1) {
-        throw InputError(fmt::format("an order with the {} twice", describe(entry)));
-      }
-    }
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      if (seen[i][0] == 0 || seen[i][1] == 0) {
-        throw InputError(
-            fmt::format("an order without both phases of bucket '{}'", buckets_[i]->spec.name));
-      }
-    }
-  }
-
-  void begin_step() {
-    if (step_ >= next_order_from_) order_ = next_order_;
   }
 
   /// Ends the session: whoever waits, or will, gets `error`.
   void end_session(const std::exception_ptr& error) {
     over_ = error;
-    for (const std::unique_ptr<Bucket>& bucket : buckets_) {
-      for (std::deque<Submission>& queue : bucket->queues) {
+    for (const std::unique_ptr<Entry>& entry : buckets_) {
+      for (std::deque<Submission>& queue : entry->queues) {
         for (Submission& submission : queue) {
           submission.ticket->done = true;
           submission.ticket->error = error;
@@ -395,44 +253,45 @@ class Session::Engine {
 
   // ---- The progress thread.
 
-  Bucket& at_unlocked(BucketId id) {
+  RegisteredBucket& bucket_of(BucketId id) {
     const std::lock_guard lock(mutex_);
-    return at(id);
+    return at(id).bucket;
   }
 
   void run() {
     std::unique_lock lock(mutex_);
-    std::optional<Clock::time_point> blocked_since;
+    bool blocked = false;  // something waits for a phase that was not submitted
+    Clock::time_point blocked_since;
     while (!stopping_) {
       if (over_) {
         changed_.wait(lock);
         continue;
       }
-      if (position_ == 0 && queued_ == 0 && !jobs_.empty()) {
+      if (order_.between_steps() && queued_ == 0 && !jobs_.empty()) {
         run_job(lock);
         continue;
       }
-      if (position_ < order_.size()) {
-        const OrderEntry entry = order_[position_];
+      if (!order_.empty()) {
+        const OrderEntry entry = order_.next();
         if (!at(entry.bucket).queue(entry.phase).empty()) {
-          blocked_since.reset();
+          blocked = false;
           run_phase(lock, entry);
           continue;
         }
       }
       if (queued_ == 0 && jobs_.empty()) {
-        blocked_since.reset();
+        blocked = false;
         changed_.wait(lock);
         continue;
       }
-      if (!blocked_since) blocked_since = Clock::now();
-      const Clock::time_point until = *blocked_since + options_.deadline;
+      if (!std::exchange(blocked, true)) blocked_since = Clock::now();
+      const Clock::time_point until = blocked_since + options_.deadline;
       if (Clock::now() >= until) {
         fail(lock, std::make_exception_ptr(OrderError(
                        fmt::format("worker {}: other work waits for the {}, which was not "
                                    "submitted within {} s: submit every "
                                    "entry of the order once a step, empty if unused",
-                                   transport_->rank().value, describe(order_[position_]),
+                                   transport_->rank().value, order_.describe(order_.next()),
                                    static_cast<double>(options_.deadline.count()) / 1000))));
         continue;
       }
@@ -468,6 +327,8 @@ class Session::Engine {
       (*job.work)();
     } catch (const AgreementError&) {
       error = std::current_exception();
+    } catch (const InputError&) {
+      error = std::current_exception();
     } catch (const RefusedError&) {
       error = std::current_exception();
     } catch (const BudgetError&) {
@@ -486,14 +347,14 @@ class Session::Engine {
   }
 
   void run_phase(std::unique_lock<std::mutex>& lock, OrderEntry entry) {
-    Bucket& bucket = at(entry.bucket);
-    const Submission submission = std::move(bucket.queue(entry.phase).front());
-    bucket.queue(entry.phase).pop_front();
+    Entry& registered = at(entry.bucket);
+    const Submission submission = std::move(registered.queue(entry.phase).front());
+    registered.queue(entry.phase).pop_front();
     --queued_;
     lock.unlock();
     Outcome outcome;
     try {
-      outcome = exchange_phase(entry, bucket, submission);
+      outcome = exchange_phase(entry, registered.bucket, submission);
     } catch (...) {
       outcome = {std::current_exception(), true};
     }
@@ -501,11 +362,7 @@ class Session::Engine {
     if (outcome.fatal) fail(lock, outcome.error);
     submission.ticket->error = outcome.error;
     submission.ticket->done = true;
-    if (++position_ == order_.size()) {
-      position_ = 0;
-      ++step_;
-      begin_step();
-    }
+    order_.advance();
     changed_.notify_all();
   }
 
@@ -516,13 +373,13 @@ class Session::Engine {
 
   /// All rounds of a phase. What is thrown ends the session; what is returned is for the ticket
   /// alone.
-  Outcome exchange_phase(OrderEntry entry, Bucket& bucket, const Submission& submission) {
+  Outcome exchange_phase(OrderEntry entry, RegisteredBucket& bucket, const Submission& submission) {
     if (entry.phase == Phase::reduce) bucket.refused.reset();
     // All workers know of a refusal by the end of the reduce phase: nobody gathers.
     if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
     Exchange exchange(*transport_, context_,
                       {static_cast<std::uint32_t>(entry.bucket.value) + 1, bucket.signature},
-                      bucket.sequence, bucket.pattern(entry.phase), bucket.spec.rounds,
+                      bucket.sequence, bucket.pattern(entry.phase), bucket.spec().rounds,
                       options_.deadline);
     const auto refuse = [&](const std::string& reason) -> Outcome {
       const std::exception_ptr error = std::current_exception();
@@ -532,12 +389,12 @@ class Session::Engine {
       return {error};
     };
     try {
-      if (entry.phase == Phase::reduce) bucket.input.set(submission.gradients);
-      for (int round = 0; round < bucket.spec.rounds; ++round) {
+      if (entry.phase == Phase::reduce) bucket.input().set(submission.gradients);
+      for (int round = 0; round < bucket.spec().rounds; ++round) {
         if (entry.phase == Phase::reduce) {
-          bucket.scheme->reduce(exchange, bucket.input);
+          bucket.scheme().reduce(exchange, bucket.input());
         } else {
-          bucket.scheme->gather(exchange);
+          bucket.scheme().gather(exchange);
         }
         exchange.next_round();
       }
@@ -553,25 +410,9 @@ class Session::Engine {
     } catch (const std::bad_alloc&) {
       return refuse("out of memory");
     }
-    observe(bucket, entry.phase, exchange);
-    return {};
-  }
-
-  void observe(Bucket& bucket, Phase phase, const Exchange& exchange) {
     const std::lock_guard lock(mutex_);
-    bucket.index_bytes_sent += exchange.index_bytes_sent();
-    if (phase == Phase::reduce) {
-      for (std::size_t i = 0; i < bucket.spaces.size(); ++i) {
-        bucket.touched[i] = bucket.input.touched(i);
-      }
-      return;
-    }
-    const std::span<const SpaceResult> results = bucket.scheme->result();
-    for (std::size_t i = 0; i < bucket.spaces.size(); ++i) {
-      bucket.united[i] = results[i].layout == Gradient::Layout::dense
-                             ? bucket.spaces[i].rows
-                             : static_cast<Index>(results[i].indices.size());
-    }
+    bucket.observe(entry.phase, exchange);
+    return {};
   }
 
   std::unique_ptr<Transport> transport_;
@@ -581,12 +422,8 @@ class Session::Engine {
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<OrderEntry> order_;
-  std::vector<OrderEntry> next_order_;
-  std::int64_t next_order_from_ = 0;
-  std::size_t position_ = 0;  // in order_, of the entry that is posted next
-  std::int64_t step_ = 0;
+  std::vector<std::unique_ptr<Entry>> buckets_;
+  PhaseOrder order_;
   std::int64_t queued_ = 0;  // submissions in all queues
   std::deque<Job*> jobs_;
   std::exception_ptr over_;

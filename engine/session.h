@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/phase_order.h"
+#include "engine/registered_bucket.h"
 #include "kernels/context.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
@@ -28,26 +30,6 @@ struct SessionOptions {
   std::chrono::milliseconds deadline{60'000};
   /// The key of row groups is drawn from it; the same on all workers.
   std::uint64_t seed = 1;
-};
-
-struct BucketId {
-  std::size_t value = 0;
-  friend bool operator==(BucketId, BucketId) = default;
-};
-
-/// One entry of the order in which phases are posted.
-struct OrderEntry {
-  BucketId bucket;
-  Phase phase = Phase::reduce;
-  friend bool operator==(OrderEntry, OrderEntry) = default;
-};
-
-/// What every worker ends with for one tensor. A view, valid until the bucket's next reduce is
-/// submitted.
-struct TensorResult {
-  Gradient::Layout layout = Gradient::Layout::row_sparse;
-  std::span<const Index> indices;  // rows of the tensor, increasing; none where dense
-  ConstMatrix values;              // a row for each index; all rows where dense
 };
 
 /// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make

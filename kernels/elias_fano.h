@@ -40,8 +40,9 @@ SPARSESYNC_HOST_DEVICE constexpr Layout layout(std::uint64_t universe, std::uint
   if (count == 0) return best;
   // count · low_bits + (universe - 1) >> low_bits is convex, with its minimum beside log2(universe
   // / count); but both parts are rounded up to bytes, which moves it where there are few indices.
-  const int middle = bit_width_below(universe / count + 1) - 1;
-  for (int low_bits = 1; low_bits <= middle + 2; ++low_bits) {
+  const int past = bit_width_below(universe / count + 1) + 1;
+  const int all = bit_width_below(universe);  // with as many the high parts are 0
+  for (int low_bits = 1; low_bits <= past && low_bits <= all; ++low_bits) {
     const Layout candidate{universe, count, low_bits};
     if (candidate.bytes() < best.bytes()) best = candidate;
   }

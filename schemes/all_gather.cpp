@@ -4,18 +4,13 @@
 #include <array>
 
 #include "kernels/aggregate.h"
+#include "kernels/locate.h"
 #include "kernels/rows.h"
 #include "schemes/message.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
 namespace {
-
-std::span<const Index> rows_in(std::span<const Index> rows, IndexRange range) {
-  const auto begin = std::lower_bound(rows.begin(), rows.end(), range.begin);
-  const auto end = std::lower_bound(begin, rows.end(), range.end);
-  return {begin, end};
-}
 
 SectionSpec section_spec(const RowSpace& space, Round round) {
   const IndexRange part = round.part_of(space.rows);
@@ -35,7 +30,7 @@ class AllGather : public Scheme {
                    : 1.0F),
         own_(context_),
         inbox_(context_, static_cast<std::size_t>(std::max(0, size_ - 1))),
-        count_(context_),
+        counts_(context_),
         workspace_(context_),
         results_(spaces_.size()) {
     for (int worker = 0; worker < size_; ++worker) parts_.emplace_back(context_, spaces_.size());
@@ -44,7 +39,7 @@ class AllGather : public Scheme {
       std::vector<RoundSums>& rounds = sums_.emplace_back();
       for (int round = 0; round < rounds_; ++round) rounds.emplace_back(context_);
     }
-    count_.reserve_exactly(1);
+    counts_.reserve_exactly(static_cast<Index>(2 * spaces_.size()));
   }
 
   Pattern pattern(Phase phase) const override {
@@ -96,7 +91,7 @@ class AllGather : public Scheme {
         std::vector<SectionCounts> counts;
         for (std::size_t i = 0; i < spaces_.size(); ++i) {
           const auto rows = static_cast<Index>(
-              rows_in(sets[i][static_cast<std::size_t>(owner)], round.part_of(spaces_[i].rows))
+              indices_in(sets[i][static_cast<std::size_t>(owner)], round.part_of(spaces_[i].rows))
                   .size());
           specs.push_back(section_spec(spaces_[i], round));
           counts.push_back({rows, rows});
@@ -148,21 +143,28 @@ class AllGather : public Scheme {
   }
 
   void pack_own(BucketInput& input) {
-    std::vector<SectionCounts> counts;
-    std::vector<std::span<const Index>> rows;
+    std::vector<Index> bounds(2 * spaces_.size());
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      rows.push_back(rows_in(input.coalesced(i).indices, specs_[i].range));
-      const auto count = static_cast<Index>(rows.back().size());
-      counts.push_back({count, count});
+      locate(context_, input.coalesced(i).indices, specs_[i].range, {counts_.data() + 2 * i, 2});
+    }
+    fetch(context_, std::as_bytes(std::span(counts_.data(), bounds.size())),
+          reinterpret_cast<std::byte*>(bounds.data()));
+    std::vector<SectionCounts> counts;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Index rows = bounds[2 * i + 1] - bounds[2 * i];
+      counts.push_back({rows, rows});
     }
     const std::span<std::byte> message = own_.reserve(message_bytes(specs_, counts));
     std::vector<Section> sections;
-    lay_out(specs_, counts, message, sections);
+    lay_out(context_, specs_, counts, message, sections);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const RowSparse all = input.coalesced(i);
-      const auto first = static_cast<Index>(rows[i].data() - all.indices.data());
-      encode(context_, IndexCode::coo, specs_[i].range, rows[i], sections[i].indices);
-      copy(context_, {all.values.data + first * all.values.row_bytes(), sections[i].values.size()},
+      const auto first = static_cast<std::size_t>(bounds[2 * i]);
+      encode(context_, IndexCode::coo, specs_[i].range,
+             all.indices.subspan(first, static_cast<std::size_t>(counts[i].rows)),
+             sections[i].indices);
+      copy(context_,
+           {all.values.data + bounds[2 * i] * all.values.row_bytes(), sections[i].values.size()},
            sections[i].values.data());
     }
     part(rank_).message = message;
@@ -170,7 +172,7 @@ class AllGather : public Scheme {
   }
 
   void read_part(Part& part) {
-    read_layout(specs_, part.message, part.sections);
+    read_layout(context_, specs_, part.message, part.sections);
     part.index_bytes = static_cast<std::int64_t>(part.message.size());
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const ConstSection& section = part.sections[i];
@@ -200,7 +202,7 @@ class AllGather : public Scheme {
     RoundSums& sums = sums_[space][static_cast<std::size_t>(round)];
     const IndexRange range = specs_[space].range;
     const std::span<Index> united = sums.indices.reserve(std::min(total, range.size()));
-    const Count count(count_.data());
+    const Count count(counts_.data());
     unite(context_, range, sets, united, count, workspace_);
     sums.rows = resolve(context_, count);
     const std::span<std::byte> values = sums.values.reserve(sums.rows * spaces_[space].row_bytes());
@@ -249,7 +251,7 @@ class AllGather : public Scheme {
   std::vector<Part> parts_;
   std::vector<std::vector<RoundSums>> sums_;  // [row space][round]
   std::vector<RoundSums> joined_;
-  Buffer<Index> count_;
+  Buffer<Index> counts_;
   AggregateWorkspace workspace_;
   std::vector<SpaceResult> results_;
 };

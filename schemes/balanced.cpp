@@ -9,64 +9,15 @@
 #include <algorithm>
 
 #include "kernels/aggregate.h"
-#include "kernels/bijection.h"
+#include "kernels/locate.h"
 #include "kernels/partition.h"
 #include "kernels/rows.h"
-#include "schemes/grid.h"
+#include "schemes/grid_plan.h"
 #include "schemes/message.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
 namespace {
-
-std::span<const Index> indices_in(std::span<const Index> indices, IndexRange range) {
-  const auto begin = std::lower_bound(indices.begin(), indices.end(), range.begin);
-  const auto end = std::lower_bound(begin, indices.end(), range.end);
-  return {begin, end};
-}
-
-IndexRange part_of(IndexRange range, Round round) {
-  const IndexRange within = round.part_of(range.size());
-  return {range.begin + within.begin, range.begin + within.end};
-}
-
-/// A row space on its grid: who owns what. Arithmetic alone, the same on all workers.
-class Plan {
- public:
-  Plan(const RowSpace& space, int number, Grid grid, std::uint64_t seed)
-      : space_(space),
-        grid_(grid),
-        groups_(space.rows, grid.row_groups, number % grid.row_groups,
-                mix64(seed + static_cast<std::uint64_t>(number))) {}
-
-  const RowGroups& groups() const { return groups_; }
-  Grid grid() const { return grid_; }
-  Index slice_width() const { return space_.width / grid_.column_slices; }
-  Index slice_bytes() const { return slice_width() * element_bytes(space_.dtype); }
-  int group_of(int server) const { return server / grid_.column_slices; }
-  int slice_of(int server) const { return server % grid_.column_slices; }
-  Index first_column(int server) const { return slice_of(server) * slice_width(); }
-
-  /// The positions that a round moves, in every group.
-  IndexRange range(Round round) const { return round.part_of(groups_.universe()); }
-  /// Those of them whose indices a server sends in the pull.
-  IndexRange share(Round round, int server) const {
-    return part_of(range(round), {slice_of(server), grid_.column_slices});
-  }
-
-  SectionSpec push_section(Round round) const {
-    const IndexRange positions = range(round);
-    return {positions, positions.size(), slice_bytes(), std::nullopt};
-  }
-  SectionSpec pull_section(Round round, int server) const {
-    return {share(round, server), range(round).size(), slice_bytes(), std::nullopt};
-  }
-
- private:
-  RowSpace space_;
-  Grid grid_;
-  RowGroups groups_;
-};
 
 /// What is thought of a row space before a step was seen: a row in a hundred, half of them shared.
 SpaceStatistics first_guess(const RowSpace& space, int size) {
@@ -89,11 +40,11 @@ class Balanced : public Scheme {
         peers_(peers_after(environment.rank, environment.size)),
         outbox_(context_),
         push_inbox_(context_, peers_.size()),
-        count_(context_),
+        counts_(context_),
         sort_workspace_(context_),
         aggregate_workspace_(context_),
         results_(spaces_.size()) {
-    count_.reserve_exactly(1);
+    counts_.reserve(1);
     for (int round = 0; round < rounds_; ++round) {
       pull_inboxes_.emplace_back(context_, peers_.size());
       pulled_.emplace_back(static_cast<std::size_t>(size_));
@@ -112,10 +63,11 @@ class Balanced : public Scheme {
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
     if (round.index == 0) sort_input(input);
+    find_selections(round);
     specs_.clear();
-    for (const Plan& plan : plans_) specs_.push_back(plan.push_section(round));
+    for (const GridPlan& plan : plans_) specs_.push_back(plan.push_section(round));
     push_inbox_.set_limit(largest_message_bytes(specs_));
-    const std::vector<Payload> payloads = pack_pushes(round, input);
+    const std::vector<Payload> payloads = pack_pushes(input);
     if (!payloads.empty()) {
       exchange.step(payloads, push_inbox_, [&](Rank from, std::span<const std::byte> message) {
         read_push(from.value, message);
@@ -151,7 +103,7 @@ class Balanced : public Scheme {
     choices_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const Grid grid = cheapest_grid(spaces_[i], size_, statistics[i]);
-      const Plan& plan = plans_.emplace_back(spaces_[i], static_cast<int>(i), grid, seed_);
+      const GridPlan& plan = plans_.emplace_back(spaces_[i], static_cast<int>(i), grid, seed_);
       const Index universe = plan.groups().universe();
       const auto count = static_cast<Index>(statistics[i].touched_mean / grid.row_groups);
       choices_.push_back({std::string(name_of(cheapest_code(universe, std::min(count, universe)))),
@@ -162,77 +114,13 @@ class Balanced : public Scheme {
   std::vector<SpaceChoice> choices() const override { return choices_; }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
-    Traffic traffic(size_);
-    const std::vector<std::vector<Places>> pushes = places_of(sets);
-    for (int number = 0; number < rounds_; ++number) {
-      const Round round{number, rounds_};
-      for (int server = 0; server < size_; ++server) {
-        std::vector<SectionSpec> specs;
-        for (const Plan& plan : plans_) specs.push_back(plan.push_section(round));
-        std::vector<SectionCounts> united;
-        for (std::size_t i = 0; i < plans_.size(); ++i) {
-          const Places& all = pushes[static_cast<std::size_t>(size_)][i];
-          const std::span<const Index> group = all.group(plans_[i].group_of(server));
-          united.push_back(
-              {static_cast<Index>(indices_in(group, plans_[i].share(round, server)).size()),
-               static_cast<Index>(indices_in(group, plans_[i].range(round)).size())});
-        }
-        for (int worker = 0; worker < size_; ++worker) {
-          if (worker == server) continue;
-          std::vector<SectionCounts> counts;
-          for (std::size_t i = 0; i < plans_.size(); ++i) {
-            const Places& own = pushes[static_cast<std::size_t>(worker)][i];
-            const auto rows = static_cast<Index>(
-                indices_in(own.group(plans_[i].group_of(server)), plans_[i].range(round)).size());
-            counts.push_back({rows, rows});
-          }
-          traffic.message(worker, server, message_bytes(specs, counts));
-          traffic.message(server, worker, message_bytes(pull_sections(round, server), united));
-        }
-      }
-    }
-    return traffic;
+    return balanced_traffic(plans_, size_, rounds_, sets);
   }
-
   std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
-    const std::vector<std::vector<Places>> places = places_of(sets);
-    const auto worst = [&](const std::vector<Places>& of) {
-      double total = 0;
-      double most = 0;
-      for (std::size_t i = 0; i < plans_.size(); ++i) {
-        total += static_cast<double>(of[i].positions.size()) *
-                 static_cast<double>(spaces_[i].row_bytes());
-      }
-      for (int server = 0; server < size_; ++server) {
-        double share = 0;
-        for (std::size_t i = 0; i < plans_.size(); ++i) {
-          share += static_cast<double>(of[i].group(plans_[i].group_of(server)).size()) *
-                   static_cast<double>(plans_[i].slice_bytes());
-        }
-        most = std::max(most, share);
-      }
-      return total > 0 ? size_ * most / total : 1.0;
-    };
-    Imbalance imbalance;
-    for (int worker = 0; worker < size_; ++worker) {
-      imbalance.push = std::max(imbalance.push, worst(places[static_cast<std::size_t>(worker)]));
-    }
-    imbalance.pull = worst(places[static_cast<std::size_t>(size_)]);
-    return imbalance;
+    return balanced_imbalance(plans_, size_, sets);
   }
 
  private:
-  /// A set of rows, partitioned.
-  struct Places {
-    std::vector<Index> positions;
-    std::vector<Index> group_begin;
-    std::span<const Index> group(int number) const {
-      const auto begin = static_cast<std::size_t>(group_begin[static_cast<std::size_t>(number)]);
-      const auto end = static_cast<std::size_t>(group_begin[static_cast<std::size_t>(number) + 1]);
-      return std::span(positions).subspan(begin, end - begin);
-    }
-  };
-
   /// One worker's push to this server, and the positions that it names.
   struct Push {
     Push(const Context& context, std::size_t spaces) {
@@ -248,6 +136,9 @@ class Balanced : public Scheme {
     Buffer<Index> positions;
     Buffer<std::byte> values;
     Index rows = 0;
+    std::span<const Index> indices() const {
+      return {positions.data(), static_cast<std::size_t>(rows)};
+    }
   };
 
   /// Workspace of one row space.
@@ -256,6 +147,7 @@ class Balanced : public Scheme {
         : positions(context),
           sources(context),
           group_begin(context),
+          counts(context),
           order(context),
           slots(context),
           indices(context),
@@ -269,10 +161,13 @@ class Balanced : public Scheme {
       for (int group = 0; group < size; ++group) shares.emplace_back(context);
     }
     // The input, partitioned.
+    Index input_rows = 0;
     Buffer<Index> positions;
     Buffer<Index> sources;
     Buffer<Index> group_begin;
-    std::vector<Sums> sums;  // [round]
+    Buffer<Index> counts;
+    std::vector<Index> bounds;  // of each group's positions that the round moves, on the host
+    std::vector<Sums> sums;     // [round]
     // The pull: the positions of each server's share; then each round's rows, group after group.
     std::vector<Buffer<Index>> shares;
     std::vector<Buffer<Index>> rows;
@@ -286,7 +181,7 @@ class Balanced : public Scheme {
 
   std::vector<SectionSpec> pull_sections(Round round, int server) const {
     std::vector<SectionSpec> specs;
-    for (const Plan& plan : plans_) specs.push_back(plan.pull_section(round, server));
+    for (const GridPlan& plan : plans_) specs.push_back(plan.pull_section(round, server));
     return specs;
   }
 
@@ -294,37 +189,47 @@ class Balanced : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const std::span<const Index> rows = input.coalesced(i).indices;
       SpaceStorage& storage = storage_[i];
-      const auto count = static_cast<Index>(rows.size());
-      partition(context_, plans_[i].groups(), rows, storage.positions.reserve(count),
-                storage.sources.reserve(count), group_bounds(i), sort_workspace_);
+      storage.input_rows = static_cast<Index>(rows.size());
+      partition(context_, plans_[i].groups(), rows, storage.positions.reserve(storage.input_rows),
+                storage.sources.reserve(storage.input_rows), group_begin(i), sort_workspace_);
     }
   }
 
-  std::span<Index> group_bounds(std::size_t space) {
+  std::span<Index> group_begin(std::size_t space) {
     return {storage_[space].group_begin.data(),
             static_cast<std::size_t>(plans_[space].grid().row_groups) + 1};
   }
 
-  /// This worker's positions in a server's group that a round moves, and where their rows are in
+  /// Finds, in each group, the positions that a round moves: the one synchronization of a push.
+  void find_selections(Round round) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      SpaceStorage& storage = storage_[i];
+      storage.bounds.resize(2 * static_cast<std::size_t>(plans_[i].grid().row_groups));
+      const std::span<Index> counts =
+          storage.counts.reserve(static_cast<Index>(storage.bounds.size()));
+      locate_in_groups(context_,
+                       {storage.positions.data(), static_cast<std::size_t>(storage.input_rows)},
+                       group_begin(i), plans_[i].range(round), counts);
+      fetch(context_, std::as_bytes(counts), reinterpret_cast<std::byte*>(storage.bounds.data()));
+    }
+  }
+
+  /// This worker's positions in a server's group that the round moves, and where their rows are in
   /// the input.
   struct Selection {
     std::span<const Index> positions;
     std::span<const Index> sources;
   };
-  Selection select(Round round, std::size_t space, int server) {
-    const std::span<const Index> bounds = group_bounds(space);
+  Selection selection(std::size_t space, int server) const {
+    const SpaceStorage& storage = storage_[space];
     const auto group = static_cast<std::size_t>(plans_[space].group_of(server));
-    const std::span<const Index> positions(
-        storage_[space].positions.data() + bounds[group],
-        static_cast<std::size_t>(bounds[group + 1] - bounds[group]));
-    const std::span<const Index> chosen = indices_in(positions, plans_[space].range(round));
-    return {chosen,
-            {storage_[space].sources.data() + (chosen.data() - storage_[space].positions.data()),
-             chosen.size()}};
+    const Index begin = storage.bounds[2 * group];
+    const auto count = static_cast<std::size_t>(storage.bounds[2 * group + 1] - begin);
+    return {{storage.positions.data() + begin, count}, {storage.sources.data() + begin, count}};
   }
 
   /// A message for each server, the own one among them: it is read where it stands.
-  std::vector<Payload> pack_pushes(Round round, BucketInput& input) {
+  std::vector<Payload> pack_pushes(BucketInput& input) {
     std::vector<std::vector<SectionCounts>> counts;
     std::vector<std::int64_t> begins{0};
     std::vector<Rank> servers = peers_;
@@ -332,7 +237,7 @@ class Balanced : public Scheme {
     for (const Rank server : servers) {
       std::vector<SectionCounts>& of_server = counts.emplace_back();
       for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        const auto rows = static_cast<Index>(select(round, i, server.value).positions.size());
+        const auto rows = static_cast<Index>(selection(i, server.value).positions.size());
         of_server.push_back({rows, rows});
       }
       begins.push_back(begins.back() + round_up<Index>(message_bytes(specs_, of_server), 16));
@@ -344,9 +249,9 @@ class Balanced : public Scheme {
       const std::int64_t bytes = message_bytes(specs_, counts[place]);
       const std::span<std::byte> message =
           all.subspan(static_cast<std::size_t>(begins[place]), static_cast<std::size_t>(bytes));
-      lay_out(specs_, counts[place], message, sections_);
+      lay_out(context_, specs_, counts[place], message, sections_);
       for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        const Selection chosen = select(round, i, server);
+        const Selection chosen = selection(i, server);
         encode(context_, sections_[i].code, specs_[i].range, chosen.positions,
                sections_[i].indices);
         gather_rows(context_, input.coalesced(i).values, chosen.sources,
@@ -365,7 +270,7 @@ class Balanced : public Scheme {
 
   void read_push(int worker, std::span<const std::byte> message) {
     Push& push = pushed_[static_cast<std::size_t>(worker)];
-    read_layout(specs_, message, push.sections);
+    read_layout(context_, specs_, message, push.sections);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const ConstSection& section = push.sections[i];
       if (section.counts.indices != section.counts.rows) {
@@ -376,8 +281,12 @@ class Balanced : public Scheme {
     }
   }
 
+  Sums& sums_of(Round round, std::size_t space) {
+    return storage_[space].sums[static_cast<std::size_t>(round.index)];
+  }
+
   void sum_pushes(Round round, std::size_t space) {
-    const Plan& plan = plans_[space];
+    const GridPlan& plan = plans_[space];
     std::vector<std::span<const Index>> sets;
     std::vector<RowSparse> parts;
     Index total = 0;
@@ -391,10 +300,10 @@ class Balanced : public Scheme {
            {section.values.data(), spaces_[space].dtype, section.counts.rows, plan.slice_width()}});
       total += section.counts.rows;
     }
-    Sums& sums = storage_[space].sums[static_cast<std::size_t>(round.index)];
+    Sums& sums = sums_of(round, space);
     const IndexRange range = plan.range(round);
     const std::span<Index> united = sums.positions.reserve(std::min(total, range.size()));
-    const Count count(count_.data());
+    const Count count(counts_.data());
     unite(context_, range, sets, united, count, aggregate_workspace_);
     sums.rows = resolve(context_, count);
     const Matrix out{sums.values.reserve(sums.rows * plan.slice_bytes()).data(),
@@ -406,13 +315,19 @@ class Balanced : public Scheme {
   /// The same message for all; it is read where it stands for the own part.
   std::vector<Payload> pack_pull(Round round) {
     const std::vector<SectionSpec> specs = pull_sections(round, rank_);
+    std::vector<Index> bounds(2 * spaces_.size());
+    const std::span<Index> located = counts_.reserve(static_cast<Index>(bounds.size()));
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      locate(context_, sums_of(round, i).indices(), specs[i].range, located.subspan(2 * i, 2));
+    }
+    fetch(context_, std::as_bytes(located), reinterpret_cast<std::byte*>(bounds.data()));
     std::vector<SectionCounts> counts;
     std::vector<std::span<const Index>> shares;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const Sums& sums = storage_[i].sums[static_cast<std::size_t>(round.index)];
-      shares.push_back(
-          indices_in({sums.positions.data(), static_cast<std::size_t>(sums.rows)}, specs[i].range));
-      counts.push_back({static_cast<Index>(shares.back().size()), sums.rows});
+      const auto begin = static_cast<std::size_t>(bounds[2 * i]);
+      const auto end = static_cast<std::size_t>(bounds[2 * i + 1]);
+      shares.push_back(sums_of(round, i).indices().subspan(begin, end - begin));
+      counts.push_back({static_cast<Index>(shares.back().size()), sums_of(round, i).rows});
     }
     const std::int64_t bytes = message_bytes(specs, counts);
     // A message of its own for each round: results are read from it after the last one.
@@ -421,9 +336,9 @@ class Balanced : public Scheme {
     }
     const std::span<std::byte> message =
         pull_outboxes_[static_cast<std::size_t>(round.index)].reserve(bytes);
-    lay_out(specs, counts, message, sections_);
+    lay_out(context_, specs, counts, message, sections_);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const Sums& sums = storage_[i].sums[static_cast<std::size_t>(round.index)];
+      const Sums& sums = sums_of(round, i);
       encode(context_, sections_[i].code, specs[i].range, shares[i], sections_[i].indices);
       copy(context_, {sums.values.data(), sections_[i].values.size()}, sections_[i].values.data());
     }
@@ -435,7 +350,7 @@ class Balanced : public Scheme {
     const std::vector<SectionSpec> specs = pull_sections(round, server);
     std::vector<ConstSection>& sections =
         pulled_[static_cast<std::size_t>(round.index)][static_cast<std::size_t>(server)];
-    read_layout(specs, message, sections);
+    read_layout(context_, specs, message, sections);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       decode(
           context_, sections[i].code, specs[i].range, sections[i].indices,
@@ -445,7 +360,7 @@ class Balanced : public Scheme {
 
   /// Joins the shares of each group and turns positions into rows.
   void name_rows(Round round, std::size_t space) {
-    const Plan& plan = plans_[space];
+    const GridPlan& plan = plans_[space];
     SpaceStorage& storage = storage_[space];
     const std::vector<std::vector<ConstSection>>& pulled =
         pulled_[static_cast<std::size_t>(round.index)];
@@ -480,7 +395,7 @@ class Balanced : public Scheme {
   /// Brings the rows of all rounds and groups into increasing order, each slice to its columns.
   void place_rows(std::size_t space) {
     const RowSpace& shape = spaces_[space];
-    const Plan& plan = plans_[space];
+    const GridPlan& plan = plans_[space];
     SpaceStorage& storage = storage_[space];
     Index total = 0;
     for (const Index count : storage.row_count) total += count;
@@ -518,27 +433,6 @@ class Balanced : public Scheme {
     results_[space] = {Gradient::Layout::row_sparse, indices, as_const(out)};
   }
 
-  /// [worker][row space], and the union of all workers at [size].
-  std::vector<std::vector<Places>> places_of(std::span<const IndexSets> sets) const {
-    std::vector<std::vector<Places>> places(static_cast<std::size_t>(size_) + 1);
-    SortWorkspace workspace(context_);
-    for (std::size_t i = 0; i < plans_.size(); ++i) {
-      IndexSets with_union = sets[i];
-      const std::vector<Index> all = united_rows(sets[i]);
-      with_union.emplace_back(all);
-      for (std::size_t worker = 0; worker < with_union.size(); ++worker) {
-        const std::size_t rows = with_union[worker].size();
-        std::vector<Index> sources(rows);
-        Places& of = places[worker].emplace_back();
-        of.positions.resize(rows);
-        of.group_begin.resize(static_cast<std::size_t>(plans_[i].grid().row_groups) + 1);
-        partition(context_, plans_[i].groups(), with_union[worker], of.positions, sources,
-                  of.group_begin, workspace);
-      }
-    }
-    return places;
-  }
-
   Context context_;
   std::vector<RowSpace> spaces_;
   int rank_;
@@ -547,7 +441,7 @@ class Balanced : public Scheme {
   std::uint64_t seed_;
   float scale_;
   std::vector<Rank> peers_;
-  std::vector<Plan> plans_;
+  std::vector<GridPlan> plans_;
   std::vector<SpaceChoice> choices_;
   std::vector<SectionSpec> specs_;  // of this round's pushes
   std::vector<Section> sections_;
@@ -558,45 +452,11 @@ class Balanced : public Scheme {
   std::vector<Inbox> pull_inboxes_;                             // [round]
   std::vector<std::vector<std::vector<ConstSection>>> pulled_;  // [round][server][row space]
   std::vector<SpaceStorage> storage_;
-  Buffer<Index> count_;
+  Buffer<Index> counts_;
   SortWorkspace sort_workspace_;
   AggregateWorkspace aggregate_workspace_;
   std::vector<SpaceResult> results_;
 };
-
-Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
-  Cost total;
-  const double headers =
-      (size - 1.0) * static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(spaces.size()));
-  const double steps = size > 1 ? 1 : 0;
-  for (PhaseCost* phase : {&total.reduce, &total.gather}) {
-    *phase = {steps, size - 1.0, headers, headers};
-  }
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const Cost one = expected_cost(spaces[i], size, statistics[i],
-                                   cheapest_grid(spaces[i], size, statistics[i]));
-    total.reduce.bytes_sent += one.reduce.bytes_sent;
-    total.reduce.bytes_received += one.reduce.bytes_received;
-    total.gather.bytes_sent += one.gather.bytes_sent;
-    total.gather.bytes_received += one.gather.bytes_received;
-  }
-  return total;
-}
-
-double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
-  double bytes = 0;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const auto row = static_cast<double>(spaces[i].row_bytes()) + 3 * sizeof(Index);
-    const SpaceStatistics& known = statistics[i];
-    const Grid grid = cheapest_grid(spaces[i], size, known);
-    // Pushes sent and received; own sums, as kept and as sent; the pull as received and in order.
-    bytes +=
-        (known.touched_max + known.touched_mean + known.united * (2.0 / size + 2)) * row +
-        static_cast<double>(unite_workspace_bytes(ceil_div<Index>(spaces[i].rows, grid.row_groups),
-                                                  static_cast<Index>(size * known.touched_mean)));
-  }
-  return bytes;
-}
 
 const SchemeRegistration registration({
     "balanced",
@@ -606,8 +466,8 @@ const SchemeRegistration registration({
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return std::make_unique<Balanced>(environment);
     },
-    cost,
-    workspace_bytes,
+    balanced_cost,
+    balanced_workspace_bytes,
 });
 
 }  // namespace

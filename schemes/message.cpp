@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <cstring>
 #include <limits>
 
 #include "kernels/bits.h"
 #include "kernels/error.h"
+#include "kernels/locate.h"
 
 namespace sparsesync {
 namespace {
@@ -76,7 +75,7 @@ std::int64_t index_bytes(std::span<const SectionSpec> specs,
 }
 
 std::int64_t largest_message_bytes(std::span<const SectionSpec> specs) {
-  constexpr auto kMost = static_cast<double>(std::numeric_limits<Index>::max() / 2);
+  constexpr double kMost = 0x1p62;
   double bytes = 0;
   for (const SectionSpec& spec : specs) {
     // No code takes more than 16 bytes an index, and alignment at most 32 bytes a section.
@@ -86,37 +85,38 @@ std::int64_t largest_message_bytes(std::span<const SectionSpec> specs) {
   return bytes < kMost ? static_cast<Index>(bytes) : std::numeric_limits<Index>::max();
 }
 
-void lay_out(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
-             std::span<std::byte> message, std::vector<Section>& sections) {
-  std::byte* to = message.data();
+void lay_out(const Context& context, std::span<const SectionSpec> specs,
+             std::span<const SectionCounts> counts, std::span<std::byte> message,
+             std::vector<Section>& sections) {
+  std::vector<std::uint64_t> numbers;
   for (const SectionCounts& count : counts) {
-    const std::array<std::uint64_t, kNumbers> numbers{static_cast<std::uint64_t>(count.indices),
-                                                      static_cast<std::uint64_t>(count.rows)};
-    std::memcpy(to, numbers.data(), kNumberBytes);
-    to += kNumberBytes;
+    numbers.push_back(static_cast<std::uint64_t>(count.indices));
+    numbers.push_back(static_cast<std::uint64_t>(count.rows));
   }
+  place(context, std::as_bytes(std::span(numbers)), message.data());
   fill_sections(specs, counts, message, sections);
 }
 
-void read_layout(std::span<const SectionSpec> specs, std::span<const std::byte> message,
-                 std::vector<ConstSection>& sections) {
-  if (static_cast<Index>(message.size()) < static_cast<Index>(specs.size()) * kNumberBytes) {
+void read_layout(const Context& context, std::span<const SectionSpec> specs,
+                 std::span<const std::byte> message, std::vector<ConstSection>& sections) {
+  std::vector<std::uint64_t> numbers(kNumbers * specs.size());
+  const std::size_t number_bytes = numbers.size() * sizeof(std::uint64_t);
+  if (message.size() < number_bytes) {
     throw CorruptDataError(
         fmt::format("a message of {} bytes: too few for its numbers", message.size()));
   }
+  fetch(context, message.first(number_bytes), reinterpret_cast<std::byte*>(numbers.data()));
   std::vector<SectionCounts> counts;
-  const std::byte* from = message.data();
-  for (const SectionSpec& spec : specs) {
-    std::array<std::uint64_t, kNumbers> numbers{};
-    std::memcpy(numbers.data(), from, kNumberBytes);
-    from += kNumberBytes;
-    if (numbers[0] > static_cast<std::uint64_t>(spec.range.size()) ||
-        numbers[1] > static_cast<std::uint64_t>(spec.most_rows)) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const std::uint64_t indices = numbers[kNumbers * i];
+    const std::uint64_t rows = numbers[kNumbers * i + 1];
+    if (indices > static_cast<std::uint64_t>(specs[i].range.size()) ||
+        rows > static_cast<std::uint64_t>(specs[i].most_rows)) {
       throw CorruptDataError(fmt::format(
-          "a message with {} indices in a range of {} and {} rows where {} are the most",
-          numbers[0], spec.range.size(), numbers[1], spec.most_rows));
+          "a message with {} indices in a range of {} and {} rows where {} are the most", indices,
+          specs[i].range.size(), rows, specs[i].most_rows));
     }
-    counts.push_back({static_cast<Index>(numbers[0]), static_cast<Index>(numbers[1])});
+    counts.push_back({static_cast<Index>(indices), static_cast<Index>(rows)});
   }
   if (message_bytes(specs, counts) != static_cast<Index>(message.size())) {
     throw CorruptDataError(fmt::format("a message of {} bytes whose numbers say {}", message.size(),

@@ -49,17 +49,19 @@ std::int64_t message_bytes(std::span<const SectionSpec> specs,
 /// The most bytes that a message can have that agrees with `specs`; std::int64_t's maximum at most.
 std::int64_t largest_message_bytes(std::span<const SectionSpec> specs);
 
-/// Writes the numbers of a message and says where its codes and values go.
-/// @param message   message_bytes(specs, counts) bytes
+/// Writes the numbers of a message and says where its codes and values go. Does not synchronize the
+/// stream.
+/// @param message   message_bytes(specs, counts) bytes in the context's memory
 /// @param sections  receives one for each row space
-void lay_out(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
-             std::span<std::byte> message, std::vector<Section>& sections);
+void lay_out(const Context& context, std::span<const SectionSpec> specs,
+             std::span<const SectionCounts> counts, std::span<std::byte> message,
+             std::vector<Section>& sections);
 
-/// Reads the numbers of a message. It is not trusted.
+/// Reads the numbers of a message. It is not trusted. Synchronizes the stream.
 /// @param sections  receives one for each row space; a view of `message`
 /// @throws CorruptDataError unless the numbers are possible and give exactly the message's bytes
-void read_layout(std::span<const SectionSpec> specs, std::span<const std::byte> message,
-                 std::vector<ConstSection>& sections);
+void read_layout(const Context& context, std::span<const SectionSpec> specs,
+                 std::span<const std::byte> message, std::vector<ConstSection>& sections);
 
 /// Bytes of a message that are not values.
 std::int64_t index_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);

@@ -31,6 +31,12 @@ double Cost::seconds(const Network& network) const {
   return phase(reduce) + phase(gather);
 }
 
+std::span<const Index> indices_in(std::span<const Index> set, IndexRange range) {
+  const auto begin = std::lower_bound(set.begin(), set.end(), range.begin);
+  const auto end = std::lower_bound(begin, set.end(), range.end);
+  return {begin, end};
+}
+
 void Traffic::message(int from, int to, std::int64_t payload) {
   payload_sent[static_cast<std::size_t>(from)] += payload;
   payload_received[static_cast<std::size_t>(to)] += payload;

@@ -53,6 +53,9 @@ struct Cost {
 /// The rows that each worker touched in one row space: increasing, one set for each worker.
 using IndexSets = std::vector<std::span<const Index>>;
 
+/// Those of an increasing set that lie in a range. Sets are in the host's memory.
+std::span<const Index> indices_in(std::span<const Index> set, IndexRange range);
+
 /// What crosses the port in one step, exactly: payloads and messages of each worker.
 struct Traffic {
   explicit Traffic(int size)

@@ -105,7 +105,8 @@ class ReceiveProvider {
  public:
   virtual ~ReceiveProvider() = default;
   /// @param receive  which of the group's receives
-  /// @return room for header.bytes bytes, valid until finish(); null to have the payload thrown away
+  /// @return room for header.bytes bytes, valid until finish(); null to have the payload thrown
+  /// away
   /// @throws Error to refuse: the group has then failed and the transport is to be aborted
   virtual std::byte* provide(std::size_t receive, const Header& header) = 0;
 };

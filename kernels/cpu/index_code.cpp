@@ -83,6 +83,7 @@ class BitWriter {
 };
 
 void encode_elias_fano(IndexRange range, std::span<const Index> indices, std::span<std::byte> out) {
+  if (indices.empty()) return;
   const auto layout = elias_fano::layout(static_cast<std::uint64_t>(range.size()), indices.size());
   const std::span<std::byte> high = out.first(layout.high_bytes());
   std::memset(high.data(), 0, high.size());

@@ -171,6 +171,8 @@ TEST(Session, an_order_can_change_at_a_later_step) {
     wrong = reversed;
     wrong.push_back(reversed.back());
     EXPECT_THROW(session.set_order(wrong, 9), InputError);
+    wrong.back().bucket.value = 99;
+    EXPECT_THROW(session.set_order(wrong, 9), InputError);
   }));
 }
 
@@ -259,7 +261,7 @@ TEST(Session, seeds_that_differ_are_named) {
   }
 }
 
-TEST(Session, a_bucket_that_cannot_be_is_refused_before_anything_is_sent) {
+TEST(Session, a_bucket_that_cannot_be_is_an_error_on_all_workers_and_changes_nothing) {
   expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
     const std::vector<BucketSpec> wrong{
         {"b", {}},
@@ -274,7 +276,7 @@ TEST(Session, a_bucket_that_cannot_be_is_refused_before_anything_is_sent) {
         {"b", {kTensor}, "balanced", Reduction::sum, 0},
     };
     for (const BucketSpec& spec : wrong) EXPECT_THROW(session.register_bucket(spec), InputError);
-    EXPECT_EQ(session.counters().messages_sent, 0);
+    EXPECT_EQ(session.register_bucket({"b", {kTensor}}).value, 0U);
   }));
 }
 

@@ -6,11 +6,15 @@
 #include <cstring>
 #include <limits>
 
+#include "engine/memory.h"
 #include "kernels/error.h"
 #include "tests/support/random.h"
 
 namespace sparsesync::testing {
 namespace {
+
+HostMemory memory;
+const Context kContext(memory);
 
 const std::vector<SectionSpec> kSpecs{{{0, 1000}, 1000, 12, std::nullopt},
                                       {{500, 700}, 300, 4, IndexCode::coo},
@@ -25,7 +29,7 @@ TEST(Message, comes_back_as_it_was_laid_out) {
     std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
     EXPECT_LE(message_bytes(kSpecs, counts), largest_message_bytes(kSpecs));
     std::vector<Section> sections;
-    lay_out(kSpecs, counts, message, sections);
+    lay_out(kContext, kSpecs, counts, message, sections);
     Index values = 0;
     for (std::size_t i = 0; i < sections.size(); ++i) {
       EXPECT_EQ(static_cast<Index>(sections[i].values.size()),
@@ -39,7 +43,7 @@ TEST(Message, comes_back_as_it_was_laid_out) {
     }
     EXPECT_EQ(index_bytes(kSpecs, counts), static_cast<Index>(message.size()) - values);
     std::vector<ConstSection> read;
-    read_layout(kSpecs, message, read);
+    read_layout(kContext, kSpecs, message, read);
     for (std::size_t i = 0; i < read.size(); ++i) {
       EXPECT_EQ(read[i].counts.indices, counts[i].indices);
       EXPECT_EQ(read[i].counts.rows, counts[i].rows);
@@ -54,14 +58,15 @@ TEST(Message, that_lies_is_refused) {
   const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
   std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
   std::vector<Section> sections;
-  lay_out(kSpecs, counts, message, sections);
+  lay_out(kContext, kSpecs, counts, message, sections);
   std::vector<ConstSection> read;
   for (std::size_t size = 0; size < message.size(); ++size) {
-    EXPECT_THROW(read_layout(kSpecs, std::span(message).first(size), read), CorruptDataError)
+    EXPECT_THROW(read_layout(kContext, kSpecs, std::span(message).first(size), read),
+                 CorruptDataError)
         << size;
   }
   message.push_back(std::byte{0});
-  EXPECT_THROW(read_layout(kSpecs, message, read), CorruptDataError);
+  EXPECT_THROW(read_layout(kContext, kSpecs, message, read), CorruptDataError);
   message.pop_back();
   Random random(seed());
   for (std::size_t number = 0; number < 6; ++number) {
@@ -70,7 +75,7 @@ TEST(Message, that_lies_is_refused) {
       std::vector<std::byte> wrong = message;
       std::memcpy(wrong.data() + number * 8, &lie, 8);
       try {
-        read_layout(kSpecs, wrong, read);
+        read_layout(kContext, kSpecs, wrong, read);
         // The same size by chance: the sections still lie within the message.
         for (const ConstSection& section : read) {
           EXPECT_GE(section.values.data(), wrong.data());

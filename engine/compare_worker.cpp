@@ -1,0 +1,147 @@
+#include "engine/compare_worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "analysis/safetensors.h"
+#include "kernels/bits.h"
+
+namespace sparsesync {
+namespace {
+
+std::uint64_t hash_bytes(std::uint64_t hash, std::span<const std::byte> bytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 32U;
+  }
+  return mix64(hash ^ bytes.size());
+}
+
+}  // namespace
+
+std::shared_ptr<const std::vector<ReferenceSum>> References::of(int step) {
+  const std::lock_guard lock(mutex_);
+  if (step != step_ || current_ == nullptr) {
+    current_ = std::make_shared<const std::vector<ReferenceSum>>(reference_sums(trace_, step));
+    step_ = step;
+  }
+  return current_;
+}
+
+void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& record) {
+  const int rank = transport->rank().value;
+  const TraceHeader& header = task_.trace.header();
+  Session session(std::move(transport), memory_, {task_.deadline, header.seed});
+  const BucketId bucket = session.register_bucket(task_.bucket);
+  load(rank, 0);
+  exchange(session, bucket);
+  session.adapt(bucket);
+  record.choices = session.choices(bucket);
+  for (int repeat = 0; repeat < task_.repeat; ++repeat) {
+    for (int step = 0; step < header.steps; ++step) {
+      load(rank, step);
+      session.barrier();
+      StepRecord& seen = record.steps.emplace_back(exchange(session, bucket));
+      seen.bits = hash_result(session, bucket);
+      if (repeat == 0) {
+        check(session, bucket, step, record);
+        if (rank == 0) {
+          if (const auto imbalance = task_.imbalance_of(session.scheme(bucket), step)) {
+            record.imbalances.push_back(*imbalance);
+          }
+        }
+        if (!task_.result_folder.empty()) write_result(session, bucket, rank, step);
+      }
+      task_.step_done();
+    }
+  }
+  // Nobody leaves before all have checked.
+  session.barrier();
+  record.memory_bytes = memory_.high_water();
+}
+
+void CompareWorker::load(int rank, int step) {
+  if (step == loaded_step_) return;
+  parts_ = task_.trace.load(rank, step);
+  loaded_step_ = step;
+  gradients_.clear();
+  for (const TracePart& part : parts_) {
+    gradients_.push_back(Gradient::row_sparse(part.indices, part.values.data()));
+  }
+}
+
+StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
+  const TransportCounters before = session.counters();
+  const std::int64_t index_before = session.index_bytes_sent(bucket);
+  StepRecord record;
+  record.begin = Clock::now();
+  session.wait(session.submit(bucket, Phase::reduce, gradients_));
+  session.wait(session.submit(bucket, Phase::gather));
+  record.end = Clock::now();
+  const TransportCounters after = session.counters();
+  record.bytes_sent = after.bytes_sent - before.bytes_sent;
+  record.bytes_received = after.bytes_received - before.bytes_received;
+  record.messages_sent = after.messages_sent - before.messages_sent;
+  record.index_bytes_sent = session.index_bytes_sent(bucket) - index_before;
+  return record;
+}
+
+std::uint64_t CompareWorker::hash_result(Session& session, BucketId bucket) const {
+  std::uint64_t hash = 0;
+  for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
+    const TensorResult result = session.result(bucket, tensor);
+    hash = hash_bytes(hash, std::as_bytes(result.indices));
+    hash = hash_bytes(hash, {result.values.data, static_cast<std::size_t>(result.values.bytes())});
+  }
+  return hash;
+}
+
+std::span<const Index> CompareWorker::rows_of(const TensorResult& result) {
+  if (result.layout == Gradient::Layout::row_sparse) return result.indices;
+  all_rows_.resize(static_cast<std::size_t>(result.values.rows));
+  std::iota(all_rows_.begin(), all_rows_.end(), Index{0});
+  return all_rows_;
+}
+
+void CompareWorker::check(Session& session, BucketId bucket, int step, WorkerRecord& record) {
+  const auto reference = task_.references.of(step);
+  for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
+    const TensorResult result = session.result(bucket, tensor);
+    const auto wrong = difference_from((*reference)[tensor], rows_of(result), result.values);
+    if (wrong && !record.first_difference) {
+      record.first_difference =
+          fmt::format("worker {}, step {}, tensor '{}', {}", session.rank().value, step,
+                      task_.bucket.tensors[tensor].name, *wrong);
+    }
+  }
+}
+
+void CompareWorker::write_result(Session& session, BucketId bucket, int rank, int step) {
+  std::vector<SafetensorsEntry> entries;
+  std::vector<std::vector<Index>> kept_indices;  // rows_of() has one list for all dense tensors
+  kept_indices.reserve(task_.bucket.tensors.size());
+  for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
+    const TensorResult result = session.result(bucket, tensor);
+    const TensorSpec& spec = task_.bucket.tensors[tensor];
+    const std::span<const Index> rows = rows_of(result);
+    const std::vector<Index>& indices = kept_indices.emplace_back(rows.begin(), rows.end());
+    entries.push_back({spec.name + ".indices",
+                       "I64",
+                       {static_cast<Index>(indices.size())},
+                       std::as_bytes(std::span(indices))});
+    entries.push_back({spec.name + ".values",
+                       spec.dtype == DType::f32 ? "F32" : "BF16",
+                       {result.values.rows, spec.width},
+                       {result.values.data, static_cast<std::size_t>(result.values.bytes())}});
+  }
+  OutputFile file(task_.result_folder / trace_file_name(rank, step), false);
+  write_safetensors(file, entries);
+  file.commit();
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,95 @@
+// One worker of a comparison: what a user's training loop would be, with a clock and a check.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/reference.h"
+#include "analysis/trace.h"
+#include "engine/memory.h"
+#include "engine/session.h"
+
+namespace sparsesync {
+
+/// The right answers, one step at a time: all workers ask for the same one. Safe from several
+/// threads.
+class References {
+ public:
+  explicit References(const Trace& trace) : trace_(trace) {}
+  std::shared_ptr<const std::vector<ReferenceSum>> of(int step);
+
+ private:
+  const Trace& trace_;
+  std::mutex mutex_;
+  int step_ = -1;
+  std::shared_ptr<const std::vector<ReferenceSum>> current_;
+};
+
+/// What one worker saw of one step.
+struct StepRecord {
+  Clock::time_point begin;
+  Clock::time_point end;
+  std::int64_t bytes_sent = 0;
+  std::int64_t bytes_received = 0;
+  std::int64_t messages_sent = 0;
+  std::int64_t index_bytes_sent = 0;
+  std::uint64_t bits = 0;  // a hash of the result
+};
+
+/// What one worker brings home.
+struct WorkerRecord {
+  std::vector<StepRecord> steps;  // [repeat · steps + step]
+  std::optional<std::string> first_difference;
+  std::int64_t memory_bytes = 0;
+  std::vector<SpaceChoice> choices;
+  std::vector<Imbalance> imbalances;  // [step], of worker 0, where the scheme has servers
+  std::exception_ptr error;
+};
+
+class CompareWorker {
+ public:
+  struct Task {
+    const Trace& trace;
+    BucketSpec bucket;
+    int repeat = 1;
+    std::chrono::milliseconds deadline{60'000};
+    std::int64_t memory = 0;              // budget of the workspace, bytes
+    std::filesystem::path result_folder;  // empty: results are not written
+    References& references;
+    /// Worker 0 asks it once for each step.
+    std::function<std::optional<Imbalance>(const Scheme&, int step)> imbalance_of;
+    std::function<void()> step_done;
+  };
+
+  /// @param task  outlives the worker
+  explicit CompareWorker(const Task& task) : task_(task), memory_(task.memory) {}
+
+  /// A warm-up on step 0 that is not counted, after which the scheme adapts; then `repeat` times
+  /// all steps. Results are checked, and written, in the first repeat.
+  void run(std::unique_ptr<Transport> transport, WorkerRecord& record);
+
+ private:
+  void load(int rank, int step);
+  StepRecord exchange(Session& session, BucketId bucket);
+  std::uint64_t hash_result(Session& session, BucketId bucket) const;
+  /// The result's rows; all of them where it is dense.
+  std::span<const Index> rows_of(const TensorResult& result);
+  void check(Session& session, BucketId bucket, int step, WorkerRecord& record);
+  void write_result(Session& session, BucketId bucket, int rank, int step);
+
+  const Task& task_;
+  HostMemory memory_;
+  int loaded_step_ = -1;
+  std::vector<TracePart> parts_;
+  std::vector<Gradient> gradients_;
+  std::vector<Index> all_rows_;
+};
+
+}  // namespace sparsesync

@@ -1,0 +1,61 @@
+// The order in which all workers post the phases of a step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schemes/exchange.h"
+
+namespace sparsesync {
+
+struct BucketId {
+  std::size_t value = 0;
+  friend bool operator==(BucketId, BucketId) = default;
+};
+
+/// One entry of the order in which phases are posted.
+struct OrderEntry {
+  BucketId bucket;
+  Phase phase = Phase::reduce;
+  friend bool operator==(OrderEntry, OrderEntry) = default;
+};
+
+/// Walks the order, step after step. A step posts every entry once.
+class PhaseOrder {
+ public:
+  /// Adds both phases of a new bucket at the end.
+  void add(const std::string& bucket_name);
+
+  /// @throws InputError unless `order` has every phase of every bucket once, each reduce before its
+  /// gather, and
+  ///         `from_step` has not begun
+  void check(const std::vector<OrderEntry>& order, std::int64_t from_step) const;
+  /// Takes an order that was checked, from a step on. Between steps.
+  void replace(std::vector<OrderEntry> order, std::int64_t from_step);
+
+  /// Whether no entry of the present step was posted yet.
+  bool between_steps() const { return position_ == 0; }
+  /// Steps that are complete.
+  std::int64_t step() const { return step_; }
+  bool empty() const { return order_.empty(); }
+  /// The entry to be posted next. Not empty().
+  OrderEntry next() const { return order_[position_]; }
+  void advance();
+
+  /// "reduce of bucket 'x'".
+  std::string describe(OrderEntry entry) const;
+
+ private:
+  void begin_step();
+
+  std::vector<std::string> names_;  // of the buckets
+  std::vector<OrderEntry> order_;
+  std::vector<OrderEntry> next_order_;
+  std::int64_t next_order_from_ = 0;
+  std::size_t position_ = 0;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace sparsesync

@@ -1,0 +1,75 @@
+#include "engine/registered_bucket.h"
+
+#include "kernels/locate.h"
+#include "kernels/rows.h"
+
+namespace sparsesync {
+
+RegisteredBucket::RegisteredBucket(const Context& context, const BucketSpec& spec,
+                                   const SchemeEntry& entry, Rank rank, int size,
+                                   std::uint64_t seed)
+    : context_(context),
+      spec_(spec),
+      spaces_(row_spaces(spec_.tensors)),
+      input_(context_, spec_),
+      scheme_(entry.create({context_, &spec_, rank, size, seed})),
+      patterns_{scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)},
+      places_(spec_.tensors.size()),
+      counts_(context_),
+      observed_(spaces_.size()) {
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    for (const RowSpace::Member& member : spaces_[i].members) {
+      places_[member.tensor] = {i, member.first_row};
+    }
+  }
+  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) result_indices_.emplace_back(context_);
+}
+
+TensorResult RegisteredBucket::result(std::size_t tensor) {
+  SPARSESYNC_EXPECT(tensor, <, spec_.tensors.size());
+  const Place place = places_[tensor];
+  const SpaceResult& space = scheme_->result()[place.space];
+  const Index rows = spec_.tensors[tensor].rows;
+  TensorResult result{space.layout, space.indices, space.values};
+  if (space.layout == Gradient::Layout::dense) {
+    result.values.data += place.first_row * space.values.row_bytes();
+    result.values.rows = rows;
+    return result;
+  }
+  if (spaces_[place.space].members.size() > 1) {
+    std::array<Index, 2> bounds{};
+    const std::span<Index> counts = counts_.reserve(2);
+    locate(context_, space.indices, {place.first_row, place.first_row + rows}, counts);
+    fetch(context_, std::as_bytes(counts), reinterpret_cast<std::byte*>(bounds.data()));
+    result.values.data += bounds[0] * space.values.row_bytes();
+    result.values.rows = bounds[1] - bounds[0];
+    const std::span<Index> own = result_indices_[tensor].reserve(result.values.rows);
+    shift(context_, space.indices.subspan(static_cast<std::size_t>(bounds[0]), own.size()),
+          -place.first_row, own);
+    result.indices = own;
+  }
+  return result;
+}
+
+std::vector<SpaceChoice> RegisteredBucket::choices() const {
+  const std::vector<SpaceChoice> of_spaces = scheme_->choices();
+  std::vector<SpaceChoice> of_tensors;
+  for (const Place& place : places_) of_tensors.push_back(of_spaces[place.space]);
+  return of_tensors;
+}
+
+void RegisteredBucket::observe(Phase phase, const Exchange& exchange) {
+  index_bytes_sent_ += exchange.index_bytes_sent();
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    if (phase == Phase::reduce) {
+      observed_[i].touched = input_.touched(i);
+    } else {
+      const SpaceResult& result = scheme_->result()[i];
+      observed_[i].united = result.layout == Gradient::Layout::dense
+                                ? spaces_[i].rows
+                                : static_cast<Index>(result.indices.size());
+    }
+  }
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,77 @@
+// A bucket that all workers agreed on: its input, its scheme at work, and what it ended with,
+// tensor by tensor.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "schemes/bucket.h"
+#include "schemes/exchange.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+
+/// What every worker ends with for one tensor. A view, valid until the bucket's next reduce is
+/// submitted.
+struct TensorResult {
+  Gradient::Layout layout = Gradient::Layout::row_sparse;
+  std::span<const Index> indices;  // rows of the tensor, increasing; none where dense
+  ConstMatrix values;              // a row for each index; all rows where dense
+};
+
+class RegisteredBucket {
+ public:
+  /// @throws BudgetError, std::bad_alloc if the scheme's fixed workspace is not to be had
+  RegisteredBucket(const Context& context, const BucketSpec& spec, const SchemeEntry& entry,
+                   Rank rank, int size, std::uint64_t seed);
+
+  const BucketSpec& spec() const { return spec_; }
+  Scheme& scheme() { return *scheme_; }
+  BucketInput& input() { return input_; }
+  const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
+
+  /// After a gather phase. Synchronizes the stream.
+  TensorResult result(std::size_t tensor);
+  /// What the scheme chose, for each tensor.
+  std::vector<SpaceChoice> choices() const;
+
+  /// Notes what a phase that is over showed.
+  void observe(Phase phase, const Exchange& exchange);
+  struct Observed {
+    Index touched = 0;  // by this worker in the last step
+    Index united = 0;   // by all workers; all rows where the result is dense
+  };
+  /// Of each row space.
+  const std::vector<Observed>& observed() const { return observed_; }
+  std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
+
+  // The state of its channel, kept by the session.
+  std::uint64_t signature = 0;
+  std::uint64_t sequence = 0;
+  std::optional<RefusedError> refused;  // this step
+
+ private:
+  /// Where a tensor lies in the row spaces.
+  struct Place {
+    std::size_t space = 0;
+    Index first_row = 0;
+  };
+
+  Context context_;
+  BucketSpec spec_;
+  std::vector<RowSpace> spaces_;
+  BucketInput input_;
+  std::unique_ptr<Scheme> scheme_;
+  std::array<Pattern, 2> patterns_;
+  std::vector<Place> places_;                  // [tensor]
+  std::vector<Buffer<Index>> result_indices_;  // [tensor]
+  Buffer<Index> counts_;
+  std::vector<Observed> observed_;
+  std::int64_t index_bytes_sent_ = 0;
+};
+
+}  // namespace sparsesync

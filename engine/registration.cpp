@@ -1,0 +1,46 @@
+#include "engine/registration.h"
+
+#include <fmt/format.h>
+
+#include "kernels/bits.h"
+
+namespace sparsesync {
+
+ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed) {
+  ControlChannel::Statement statement{
+      {"the bucket's name", fmt::format("'{}'", spec.name)},
+      {"the number of tensors", fmt::format("{}", spec.tensors.size())},
+  };
+  for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
+    const TensorSpec& tensor = spec.tensors[i];
+    statement.emplace_back(fmt::format("the name of tensor {}", i),
+                           fmt::format("'{}'", tensor.name));
+    const auto add = [&](const char* what, const std::string& value) {
+      statement.emplace_back(fmt::format("tensor '{}': {}", tensor.name, what), value);
+    };
+    add("rows", fmt::format("{}", tensor.rows));
+    add("width", fmt::format("{}", tensor.width));
+    add("dtype", std::string(name_of(tensor.dtype)));
+  }
+  statement.emplace_back("the scheme", spec.scheme);
+  statement.emplace_back("the reduction", spec.reduction == Reduction::sum ? "sum" : "mean");
+  statement.emplace_back("the number of rounds", fmt::format("{}", spec.rounds));
+  statement.emplace_back("the seed", fmt::format("{}", seed));
+  return statement;
+}
+
+std::uint64_t signature_of(const ControlChannel::Statement& statement) {
+  std::uint64_t signature = 0;
+  for (const auto& [name, value] : statement) {
+    signature = signature_after(signature_after(signature, name), value);
+  }
+  return signature;
+}
+
+std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed) {
+  std::uint64_t hash = mix64(signature ^ agreed.size());
+  for (const char c : agreed) hash = mix64(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
+}  // namespace sparsesync

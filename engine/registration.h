@@ -1,0 +1,22 @@
+// What workers state of a bucket when they register it, and the signature that its messages carry
+// from then on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/agreement.h"
+#include "schemes/bucket.h"
+
+namespace sparsesync {
+
+/// All that must be the same on all workers. The bucket need not be a valid one.
+ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed);
+
+/// A hash of what was agreed.
+std::uint64_t signature_of(const ControlChannel::Statement& statement);
+
+/// The signature after one more agreement.
+std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed);
+
+}  // namespace sparsesync
