@@ -301,7 +301,7 @@ TraceSource trace_from_text(std::span<const std::filesystem::path> paths, Index 
                             Index batch, Index sampled, const GenerateOptions& options) {
   TextTokens text = tokenize(paths, vocabulary);
   std::string source = "from-text";
-  for (const std::filesystem::path& path : paths) source += " " + path.string();
+  for (const std::filesystem::path& path : paths) source.append(" ").append(path.string());
   return trace_from_tokens(std::move(text.ids), text.rows, batch, sampled, options, source);
 }
 

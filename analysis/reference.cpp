@@ -48,7 +48,6 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step) {
     ReferenceSum& reference = all[t];
     reference.dtype = header.tensors[t].dtype;
     reference.width = header.tensors[t].width;
-    reference.exact = !trace.has_values();
     std::vector<Index>& indices = reference.indices;
     for (const std::vector<TracePart>& part : parts) {
       indices.insert(indices.end(), part[t].indices.begin(), part[t].indices.end());
@@ -59,6 +58,9 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step) {
       run = i > 0 && indices[i] == indices[i - 1] ? run + 1 : 1;
       reference.most_terms = std::max(reference.most_terms, run);
     }
+    // Made values are integers up to 4; bf16 holds integers up to 256.
+    const std::int64_t most = reference.dtype == DType::bf16 ? 256 : std::int64_t{1} << 24;
+    reference.exact = !trace.has_values() && 4 * reference.most_terms <= most;
     indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
     const auto width = static_cast<std::size_t>(reference.width);
     reference.sums.assign(indices.size() * width, 0);

@@ -230,6 +230,7 @@ ReferenceSum reference_of(const std::vector<std::vector<T>>& workers) {
   TraceHeader header;
   header.tensors = {{"a", 10, static_cast<Index>(workers[0].size()), ValueTraits<T>::dtype}};
   std::vector<std::vector<TracePart>> parts;
+  parts.reserve(workers.size());
   for (const std::vector<T>& values : workers) parts.push_back({part_of<T>({3}, values)});
   return reference_sums(written(scratch, header, {parts}), 0).at(0);
 }

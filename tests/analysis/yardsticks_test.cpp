@@ -40,10 +40,10 @@ TEST(Log2Choose, OfSmallNumbersIsExact) {
 }
 
 /// By multiplying out, in extended precision.
-double summed_log2_choose(double universe, double count) {
+double summed_log2_choose(double universe, std::int64_t count) {
   long double bits = 0;
-  for (double i = 0; i < count; ++i) {
-    bits += std::log2(static_cast<long double>(universe - i)) -
+  for (std::int64_t i = 0; i < count; ++i) {
+    bits += std::log2(static_cast<long double>(universe) - static_cast<long double>(i)) -
             std::log2(static_cast<long double>(i + 1));
   }
   return static_cast<double>(bits);
@@ -51,7 +51,8 @@ double summed_log2_choose(double universe, double count) {
 
 TEST(Log2Choose, OfLargeNumbersIsTheSum) {
   struct Case {
-    double universe, count;
+    double universe;
+    std::int64_t count;
   };
   for (const Case& c :
        {Case{793'471, 1186}, Case{793'471, 100'000}, Case{0x1p33, 1}, Case{0x1p33, 1186},
@@ -59,7 +60,7 @@ TEST(Log2Choose, OfLargeNumbersIsTheSum) {
         // On both sides of where it takes another formula.
         Case{1'001'000, 1000}, Case{1'001'000, 1001}, Case{1'001'000, 999}}) {
     const double expected = summed_log2_choose(c.universe, c.count);
-    EXPECT_NEAR(log2_choose(c.universe, c.count), expected, 1e-9 * expected)
+    EXPECT_NEAR(log2_choose(c.universe, static_cast<double>(c.count)), expected, 1e-9 * expected)
         << c.universe << ' ' << c.count;
   }
   // To leave out is to choose too; what is lost is the rounding of numbers near 2^33 · ln 2^33.

@@ -201,11 +201,13 @@ TEST(Buffer, MovesWithItsMemory) {
   EXPECT_EQ(to.capacity(), 12);
   EXPECT_EQ(to.reserve(10)[9], 42);
   // What was moved from is empty, and may be used again.
-  EXPECT_EQ(from.data(), nullptr);  // NOLINT(bugprone-use-after-move)
+  // NOLINTBEGIN(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
+  EXPECT_EQ(from.data(), nullptr);
   EXPECT_EQ(from.capacity(), 0);
   EXPECT_EQ(memory.allocations(), 1);
   EXPECT_EQ(from.reserve(1).size(), 1U);
   EXPECT_NE(from.data(), to.data());
+  // NOLINTEND(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
 }
 
 static_assert(!std::is_copy_constructible_v<Buffer<int>> &&

@@ -18,7 +18,7 @@ TEST(Bf16, RoundsEveryNumberToTheNearestAndTiesToEven) {
   for (std::uint32_t upper = 0; upper <= 0xFFFFU; ++upper) {
     for (const std::uint32_t lower :
          {0x0000U, 0x0001U, 0x1234U, 0x7FFFU, 0x8000U, 0x8001U, 0xCDEFU, 0xFFFFU}) {
-      const float number = std::bit_cast<float>(upper << 16U | lower);
+      const auto number = std::bit_cast<float>(upper << 16U | lower);
       const bf16 rounded = ValueTraits<bf16>::narrow(number);
       if (std::isnan(number)) {
         ASSERT_TRUE(std::isnan(ValueTraits<bf16>::widen(rounded)))

@@ -55,8 +55,8 @@ TEST_F(Sort, TakesEveryBound) {
        {Index{1}, Index{2}, Index{255}, Index{256}, Index{257}, Index{65'536}, Index{65'537},
         Index{1} << 31, (Index{1} << 32) + 1, Index{1} << 61, std::numeric_limits<Index>::max()}) {
     for (const int count : {0, 1, 2, 3, 255, 1000}) {
-      std::vector<Index> keys;
-      for (int i = 0; i < count; ++i) keys.push_back(i % 7 == 0 ? bound - 1 : random.below(bound));
+      std::vector<Index> keys(static_cast<std::size_t>(count));
+      for (Index& key : keys) key = random.below(7) == 0 ? bound - 1 : random.below(bound);
       expect_sorts(context_, keys, bound, workspace);
       if (HasFatalFailure()) return;
     }

@@ -72,6 +72,7 @@ inline bf16 value_of<bf16>(double number) {
 template <typename T>
 std::vector<T> values_of(const std::vector<double>& numbers) {
   std::vector<T> values;
+  values.reserve(numbers.size());
   for (const double number : numbers) values.push_back(value_of<T>(number));
   return values;
 }

@@ -13,7 +13,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <unordered_set>
 #include <vector>
 
@@ -27,7 +29,7 @@ namespace sparsesync::testing {
 /// @throws InputError if SPARSESYNC_SEED is not a whole number
 inline std::uint64_t seed() {
   constexpr std::uint64_t kDefault = 20'240'607;
-  const char* given = std::getenv("SPARSESYNC_SEED");
+  const char* given = std::getenv("SPARSESYNC_SEED");  // NOLINT(concurrency-mt-unsafe): one thread
   if (given == nullptr) return kDefault;
   const std::string_view text(given);
   std::uint64_t value = 0;
