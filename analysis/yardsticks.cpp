@@ -11,12 +11,18 @@ double mean_touched(const IndexSets& sets) {
   return touched / static_cast<double>(sets.size());
 }
 
+/// ln Γ(x), x > 0. std::lgamma writes a global.
+double log_gamma(double x) {
+  int sign = 0;
+  return ::lgamma_r(x, &sign);
+}
+
 /// ln(universe · (universe - 1) · ... · (universe - count + 1)) without the cancellation that
 /// lgamma suffers where universe is large.
 double log_falling(double universe, double count) {
   // Stirling's series for lgamma(universe + 1) - lgamma(universe - count + 1), terms paired.
   const double rest = universe - count;
-  if (rest < 1e6) return std::lgamma(universe + 1) - std::lgamma(rest + 1);
+  if (rest < 1e6) return log_gamma(universe + 1) - log_gamma(rest + 1);
   return (rest + 0.5) * std::log1p(count / rest) + count * (std::log(universe) - 1) +
          (1 / universe - 1 / rest) / 12;
 }
@@ -24,7 +30,7 @@ double log_falling(double universe, double count) {
 }  // namespace
 
 double log2_choose(double universe, double count) {
-  return (log_falling(universe, count) - std::lgamma(count + 1)) / std::log(2.0);
+  return (log_falling(universe, count) - log_gamma(count + 1)) / std::log(2.0);
 }
 
 double partitioned_ideal_bytes(Index rows, Index row_bytes, const IndexSets& sets) {

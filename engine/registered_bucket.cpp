@@ -1,15 +1,17 @@
 #include "engine/registered_bucket.h"
 
+#include <utility>
+
 #include "kernels/locate.h"
 #include "kernels/rows.h"
 
 namespace sparsesync {
 
-RegisteredBucket::RegisteredBucket(const Context& context, const BucketSpec& spec,
+RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
                                    const SchemeEntry& entry, Rank rank, int size,
                                    std::uint64_t seed)
     : context_(context),
-      spec_(spec),
+      spec_(std::move(spec)),
       spaces_(row_spaces(spec_.tensors)),
       input_(context_, spec_),
       scheme_(entry.create({context_, &spec_, rank, size, seed})),

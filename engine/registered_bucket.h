@@ -26,8 +26,8 @@ struct TensorResult {
 class RegisteredBucket {
  public:
   /// @throws BudgetError, std::bad_alloc if the scheme's fixed workspace is not to be had
-  RegisteredBucket(const Context& context, const BucketSpec& spec, const SchemeEntry& entry,
-                   Rank rank, int size, std::uint64_t seed);
+  RegisteredBucket(const Context& context, BucketSpec spec, const SchemeEntry& entry, Rank rank,
+                   int size, std::uint64_t seed);
 
   const BucketSpec& spec() const { return spec_; }
   Scheme& scheme() { return *scheme_; }

@@ -44,6 +44,8 @@ class Session::Engine {
     }
     changed_.notify_all();
     thread_.join();
+    // Leaves before the buckets go: others may still read messages from their memory.
+    transport_.reset();
   }
 
   Transport& transport() { return *transport_; }
@@ -71,8 +73,8 @@ class Session::Engine {
       std::exception_ptr error;
       std::string refusal;
       try {
-        registered.reset(new Entry{
-            {context_, spec, entry, transport_->rank(), transport_->size(), options_.seed}, {}});
+        registered = std::make_unique<Entry>(context_, spec, entry, transport_->rank(),
+                                             transport_->size(), options_.seed);
       } catch (const BudgetError& budget) {
         error = std::current_exception();
         refusal = fmt::format("bucket '{}', scheme {}: {}", spec.name, spec.scheme, budget.what());
@@ -194,6 +196,8 @@ class Session::Engine {
 
   /// A bucket and its phases that wait.
   struct Entry {
+    template <typename... Arguments>
+    explicit Entry(const Arguments&... arguments) : bucket(arguments...) {}
     RegisteredBucket bucket;
     std::array<std::deque<Submission>, 2> queues;
     std::deque<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
@@ -445,7 +449,7 @@ int Session::size() const {
 BucketId Session::register_bucket(const BucketSpec& spec) {
   return engine_->register_bucket(spec);
 }
-void Session::set_order(std::vector<OrderEntry> order, std::int64_t from_step) {
+void Session::set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
   engine_->set_order(order, from_step);
 }
 Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients) {

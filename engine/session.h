@@ -65,7 +65,7 @@ class Session {
   /// @param order      every phase of every bucket once, each reduce before its gather
   /// @param from_step  of this session, counted from 0: the step that begins next, or a later one
   /// @throws AgreementError, InputError
-  void set_order(std::vector<OrderEntry> order, std::int64_t from_step);
+  void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step);
 
   /// Starts a phase in the background.
   /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until

@@ -55,7 +55,7 @@ class Balanced : public Scheme {
       guesses.push_back(first_guess(space, size_));
       storage_.emplace_back(context_, rounds_, size_);
     }
-    adapt(guesses);
+    choose(guesses);
   }
 
   Pattern pattern(Phase) const override { return all_to_all(Rank{rank_}, size_); }
@@ -98,18 +98,7 @@ class Balanced : public Scheme {
 
   std::span<const SpaceResult> result() const override { return results_; }
 
-  void adapt(const Statistics& statistics) override {
-    plans_.clear();
-    choices_.clear();
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const Grid grid = cheapest_grid(spaces_[i], size_, statistics[i]);
-      const GridPlan& plan = plans_.emplace_back(spaces_[i], static_cast<int>(i), grid, seed_);
-      const Index universe = plan.groups().universe();
-      const auto count = static_cast<Index>(statistics[i].touched_mean / grid.row_groups);
-      choices_.push_back({std::string(name_of(cheapest_code(universe, std::min(count, universe)))),
-                          grid.row_groups, grid.column_slices});
-    }
-  }
+  void adapt(const Statistics& statistics) override { choose(statistics); }
 
   std::vector<SpaceChoice> choices() const override { return choices_; }
 
@@ -178,6 +167,20 @@ class Balanced : public Scheme {
     Buffer<Index> indices;
     Buffer<std::byte> values;
   };
+
+  /// The cheapest grid for each row space.
+  void choose(const Statistics& statistics) {
+    plans_.clear();
+    choices_.clear();
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Grid grid = cheapest_grid(spaces_[i], size_, statistics[i]);
+      const GridPlan& plan = plans_.emplace_back(spaces_[i], static_cast<int>(i), grid, seed_);
+      const Index universe = plan.groups().universe();
+      const auto count = static_cast<Index>(statistics[i].touched_mean / grid.row_groups);
+      choices_.push_back({std::string(name_of(cheapest_code(universe, std::min(count, universe)))),
+                          grid.row_groups, grid.column_slices});
+    }
+  }
 
   std::vector<SectionSpec> pull_sections(Round round, int server) const {
     std::vector<SectionSpec> specs;

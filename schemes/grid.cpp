@@ -37,8 +37,8 @@ Cost expected_cost(const RowSpace& space, int size, const SpaceStatistics& stati
   const double peers = size - 1.0;
   const auto rows = static_cast<double>(space.rows);
   const double slice_bytes = static_cast<double>(space.row_bytes()) / grid.column_slices;
-  const Index universe = ceil_div<Index>(space.rows, grid.row_groups);
-  const Index share = ceil_div<Index>(universe, grid.column_slices);
+  const auto universe = ceil_div<Index>(space.rows, grid.row_groups);
+  const auto share = ceil_div<Index>(universe, grid.column_slices);
   const double pushed = statistics.touched_mean / grid.row_groups;
   const double pulled = statistics.united / grid.row_groups;
   const double push = pushed * slice_bytes + code_bytes(universe, pushed);

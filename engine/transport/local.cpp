@@ -16,6 +16,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <type_traits>
 
 namespace sparsesync {
 namespace {
@@ -128,13 +129,7 @@ class LocalTransport : public Transport {
   ~LocalTransport() override {
     std::unique_lock lock(state_.mutex);
     end_.left = true;
-    // What nobody took yet points into this worker's memory: it goes with the worker.
-    for (End& other : state_.ends) {
-      other.incoming[index(rank_)].remove_if(
-          [](const Message& message) { return message.payload == Message::Payload::posted; });
-      other.changed.notify_all();
-    }
-    end_.changed.wait(lock, [&] { return !is_being_read(); });
+    withdraw(lock);
   }
 
   Rank rank() const override { return rank_; }
@@ -143,7 +138,63 @@ class LocalTransport : public Transport {
 
   GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
                std::span<const Receive> receives, ReceiveProvider& provider) override {
+    std::unique_lock lock(state_.mutex);
+    return withdrawing_on_error(
+        lock, [&] { return start(context, expected, sends, receives, provider); });
+  }
+
+  std::optional<Arrival> next(GroupId id, Time deadline) override {
+    std::unique_lock lock(state_.mutex);
+    return withdrawing_on_error(
+        lock, [&] { return wait_for_receive(lock, end_.groups.at(id.value), deadline); });
+  }
+
+  void finish(GroupId id, Time deadline) override {
+    std::unique_lock lock(state_.mutex);
+    withdrawing_on_error(lock, [&] { wait_for_sends(lock, end_.groups.at(id.value), deadline); });
+    end_.groups.erase(id.value);
+  }
+
+  void abort(const std::string& reason) noexcept override {
     const std::lock_guard lock(state_.mutex);
+    if (state_.aborted) return;
+    state_.aborted = true;
+    state_.aborter = rank_;
+    state_.abort_reason = reason;
+    for (End& end : state_.ends) end.changed.notify_all();
+  }
+
+  TransportCounters counters() const override {
+    const std::lock_guard lock(state_.mutex);
+    return end_.counters;
+  }
+
+ private:
+  /// After an error nobody reads this worker's memory any more: its groups' owners may be gone at
+  /// once.
+  template <typename Body>
+  std::invoke_result_t<Body> withdrawing_on_error(std::unique_lock<std::mutex>& lock,
+                                                  const Body& body) {
+    try {
+      return body();
+    } catch (...) {
+      withdraw(lock);
+      throw;
+    }
+  }
+
+  /// Takes back what nobody has begun to copy and waits for copies that were begun.
+  void withdraw(std::unique_lock<std::mutex>& lock) {
+    for (End& other : state_.ends) {
+      other.incoming[index(rank_)].remove_if(
+          [](const Message& message) { return message.payload == Message::Payload::posted; });
+      other.changed.notify_all();
+    }
+    end_.changed.wait(lock, [&] { return !is_being_read(); });
+  }
+
+  GroupId start(const Context& context, const Header& expected, std::span<const Send> sends,
+                std::span<const Receive> receives, ReceiveProvider& provider) {
     state_.throw_if_aborted();
     const std::uint64_t id = end_.next_group++;
     Group& group = end_.groups[id];
@@ -176,9 +227,8 @@ class LocalTransport : public Transport {
     return {id};
   }
 
-  std::optional<Arrival> next(GroupId id, Time deadline) override {
-    std::unique_lock lock(state_.mutex);
-    Group& group = end_.groups.at(id.value);
+  std::optional<Arrival> wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
+                                          Time deadline) {
     while (true) {
       state_.throw_if_aborted();
       copy_payloads(lock);
@@ -205,13 +255,11 @@ class LocalTransport : public Transport {
     }
   }
 
-  void finish(GroupId id, Time deadline) override {
-    std::unique_lock lock(state_.mutex);
-    Group& group = end_.groups.at(id.value);
+  void wait_for_sends(std::unique_lock<std::mutex>& lock, Group& group, Time deadline) {
     while (true) {
       state_.throw_if_aborted();
       const Time now = Clock::now();
-      if (group.unread.empty() && now >= group.sent) break;
+      if (group.unread.empty() && now >= group.sent) return;
       for (const Rank to : group.unread) {
         if (state_.ends[index(to)].left) throw_lost(to);
       }
@@ -219,24 +267,8 @@ class LocalTransport : public Transport {
       end_.changed.wait_until(lock,
                               group.unread.empty() ? std::min(group.sent, deadline) : deadline);
     }
-    end_.groups.erase(id.value);
   }
 
-  void abort(const std::string& reason) noexcept override {
-    const std::lock_guard lock(state_.mutex);
-    if (state_.aborted) return;
-    state_.aborted = true;
-    state_.aborter = rank_;
-    state_.abort_reason = reason;
-    for (End& end : state_.ends) end.changed.notify_all();
-  }
-
-  TransportCounters counters() const override {
-    const std::lock_guard lock(state_.mutex);
-    return end_.counters;
-  }
-
- private:
   void expect_peer(Rank peer) const {
     SPARSESYNC_EXPECT(peer.value, >=, 0);
     SPARSESYNC_EXPECT(peer.value, <, state_.size);

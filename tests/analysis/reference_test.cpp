@@ -301,5 +301,24 @@ TEST(DifferenceFrom, GrantsBf16ItsRoundings) {
   EXPECT_TRUE(differs(0));
 }
 
+// bf16 holds integers up to 256: beyond that the right sum is a rounded one.
+TEST(ReferenceSums, OfManyWorkersInBf16AreNotExact) {
+  const Scratch scratch;
+  constexpr int kWorkers = 200;
+  TraceHeader header;
+  header.tensors = {{"t", 1, 1, DType::bf16}};
+  const Trace trace = written(
+      scratch, header, {std::vector<std::vector<TracePart>>(kWorkers, {TracePart{{0}, {}}})});
+  const std::vector<ReferenceSum> sums = reference_sums(trace, 0);
+  EXPECT_FALSE(sums[0].exact);
+  const bf16 rounded = ValueTraits<bf16>::narrow(static_cast<float>(sums[0].sums[0]));
+  const std::vector<Index> rows{0};
+  EXPECT_FALSE(difference_from(sums[0], rows,
+                               {reinterpret_cast<const std::byte*>(&rounded), DType::bf16, 1, 1}));
+  const bf16 wrong = ValueTraits<bf16>::narrow(static_cast<float>(sums[0].sums[0]) * 1.05F);
+  EXPECT_TRUE(difference_from(sums[0], rows,
+                              {reinterpret_cast<const std::byte*>(&wrong), DType::bf16, 1, 1}));
+}
+
 }  // namespace
 }  // namespace sparsesync

@@ -27,6 +27,7 @@ TEST(HostMemory, counts_what_is_in_use) {
 TEST(HostMemory, keeps_its_budget_and_says_what_would_be_needed) {
   HostMemory memory(1000);
   void* const a = memory.allocate(600, 8, {});
+  EXPECT_NE(a, nullptr);
   try {
     memory.allocate(401, 8, {});
     FAIL() << "allocated";

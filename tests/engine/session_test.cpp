@@ -17,7 +17,7 @@ const TensorSpec kTensor{"t", 200, 4, DType::f32};
 
 /// A bucket's inputs for all workers, and their sum.
 struct Case {
-  Case(const BucketSpec& of, int size, std::uint64_t salt) : spec(of) {
+  Case(BucketSpec of, int size, std::uint64_t salt) : spec(std::move(of)) {
     Random random(seed() + salt);
     for (const TensorSpec& tensor : spec.tensors) sums.emplace_back(tensor);
     for (int worker = 0; worker < size; ++worker) {

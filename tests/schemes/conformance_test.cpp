@@ -246,12 +246,14 @@ void check_scheme(const SchemeEntry& entry, Shape shape, DType dtype, int size,
 
 class SchemeSuite : public ::testing::TestWithParam<std::string> {
  protected:
-  SchemeEntry entry() const { return scheme_named(GetParam()); }
-  bool is_dense() const { return entry().design.format == "dense"; }
+  static SchemeEntry entry() { return scheme_named(GetParam()); }
+  static bool is_dense() { return entry().design.format == "dense"; }
   /// One seed, or many under SPARSESYNC_FULL.
   static std::vector<std::uint64_t> seeds() {
     std::vector<std::uint64_t> seeds;
-    for (std::uint64_t i = 0; i < (std::getenv("SPARSESYNC_FULL") != nullptr ? 20U : 1U); ++i) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread is there yet
+    const bool full = std::getenv("SPARSESYNC_FULL") != nullptr;
+    for (std::uint64_t i = 0; i < (full ? 20U : 1U); ++i) {
       seeds.push_back(seed() + i);
     }
     return seeds;

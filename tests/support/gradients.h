@@ -58,7 +58,7 @@ inline OwnedGradient random_gradient(Random& random, const TensorSpec& tensor,
 /// The sum over the workers of one tensor: what every worker must end with.
 class ExactSum {
  public:
-  explicit ExactSum(const TensorSpec& tensor) : tensor_(tensor) {}
+  explicit ExactSum(TensorSpec tensor) : tensor_(std::move(tensor)) {}
 
   void add(const OwnedGradient& gradient) {
     const Index rows = gradient.layout == Gradient::Layout::dense

@@ -28,7 +28,7 @@ struct TransportUnderTest {
 class TransportSuite : public ::testing::TestWithParam<TransportUnderTest> {
  protected:
   using Body = std::function<void(std::unique_ptr<Transport>&)>;
-  std::vector<std::exception_ptr> run(int size, const Body& body) {
+  static std::vector<std::exception_ptr> run(int size, const Body& body) {
     return GetParam().run(size, body);
   }
   HostMemory memory_;
@@ -300,6 +300,34 @@ TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothin
     const GroupId group = transport->post(context_, {}, {}, receives, taker);
     transport->next(group, soon());
   });
+  EXPECT_TRUE(is<PeerLostError>(errors[1])) << text_of(errors[1]);
+}
+
+TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) {
+  std::atomic<bool> gone = false;
+  const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
+    Taker taker(1);
+    const int rank = transport->rank().value;
+    if (rank == 0) {
+      {
+        const std::vector<std::byte> data(100'000);
+        const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
+        const std::array receives{Receive{Rank{2}}};
+        const GroupId group = transport->post(context_, {}, sends, receives, taker);
+        EXPECT_THROW(transport->next(group, Clock::now() + std::chrono::milliseconds(50)),
+                     DeadlineError);
+      }
+      gone = true;  // the data, with the transport still there
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return;
+    }
+    while (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (rank == 2) return;
+    const std::array receives{Receive{Rank{0}}};
+    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    transport->next(group, soon());
+  });
+  EXPECT_FALSE(errors[0]) << text_of(errors[0]);
   EXPECT_TRUE(is<PeerLostError>(errors[1])) << text_of(errors[1]);
 }
 
