@@ -136,8 +136,8 @@ std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) 
   }
   if (bytes_of_a_worker * workers > available) {
     return fmt::format(
-        "needs about {:.0f} bytes of workspace for {} workers, this machine has {:.0f} to give",
-        bytes_of_a_worker * workers, workers, available);
+        "needs about {:.1f} GB of workspace for {} workers, this machine has {:.1f} GB to give",
+        bytes_of_a_worker * workers / 1e9, workers, available / 1e9);
   }
   return std::nullopt;
 }
