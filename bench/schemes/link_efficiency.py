@@ -36,7 +36,10 @@ def main():
 
     def run(*arguments):
         command = [str(given.program), *map(str, arguments)]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            sys.exit(f"link_efficiency: {result.stderr}")
+        return result.stdout
 
     reports = []
     print(f"{'trace':<8}{'workers':>8}{'width':>7}{'x ideal':>9}{'grid':>8}{'seconds':>9}{'x bytes/rate':>14}")
