@@ -154,7 +154,7 @@ std::vector<MemoryNeed> Comparison::memory_needs() const {
   return needs;
 }
 
-SchemeFigures Comparison::measure(const SchemeEntry& entry,
+SchemeFigures Comparison::measure(const SchemeEntry& entry, References& references,
                                   const std::filesystem::path& result_folder) {
   const TraceHeader& header = trace_.header();
   const int workers = header.workers;
@@ -163,7 +163,6 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry,
       static_cast<std::int64_t>(static_cast<double>(available_memory()) * kShareOfMemory / workers);
   const std::int64_t memory = options_.memory.value_or(shared_out);
   LocalNetwork network(workers, options_.link);
-  References references(trace_);
   std::vector<WorkerRecord> records(static_cast<std::size_t>(workers));
   std::atomic<std::int64_t> done = 0;
   const std::int64_t in_all = std::int64_t{workers} * options_.repeat * header.steps;
@@ -286,6 +285,7 @@ CompareReport Comparison::run() {
     marker.write(fmt::format("{}\n", trace_.path().string()));
     marker.commit();
   }
+  References references(trace_);  // the same for all schemes
   const std::vector<MemoryNeed> needs = memory_needs();
   for (std::size_t i = 0; i < schemes_.size(); ++i) {
     if (needs[i].skipped) {
@@ -301,7 +301,7 @@ CompareReport Comparison::run() {
       std::filesystem::create_directory(folder, failed);
       if (failed) throw IoError(fmt::format("{}: {}", folder.string(), failed.message()));
     }
-    report.schemes.push_back(measure(schemes_[i], folder));
+    report.schemes.push_back(measure(schemes_[i], references, folder));
   }
   if (results) results->commit();
   return report;

@@ -17,6 +17,8 @@
 
 namespace sparsesync {
 
+class References;
+
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
   LocalLink link;
@@ -88,8 +90,8 @@ class Comparison {
   CompareReport run();
 
  private:
-  struct Measurement;
-  SchemeFigures measure(const SchemeEntry& entry, const std::filesystem::path& result_folder);
+  SchemeFigures measure(const SchemeEntry& entry, References& references,
+                        const std::filesystem::path& result_folder);
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
   Trace trace_;

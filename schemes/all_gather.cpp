@@ -25,9 +25,7 @@ class AllGather : public Scheme {
         rank_(environment.rank.value),
         size_(environment.size),
         rounds_(environment.bucket->rounds),
-        scale_(environment.bucket->reduction == Reduction::mean
-                   ? 1.0F / static_cast<float>(environment.size)
-                   : 1.0F),
+        scale_(scale_of(environment)),
         own_(context_),
         inbox_(context_, static_cast<std::size_t>(std::max(0, size_ - 1))),
         counts_(context_),
@@ -138,9 +136,7 @@ class AllGather : public Scheme {
     std::size_t place_;
   };
 
-  Part& part(int number) {
-    return parts_[static_cast<std::size_t>(((number % size_) + size_) % size_)];
-  }
+  Part& part(int number) { return parts_[static_cast<std::size_t>(around_ring(number, size_))]; }
 
   void pack_own(BucketInput& input) {
     std::vector<Index> bounds(2 * spaces_.size());

@@ -34,9 +34,7 @@ class Balanced : public Scheme {
         size_(environment.size),
         rounds_(environment.bucket->rounds),
         seed_(environment.seed),
-        scale_(environment.bucket->reduction == Reduction::mean
-                   ? 1.0F / static_cast<float>(environment.size)
-                   : 1.0F),
+        scale_(scale_of(environment)),
         peers_(peers_after(environment.rank, environment.size)),
         outbox_(context_),
         push_inbox_(context_, peers_.size()),

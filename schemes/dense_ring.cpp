@@ -28,9 +28,7 @@ class DenseRing : public Scheme {
         spaces_(row_spaces(environment.bucket->tensors)),
         rank_(environment.rank.value),
         size_(environment.size),
-        scale_(environment.bucket->reduction == Reduction::mean
-                   ? 1.0F / static_cast<float>(environment.size)
-                   : 1.0F),
+        scale_(scale_of(environment)),
         rounds_(environment.bucket->rounds),
         sums_(context_),
         values_(context_),
@@ -140,7 +138,7 @@ class DenseRing : public Scheme {
   /// Chunk `number` (counted around the ring) of a round's part of the flat array.
   IndexRange chunk(Round round, int number) const {
     const IndexRange part = round.part_of(elements_of(spaces_));
-    const IndexRange within = Round{((number % size_) + size_) % size_, size_}.part_of(part.size());
+    const IndexRange within = Round{around_ring(number, size_), size_}.part_of(part.size());
     return {part.begin + within.begin, part.begin + within.end};
   }
 

@@ -48,6 +48,12 @@ std::string_view name_of(Balance balance) {
   return "";
 }
 
+float scale_of(const SchemeEnvironment& environment) {
+  return environment.bucket->reduction == Reduction::mean
+             ? 1.0F / static_cast<float>(environment.size)
+             : 1.0F;
+}
+
 SchemeRegistration::SchemeRegistration(const SchemeEntry& entry) {
   std::vector<SchemeEntry>& entries = registry();
   const auto place = std::find_if(entries.begin(), entries.end(), [&](const SchemeEntry& other) {

@@ -95,6 +95,14 @@ struct SchemeEnvironment {
   std::uint64_t seed = 0;
 };
 
+/// What a bucket's sums are multiplied by, once: 1, or 1/n for a mean.
+float scale_of(const SchemeEnvironment& environment);
+
+/// A worker's number counted on around the ring, from any whole number.
+constexpr int around_ring(int number, int size) {
+  return ((number % size) + size) % size;
+}
+
 /// A scheme as the registry knows it.
 struct SchemeEntry {
   std::string_view name;
