@@ -27,10 +27,11 @@ function(sparsesync_add_to_folder folder target)
   add_dependencies(tests_${folder} ${target})
 endfunction()
 
-# sparsesync_test(FOLDER/NAME [LIBRARIES ...]): tests/FOLDER/NAME_test.cpp, in ctest as FOLDER.NAME with the
-# label FOLDER. Links the topmost floor, and so all of them, where no libraries are given.
+# sparsesync_test(FOLDER/NAME [LIBRARIES ...] [WORKERS n]): tests/FOLDER/NAME_test.cpp, in ctest as
+# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given.
+# With WORKERS it runs as so many processes under mpirun, with the label mpi, too.
 function(sparsesync_test test)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "WORKERS" "LIBRARIES")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "sparsesync_test(${test}): unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -48,9 +49,18 @@ function(sparsesync_test test)
   target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
   target_precompile_headers(${target} REUSE_FROM sparsesync_test_prelude)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${folder})
-  add_test(NAME ${folder}.${name} COMMAND ${target})
+  set(labels ${folder})
+  if(arg_WORKERS)
+    target_sources(${target} PRIVATE support/mpi_main.cpp)
+    list(APPEND labels mpi)
+    add_test(NAME ${folder}.${name}
+             COMMAND ${PROJECT_SOURCE_DIR}/cmake/mpi-test.sh ${arg_WORKERS} $<TARGET_FILE:${target}>)
+    set_tests_properties(${folder}.${name} PROPERTIES PROCESSORS 2)
+  else()
+    add_test(NAME ${folder}.${name} COMMAND ${target})
+  endif()
   set_tests_properties(${folder}.${name} PROPERTIES
-    LABELS ${folder}
+    LABELS "${labels}"
     ENVIRONMENT "SPARSESYNC_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sparsesync")
   sparsesync_add_to_folder(${folder} ${target})
 endfunction()

@@ -166,12 +166,18 @@ class Transport {
   virtual void abort(const std::string& reason) noexcept = 0;
 
   virtual TransportCounters counters() const = 0;
-
- protected:
-  /// One check of received headers for all transports.
-  /// @throws ProtocolError naming what differs
-  static void check_header(Rank from, const Header& expected, const Header& got);
 };
+
+// ---- For transports: one check and one wording of what goes wrong in all of them.
+
+/// @throws ProtocolError naming what differs
+void check_header(Rank from, const Header& expected, const Header& got);
+/// @param peer  in [0, size) and not the rank itself (a broken contract otherwise)
+void expect_peer(Rank peer, Rank self, int size);
+[[noreturn]] void throw_lost(Rank peer);
+/// @param silent  the workers that were waited for, repeats allowed
+[[noreturn]] void throw_deadline(Rank self, std::vector<Rank> silent);
+[[noreturn]] void throw_aborted(Rank aborter, const std::string& reason);
 
 /// The workers other than `rank`, from rank + 1 on, around: so that not all start with the same
 /// peer.

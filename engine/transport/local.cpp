@@ -5,9 +5,6 @@
 // is waited for.
 #include "engine/transport/local.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -97,10 +94,7 @@ struct LocalNetwork::State {
   }
 
   void throw_if_aborted() const {
-    if (aborted) {
-      throw AbortedError(
-          aborter, fmt::format("worker {} ended the session: {}", aborter.value, abort_reason));
-    }
+    if (aborted) throw_aborted(aborter, abort_reason);
   }
 
   const int size;
@@ -114,10 +108,6 @@ struct LocalNetwork::State {
 };
 
 namespace {
-
-[[noreturn]] void throw_lost(Rank peer) {
-  throw PeerLostError(peer, fmt::format("worker {} left while others wait for it", peer.value));
-}
 
 class LocalTransport : public Transport {
  public:
@@ -201,12 +191,12 @@ class LocalTransport : public Transport {
     group.expected = expected;
     group.provider = &provider;
     for (const Receive& receive : receives) {
-      expect_peer(receive.from);
+      expect_peer(receive.from, rank_, state_.size);
       group.receives.push_back({receive.from, {}, false, false, {}});
     }
     Time out = std::max(Clock::now(), end_.link_out_free);
     for (const Send& send : sends) {
-      expect_peer(send.to);
+      expect_peer(send.to, rank_, state_.size);
       End& peer = state_.ends[index(send.to)];
       if (peer.left) throw_lost(send.to);
       Message message;
@@ -250,7 +240,7 @@ class LocalTransport : public Transport {
         }
       }
       if (!waits) return std::nullopt;
-      if (now >= deadline) throw_deadline(group);
+      if (now >= deadline) throw_silent(group);
       if (!work_waits()) end_.changed.wait_until(lock, wake);
     }
   }
@@ -263,16 +253,10 @@ class LocalTransport : public Transport {
       for (const Rank to : group.unread) {
         if (state_.ends[index(to)].left) throw_lost(to);
       }
-      if (now >= deadline) throw_deadline(group);
+      if (now >= deadline) throw_silent(group);
       end_.changed.wait_until(lock,
                               group.unread.empty() ? std::min(group.sent, deadline) : deadline);
     }
-  }
-
-  void expect_peer(Rank peer) const {
-    SPARSESYNC_EXPECT(peer.value, >=, 0);
-    SPARSESYNC_EXPECT(peer.value, <, state_.size);
-    SPARSESYNC_EXPECT(peer.value, !=, rank_.value);
   }
 
   bool is_being_read() const {
@@ -388,17 +372,12 @@ class LocalTransport : public Transport {
     return {place, header, receive.payload};
   }
 
-  [[noreturn]] void throw_deadline(const Group& group) const {
-    std::vector<int> silent;
+  [[noreturn]] void throw_silent(const Group& group) const {
+    std::vector<Rank> silent = group.unread;
     for (const Waiting& receive : group.receives) {
-      if (!receive.returned) silent.push_back(receive.from.value);
+      if (!receive.returned) silent.push_back(receive.from);
     }
-    for (const Rank to : group.unread) silent.push_back(to.value);
-    std::sort(silent.begin(), silent.end());
-    silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
-    throw DeadlineError(fmt::format(
-        "worker {} waited for worker {} until the deadline: raise --deadline or look there",
-        rank_.value, fmt::join(silent, ", ")));
+    throw_deadline(rank_, std::move(silent));
   }
 
   State& state_;

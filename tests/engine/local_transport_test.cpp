@@ -6,11 +6,15 @@
 namespace sparsesync::testing {
 namespace {
 
-TransportUnderTest local(const std::string& name, LocalLink link) {
-  return {name, [link](int size, const std::function<void(std::unique_ptr<Transport>&)>& body) {
+WorkersUnderTest local(const std::string& name, LocalLink link) {
+  const auto counter = std::make_shared<std::atomic<int>>();
+  return {name,
+          [=](int size, const WorkersUnderTest::Body& body) {
+            *counter = 0;
             LocalNetwork network(size, link);
             return run_transports(network, size, body);
-          }};
+          },
+          [=]() -> std::atomic<int>& { return *counter; }};
 }
 
 INSTANTIATE_TEST_SUITE_P(local, TransportSuite,

@@ -1,5 +1,5 @@
-// The conformance suite of the Transport port. A transport is tested by naming it here: a function
-// that runs a body as each of n workers.
+// The conformance suite of the Transport port. A transport is tested by saying how workers are run
+// that it connects.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,19 +17,15 @@
 
 namespace sparsesync::testing {
 
-struct TransportUnderTest {
-  std::string name;
-  /// Runs body(transport) as each of n workers; what each threw.
-  std::function<std::vector<std::exception_ptr>(
-      int size, const std::function<void(std::unique_ptr<Transport>&)>& body)>
-      run;
-};
-
-class TransportSuite : public ::testing::TestWithParam<TransportUnderTest> {
+class TransportSuite : public ::testing::TestWithParam<WorkersUnderTest> {
  protected:
-  using Body = std::function<void(std::unique_ptr<Transport>&)>;
-  static std::vector<std::exception_ptr> run(int size, const Body& body) {
+  static std::vector<std::exception_ptr> run(int size, const WorkersUnderTest::Body& body) {
     return GetParam().run(size, body);
+  }
+  /// For what workers tell each other beside the transport.
+  static std::atomic<int>& counter() { return GetParam().counter(); }
+  static void wait_for_counter(int value) {
+    while (counter() < value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   HostMemory memory_;
   Context context_{memory_};
@@ -45,6 +41,9 @@ class Taker : public ReceiveProvider {
   }
   std::vector<std::vector<std::byte>> payloads;
 };
+
+/// No transport takes a message of so many bytes before its receiver asks for it.
+inline constexpr std::size_t kMoreThanIsUnderWay = 16 << 20;
 
 inline Clock::time_point soon() {
   return Clock::now() + kDeadline;
@@ -101,27 +100,23 @@ TEST_P(TransportSuite, everybody_sends_to_everybody) {
 
 TEST_P(TransportSuite, counters_count_payloads_and_headers) {
   constexpr int kSize = 3;
-  std::array<TransportCounters, kSize> counted;
   expect_no_errors(run(kSize, [&](std::unique_ptr<Transport>& transport) {
-    for (int step = 0; step < 4; ++step) exchange_all(*transport, context_, step, 100);
-    counted.at(static_cast<std::size_t>(transport->rank().value)) = transport->counters();
-  }));
-  for (int rank = 0; rank < kSize; ++rank) {
+    const int rank = transport->rank().value;
     std::int64_t sent = 0;
     std::int64_t received = 0;
     for (int step = 0; step < 4; ++step) {
-      for (int peer = 0; peer < kSize; ++peer) {
-        if (peer == rank) continue;
-        sent += 32 + static_cast<std::int64_t>(payload_of(rank, peer, step, 100).size());
-        received += 32 + static_cast<std::int64_t>(payload_of(peer, rank, step, 100).size());
+      exchange_all(*transport, context_, step, 100);
+      for (const Rank peer : peers_after(Rank{rank}, kSize)) {
+        sent += 32 + static_cast<std::int64_t>(payload_of(rank, peer.value, step, 100).size());
+        received += 32 + static_cast<std::int64_t>(payload_of(peer.value, rank, step, 100).size());
       }
     }
-    const TransportCounters& of = counted.at(static_cast<std::size_t>(rank));
-    EXPECT_EQ(of.bytes_sent, sent);
-    EXPECT_EQ(of.bytes_received, received);
-    EXPECT_EQ(of.messages_sent, 4 * (kSize - 1));
-    EXPECT_EQ(of.messages_received, 4 * (kSize - 1));
-  }
+    const TransportCounters counted = transport->counters();
+    EXPECT_EQ(counted.bytes_sent, sent);
+    EXPECT_EQ(counted.bytes_received, received);
+    EXPECT_EQ(counted.messages_sent, 4 * (kSize - 1));
+    EXPECT_EQ(counted.messages_received, 4 * (kSize - 1));
+  }));
 }
 
 TEST_P(TransportSuite, a_send_takes_a_count_that_a_kernel_computes) {
@@ -222,10 +217,9 @@ TEST_P(TransportSuite, a_message_of_another_step_is_an_error) {
 }
 
 TEST_P(TransportSuite, a_silent_worker_is_a_deadline_on_the_others) {
-  std::atomic<int> waited = 0;
   const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
     if (transport->rank().value == 1) {
-      while (waited < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      wait_for_counter(2);
       return;
     }
     Taker taker(1);
@@ -234,10 +228,10 @@ TEST_P(TransportSuite, a_silent_worker_is_a_deadline_on_the_others) {
     try {
       transport->next(group, Clock::now() + std::chrono::milliseconds(100));
     } catch (...) {
-      ++waited;
+      ++counter();
       throw;
     }
-    ++waited;
+    ++counter();
   });
   EXPECT_TRUE(is<DeadlineError>(errors[0]));
   EXPECT_FALSE(errors[1]);
@@ -246,23 +240,22 @@ TEST_P(TransportSuite, a_silent_worker_is_a_deadline_on_the_others) {
 }
 
 TEST_P(TransportSuite, a_send_that_nobody_takes_is_a_deadline) {
-  std::atomic<bool> waited = false;
   const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
     if (transport->rank().value == 1) {
-      while (!waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      wait_for_counter(1);
       return;
     }
-    const std::vector<std::byte> data(1 << 20);
+    const std::vector<std::byte> data(kMoreThanIsUnderWay);
     const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
     Taker taker(0);
     const GroupId group = transport->post(context_, {}, sends, {}, taker);
     try {
       transport->finish(group, Clock::now() + std::chrono::milliseconds(100));
     } catch (...) {
-      waited = true;
+      ++counter();
       throw;
     }
-    waited = true;
+    ++counter();
   });
   EXPECT_TRUE(is<DeadlineError>(errors[0])) << text_of(errors[0]);
 }
@@ -284,18 +277,17 @@ TEST_P(TransportSuite, a_worker_that_leaves_is_lost_to_all_others) {
 }
 
 TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothing_down) {
-  std::atomic<bool> left = false;
   const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
     Taker taker(1);
     if (transport->rank().value == 0) {
-      const std::vector<std::byte> data(100'000);
+      const std::vector<std::byte> data(kMoreThanIsUnderWay);
       const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
       transport->post(context_, {}, sends, {}, taker);
       transport.reset();
-      left = true;
+      ++counter();
       return;  // and the data with it
     }
-    while (!left) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    wait_for_counter(1);
     const std::array receives{Receive{Rank{0}}};
     const GroupId group = transport->post(context_, {}, {}, receives, taker);
     transport->next(group, soon());
@@ -304,24 +296,23 @@ TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothin
 }
 
 TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) {
-  std::atomic<bool> gone = false;
   const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
     Taker taker(1);
     const int rank = transport->rank().value;
     if (rank == 0) {
       {
-        const std::vector<std::byte> data(100'000);
+        const std::vector<std::byte> data(kMoreThanIsUnderWay);
         const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
         const std::array receives{Receive{Rank{2}}};
         const GroupId group = transport->post(context_, {}, sends, receives, taker);
         EXPECT_THROW(transport->next(group, Clock::now() + std::chrono::milliseconds(50)),
                      DeadlineError);
       }
-      gone = true;  // the data, with the transport still there
+      ++counter();  // gone is the data, with the transport still there
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       return;
     }
-    while (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    wait_for_counter(1);
     if (rank == 2) return;
     const std::array receives{Receive{Rank{0}}};
     const GroupId group = transport->post(context_, {}, {}, receives, taker);

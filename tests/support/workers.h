@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -19,6 +20,16 @@ namespace sparsesync::testing {
 
 /// Long enough for a loaded machine; tests that wait for a deadline take a short one of their own.
 inline constexpr std::chrono::milliseconds kDeadline{30'000};
+
+/// How the workers of a test are connected.
+struct WorkersUnderTest {
+  using Body = std::function<void(std::unique_ptr<Transport>&)>;
+  std::string name;
+  /// Runs body(transport) as each of n workers. What each threw, by rank; null where nothing was.
+  std::function<std::vector<std::exception_ptr>(int size, const Body& body)> run;
+  /// A counter that all workers see, whatever connects them; 0 when a run begins.
+  std::function<std::atomic<int>&()> counter;
+};
 
 /// Runs body(transport) in a thread for each worker. What each threw, by rank; null where nothing
 /// was thrown. A transport is gone as soon as its body has returned, unless the body took it.

@@ -1,0 +1,403 @@
+#include "engine/transport/mpi.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/transport/mpi_end.h"
+#include "kernels/bits.h"
+
+namespace sparsesync {
+namespace {
+
+using mpi::check;
+using mpi::End;
+
+/// Polls without a pause before the first one; pauses double from the shortest to the longest, so
+/// that what comes is seen late by no more than it was waited for.
+constexpr int kEagerPolls = 16;
+constexpr std::chrono::microseconds kShortestPause{20};
+constexpr std::chrono::microseconds kLongestPause{500};
+constexpr std::chrono::microseconds kIdlePause{2000};
+constexpr std::chrono::milliseconds kProcessWatch{20};
+/// What a worker that failed still has to say is said within it.
+constexpr std::chrono::milliseconds kLastWords{1000};
+
+/// Names a process on the machines that a run is on: equal `machine`s see each other's processes.
+struct ProcessName {
+  std::uint64_t machine = 0;
+  std::int64_t process = 0;
+};
+
+ProcessName own_name() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat processes {};
+  if (boot.empty() || stat("/proc/self/ns/pid", &processes) != 0) return {};
+  return {mix64(std::hash<std::string>{}(boot) ^ mix64(processes.st_ino)) | 1U, getpid()};
+}
+
+/// Sees when the processes on this machine end, without a word from them.
+class ProcessWatch {
+ public:
+  ProcessWatch() = default;
+  ProcessWatch(const ProcessWatch&) = delete;
+  ProcessWatch& operator=(const ProcessWatch&) = delete;
+  ~ProcessWatch() {
+    for (const pollfd& watched : watched_) {
+      if (watched.fd >= 0) close(watched.fd);
+    }
+  }
+
+  /// Processes elsewhere, or on a kernel that cannot tell, are not watched: for them there is the
+  /// deadline.
+  void add(const ProcessName& own, const ProcessName& worker) {
+    int handle = -1;
+    if (own.machine != 0 && own.machine == worker.machine && own.process != worker.process) {
+      handle = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(worker.process), 0));
+    }
+    watched_.push_back({handle, POLLIN, 0});
+  }
+
+  void look(const std::function<void(Rank)>& ended) {
+    if (::poll(watched_.data(), watched_.size(), 0) <= 0) return;
+    for (std::size_t rank = 0; rank < watched_.size(); ++rank) {
+      pollfd& watched = watched_[rank];
+      if (watched.fd < 0 || (watched.revents & POLLIN) == 0) continue;
+      close(watched.fd);
+      watched.fd = -1;
+      ended(Rank{static_cast<int>(rank)});
+    }
+  }
+
+ private:
+  std::vector<pollfd> watched_;  // by rank
+};
+
+mpi::PacketOptions checked(MpiChunks chunks) {
+  if (chunks.bytes < 256 || chunks.bytes > (std::int64_t{1} << 30)) {
+    throw InputError(fmt::format("MPI chunks of {} bytes: use 256 bytes to 1 GiB", chunks.bytes));
+  }
+  if (chunks.window < 1 || chunks.window > 65'536) {
+    throw InputError(fmt::format("an MPI window of {} chunks: use 1 to 65536", chunks.window));
+  }
+  return {static_cast<std::size_t>(chunks.bytes), static_cast<std::size_t>(chunks.window)};
+}
+
+}  // namespace
+
+/// What the thread that makes all MPI calls shares with the others. It may be stuck in a call that
+/// waits for a process that does not come: then it is left behind, with this.
+class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
+ public:
+  explicit State(MpiOptions options) : options_(options) {}
+
+  void start() {
+    thread_ = std::thread([self = shared_from_this()] { self->run(); });
+    try {
+      do_in_thread("MPI_Init", [this] { initialize(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+
+  /// Ends the thread, or leaves it behind.
+  void stop() {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    poked_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, options_.deadline + kLastWords, [&] { return ended_ || stuck_; });
+    const bool ended = ended_;
+    lock.unlock();
+    if (ended) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+  }
+
+  Rank rank() const { return rank_; }
+  int size() const { return size_; }
+
+  std::unique_ptr<Transport> join(int members, MpiChunks chunks);
+
+  void wake() {
+    {
+      const std::lock_guard lock(mutex_);
+      poked_ = true;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  /// Runs `job` in the MPI thread; hands on what it throws.
+  void do_in_thread(const char* what, std::function<void()> job) {
+    std::unique_lock lock(mutex_);
+    if (stuck_) throw DeadlineError("MPI is stuck in a call since an earlier deadline");
+    job_ = std::move(job);
+    job_error_ = nullptr;
+    poked_ = true;
+    changed_.notify_all();
+    if (!changed_.wait_for(lock, options_.deadline, [&] { return job_ == nullptr; })) {
+      stuck_ = true;
+      throw DeadlineError(fmt::format(
+          "{} did not end within {} s: a process is missing; see that all start, and join alike",
+          what, static_cast<double>(options_.deadline.count()) / 1000));
+    }
+    if (job_error_) std::rethrow_exception(job_error_);
+  }
+
+  // ---- The MPI thread.
+
+  void run() {
+    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: the pauses are meant
+    int idle = 0;
+    Clock::time_point watched;
+    std::optional<Clock::time_point> stop_at;
+    while (true) {
+      bool moved = false;
+      bool busy = false;
+      for (const std::shared_ptr<End>& end : ends_) {
+        moved = end->progress() || moved;
+        busy = end->busy() || busy;
+      }
+      const Clock::time_point now = Clock::now();
+      if (now - watched >= kProcessWatch) {
+        watched = now;
+        watch_.look([&](Rank rank) {
+          lost_one_ = true;
+          for (const std::shared_ptr<End>& end : ends_) end->process_ended(rank);
+        });
+      }
+      retire();
+      // After the ends had their say: a job may wait for processes that wait for it.
+      bool stops = false;
+      run_job(stops);
+      if (stops) {
+        if (!stop_at) stop_at = now + (healthy_ ? options_.deadline : kLastWords);
+        if (ends_.empty() || now >= *stop_at) break;
+        busy = true;
+      }
+      idle = moved ? 0 : idle + 1;
+      pause(idle, busy);
+    }
+    finalize();
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  void run_job(bool& stops) {
+    std::function<void()> job;
+    {
+      const std::lock_guard lock(mutex_);
+      stops = stopping_;
+      job = job_;
+    }
+    if (!job) return;
+    std::exception_ptr error;
+    try {
+      job();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    job_ = nullptr;
+    job_error_ = error;
+    changed_.notify_all();
+  }
+
+  void retire() {
+    for (auto end = ends_.begin(); end != ends_.end();) {
+      healthy_ = healthy_ && (*end)->healthy();
+      if (!(*end)->retired()) {
+        ++end;
+        continue;
+      }
+      (*end)->close();
+      end = ends_.erase(end);
+    }
+  }
+
+  void pause(int idle, bool busy) {
+    if (idle < kEagerPolls) {
+      if (idle > 0) sched_yield();
+      return;
+    }
+    const int doublings = std::min(idle - kEagerPolls, 10);
+    const auto length =
+        std::min(kShortestPause * (1 << doublings), busy ? kLongestPause : kIdlePause);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, length, [&] { return poked_; });
+    poked_ = false;
+  }
+
+  void initialize() {
+    int done = 0;
+    check(MPI_Initialized(&done), "MPI_Initialized");
+    int level = MPI_THREAD_SINGLE;
+    if (done == 0) {
+      // This thread, which makes all calls, is MPI's main thread.
+      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
+      initialized_here_ = true;
+    } else {
+      check(MPI_Query_thread(&level), "MPI_Query_thread");
+      const int needed = options_.program_calls_mpi ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
+      if (level < needed) {
+        throw Error(fmt::format(
+            "MPI was initialized with too little thread support: call MPI_Init_thread with {}, or "
+            "leave MPI to sparsesync",
+            options_.program_calls_mpi ? "MPI_THREAD_MULTIPLE" : "MPI_THREAD_SERIALIZED"));
+      }
+    }
+    MPI_Comm world = MPI_COMM_NULL;
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_rank(world, &rank_.value), "MPI_Comm_rank");
+    check(MPI_Comm_size(world, &size_), "MPI_Comm_size");
+    find_nodes(world);
+    find_processes(world);
+    world_ = world;
+  }
+
+  /// A node's number is the lowest rank on it.
+  void find_nodes(MPI_Comm world) {
+    MPI_Comm node = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank_.value, MPI_INFO_NULL, &node),
+          "MPI_Comm_split_type");
+    int number = 0;
+    check(MPI_Allreduce(&rank_.value, &number, 1, MPI_INT, MPI_MIN, node), "MPI_Allreduce");
+    check(MPI_Comm_free(&node), "MPI_Comm_free");
+    nodes_.resize(static_cast<std::size_t>(size_));
+    check(MPI_Allgather(&number, 1, MPI_INT, nodes_.data(), 1, MPI_INT, world), "MPI_Allgather");
+  }
+
+  void find_processes(MPI_Comm world) {
+    const ProcessName own = own_name();
+    std::vector<ProcessName> all(static_cast<std::size_t>(size_));
+    check(MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, world),
+          "MPI_Allgather");
+    for (const ProcessName& worker : all) watch_.add(own, worker);
+  }
+
+  void finalize() {
+    if (!ends_.empty() || lost_one_ || world_ == MPI_COMM_NULL) {
+      // MPI is not called any more; it may still own what the ends gave it.
+      return;
+    }
+    MPI_Comm_free(&world_);
+    if (initialized_here_) MPI_Finalize();
+  }
+
+  const MpiOptions options_;
+  std::thread thread_;
+
+  // Of the MPI thread; set before start() returns where others read it.
+  Rank rank_;
+  int size_ = 0;
+  std::vector<int> nodes_;
+  MPI_Comm world_ = MPI_COMM_NULL;
+  bool initialized_here_ = false;
+  ProcessWatch watch_;
+  std::vector<std::shared_ptr<End>> ends_;
+  bool healthy_ = true;
+  bool lost_one_ = false;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool poked_ = false;
+  std::function<void()> job_;
+  std::exception_ptr job_error_;
+  bool stopping_ = false;
+  bool ended_ = false;
+  bool stuck_ = false;
+};
+
+namespace {
+
+/// A worker's hold on its end: the end outlives it, in the MPI thread, until all have left.
+class MpiTransport : public Transport {
+ public:
+  explicit MpiTransport(std::shared_ptr<End> end) : end_(std::move(end)) {}
+  ~MpiTransport() override { end_->leave(); }
+
+  Rank rank() const override { return end_->rank(); }
+  int size() const override { return end_->size(); }
+  int node(Rank worker) const override { return end_->node(worker); }
+  GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
+               std::span<const Receive> receives, ReceiveProvider& provider) override {
+    return end_->post(context, expected, sends, receives, provider);
+  }
+  std::optional<Arrival> next(GroupId group, Clock::time_point deadline) override {
+    return end_->next(group, deadline);
+  }
+  void finish(GroupId group, Clock::time_point deadline) override { end_->finish(group, deadline); }
+  void abort(const std::string& reason) noexcept override { end_->abort(reason); }
+  TransportCounters counters() const override { return end_->counters(); }
+
+ private:
+  std::shared_ptr<End> end_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks) {
+  const mpi::PacketOptions options = checked(chunks);
+  SPARSESYNC_EXPECT(members, >=, 1);
+  SPARSESYNC_EXPECT(members, <=, size_);
+  // Shared: the thread may still be at it when this gives up.
+  const auto joined = std::make_shared<std::shared_ptr<End>>();
+  do_in_thread("joining", [this, members, options, joined] {
+    MPI_Comm own = MPI_COMM_NULL;
+    const int color = rank_.value < members ? 0 : MPI_UNDEFINED;
+    check(MPI_Comm_split(world_, color, rank_.value, &own), "MPI_Comm_split");
+    if (own == MPI_COMM_NULL) return;
+    check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    const std::vector<int> nodes(nodes_.begin(), nodes_.begin() + members);
+    *joined = std::make_shared<End>(own, rank_, nodes, options, [self = weak_from_this()] {
+      if (const auto state = self.lock()) state->wake();
+    });
+    ends_.push_back(*joined);
+  });
+  if (*joined == nullptr) return nullptr;
+  return std::make_unique<MpiTransport>(std::move(*joined));
+}
+
+MpiWorld::MpiWorld(MpiOptions options) : state_(std::make_shared<State>(options)) {
+  state_->start();
+}
+
+MpiWorld::~MpiWorld() {
+  state_->stop();
+}
+
+Rank MpiWorld::rank() const {
+  return state_->rank();
+}
+
+int MpiWorld::size() const {
+  return state_->size();
+}
+
+std::unique_ptr<Transport> MpiWorld::join(int members, MpiChunks chunks) {
+  return state_->join(members, chunks);
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,65 @@
+// Transport `mpi`: each worker is a process, connected by MPI.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "schemes/transport.h"
+
+namespace sparsesync {
+
+/// How messages are cut.
+struct MpiChunks {
+  /// Messages cross in chunks of at most this size, in turn to all peers.
+  std::int64_t bytes = 16 * 1024;
+  /// Chunks that a worker has under way at most, to all peers together; to one peer its share of
+  /// them, and at least two, that the peer has not taken yet.
+  int window = 28;
+};
+
+struct MpiOptions {
+  /// Whether the program makes MPI calls of its own while the world lives.
+  bool program_calls_mpi = false;
+  /// Of each call that waits for all processes: starting, joining, and ending.
+  std::chrono::milliseconds deadline{60'000};
+};
+
+/// The processes that MPI started together, and the one thread of this process that makes all MPI
+/// calls: on communicators of its own, polling with back-off, so that more processes than cores
+/// don't stand in each other's way. It initializes MPI if the program did not, and then finalizes
+/// it.
+///
+/// A worker that was lost, or that failed, cannot be waited for: MPI is then neither finalized nor
+/// called again, and the program should end.
+class MpiWorld {
+ public:
+  /// @throws Error          if MPI was initialized with too little thread support: at least
+  ///         MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE where the program makes MPI calls
+  ///         meanwhile
+  /// @throws DeadlineError  if a process does not come
+  explicit MpiWorld(MpiOptions options = {});
+  /// Waits, until the deadline, for all processes to leave what they joined.
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  Rank rank() const;
+  int size() const;
+
+  /// A worker's end of a new network of all processes: each calls this, in the same order. The
+  /// world outlives it. A worker that destroys its end has left: those that wait for it get
+  /// PeerLostError, as they do when its process ends on a machine that they share.
+  /// @param chunks  the same on all workers
+  /// @throws InputError     if `chunks` is out of range
+  /// @throws DeadlineError  if a process does not come
+  std::unique_ptr<Transport> join(MpiChunks chunks = {}) { return join(size(), chunks); }
+  /// The same for the first `members` workers alone; null on the others, which call it, too.
+  std::unique_ptr<Transport> join(int members, MpiChunks chunks);
+
+ private:
+  class State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace sparsesync

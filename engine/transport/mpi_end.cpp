@@ -1,0 +1,608 @@
+#include "engine/transport/mpi_end.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace sparsesync::mpi {
+namespace {
+
+constexpr int kTag = 1;
+constexpr std::size_t kAbortReasonBytes = 1024;
+/// Beside the slots that credits count: short words need no credit, and are taken at once.
+constexpr std::size_t kSlotsForWords = 4;
+/// A process that ended may have sent what is still on its way here.
+constexpr std::chrono::milliseconds kGrace{200};
+
+/// What a packet is: part of a message, or a word.
+enum class Kind : std::uint32_t { begin = 1, more, credit, abort, leave };
+
+/// What each packet begins with. A `begin` goes on with the message's header.
+struct Preamble {
+  Kind kind = Kind::begin;
+  std::uint32_t credits = 0;  // given back
+};
+
+template <typename T>
+void write(std::byte* to, const T& value) {
+  std::memcpy(to, &value, sizeof(value));
+}
+
+template <typename T>
+T read(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+void check(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  std::string text(MPI_MAX_ERROR_STRING, '\0');
+  int length = 0;
+  MPI_Error_string(status, text.data(), &length);
+  text.resize(static_cast<std::size_t>(length));
+  throw Error(fmt::format("{} failed: {}", call, text));
+}
+
+End::End(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
+         std::function<void()> wake)
+    : communicator_(communicator),
+      rank_(rank),
+      nodes_(std::move(nodes)),
+      options_(options),
+      credits_of_a_peer_(
+          std::max<std::size_t>(2, options.window / std::max<std::size_t>(1, nodes_.size() - 1))),
+      slots_of_a_peer_(credits_of_a_peer_ + kSlotsForWords),
+      wake_(std::move(wake)) {
+  const std::vector<Rank> ranks = peers_after(rank_, size());
+  const std::size_t packets = ranks.size() * slots_of_a_peer_ + options_.window;
+  const std::size_t words = (ranks.size() + 1) * sizeof(Preamble) + sizeof(Preamble);
+  memory_ = std::make_unique<std::byte[]>(packets * options_.bytes + words + kAbortReasonBytes);
+  std::byte* memory = memory_.get();
+  const auto next = [&](std::size_t bytes) { return std::exchange(memory, memory + bytes); };
+  requests_.assign(ranks.size() * (slots_of_a_peer_ + kWords) + options_.window, MPI_REQUEST_NULL);
+  for (std::size_t place = 0; place < ranks.size(); ++place) {
+    Peer& peer = peers_.emplace_back();
+    peer.rank = ranks[place];
+    peer.credits = credits_of_a_peer_;
+    for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
+      peer.slots.push_back({next(options_.bytes)});
+      peer.unposted.push(slot);
+      check(MPI_Recv_init(peer.slots.back().bytes, static_cast<int>(options_.bytes), MPI_BYTE,
+                          peer.rank.value, kTag, communicator_,
+                          &requests_[slot_request(place, slot)]),
+            "MPI_Recv_init");
+    }
+  }
+  for (std::size_t packet = 0; packet < options_.window; ++packet) {
+    packets_.push_back({next(options_.bytes)});
+  }
+  credit_words_ = next(ranks.size() * sizeof(Preamble));
+  leave_word_ = next(sizeof(Preamble));
+  write(leave_word_, Preamble{Kind::leave, 0});
+  abort_word_ = next(sizeof(Preamble) + kAbortReasonBytes);
+  write(abort_word_, Preamble{Kind::abort, 0});
+  word_under_way_.assign(ranks.size() * kWords, false);
+  calls_.reserve(requests_.size());
+  completed_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+}
+
+End::~End() {
+  if (!closed_) static_cast<void>(memory_.release());
+}
+
+void End::close() {
+  if (!quiet()) return;
+  for (std::size_t place = 0; place < peers_.size(); ++place) {
+    for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
+      MPI_Request& request = requests_[slot_request(place, slot)];
+      if (peers_[place].slots[slot].under_way) {
+        MPI_Cancel(&request);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+      }
+      MPI_Request_free(&request);
+    }
+  }
+  MPI_Comm_free(&communicator_);
+  closed_ = true;
+}
+
+std::size_t End::slot_request(std::size_t peer, std::size_t slot) const {
+  return peer * slots_of_a_peer_ + slot;
+}
+std::size_t End::packet_request(std::size_t packet) const {
+  return (nodes_.size() - 1) * slots_of_a_peer_ + packet;
+}
+std::size_t End::word_request(std::size_t peer, Word word) const {
+  return packet_request(options_.window) + peer * kWords + static_cast<std::size_t>(word);
+}
+
+// ---- The worker's side.
+
+/// After an error this worker's memory is not touched any more: its owners may be gone at once.
+template <typename Body>
+auto End::withdrawing_on_error(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (...) {
+    withdrawn_ = true;
+    for (Peer& peer : peers_) {
+      peer.outgoing.clear();
+      peer.waiting.clear();
+      peer.incoming = {};
+    }
+    throw;
+  }
+}
+
+GroupId End::post(const Context& context, const Header& expected, std::span<const Send> sends,
+                  std::span<const Receive> receives, ReceiveProvider& provider) {
+  const std::lock_guard lock(mutex_);
+  return withdrawing_on_error([&] { return start(context, expected, sends, receives, provider); });
+}
+
+std::optional<Arrival> End::next(GroupId id, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return withdrawing_on_error([&] { return wait_for_receive(lock, group_of(id), deadline); });
+}
+
+void End::finish(GroupId id, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  withdrawing_on_error([&] {
+    Group& group = group_of(id);
+    wait_for_sends(lock, group, deadline);
+    group.id = 0;
+    --open_groups_;
+  });
+}
+
+void End::abort(const std::string& reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_ || leaving_) return;
+    aborts_ = true;
+    aborted_ = true;
+    aborter_ = rank_;
+    abort_reason_ = reason.substr(0, kAbortReasonBytes);
+    std::memcpy(abort_word_ + sizeof(Preamble), abort_reason_.data(), abort_reason_.size());
+    changed_.notify_all();
+  }
+  wake_();
+}
+
+TransportCounters End::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+void End::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+    for (Peer& peer : peers_) peer.outgoing.clear();
+  }
+  wake_();
+}
+
+GroupId End::start(const Context& context, const Header& expected, std::span<const Send> sends,
+                   std::span<const Receive> receives, ReceiveProvider& provider) {
+  throw_if_over();
+  Group& group = unused_group();
+  group.expected = expected;
+  group.provider = &provider;
+  group.receives.clear();
+  group.complete.clear();
+  group.unsent = sends.size();
+  for (const Receive& receive : receives) {
+    expect_peer(receive.from, rank_, size());
+    peer_of(receive.from).waiting.push({&group, group.receives.size()});
+    group.receives.push_back({receive.from, {}, {}, false});
+  }
+  for (const Send& send : sends) {
+    expect_peer(send.to, rank_, size());
+    Peer& peer = peer_of(send.to);
+    if (peer.left) throw_lost(send.to);
+    Outgoing message{&group, expected, send.data, 0, false};
+    message.header.bytes = static_cast<std::uint64_t>(send.bytes.resolve(context));
+    ++counters_.messages_sent;
+    counters_.bytes_sent += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
+    peer.outgoing.push(message);
+  }
+  group.id = next_group_++;
+  ++open_groups_;
+  wake_();
+  return {group.id};
+}
+
+std::optional<Arrival> End::wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
+                                             Clock::time_point deadline) {
+  while (true) {
+    match_messages();
+    if (!group.complete.empty()) {
+      const std::size_t place = group.complete.front();
+      group.complete.pop();
+      Waiting& receive = group.receives[place];
+      receive.returned = true;
+      return Arrival{place, receive.header, receive.payload};
+    }
+    throw_if_over();
+    bool waits = false;
+    for (const Waiting& receive : group.receives) {
+      if (receive.returned) continue;
+      waits = true;
+      if (peer_of(receive.from).left) throw_lost(receive.from);
+    }
+    if (!waits) return std::nullopt;
+    if (Clock::now() >= deadline) {
+      std::vector<Rank> silent;
+      for (const Waiting& receive : group.receives) {
+        if (!receive.returned) silent.push_back(receive.from);
+      }
+      throw_deadline(rank_, std::move(silent));
+    }
+    changed_.wait_until(lock, deadline);
+  }
+}
+
+void End::wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
+                         Clock::time_point deadline) {
+  while (group.unsent > 0) {
+    throw_if_over();
+    std::vector<Rank> slow;
+    for (const Peer& peer : peers_) {
+      for (std::size_t i = 0; i < peer.outgoing.size(); ++i) {
+        if (peer.outgoing[i].group != &group) continue;
+        if (peer.left) throw_lost(peer.rank);
+        slow.push_back(peer.rank);
+      }
+    }
+    if (Clock::now() >= deadline) throw_deadline(rank_, std::move(slow));
+    changed_.wait_until(lock, deadline);
+  }
+}
+
+/// Gives messages whose header is here to the receives that wait for them, in order, and memory to
+/// their payloads.
+void End::match_messages() {
+  bool room = false;
+  for (Peer& peer : peers_) {
+    const std::size_t before = peer.arrived.size();
+    while (true) {
+      take_packets(peer);
+      if (!peer.incoming.open || peer.incoming.matched || peer.waiting.empty()) break;
+      const auto [group, place] = peer.waiting.front();
+      peer.waiting.pop();
+      Incoming& message = peer.incoming;
+      check_header(peer.rank, group->expected, message.header);
+      message.group = group;
+      message.receive = place;
+      message.to = group->provider->provide(place, message.header);
+      message.matched = true;
+    }
+    room = room || peer.arrived.size() < before;
+  }
+  if (room) wake_();
+}
+
+void End::throw_if_over() const {
+  if (aborted_) throw_aborted(aborter_, abort_reason_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+End::Group& End::group_of(GroupId id) {
+  for (const std::unique_ptr<Group>& group : groups_) {
+    if (group->id == id.value && id.value != 0) return *group;
+  }
+  throw ContractError("a group that was not posted, or is finished");
+}
+
+End::Group& End::unused_group() {
+  for (const std::unique_ptr<Group>& group : groups_) {
+    if (group->id == 0) return *group;
+  }
+  return *groups_.emplace_back(std::make_unique<Group>());
+}
+
+End::Peer& End::peer_of(Rank worker) {
+  const auto workers = static_cast<int>(nodes_.size());
+  return peers_[static_cast<std::size_t>((worker.value - rank_.value - 1 + workers) % workers)];
+}
+
+// ---- Either side.
+
+/// Brings payloads from their slots to where they belong, as far as that is known.
+void End::take_packets(Peer& peer) {
+  Incoming& message = peer.incoming;
+  while (!peer.arrived.empty() && !withdrawn_ && !failure_) {
+    const Slot& slot = peer.slots[peer.arrived.front()];
+    const bool begins = read<Preamble>(slot.bytes).kind == Kind::begin;
+    const std::byte* payload = slot.bytes + sizeof(Preamble);
+    std::size_t size = slot.size - sizeof(Preamble);
+    if (begins != !message.begun || (begins && size < sizeof(Header))) {
+      fail(std::make_exception_ptr(ProtocolError(
+          fmt::format("worker {} sent a packet that belongs to no message", peer.rank.value))));
+      return;
+    }
+    if (begins) {
+      if (!message.open) {
+        message.header = read<Header>(payload);
+        message.open = true;
+        changed_.notify_all();  // the worker gives it memory
+      }
+      payload += sizeof(Header);
+      size -= sizeof(Header);
+    }
+    if (!message.matched) return;
+    if (size > message.header.bytes - message.received) {
+      fail(std::make_exception_ptr(
+          ProtocolError(fmt::format("worker {} sent more than it announced", peer.rank.value))));
+      return;
+    }
+    if (message.to != nullptr && size > 0) {
+      std::memcpy(message.to + message.received, payload, size);
+    }
+    message.begun = true;
+    message.received += size;
+    peer.unposted.push(peer.arrived.front());
+    peer.arrived.pop();
+    ++peer.owed;
+    if (message.received < message.header.bytes) continue;
+    Waiting& receive = message.group->receives[message.receive];
+    receive.header = message.header;
+    receive.payload = {message.to, message.to == nullptr ? 0 : message.received};
+    ++counters_.messages_received;
+    counters_.bytes_received += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
+    message.group->complete.push(message.receive);
+    message = {};
+    changed_.notify_all();
+  }
+}
+
+void End::fail(std::exception_ptr error) {
+  if (!failure_) failure_ = std::move(error);
+  changed_.notify_all();
+}
+
+// ---- The MPI thread's side.
+
+bool End::progress() {
+  bool moved = false;
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      choose_calls();
+    }
+    for (const Call& each : calls_) call(each);
+    moved = poll() || !calls_.empty();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    fail(std::current_exception());
+  }
+  return moved;
+}
+
+bool End::busy() const {
+  const std::lock_guard lock(mutex_);
+  return open_groups_ > 0 || leaving_ || aborts_;
+}
+
+void End::process_ended(Rank worker) {
+  const std::lock_guard lock(mutex_);
+  if (worker == rank_ || worker.value >= size()) return;
+  Peer& peer = peer_of(worker);
+  if (peer.left || peer.ended) return;
+  peer.ended = true;
+  peer.last_heard = Clock::now();
+}
+
+bool End::retired() const {
+  const std::lock_guard lock(mutex_);
+  return leaving_ &&
+         std::all_of(
+             peers_.begin(), peers_.end(),
+             [](const Peer& peer) { return peer.ended || (peer.left && peer.told_leave); }) &&
+         !says_something();
+}
+
+bool End::quiet() const {
+  return std::none_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ended; }) &&
+         std::none_of(packets_.begin(), packets_.end(),
+                      [](const Slot& packet) { return packet.under_way; });
+}
+
+bool End::says_something() const {
+  for (std::size_t place = 0; place < peers_.size(); ++place) {
+    for (std::size_t word = 0; word < kWords; ++word) {
+      if (!peers_[place].ended && word_under_way_[place * kWords + word]) return true;
+    }
+  }
+  return false;
+}
+
+bool End::healthy() const {
+  const std::lock_guard lock(mutex_);
+  return !withdrawn_ && !failure_ && !aborted_ &&
+         std::none_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ended; });
+}
+
+void End::choose_calls() {
+  calls_.clear();
+  bury(Clock::now());
+  for (std::size_t place = 0; place < peers_.size(); ++place) {
+    Peer& peer = peers_[place];
+    take_packets(peer);
+    for (; !peer.unposted.empty(); peer.unposted.pop()) {
+      const std::size_t slot = peer.unposted.front();
+      peer.slots[slot].under_way = true;
+      peer.posted.push(slot);
+      calls_.push_back({true, slot_request(place, slot), {}, nullptr, 0});
+    }
+  }
+  const auto free_packet = [&] {
+    return std::find_if(packets_.begin(), packets_.end(),
+                        [](const Slot& packet) { return !packet.under_way; });
+  };
+  std::size_t passed_over = 0;
+  for (auto packet = free_packet(); packet != packets_.end() && passed_over < peers_.size();) {
+    Peer& peer = peers_[turn_];
+    turn_ = (turn_ + 1) % peers_.size();
+    if (peer.left || peer.credits == 0 || peer.outgoing.empty() || withdrawn_) {
+      ++passed_over;
+      continue;
+    }
+    passed_over = 0;
+    fill_packet(peer, static_cast<std::size_t>(packet - packets_.begin()));
+    packet = free_packet();
+  }
+  for (std::size_t place = 0; place < peers_.size(); ++place) {
+    Peer& peer = peers_[place];
+    if (peer.ended) continue;
+    // Half of the credits: the peer need not stop, and few words are sent.
+    if (!peer.left && 2 * peer.owed >= credits_of_a_peer_ &&
+        !word_under_way_[place * kWords + static_cast<std::size_t>(Word::credit)]) {
+      std::byte* word = credit_words_ + place * sizeof(Preamble);
+      write(word, Preamble{Kind::credit, static_cast<std::uint32_t>(peer.owed)});
+      peer.owed = 0;
+      tell(place, Word::credit, word, sizeof(Preamble));
+    }
+    if (aborts_ && !peer.left && !peer.told_abort) {
+      peer.told_abort = true;
+      tell(place, Word::abort, abort_word_, sizeof(Preamble) + abort_reason_.size());
+    }
+    // A peer that left waits for the others to leave, too.
+    if (leaving_ && !peer.told_leave) {
+      peer.told_leave = true;
+      tell(place, Word::leave, leave_word_, sizeof(Preamble));
+    }
+  }
+}
+
+void End::fill_packet(Peer& peer, std::size_t place) {
+  Slot& packet = packets_[place];
+  Outgoing& message = peer.outgoing.front();
+  write(packet.bytes,
+        Preamble{message.begun ? Kind::more : Kind::begin, static_cast<std::uint32_t>(peer.owed)});
+  peer.owed = 0;
+  packet.size = sizeof(Preamble);
+  if (!message.begun) {
+    write(packet.bytes + packet.size, message.header);
+    packet.size += sizeof(Header);
+    message.begun = true;
+  }
+  const std::size_t bytes =
+      std::min(options_.bytes - packet.size, message.header.bytes - message.sent);
+  if (bytes > 0) std::memcpy(packet.bytes + packet.size, message.data + message.sent, bytes);
+  packet.size += bytes;
+  packet.under_way = true;
+  message.sent += bytes;
+  --peer.credits;
+  calls_.push_back({false, packet_request(place), peer.rank, packet.bytes, packet.size});
+  if (message.sent == message.header.bytes) {
+    if (--message.group->unsent == 0) changed_.notify_all();
+    peer.outgoing.pop();
+  }
+}
+
+void End::tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t size) {
+  word_under_way_[peer * kWords + static_cast<std::size_t>(word)] = true;
+  calls_.push_back({false, word_request(peer, word), peers_[peer].rank, bytes, size});
+}
+
+void End::call(const Call& of) {
+  if (of.receives) {
+    check(MPI_Start(&requests_[of.request]), "MPI_Start");
+  } else {
+    check(MPI_Isend(of.bytes, static_cast<int>(of.size), MPI_BYTE, of.to.value, kTag, communicator_,
+                    &requests_[of.request]),
+          "MPI_Isend");
+  }
+}
+
+bool End::poll() {
+  int count = 0;
+  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                     completed_.data(), statuses_.data()),
+        "MPI_Testsome");
+  if (count == MPI_UNDEFINED || count == 0) return false;
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    completed(static_cast<std::size_t>(completed_[at]), statuses_[at]);
+  }
+  return true;
+}
+
+void End::completed(std::size_t request, const MPI_Status& status) {
+  if (request >= packet_request(options_.window)) {
+    word_under_way_[request - packet_request(options_.window)] = false;
+  } else if (request >= packet_request(0)) {
+    packets_[request - packet_request(0)].under_way = false;
+  } else {
+    Peer& peer = peers_[request / slots_of_a_peer_];
+    int bytes = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    Slot& done = peer.slots[request % slots_of_a_peer_];
+    done.size = static_cast<std::size_t>(bytes);
+    done.under_way = false;
+    peer.last_heard = Clock::now();
+    // MPI fills slots in the order in which they were posted, but may tell of them in another.
+    while (!peer.posted.empty() && !peer.slots[peer.posted.front()].under_way) {
+      packet_came(peer, peer.posted.front());
+      peer.posted.pop();
+    }
+    take_packets(peer);
+  }
+}
+
+void End::packet_came(Peer& peer, std::size_t place) {
+  const Slot& slot = peer.slots[place];
+  const Preamble preamble =
+      slot.size >= sizeof(Preamble) ? read<Preamble>(slot.bytes) : Preamble{Kind{0}, 0};
+  peer.credits += preamble.credits;
+  if (peer.credits > credits_of_a_peer_) {
+    fail(std::make_exception_ptr(
+        ProtocolError(fmt::format("worker {} gave back more than it was sent", peer.rank.value))));
+  }
+  switch (preamble.kind) {
+    case Kind::begin:
+    case Kind::more:
+      peer.arrived.push(place);
+      return;
+    case Kind::credit:
+      break;
+    case Kind::abort:
+      if (!aborted_) {
+        aborted_ = true;
+        aborter_ = peer.rank;
+        abort_reason_.assign(reinterpret_cast<const char*>(slot.bytes) + sizeof(Preamble),
+                             slot.size - sizeof(Preamble));
+      }
+      changed_.notify_all();
+      break;
+    case Kind::leave:
+      peer.left = true;
+      peer.ended = false;  // as it should
+      changed_.notify_all();
+      break;
+    default:
+      fail(std::make_exception_ptr(
+          ProtocolError(fmt::format("worker {} sent what is no packet", peer.rank.value))));
+  }
+  peer.unposted.push(place);
+}
+
+/// A process that ended has left, once all that it sent is here.
+void End::bury(Clock::time_point now) {
+  for (Peer& peer : peers_) {
+    if (!peer.ended || peer.left) continue;
+    if (now - peer.last_heard < kGrace) continue;
+    peer.left = true;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace sparsesync::mpi

@@ -1,0 +1,82 @@
+// The workers of a run and what connects them: threads of this process, or processes of an mpirun.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/agreement.h"
+#include "engine/memory.h"
+#include "engine/transport/local.h"
+#include "engine/transport/mpi.h"
+#include "schemes/transport.h"
+
+namespace sparsesync {
+
+/// All calls but the trivial ones are made in every process, in the same order.
+class Workers {
+ public:
+  virtual ~Workers() = default;
+
+  virtual int size() const = 0;
+  /// The workers of this process.
+  virtual std::vector<Rank> here() const = 0;
+  /// Workers on this machine, in this process or in others.
+  virtual int on_this_machine() const = 0;
+  /// Whether this process speaks for the run.
+  bool leads() const { return here().front() == Rank{0}; }
+
+  /// A new network between all workers: the ends of those that are here.
+  virtual std::vector<std::unique_ptr<Transport>> connect() = 0;
+
+  /// What each process says, the own part among them.
+  virtual std::vector<std::string> all_gather(const std::string& own) = 0;
+  /// @throws AgreementError in all processes, naming what differs and both sides
+  virtual void agree(const std::string& subject, const ControlChannel::Statement& own) = 0;
+
+  /// Runs `work` in every process. If it throws in one, it throws in all: there what it threw, and
+  /// elsewhere an InputError or Error with that worker's text.
+  void together(const std::function<void()>& work);
+};
+
+/// All workers are threads of this process.
+class LocalWorkers : public Workers {
+ public:
+  LocalWorkers(int size, LocalLink link) : size_(size), link_(link) {}
+  int size() const override { return size_; }
+  std::vector<Rank> here() const override;
+  int on_this_machine() const override { return size_; }
+  std::vector<std::unique_ptr<Transport>> connect() override;
+  std::vector<std::string> all_gather(const std::string& own) override { return {own}; }
+  void agree(const std::string&, const ControlChannel::Statement&) override {}
+
+ private:
+  int size_;
+  LocalLink link_;
+  std::unique_ptr<LocalNetwork> network_;  // the last one
+};
+
+/// Each worker is a process.
+class MpiWorkers : public Workers {
+ public:
+  /// @param deadline  of each wait for other processes
+  /// @throws what MpiWorld throws
+  MpiWorkers(std::chrono::milliseconds deadline, MpiChunks chunks);
+  int size() const override { return world_.size(); }
+  std::vector<Rank> here() const override { return {world_.rank()}; }
+  int on_this_machine() const override;
+  std::vector<std::unique_ptr<Transport>> connect() override;
+  std::vector<std::string> all_gather(const std::string& own) override;
+  void agree(const std::string& subject, const ControlChannel::Statement& own) override;
+
+ private:
+  MpiChunks chunks_;
+  HostMemory memory_;
+  MpiWorld world_;
+  std::unique_ptr<Transport> control_;
+  ControlChannel channel_;
+};
+
+}  // namespace sparsesync

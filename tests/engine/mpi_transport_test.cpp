@@ -1,0 +1,15 @@
+// Transport `mpi`: the conformance suite, under mpirun, with the default packets and with tiny
+// ones.
+#include "tests/support/mpi_workers.h"
+#include "tests/support/transport_suite.h"
+
+namespace sparsesync::testing {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(mpi, TransportSuite,
+                         ::testing::Values(mpi_workers("default"),
+                                           mpi_workers("tiny_packets", {256, 1})),
+                         [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace sparsesync::testing
