@@ -6,35 +6,127 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 namespace sparsesync {
 namespace {
 
-double element(const std::byte* row, DType dtype, Index column) {
+template <typename T>
+T load(const std::byte* row, std::size_t column) {
+  T value;
+  std::memcpy(&value, row + column * sizeof(T), sizeof(T));
+  return value;
+}
+
+/// A floating-point element.
+double element(const std::byte* row, DType dtype, std::size_t column) {
   return for_dtype(dtype, [&]<typename T>(T) {
-    T value;
-    std::memcpy(&value, row + column * static_cast<Index>(sizeof(T)), sizeof(T));
-    return static_cast<double>(ValueTraits<T>::widen(value));
+    return static_cast<double>(ValueTraits<T>::widen(load<T>(row, column)));
   });
+}
+
+/// An integer, modulo 2^64.
+std::uint64_t integer_element(const std::byte* row, DType dtype, std::size_t column) {
+  return for_dtype(dtype, [&]<typename T>(T) -> std::uint64_t {
+    if constexpr (std::is_integral_v<T>) return static_cast<std::uint64_t>(load<T>(row, column));
+    throw ContractError("an integer of a floating-point dtype");
+  });
+}
+
+/// An integer sum as it wraps in its dtype.
+std::int64_t wrapped(std::uint64_t sum, DType dtype) {
+  return dtype == DType::i32 ? static_cast<std::int32_t>(sum) : static_cast<std::int64_t>(sum);
+}
+
+/// What the errors of a floating-point dtype are made of.
+struct Precision {
+  double sum_roundoff;      // of the type that sums are made in, relative
+  double element_roundoff;  // of the element type, relative where it is normal
+  double subnormal;         // and absolute where it is not
+  double largest;           // element
+  std::int64_t whole;       // it holds all whole numbers up to this
+};
+
+Precision precision_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return {0x1p-53, 0x1p-53, 0, std::numeric_limits<double>::max(), std::int64_t{1} << 53};
+    case DType::f16:
+      return {0x1p-24, 0x1p-11, 0x1p-25, 65504, 2048};
+    case DType::bf16:
+      return {0x1p-24, 0x1p-8, 0x1p-134, 0x1.FEp127, 256};
+    case DType::f32:
+      return {0x1p-24, 0x1p-24, 0, std::numeric_limits<float>::max(), std::int64_t{1} << 24};
+    case DType::i32:
+    case DType::i64:
+      break;
+  }
+  throw ContractError("the roundoff of an integer dtype");
 }
 
 /// How far from the exact sum a right result may be.
 double tolerance(const ReferenceSum& reference, double magnitude) {
-  if (reference.exact) return 0;
-  const double sum_roundoff = std::ldexp(1.0, -24);
+  if (reference.exact || magnitude == 0) return 0;
+  const Precision precision = precision_of(reference.dtype);
+  const double sums = reference.dtype == DType::f64 ? 2 : 1;  // the reference's own errors
   // A worker's repeats are rounded to the element type once, and the sum once more.
-  const double element_roundoff =
-      reference.dtype == DType::bf16 ? std::ldexp(1.0, -8) : sum_roundoff;
-  return magnitude *
-         (sum_roundoff * static_cast<double>(reference.most_terms) + 2 * element_roundoff);
+  return magnitude * (sums * precision.sum_roundoff * static_cast<double>(reference.most_terms) +
+                      2 * precision.element_roundoff) +
+         2 * precision.subnormal;
 }
 
 bool agrees(const ReferenceSum& reference, double got, double sum, double magnitude) {
   if (std::isnan(sum)) return std::isnan(got);
   if (std::isinf(sum)) return got == sum;
+  if (std::abs(got - sum) <= tolerance(reference, magnitude)) return true;
   // Where terms overflow the element type, the order of summation decides what comes out.
-  if (magnitude > static_cast<double>(std::numeric_limits<float>::max())) return true;
-  return std::abs(got - sum) <= tolerance(reference, magnitude);
+  return magnitude > precision_of(reference.dtype).largest && !std::isfinite(got);
+}
+
+void add_part(const TracePart& part, ReferenceSum& reference) {
+  const auto width = static_cast<std::size_t>(reference.width);
+  const Index row_bytes = reference.width * element_bytes(reference.dtype);
+  for (std::size_t i = 0; i < part.indices.size(); ++i) {
+    const auto place =
+        std::lower_bound(reference.indices.begin(), reference.indices.end(), part.indices[i]);
+    const auto first = static_cast<std::size_t>(place - reference.indices.begin()) * width;
+    const std::byte* row = part.values.data() + static_cast<Index>(i) * row_bytes;
+    for (std::size_t column = 0; column < width; ++column) {
+      if (is_integer(reference.dtype)) {
+        reference.integers[first + column] += integer_element(row, reference.dtype, column);
+        continue;
+      }
+      const double value = element(row, reference.dtype, column);
+      reference.sums[first + column] += value;
+      reference.magnitudes[first + column] += std::abs(value);
+    }
+  }
+}
+
+/// What is wrong with one row of a result.
+/// @param got  nothing where the result has no such row
+/// @param at   of the row in the reference; nothing where that has none
+std::optional<std::string> row_difference(const ReferenceSum& reference, Index row,
+                                          const std::byte* got, std::optional<std::size_t> at) {
+  const auto width = static_cast<std::size_t>(reference.width);
+  const auto told = [&](std::size_t column, auto is, auto sum) {
+    return fmt::format("row {}, column {}: {} where the sum is {}", row, column, is, sum);
+  };
+  for (std::size_t column = 0; column < width; ++column) {
+    if (is_integer(reference.dtype)) {
+      const std::int64_t is =
+          got ? wrapped(integer_element(got, reference.dtype, column), reference.dtype) : 0;
+      const std::int64_t sum =
+          at ? wrapped(reference.integers[*at * width + column], reference.dtype) : 0;
+      if (is != sum) return told(column, is, sum);
+      continue;
+    }
+    const double is = got ? element(got, reference.dtype, column) : 0;
+    const double sum = at ? reference.sums[*at * width + column] : 0;
+    const double magnitude = at ? reference.magnitudes[*at * width + column] : 0;
+    if (!agrees(reference, is, sum, magnitude)) return told(column, is, sum);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -58,53 +150,29 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step) {
       run = i > 0 && indices[i] == indices[i - 1] ? run + 1 : 1;
       reference.most_terms = std::max(reference.most_terms, run);
     }
-    // Made values are integers up to 4; bf16 holds integers up to 256.
-    const std::int64_t most = reference.dtype == DType::bf16 ? 256 : std::int64_t{1} << 24;
-    reference.exact = !trace.has_values() && 4 * reference.most_terms <= most;
+    // Made values are whole numbers up to 4.
+    reference.exact =
+        is_integer(reference.dtype) ||
+        (!trace.has_values() && 4 * reference.most_terms <= precision_of(reference.dtype).whole);
     indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
-    const auto width = static_cast<std::size_t>(reference.width);
-    reference.sums.assign(indices.size() * width, 0);
-    reference.magnitudes.assign(indices.size() * width, 0);
-    const Index row_bytes = reference.width * element_bytes(reference.dtype);
-    for (const std::vector<TracePart>& part : parts) {
-      for (std::size_t i = 0; i < part[t].indices.size(); ++i) {
-        const auto place = std::lower_bound(indices.begin(), indices.end(), part[t].indices[i]);
-        const auto first = static_cast<std::size_t>(place - indices.begin()) * width;
-        const std::byte* row = part[t].values.data() + static_cast<Index>(i) * row_bytes;
-        for (std::size_t column = 0; column < width; ++column) {
-          const double value = element(row, reference.dtype, static_cast<Index>(column));
-          reference.sums[first + column] += value;
-          reference.magnitudes[first + column] += std::abs(value);
-        }
-      }
+    const std::size_t elements = indices.size() * static_cast<std::size_t>(reference.width);
+    if (is_integer(reference.dtype)) {
+      reference.integers.assign(elements, 0);
+    } else {
+      reference.sums.assign(elements, 0);
+      reference.magnitudes.assign(elements, 0);
     }
+    for (const std::vector<TracePart>& part : parts) add_part(part[t], reference);
   }
   return all;
 }
 
 std::optional<std::string> difference_from(const ReferenceSum& reference,
                                            std::span<const Index> indices, ConstMatrix values) {
-  const auto width = static_cast<std::size_t>(reference.width);
   std::size_t at = 0;  // in the reference
-  const auto check_row = [&](Index row, const std::byte* got, const double* sums,
-                             const double* magnitudes) -> std::optional<std::string> {
-    for (std::size_t column = 0; column < width; ++column) {
-      const double is =
-          got == nullptr ? 0 : element(got, reference.dtype, static_cast<Index>(column));
-      const double sum = sums == nullptr ? 0 : sums[column];
-      const double magnitude = magnitudes == nullptr ? 0 : magnitudes[column];
-      if (!agrees(reference, is, sum, magnitude)) {
-        return fmt::format("row {}, column {}: {} where the sum is {}", row, column, is, sum);
-      }
-    }
-    return std::nullopt;
-  };
   const auto missing_before = [&](Index row) -> std::optional<std::string> {
     for (; at < reference.indices.size() && reference.indices[at] < row; ++at) {
-      if (auto wrong = check_row(reference.indices[at], nullptr, &reference.sums[at * width],
-                                 &reference.magnitudes[at * width])) {
-        return wrong;
-      }
+      if (auto wrong = row_difference(reference, reference.indices[at], nullptr, at)) return wrong;
     }
     return std::nullopt;
   };
@@ -118,8 +186,8 @@ std::optional<std::string> difference_from(const ReferenceSum& reference,
     // Most rows of a dense result are this.
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (!known && std::all_of(got, got + values.row_bytes(), is_zero)) continue;
-    if (auto wrong = check_row(indices[i], got, known ? &reference.sums[at * width] : nullptr,
-                               known ? &reference.magnitudes[at * width] : nullptr)) {
+    if (auto wrong =
+            row_difference(reference, indices[i], got, known ? std::optional(at) : std::nullopt)) {
       return wrong;
     }
     if (known) ++at;

@@ -17,21 +17,25 @@ namespace sparsesync {
 struct ReferenceSum {
   DType dtype = DType::f32;
   Index width = 0;
-  std::vector<Index> indices;      // increasing
-  std::vector<double> sums;        // indices.size() × width
-  std::vector<double> magnitudes;  // the sums of absolute values: what an error bound is made of
-  std::int64_t most_terms = 0;     // added to one row, repeats counted
-  bool exact = false;              // whether every order of summation gives the very same numbers
+  std::vector<Index> indices;  // increasing
+  // indices.size() × width of either kind, the other one empty.
+  std::vector<double> sums;             // of floating-point values
+  std::vector<double> magnitudes;       // the sums of their absolute values: what bounds errors
+  std::vector<std::uint64_t> integers;  // sums of integers, modulo 2^64
+  std::int64_t most_terms = 0;          // added to one row, repeats counted
+  bool exact = false;  // whether every order of summation gives the very same numbers
 };
 
-/// One for each tensor. Made values (integers) are exact; recorded ones are held to the bound of
-/// summing.
+/// One for each tensor. Integers and made values (whole numbers) are exact; recorded ones of a
+/// floating-point type are held to the bound of summing.
 /// @throws InputError what Trace::load() throws
 std::vector<ReferenceSum> reference_sums(const Trace& trace, int step);
 
 /// The first element in which a result differs from the reference, in words; nothing if none does.
 /// An element may be off by u · terms · Σ|x|, u being the unit roundoff of the sums, and by two
-/// roundings of the element type where that is narrower; exact sums not at all. NaN equals NaN.
+/// roundings of the element type where that is narrower; in f64 by twice the terms, the reference
+/// being summed in f64 too. Exact sums may not be off at all; integers are compared as they wrap.
+/// Where Σ|x| overflows the element type, infinities and NaN are right too. NaN equals NaN.
 /// Rows that are in only one of the two must be zero.
 /// @param indices  increasing
 /// @param values   a row for each index

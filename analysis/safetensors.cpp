@@ -90,6 +90,15 @@ Index SafetensorsEntry::elements() const {
   return product;
 }
 
+std::string safetensors_name(DType dtype) {
+  // The same name, in capitals.
+  std::string name(name_of(dtype));
+  for (char& letter : name) {
+    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
+  }
+  return name;
+}
+
 Index safetensors_element_bytes(const std::string& dtype) {
   static constexpr std::array<std::pair<const char*, Index>, 16> kKnown{{{"BOOL", 1},
                                                                          {"U8", 1},

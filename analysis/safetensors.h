@@ -29,6 +29,9 @@ struct SafetensorsEntry {
 /// unknown dtype are listed, and only their place in the file is checked.
 Index safetensors_element_bytes(const std::string& dtype);
 
+/// The format's own name of a dtype: "F32", "BF16", "I64", ...
+std::string safetensors_name(DType dtype);
+
 /// A file that was read and checked in full: header, names, dtypes, shapes, places, overlap, total
 /// size.
 class SafetensorsFile {

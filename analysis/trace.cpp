@@ -26,10 +26,6 @@ constexpr const char* kHeaderFile = "trace.json";
 constexpr const char* kMend = "; make the trace anew";
 constexpr Index kMaxRowsOfI32 = Index{1} << 31U;
 
-std::string stored_dtype(DType dtype) {
-  return dtype == DType::f32 ? "F32" : "BF16";
-}
-
 /// "the trace 'T': trace.json"
 std::string header_place(const fs::path& path) {
   return shown_path(path / kHeaderFile);
@@ -146,7 +142,7 @@ std::vector<Index> read_indices(const SafetensorsEntry& entry, Index rows,
 
 void check_values(const SafetensorsEntry& entry, const TensorSpec& tensor, std::size_t nnz,
                   const std::string& where) {
-  if (entry.dtype != stored_dtype(tensor.dtype)) {
+  if (entry.dtype != safetensors_name(tensor.dtype)) {
     throw InputError(fmt::format("{} has dtype {}, and trace.json says {}{}", where,
                                  printable(entry.dtype), name_of(tensor.dtype), kMend));
   }
@@ -193,8 +189,7 @@ void check_trace_header(const TraceHeader& header, const std::string& where) {
     if (tensor.rows < 1) fail(fmt::format("{}: {} rows: give 1 or more", shown, tensor.rows));
     if (tensor.width < 1)
       fail(fmt::format("{}: a width of {}: give 1 or more", shown, tensor.width));
-    // 4 bytes: sums of any dtype are counted in f32.
-    const auto row_bytes = checked_product(tensor.width, 4);
+    const auto row_bytes = checked_product(tensor.width, element_bytes(sum_dtype(tensor.dtype)));
     if (!row_bytes || !checked_product(tensor.rows, *row_bytes)) {
       fail(fmt::format("{}: {} rows of width {} have more bytes than can be counted", shown,
                        tensor.rows, tensor.width));
@@ -239,7 +234,7 @@ std::vector<std::byte> made_values(const TraceHeader& header, int worker, int st
   for_dtype(spec.dtype, [&]<typename Value>(Value) {
     std::array<Value, 4> numbers{};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      numbers[i] = ValueTraits<Value>::narrow(static_cast<float>(i + 1));
+      numbers[i] = ValueTraits<Value>::narrow(static_cast<typename ValueTraits<Value>::Sum>(i + 1));
     }
     fill_values(rows, spec.width, key, numbers, values.data());
   });
@@ -398,8 +393,10 @@ void TraceWriter::write_file(int worker, int step, std::span<const TracePart> pa
     }
     entries.push_back(std::move(entry));
     if (values_.value_or(false)) {
-      entries.push_back(
-          {tensor.name + ".values", stored_dtype(tensor.dtype), {nnz, tensor.width}, part.values});
+      entries.push_back({tensor.name + ".values",
+                         safetensors_name(tensor.dtype),
+                         {nnz, tensor.width},
+                         part.values});
     }
   }
   OutputFile file(directory_.staging() / trace_file_name(worker, step), false);

@@ -135,7 +135,7 @@ void CompareWorker::write_result(Session& session, BucketId bucket, int rank, in
                        {static_cast<Index>(indices.size())},
                        std::as_bytes(std::span(indices))});
     entries.push_back({spec.name + ".values",
-                       spec.dtype == DType::f32 ? "F32" : "BF16",
+                       safetensors_name(spec.dtype),
                        {result.values.rows, spec.width},
                        {result.values.data, static_cast<std::size_t>(result.values.bytes())}});
   }

@@ -16,7 +16,7 @@ struct AggregateWorkspace {
       : words(context), slots(context), sums(context), payloads(context), sort(context) {}
   Buffer<std::uint64_t> words;  // one bit for each index of the range
   Buffer<Index> slots;
-  Buffer<float> sums;
+  Buffer<std::byte> sums;
   Buffer<Index> payloads;
   SortWorkspace sort;
 };
@@ -49,14 +49,15 @@ inline constexpr Operation unite{cpu::unite};
 
 namespace cpu {
 /// out.row(u) = the sum over parts p, in their order, of the row of p whose index is united[u]:
-/// from +0, in the sum type, multiplied once by `scale`, rounded once. The same bits on every
-/// device and at every arrival order. Does not synchronize the stream.
+/// from +0, in the sum type, multiplied once by `scale` (in the sum type), rounded once. The same
+/// bits on every device and at every arrival order. Does not synchronize the stream.
 /// @param united  what unite() made of the parts' indices
 /// @param parts   coalesced; values of any alignment; dtype and width as `out`
-/// @param out     united.size() rows
+/// @param scale   1 where elements are integers
+/// @param out     united.size() rows, aligned for their dtype
 /// @throws BudgetError if the workspace may not grow
 void aggregate(const Context& context, std::span<const Index> united,
-               std::span<const RowSparse> parts, float scale, Matrix out,
+               std::span<const RowSparse> parts, double scale, Matrix out,
                AggregateWorkspace& workspace);
 }  // namespace cpu
 inline constexpr Operation aggregate{cpu::aggregate};

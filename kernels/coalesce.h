@@ -30,7 +30,7 @@ struct CoalesceWorkspace {
   explicit CoalesceWorkspace(const Context& context)
       : order(context), sums(context), sort(context) {}
   Buffer<Index> order;
-  Buffer<float> sums;
+  Buffer<std::byte> sums;  // of one row
   SortWorkspace sort;
 };
 

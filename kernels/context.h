@@ -11,7 +11,7 @@ namespace sparsesync {
 
 enum class Device : std::uint8_t { cpu };
 
-/// The queue that work goes to. On a CPU work runs at once, in the calling thread; the handle is
+/// The queue that work goes to. On a CPU work has ended when the operation returns; the handle is
 /// null.
 struct Stream {
   void* handle = nullptr;
@@ -32,18 +32,26 @@ class MemoryResource {
                           Stream stream) noexcept = 0;
 };
 
-/// Device, stream and memory resource of an operation. A view: the resource outlives it.
+class Threads;  // kernels/threads.h
+
+/// Device, stream or threads, and memory resource of an operation. A view: the resource and the
+/// threads outlive it. Results are the same bits whatever the number of threads.
 class Context {
  public:
   explicit Context(MemoryResource& memory) : memory_(&memory) {}
+  /// Work on the CPU may be cut among these threads.
+  Context(MemoryResource& memory, Threads& threads) : memory_(&memory), threads_(&threads) {}
   Device device() const { return device_; }
   Stream stream() const { return stream_; }
   MemoryResource& memory() const { return *memory_; }
+  /// Null where the calling thread does all work.
+  Threads* threads() const { return threads_; }
 
  private:
   Device device_ = Device::cpu;
   Stream stream_{};
   MemoryResource* memory_;
+  Threads* threads_ = nullptr;
 };
 
 /// An operation of this floor: called as its bodies are, it runs the one of the context's device.

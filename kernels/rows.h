@@ -10,7 +10,7 @@
 
 namespace sparsesync {
 
-// Sums are f32 for f32 and bf16 (design: "Bits").
+// Sums are matrices of the element type's sum_dtype(), aligned for it (design: "Bits").
 
 namespace cpu {
 /// out.row(i) = columns [first_column, first_column + out.width) of from.row(rows[i]). Does not
@@ -65,24 +65,27 @@ inline constexpr Operation invert{cpu::invert};
 
 namespace cpu {
 /// sums.row(rows[i]) += from.row(i), in increasing i. Does not synchronize the stream.
-/// @param rows  from.rows of them, repeats allowed
-/// @param sums  rows of from.width sums
-void add_rows(const Context& context, ConstMatrix from, std::span<const Index> rows, float* sums);
+/// @param from  of any alignment
+/// @param rows  from.rows of them, each in [0, sums.rows), repeats allowed
+/// @param sums  of sum_dtype(from.dtype) and from.width
+void add_rows(const Context& context, ConstMatrix from, std::span<const Index> rows, Matrix sums);
 }  // namespace cpu
 inline constexpr Operation add_rows{cpu::add_rows};
 
 namespace cpu {
-/// sums[i] += addends[i]. Does not synchronize the stream.
-void add(const Context& context, std::span<const float> addends, std::span<float> sums);
+/// sums += addends, element by element. Does not synchronize the stream.
+/// @param addends  dtype, rows and width as `sums`; of any alignment
+void add(const Context& context, ConstMatrix addends, Matrix sums);
 }  // namespace cpu
 inline constexpr Operation add{cpu::add};
 
 namespace cpu {
-/// out[i] = the element type's rounding of sums[i] · scale; a scale of 1 changes no bit. Does not
-/// synchronize the stream.
-/// @param out  sums.size() elements of `dtype`; may be the memory of `sums` itself for f32
-void round_sums(const Context& context, std::span<const float> sums, float scale, DType dtype,
-                std::byte* out);
+/// out = the element type's rounding of sums · scale, element by element; `scale` is rounded to the
+/// sum type first, and a scale of 1 changes no bit. Does not synchronize the stream.
+/// @param scale  1 where elements are integers
+/// @param out    rows and width as `sums`, which is of sum_dtype(out.dtype); of any alignment; may
+///               be the memory of `sums` itself where out.dtype is its own sum
+void round_sums(const Context& context, ConstMatrix sums, double scale, Matrix out);
 }  // namespace cpu
 inline constexpr Operation round_sums{cpu::round_sums};
 

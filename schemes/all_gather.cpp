@@ -240,7 +240,7 @@ class AllGather : public Scheme {
   int rank_;
   int size_;
   int rounds_;
-  float scale_;
+  double scale_;
   std::vector<SectionSpec> specs_;
   Buffer<std::byte> own_;
   Inbox inbox_;

@@ -440,7 +440,7 @@ class Balanced : public Scheme {
   int size_;
   int rounds_;
   std::uint64_t seed_;
-  float scale_;
+  double scale_;
   std::vector<Rank> peers_;
   std::vector<GridPlan> plans_;
   std::vector<SpaceChoice> choices_;

@@ -43,6 +43,12 @@ void validate(const BucketSpec& spec) {
                       tensor.name, tensor.rows, tensor.width));
     }
     bytes += 8 * tensor.rows * tensor.width;
+    if (spec.reduction == Reduction::mean && is_integer(tensor.dtype)) {
+      throw InputError(
+          fmt::format("bucket '{}', tensor '{}': a mean of {} is no integer: use the sum, or a "
+                      "floating-point dtype",
+                      spec.name, tensor.name, name_of(tensor.dtype)));
+    }
   }
 }
 
@@ -163,19 +169,21 @@ Index BucketInput::touched(std::size_t space) const {
   return rows;
 }
 
-void BucketInput::add_to(std::size_t space, std::span<float> sums) {
+void BucketInput::add_to(std::size_t space, Matrix sums) {
   const RowSpace& shape = spaces_[space];
-  SPARSESYNC_EXPECT(static_cast<Index>(sums.size()), ==, shape.elements());
+  SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
   for (const RowSpace::Member& member : shape.members) {
     ConstMatrix values = values_of(member.tensor);
-    float* first = sums.data() + member.first_row * shape.width;
+    Matrix of_member{sums.data + member.first_row * sums.row_bytes(), sums.dtype,
+                     tensors_[member.tensor].rows, sums.width};
     if (gradients_[member.tensor].layout() == Gradient::Layout::row_sparse) {
-      add_rows(context_, values, gradients_[member.tensor].indices(), first);
+      add_rows(context_, values, gradients_[member.tensor].indices(), of_member);
     } else {
       // Every row is there: one row as long as the tensor.
       values.width *= std::exchange(values.rows, 1);
+      of_member.width *= std::exchange(of_member.rows, 1);
       static constexpr Index kOnlyRow[] = {0};
-      add_rows(context_, values, kOnlyRow, first);
+      add_rows(context_, values, kOnlyRow, of_member);
     }
   }
 }

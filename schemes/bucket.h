@@ -29,7 +29,7 @@ struct BucketSpec {
 
 /// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands
 /// twice,
-///         rows or width < 1, sizes that cannot be counted, rounds < 1
+///         rows or width < 1, sizes that cannot be counted, rounds < 1, a mean of integers
 void validate(const BucketSpec& spec);
 
 /// The tensors of a bucket that share dtype and width, one after another: one index space of `rows`
@@ -98,9 +98,10 @@ class BucketInput {
   /// @throws BudgetError
   RowSparse coalesced(std::size_t space);
 
-  /// Adds row space `space` to rows × width sums. Does not synchronize the stream.
+  /// Adds row space `space` to its sums, all rows × width of them. Does not synchronize the stream.
+  /// @param sums  of the row space's sum_dtype(), aligned for it
   /// @throws BudgetError
-  void add_to(std::size_t space, std::span<float> sums);
+  void add_to(std::size_t space, Matrix sums);
 
   /// Rows of row space `space` that this worker's gradients touch: exactly if coalesced() was
   /// called in this step, else with repeats counted and dense tensors in full.

@@ -3,22 +3,87 @@
 //
 // All row spaces form one flat array of elements, cut into `size` even chunks. Chunk c starts at
 // worker c + 1 and is added to along the ring until it ends, complete, at its owner c: its order of
-// summation is ranks c + 1, ..., n - 1, 0, ..., c, the same in every run. Sums travel as f32 and
-// are rounded once, by the owner.
+// summation is ranks c + 1, ..., n - 1, 0, ..., c, the same in every run. Sums travel in their sum
+// type and are rounded once, by the owner.
+#include <algorithm>
 #include <array>
 
+#include "kernels/bits.h"
 #include "kernels/rows.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
 namespace {
 
-constexpr Index kSumBytes = sizeof(float);
+/// One flat array of all row spaces' elements: where each of them is. The bytes of a row space
+/// begin at a multiple of 8, so that every element is aligned.
+class FlatArray {
+ public:
+  using TypeOf = DType (*)(DType);
 
-Index elements_of(std::span<const RowSpace> spaces) {
-  Index elements = 0;
-  for (const RowSpace& space : spaces) elements += space.elements();
-  return elements;
+  /// @param type_of  what an element of a dtype is in this array
+  FlatArray(std::span<const RowSpace> spaces, TypeOf type_of) {
+    for (const RowSpace& space : spaces) {
+      const DType dtype = type_of(space.dtype);
+      parts_.push_back({elements_, round_up<Index>(bytes_, 8), space.elements(), dtype});
+      elements_ += space.elements();
+      bytes_ = parts_.back().first_byte + space.elements() * element_bytes(dtype);
+    }
+  }
+
+  Index elements() const { return elements_; }
+  Index bytes() const { return bytes_; }
+
+  /// The bytes between which a range of elements lies.
+  IndexRange bytes_of(IndexRange elements) const {
+    return {begin_of(elements.begin), begin_of(elements.end)};
+  }
+
+  /// What of a range of elements lies in one row space, as one row in the array at `base`.
+  template <typename Byte>
+  BasicMatrix<Byte> piece(std::size_t space, IndexRange elements, Byte* base) const {
+    const Part& part = parts_[space];
+    const Index begin = std::clamp<Index>(elements.begin - part.first_element, 0, part.elements);
+    const Index end = std::clamp<Index>(elements.end - part.first_element, 0, part.elements);
+    return {base + part.first_byte + begin * element_bytes(part.dtype), part.dtype, 1, end - begin};
+  }
+
+ private:
+  struct Part {
+    Index first_element = 0;
+    Index first_byte = 0;
+    Index elements = 0;
+    DType dtype = DType::f32;
+  };
+
+  Index begin_of(Index element) const {
+    for (const Part& part : parts_) {
+      const Index within = element - part.first_element;
+      if (within < part.elements) return part.first_byte + within * element_bytes(part.dtype);
+    }
+    return bytes_;
+  }
+
+  std::vector<Part> parts_;
+  Index elements_ = 0;
+  Index bytes_ = 0;
+};
+
+DType own_dtype(DType dtype) {
+  return dtype;
+}
+
+/// The bytes of the array that sums travel in, and of that of the values.
+FlatArray flat_sums(std::span<const RowSpace> spaces) {
+  return {spaces, sum_dtype};
+}
+FlatArray flat_values(std::span<const RowSpace> spaces) {
+  return {spaces, own_dtype};
+}
+
+bool are_own_sums(std::span<const RowSpace> spaces) {
+  return std::all_of(spaces.begin(), spaces.end(),
+                     [](const RowSpace& space) { return sum_dtype(space.dtype) == space.dtype; });
 }
 
 class DenseRing : public Scheme {
@@ -30,12 +95,18 @@ class DenseRing : public Scheme {
         size_(environment.size),
         scale_(scale_of(environment)),
         rounds_(environment.bucket->rounds),
+        flat_sums_(flat_sums(spaces_)),
+        flat_values_(flat_values(spaces_)),
+        own_sums_(are_own_sums(spaces_)),
         sums_(context_),
         values_(context_),
         inbox_(context_, 1) {
-    for (const RowSpace& space : spaces_) all_f32_ = all_f32_ && space.dtype == DType::f32;
-    sums_.reserve_exactly(elements_of(spaces_));
-    if (!all_f32_) values_.reserve_exactly(bytes_before(elements_of(spaces_)));
+    sums_.reserve_exactly(flat_sums_.bytes());
+    if (!own_sums_) {
+      // The gaps between row spaces cross the wire too: nothing stray in them.
+      const Index bytes = flat_values_.bytes();
+      fill_zero(context_, values_.reserve_exactly(bytes));
+    }
     for (const RowSpace& space : spaces_) {
       results_.push_back(
           {Gradient::Layout::dense, {}, {nullptr, space.dtype, space.rows, space.width}});
@@ -45,27 +116,24 @@ class DenseRing : public Scheme {
   Pattern pattern(Phase) const override { return around_the_ring(Rank{rank_}, size_); }
 
   void reduce(Exchange& exchange, BucketInput& input) override {
-    float* const sums = sums_.data();
     if (exchange.round().index == 0) {
-      fill_zero(context_, std::as_writable_bytes(
-                              std::span(sums, static_cast<std::size_t>(elements_of(spaces_)))));
-      float* first = sums;
+      fill_zero(context_, {sums_.data(), static_cast<std::size_t>(flat_sums_.bytes())});
       for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        const auto elements = static_cast<std::size_t>(spaces_[i].elements());
-        input.add_to(i, {first, elements});
-        first += elements;
+        Matrix sums = flat_sums_.piece(i, {0, flat_sums_.elements()}, sums_.data());
+        sums.rows = spaces_[i].rows;
+        sums.width = spaces_[i].width;
+        input.add_to(i, sums);
       }
     }
-    inbox_.set_limit(ceil_div<Index>(elements_of(spaces_), size_) * kSumBytes + kSumBytes);
     for (int step = 0; step + 1 < size_; ++step) {
-      const IndexRange outgoing = chunk(exchange.round(), rank_ - 1 - step);
+      const IndexRange outgoing = flat_sums_.bytes_of(chunk(exchange.round(), rank_ - 1 - step));
       const IndexRange incoming = chunk(exchange.round(), rank_ - 2 - step);
-      const std::array payload{Payload{reinterpret_cast<const std::byte*>(sums + outgoing.begin),
-                                       outgoing.size() * kSumBytes}};
+      const IndexRange incoming_bytes = flat_sums_.bytes_of(incoming);
+      inbox_.set_limit(incoming_bytes.size());
+      const std::array payload{Payload{sums_.data() + outgoing.begin, outgoing.size()}};
       exchange.step(payload, inbox_, [&](Rank, std::span<const std::byte> bytes) {
-        expect_bytes(bytes, incoming.size() * kSumBytes);
-        add(context_, {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)},
-            {sums + incoming.begin, static_cast<std::size_t>(incoming.size())});
+        expect_bytes(bytes, incoming_bytes.size());
+        add_chunk(incoming, bytes.data());
       });
     }
     round_own_chunk(chunk(exchange.round(), rank_));
@@ -74,17 +142,15 @@ class DenseRing : public Scheme {
   void gather(Exchange& exchange) override {
     std::byte* const values = value_bytes();
     for (int step = 0; step + 1 < size_; ++step) {
-      const IndexRange outgoing = bytes_of(chunk(exchange.round(), rank_ - step));
-      const IndexRange incoming = bytes_of(chunk(exchange.round(), rank_ - 1 - step));
+      const IndexRange outgoing = flat_values_.bytes_of(chunk(exchange.round(), rank_ - step));
+      const IndexRange incoming = flat_values_.bytes_of(chunk(exchange.round(), rank_ - 1 - step));
       const std::array payload{Payload{values + outgoing.begin, outgoing.size()}};
       InPlace place(values + incoming.begin, incoming.size());
       exchange.step(payload, place, [&](Rank, std::span<const std::byte>) {});
     }
     if (!exchange.round().last()) return;
-    Index elements = 0;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      results_[i].values.data = values + bytes_before(elements);
-      elements += spaces_[i].elements();
+      results_[i].values.data = flat_values_.piece(i, {0, flat_values_.elements()}, values).data;
     }
   }
 
@@ -104,8 +170,8 @@ class DenseRing : public Scheme {
         const int right = (worker + 1) % size_;
         for (int step = 0; step + 1 < size_; ++step) {
           const Round at{round, rounds_};
-          traffic.message(worker, right, chunk(at, worker - 1 - step).size() * kSumBytes);
-          traffic.message(worker, right, bytes_of(chunk(at, worker - step)).size());
+          traffic.message(worker, right, flat_sums_.bytes_of(chunk(at, worker - 1 - step)).size());
+          traffic.message(worker, right, flat_values_.bytes_of(chunk(at, worker - step)).size());
         }
       }
     }
@@ -137,41 +203,30 @@ class DenseRing : public Scheme {
 
   /// Chunk `number` (counted around the ring) of a round's part of the flat array.
   IndexRange chunk(Round round, int number) const {
-    const IndexRange part = round.part_of(elements_of(spaces_));
+    const IndexRange part = round.part_of(flat_sums_.elements());
     const IndexRange within = Round{around_ring(number, size_), size_}.part_of(part.size());
     return {part.begin + within.begin, part.begin + within.end};
   }
 
-  /// Bytes that the first `elements` elements of the flat array take, in their own types.
-  Index bytes_before(Index elements) const {
-    Index bytes = 0;
-    for (const RowSpace& space : spaces_) {
-      const Index here = std::min(elements, space.elements());
-      bytes += here * element_bytes(space.dtype);
-      elements -= here;
-    }
-    return bytes;
-  }
-  IndexRange bytes_of(IndexRange chunk) const {
-    return {bytes_before(chunk.begin), bytes_before(chunk.end)};
-  }
+  /// Values that are their own sums need no second array.
+  std::byte* value_bytes() const { return own_sums_ ? sums_.data() : values_.data(); }
 
-  /// f32 sums are their own values.
-  std::byte* value_bytes() const {
-    return all_f32_ ? reinterpret_cast<std::byte*>(sums_.data()) : values_.data();
+  /// @param bytes  of the chunk as the left neighbour has summed it so far
+  void add_chunk(IndexRange elements, const std::byte* bytes) {
+    const Index first = flat_sums_.bytes_of(elements).begin;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Matrix sums = flat_sums_.piece(i, elements, sums_.data());
+      if (sums.width == 0) continue;
+      const std::byte* const addends = bytes + (sums.data - (sums_.data() + first));
+      add(context_, {addends, sums.dtype, sums.rows, sums.width}, sums);
+    }
   }
 
   void round_own_chunk(IndexRange own) {
-    if (all_f32_ && scale_ == 1.0F) return;
-    Index first = 0;
-    for (const RowSpace& space : spaces_) {
-      const Index begin = std::max(own.begin, first);
-      const Index end = std::min(own.end, first + space.elements());
-      if (begin < end) {
-        round_sums(context_, {sums_.data() + begin, static_cast<std::size_t>(end - begin)}, scale_,
-                   space.dtype, value_bytes() + bytes_before(begin));
-      }
-      first += space.elements();
+    if (own_sums_ && scale_ == 1) return;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      round_sums(context_, as_const(flat_sums_.piece(i, own, sums_.data())), scale_,
+                 flat_values_.piece(i, own, value_bytes()));
     }
   }
 
@@ -179,10 +234,12 @@ class DenseRing : public Scheme {
   std::vector<RowSpace> spaces_;
   int rank_;
   int size_;
-  float scale_;
+  double scale_;
   int rounds_;
-  bool all_f32_ = true;
-  Buffer<float> sums_;
+  FlatArray flat_sums_;
+  FlatArray flat_values_;
+  bool own_sums_;
+  Buffer<std::byte> sums_;
   Buffer<std::byte> values_;
   Inbox inbox_;
   std::vector<SpaceResult> results_;
@@ -190,27 +247,18 @@ class DenseRing : public Scheme {
 
 Cost cost(std::span<const RowSpace> spaces, int size, const Statistics&) {
   const double share = (size - 1.0) / size;
-  double sum_bytes = 0;
-  double value_bytes = 0;
-  for (const RowSpace& space : spaces) {
-    sum_bytes += static_cast<double>(space.elements() * kSumBytes);
-    value_bytes += static_cast<double>(space.dense_bytes());
-  }
-  const auto phase = [&](double bytes) {
+  const auto phase = [&](const FlatArray& array) {
     const double headers = (size - 1.0) * static_cast<double>(kHeaderBytes);
-    return PhaseCost{size - 1.0, size - 1.0, share * bytes + headers, share * bytes + headers};
+    const double bytes = share * static_cast<double>(array.bytes()) + headers;
+    return PhaseCost{size - 1.0, size - 1.0, bytes, bytes};
   };
-  return {phase(sum_bytes), phase(value_bytes)};
+  return {phase(flat_sums(spaces)), phase(flat_values(spaces))};
 }
 
 double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics&) {
-  double bytes = 0;
-  for (const RowSpace& space : spaces) {
-    const auto sums = static_cast<double>(space.elements() * kSumBytes);
-    bytes += sums + (size > 1 ? sums / size : 0);
-    if (space.dtype != DType::f32) bytes += static_cast<double>(space.dense_bytes());
-  }
-  return bytes;
+  const auto sums = static_cast<double>(flat_sums(spaces).bytes());
+  const auto values = static_cast<double>(flat_values(spaces).bytes());
+  return sums + (size > 1 ? sums / size : 0) + (are_own_sums(spaces) ? 0 : values);
 }
 
 const SchemeRegistration registration({

@@ -48,10 +48,8 @@ std::string_view name_of(Balance balance) {
   return "";
 }
 
-float scale_of(const SchemeEnvironment& environment) {
-  return environment.bucket->reduction == Reduction::mean
-             ? 1.0F / static_cast<float>(environment.size)
-             : 1.0F;
+double scale_of(const SchemeEnvironment& environment) {
+  return environment.bucket->reduction == Reduction::mean ? 1.0 / environment.size : 1.0;
 }
 
 SchemeRegistration::SchemeRegistration(const SchemeEntry& entry) {

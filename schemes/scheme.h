@@ -96,7 +96,7 @@ struct SchemeEnvironment {
 };
 
 /// What a bucket's sums are multiplied by, once: 1, or 1/n for a mean.
-float scale_of(const SchemeEnvironment& environment);
+double scale_of(const SchemeEnvironment& environment);
 
 /// A worker's number counted on around the ring, from any whole number.
 constexpr int around_ring(int number, int size) {

@@ -77,7 +77,7 @@ CLI::Option* add_seconds(CLI::App& command, const std::string& name, double& sec
 
 CLI::Option* add_dtype(CLI::App& command, const std::string& name, DType& dtype,
                        const std::string& help) {
-  return add_parsed(command, name, "f32|bf16", help, [&dtype, name](const std::string& text) {
+  return add_parsed(command, name, dtype_names("|"), help, [&dtype, name](const std::string& text) {
     try {
       dtype = dtype_named(text);
     } catch (const InputError& error) {

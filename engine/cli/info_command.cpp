@@ -37,7 +37,7 @@ std::string build_text() {
   line("memory available", format_bytes(static_cast<double>(available_memory())));
   line("devices", "cpu");
   line("transports", fmt::format("{}", fmt::join(transports(), ", ")));
-  line("dtypes", "f32, bf16");
+  line("dtypes", dtype_names(", "));
   std::vector<std::string_view> names;
   for (const SchemeEntry& entry : all_schemes()) names.push_back(entry.name);
   line("schemes", fmt::format("{}", fmt::join(names, ", ")));
@@ -68,7 +68,7 @@ std::string as_json() {
   json["memory_available_bytes"] = available_memory();
   json["devices"] = {"cpu"};
   json["transports"] = transports();
-  json["dtypes"] = {"f32", "bf16"};
+  for (const DType dtype : kDTypes) json["dtypes"].push_back(name_of(dtype));
   json["schemes"] = Json::array();
   for (const SchemeEntry& entry : all_schemes()) {
     json["schemes"].push_back({{"name", entry.name},

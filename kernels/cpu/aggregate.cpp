@@ -76,22 +76,20 @@ void unite(const Context& context, IndexRange range, std::span<const std::span<c
 }
 
 void aggregate(const Context& context, std::span<const Index> united,
-               std::span<const RowSparse> parts, float scale, Matrix out,
+               std::span<const RowSparse> parts, double scale, Matrix out,
                AggregateWorkspace& workspace) {
   SPARSESYNC_EXPECT(out.rows, ==, static_cast<Index>(united.size()));
-  const Index elements = out.rows * out.width;
-  const bool in_place = out.dtype == DType::f32;
-  const std::span<float> sums =
-      in_place ? std::span(reinterpret_cast<float*>(out.data), static_cast<std::size_t>(elements))
-               : workspace.sums.reserve(elements);
-  std::fill(sums.begin(), sums.end(), 0.0F);
+  Matrix sums{out.data, sum_dtype(out.dtype), out.rows, out.width};
+  const bool in_place = sums.dtype == out.dtype;
+  if (!in_place) sums.data = workspace.sums.reserve(sums.bytes()).data();
+  fill_zero(context, {sums.data, static_cast<std::size_t>(sums.bytes())});
   for (const RowSparse& part : parts) {
     const std::span<Index> places =
         workspace.slots.reserve(static_cast<Index>(part.indices.size()));
     find_places(united, part.indices, places);
-    add_rows(context, part.values, places, sums.data());
+    add_rows(context, part.values, places, sums);
   }
-  if (!in_place || scale != 1.0F) round_sums(context, sums, scale, out.dtype, out.data);
+  if (!in_place || scale != 1) round_sums(context, as_const(sums), scale, out);
 }
 
 }  // namespace sparsesync::cpu

@@ -33,9 +33,13 @@ void coalesce(const Context& context, RowSparse from, Index rows, Index first_ro
   sort_pairs(context, indices.first(from.indices.size()), order, rows, workspace.sort);
 
   const Index row_bytes = from.values.row_bytes();
-  const std::span<float> sums = workspace.sums.reserve(from.values.width);
   std::size_t written = 0;
   for_dtype(from.values.dtype, [&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    const Index width = from.values.width;
+    std::byte* const memory =
+        workspace.sums.reserve(width * static_cast<Index>(sizeof(Sum))).data();
+    const std::span<Sum> sums(reinterpret_cast<Sum*>(memory), static_cast<std::size_t>(width));
     for (std::size_t begin = 0; begin < order.size();) {
       std::size_t end = begin + 1;
       while (end < order.size() && indices[end] == indices[begin]) ++end;
@@ -44,17 +48,17 @@ void coalesce(const Context& context, RowSparse from, Index rows, Index first_ro
         std::memcpy(to, from.values.data + order[begin] * row_bytes,
                     static_cast<std::size_t>(row_bytes));
       } else {
-        std::fill(sums.begin(), sums.end(), 0.0F);
+        std::fill(sums.begin(), sums.end(), Sum{0});
         for (std::size_t i = begin; i < end; ++i) {
           const std::byte* source = from.values.data + order[i] * row_bytes;
-          for (float& sum : sums) {
+          for (Sum& sum : sums) {
             T value;
             std::memcpy(&value, source, sizeof(T));
             source += sizeof(T);
             sum += ValueTraits<T>::widen(value);
           }
         }
-        for (const float sum : sums) {
+        for (const Sum sum : sums) {
           const T rounded = ValueTraits<T>::narrow(sum);
           std::memcpy(to, &rounded, sizeof(T));
           to += sizeof(T);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <string>
 
 namespace sparsesync::cpu {
 namespace {
@@ -18,6 +19,15 @@ T load(const std::byte* from, Index element) {
 template <typename T>
 void store(std::byte* to, Index element, T value) {
   std::memcpy(to + element * static_cast<Index>(sizeof(T)), &value, sizeof(T));
+}
+
+void expect_sums(DType sums, DType values) {
+  SPARSESYNC_EXPECT(std::string(name_of(sums)), ==, std::string(name_of(sum_dtype(values))));
+}
+
+void expect_same_shape(ConstMatrix from, Matrix to) {
+  SPARSESYNC_EXPECT(from.rows, ==, to.rows);
+  SPARSESYNC_EXPECT(from.width, ==, to.width);
 }
 
 }  // namespace
@@ -72,12 +82,15 @@ void invert(const Context&, std::span<const Index> order, std::span<Index> place
   }
 }
 
-void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, float* sums) {
+void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Matrix sums) {
   SPARSESYNC_EXPECT(static_cast<Index>(rows.size()), ==, from.rows);
+  expect_sums(sums.dtype, from.dtype);
+  SPARSESYNC_EXPECT(sums.width, ==, from.width);
   for_dtype(from.dtype, [&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
     const std::byte* source = from.data;
     for (const Index row : rows) {
-      float* sum = sums + row * from.width;
+      Sum* sum = reinterpret_cast<Sum*>(sums.data) + row * from.width;
       for (Index column = 0; column < from.width; ++column) {
         sum[column] += ValueTraits<T>::widen(load<T>(source, column));
       }
@@ -86,16 +99,26 @@ void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, flo
   });
 }
 
-void add(const Context&, std::span<const float> addends, std::span<float> sums) {
-  SPARSESYNC_EXPECT(addends.size(), ==, sums.size());
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += addends[i];
+void add(const Context&, ConstMatrix addends, Matrix sums) {
+  expect_sums(addends.dtype, sums.dtype);
+  expect_same_shape(addends, sums);
+  for_dtype(sums.dtype, [&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    Sum* sum = reinterpret_cast<Sum*>(sums.data);
+    for (Index i = 0; i < sums.rows * sums.width; ++i) sum[i] += load<Sum>(addends.data, i);
+  });
 }
 
-void round_sums(const Context&, std::span<const float> sums, float scale, DType dtype,
-                std::byte* out) {
-  for_dtype(dtype, [&]<typename T>(T) {
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      store(out, static_cast<Index>(i), ValueTraits<T>::narrow(sums[i] * scale));
+void round_sums(const Context&, ConstMatrix sums, double scale, Matrix out) {
+  expect_sums(sums.dtype, out.dtype);
+  expect_same_shape(sums, out);
+  SPARSESYNC_EXPECT(is_integer(out.dtype) && scale != 1, ==, false);
+  for_dtype(out.dtype, [&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    const Sum* sum = reinterpret_cast<const Sum*>(sums.data);
+    const auto factor = static_cast<Sum>(scale);
+    for (Index i = 0; i < out.rows * out.width; ++i) {
+      store(out.data, i, ValueTraits<T>::narrow(sum[i] * factor));
     }
   });
 }

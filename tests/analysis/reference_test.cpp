@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "analysis/trace.h"
@@ -299,6 +301,100 @@ TEST(DifferenceFrom, GrantsBf16ItsRoundings) {
   EXPECT_TRUE(differs(262));
   EXPECT_TRUE(differs(252));
   EXPECT_TRUE(differs(0));
+}
+
+TEST(DifferenceFrom, HoldsF64ToItsOwnRoundoff) {
+  const ReferenceSum reference =
+      reference_of<double>({{0.1, 1e300, 5}, {0.2, 1e300, -5}, {0.3, -1e300, 1}});
+  const std::vector<Index> rows{3};
+  const auto differs = [&](const std::vector<double>& values) {
+    return difference_from(reference, rows, matrix_of(values, 3)).has_value();
+  };
+  EXPECT_FALSE(differs({0.1 + 0.2 + 0.3, 1e300, 1}));
+  EXPECT_FALSE(differs({0.3 + 0.2 + 0.1, 1e300, 1}));
+  EXPECT_TRUE(differs({static_cast<double>(0.6F), 1e300, 1}));  // summed in f32
+  EXPECT_TRUE(differs({0.6, 1.0001e300, 1}));
+  EXPECT_TRUE(differs({0.6, 1e300, 1 + 1e-12}));
+  EXPECT_TRUE(differs({0.6, 1e300, 0}));
+}
+
+TEST(DifferenceFrom, GrantsF16ItsRoundingsAndItsOverflow) {
+  const ReferenceSum reference = reference_of<f16>(
+      {values_of<f16>({2048, 65504, 0x1p-24, 1}), values_of<f16>({1, 65504, 0x1p-24, -1})});
+  const std::vector<Index> rows{3};
+  const auto differs = [&](const std::vector<double>& numbers) {
+    const std::vector<f16> values = values_of<f16>(numbers);
+    return difference_from(reference, rows, matrix_of(values, 4)).has_value();
+  };
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(differs({2048, kInf, 0x1p-23, 0}));
+  EXPECT_FALSE(differs({2050, kInf, 0x1p-23, 0}));
+  EXPECT_TRUE(differs({2060, kInf, 0x1p-23, 0}));
+  EXPECT_TRUE(differs({2048, 1000, 0x1p-23, 0})) << "an overflow is no excuse for any number";
+  EXPECT_TRUE(differs({kInf, kInf, 0x1p-23, 0}));
+  EXPECT_TRUE(differs({2048, kInf, 0x1p-20, 0}));
+  EXPECT_TRUE(differs({2048, kInf, 0x1p-23, 0.125}));
+}
+
+template <typename T>
+void expect_integers_compared_as_they_wrap() {
+  constexpr T kMost = std::numeric_limits<T>::max();
+  constexpr T kLeast = std::numeric_limits<T>::min();
+  const ReferenceSum reference =
+      reference_of<T>({{kMost, -5, kLeast, 7}, {1, 2, kLeast, kMost - 7}});
+  EXPECT_TRUE(reference.exact);
+  EXPECT_EQ(reference.integers.size(), 4U);
+  EXPECT_TRUE(reference.sums.empty());
+  const std::vector<T> right{kLeast, -3, 0, kMost};
+  const std::vector<Index> rows{3};
+  EXPECT_EQ(difference_from(reference, rows, matrix_of(right, 4)), std::nullopt);
+  for (std::size_t at = 0; at < 4; ++at) {
+    // By one, where a double would not tell the difference in i64.
+    std::vector<T> wrong = right;
+    wrong[at] = static_cast<T>(wrong[at] ^ T{1});
+    expect_difference(difference_from(reference, rows, as_const(matrix_of(wrong, 4))),
+                      {"row 3", "column " + std::to_string(at), std::to_string(right[at])});
+  }
+  // Missing, and one too many.
+  expect_difference(difference_from(reference, {}, matrix_of(std::vector<T>{}, 4)),
+                    {"row 3", "column 0: 0 where"});
+  const std::vector<Index> two{3, 8};
+  const std::vector<T> more{kLeast, -3, 0, kMost, 0, 0, 0, 1};
+  expect_difference(difference_from(reference, two, matrix_of(more, 4)), {"row 8", "column 3"});
+}
+
+TEST(DifferenceFrom, ComparesIntegersAsTheyWrap) {
+  expect_integers_compared_as_they_wrap<std::int32_t>();
+  expect_integers_compared_as_they_wrap<std::int64_t>();
+}
+
+TEST(ReferenceSums, OfMadeValuesAreExactInEveryDtype) {
+  for_each_dtype([]<typename T>(T) {
+    const Scratch scratch;
+    TraceHeader header;
+    header.tensors = {{"t", 9, 2, ValueTraits<T>::dtype}};
+    const std::vector<std::vector<TracePart>> parts(6, {TracePart{{4, 7}, {}}});
+    const Trace trace = written(scratch, header, {parts});
+    const ReferenceSum reference = reference_sums(trace, 0).at(0);
+    EXPECT_TRUE(reference.exact);
+    using Sum = typename ValueTraits<T>::Sum;
+    std::vector<Sum> sums(4);
+    for (int worker = 0; worker < 6; ++worker) {
+      const std::vector<TracePart> part = trace.load(worker, 0);
+      for (std::size_t i = 0; i < 4; ++i) {
+        T value;
+        std::memcpy(&value, part[0].values.data() + i * sizeof(T), sizeof(T));
+        EXPECT_TRUE(ValueTraits<T>::widen(value) >= 1 && ValueTraits<T>::widen(value) <= 4);
+        sums[i] += ValueTraits<T>::widen(value);
+      }
+    }
+    const std::vector<Index> rows{4, 7};
+    std::vector<T> right;
+    for (const Sum sum : sums) right.push_back(ValueTraits<T>::narrow(sum));
+    EXPECT_EQ(difference_from(reference, rows, as_const(matrix_of(right, 2))), std::nullopt);
+    right[3] = ValueTraits<T>::narrow(sums[3] + 1);
+    EXPECT_NE(difference_from(reference, rows, as_const(matrix_of(right, 2))), std::nullopt);
+  });
 }
 
 // bf16 holds integers up to 256: beyond that the right sum is a rounded one.

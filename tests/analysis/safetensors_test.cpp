@@ -51,6 +51,15 @@ std::string sample(const Scratch& scratch) {
   return read_all(scratch / "sample");
 }
 
+TEST_F(Safetensors, HasANameForEveryDtype) {
+  EXPECT_EQ(safetensors_name(DType::f32), "F32");
+  EXPECT_EQ(safetensors_name(DType::bf16), "BF16");
+  EXPECT_EQ(safetensors_name(DType::i64), "I64");
+  for (const DType dtype : kDTypes) {
+    EXPECT_EQ(safetensors_element_bytes(safetensors_name(dtype)), element_bytes(dtype));
+  }
+}
+
 TEST_F(Safetensors, ReadsBackWhatItWrote) {
   const SafetensorsFile file = open(sample(scratch_));
   ASSERT_EQ(file.tensors().size(), 4U);

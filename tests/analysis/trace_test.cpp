@@ -316,7 +316,7 @@ TEST_F(BrokenTrace, RowsTimesWidthOverflow) {
 }
 TEST_F(BrokenTrace, DtypeThatDoesNotExist) {
   replace_in_header("\"f32\"", "\"f31\"");
-  expect_open_refused({"unknown dtype 'f31'", "f32 or bf16"});
+  expect_open_refused({"unknown dtype 'f31'", "f32, f64, f16, bf16, i32, i64"});
 }
 TEST_F(BrokenTrace, DtypeOfAnotherKind) {
   replace_in_header("\"f32\"", "32");

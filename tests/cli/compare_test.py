@@ -14,9 +14,19 @@ HEADER_BYTES = 32
 SCHEMES = ["all_gather", "balanced", "dense_ring"]
 
 
+# All that NumPy has too: it has no bf16.
+NUMPY_TYPES = {
+    "f16": numpy.float16,
+    "f32": numpy.float32,
+    "f64": numpy.float64,
+    "i32": numpy.int32,
+    "i64": numpy.int64,
+}
+
+
 def write_safetensors(path, arrays):
     """An independent writer of the format."""
-    names = {"int32": "I32", "int64": "I64", "float32": "F32"}
+    names = {"int32": "I32", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64"}
     header, blob = {}, b""
     for name, array in arrays.items():
         raw = array.tobytes()
@@ -34,7 +44,7 @@ def read_safetensors(path):
     """An independent reader of the format: name -> array."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
-    types = {"I64": "<i8", "F32": "<f4"}
+    types = {"I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
     arrays = {}
     for name, entry in json.loads(data[8 : 8 + length]).items():
         begin, end = entry["data_offsets"]
@@ -58,7 +68,7 @@ def write_trace(folder, tensors, workers, steps, part):
                 indices, values = part(worker, step, tensor)
                 arrays[tensor["name"] + ".indices"] = numpy.asarray(indices, numpy.int64)
                 if values is not None:
-                    arrays[tensor["name"] + ".values"] = numpy.asarray(values, numpy.float32)
+                    arrays[tensor["name"] + ".values"] = numpy.asarray(values, NUMPY_TYPES[tensor["dtype"]])
             write_safetensors(folder / f"w{worker:04}.s{step:04}.safetensors", arrays)
     return folder
 
@@ -174,6 +184,43 @@ def test_numpy_agrees_with_what_every_worker_ended_with(run, tmp_path):
                 ended[indices] = result[tensor["name"] + ".values"]
                 bound = (terms[:, None] + 2) * 2.0**-24 * magnitude
                 assert (numpy.abs(ended - dense) <= bound).all(), scheme
+
+
+@pytest.mark.parametrize("dtype", NUMPY_TYPES)
+def test_every_dtype_from_file_to_file(run, tmp_path, dtype):
+    """Small whole numbers, of which every dtype makes the same sums; integers also wrap."""
+    random = numpy.random.default_rng(3)
+    tensors = [{"name": "t", "rows": 60, "width": 3, "dtype": dtype}]
+    kind = NUMPY_TYPES[dtype]
+    expected = numpy.zeros((60, 3), kind)
+
+    def part(worker, step, tensor):
+        indices = random.integers(0, 60, 25)
+        values = random.integers(-9, 10, (25, 3)).astype(kind)
+        if numpy.issubdtype(kind, numpy.integer):
+            values[:5] = numpy.iinfo(kind).max
+        numpy.add.at(expected, indices, values)
+        return indices, values
+
+    trace = write_trace(tmp_path / "T", tensors, 3, 1, part)
+    report, schemes = compare(run, trace, "--result", "R")
+    assert report["tensors"] == tensors
+    for name in SCHEMES:
+        assert schemes[name]["correct"], name
+        result = read_safetensors(tmp_path / "R" / name / "w0001.s0000.safetensors")
+        ended = numpy.zeros_like(expected)
+        ended[result["t.indices"]] = result["t.values"]
+        assert result["t.values"].dtype == kind
+        assert (ended == expected).all(), name
+
+
+@pytest.mark.parametrize("dtype", [*NUMPY_TYPES, "bf16"])
+def test_every_dtype_with_made_values(run, tmp_path, dtype):
+    arguments = "trace synthetic --rows 500 --width 3 --density 0.1 --zipf 1 --workers 4 --steps 1 --seed 2 --out T"
+    assert run(*arguments.split(), "--dtype", dtype).returncode == 0
+    report, schemes = compare(run, tmp_path / "T")
+    assert report["tensors"][0]["dtype"] == dtype
+    assert all(scheme["correct"] for scheme in schemes.values())
 
 
 def test_made_values_are_what_the_format_says(run, trace, tmp_path):

@@ -241,7 +241,7 @@ def test_values_outside_their_range(refused, name, value):
 def test_optional_values_outside_their_range(refused, tmp_path, name, value):
     save(tmp_path, "t.npy", numpy.array([1]))
     arguments = without(SMALL, name) if name in SMALL else SMALL
-    parts = [name, value] + (["f32", "bf16"] if name == "--dtype" else [])
+    parts = [name, value] + (["f32", "f64", "f16", "bf16", "i32", "i64"] if name == "--dtype" else [])
     refused(*TOKENS, "t.npy", "--rows", 5, *arguments, name, value, parts=parts)
 
 

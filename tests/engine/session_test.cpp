@@ -274,6 +274,7 @@ TEST(Session, a_bucket_that_cannot_be_is_an_error_on_all_workers_and_changes_not
         {"b", {{"t", Index{1} << 31, Index{1} << 31, DType::f32}}},
         {"b", {kTensor}, "telepathy"},
         {"b", {kTensor}, "balanced", Reduction::sum, 0},
+        {"b", {{"t", 4, 4, DType::i32}}, "balanced", Reduction::mean},
     };
     for (const BucketSpec& spec : wrong) EXPECT_THROW(session.register_bucket(spec), InputError);
     EXPECT_EQ(session.register_bucket({"b", {kTensor}}).value, 0U);

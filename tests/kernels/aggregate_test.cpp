@@ -176,7 +176,7 @@ struct Part {
 /// The sums of `parts`, whose values lie at odd addresses.
 template <typename T>
 std::vector<T> aggregated(const Context& context, const std::vector<Index>& rows,
-                          const std::vector<Part<T>>& parts, Index width, float scale,
+                          const std::vector<Part<T>>& parts, Index width, double scale,
                           AggregateWorkspace& workspace) {
   std::deque<Unaligned<T>> memory;
   std::vector<RowSparse> views;
@@ -184,9 +184,9 @@ std::vector<T> aggregated(const Context& context, const std::vector<Index>& rows
     memory.emplace_back(part.values, width);
     views.push_back({part.indices, memory.back().matrix()});
   }
-  // What is there before does not matter.
-  std::vector<T> out(rows.size() * static_cast<std::size_t>(width),
-                     value_of<T>(std::numeric_limits<double>::quiet_NaN()));
+  std::vector<T> out(rows.size() * static_cast<std::size_t>(width));
+  // What is there before does not matter; all bits set is a NaN where there is one.
+  if (!out.empty()) std::memset(static_cast<void*>(out.data()), 0xFF, out.size() * sizeof(T));
   aggregate(context, rows, views, scale, matrix_of(out, width), workspace);
   return out;
 }
@@ -194,12 +194,13 @@ std::vector<T> aggregated(const Context& context, const std::vector<Index>& rows
 /// The same by the definition.
 template <typename T>
 std::vector<T> expected_sums(const std::vector<Index>& rows, const std::vector<Part<T>>& parts,
-                             Index width, float scale) {
-  std::map<Index, std::vector<float>> sums;
-  for (const Index row : rows) sums[row].assign(static_cast<std::size_t>(width), 0.0F);
+                             Index width, double scale) {
+  using Sum = typename ValueTraits<T>::Sum;
+  std::map<Index, std::vector<Sum>> sums;
+  for (const Index row : rows) sums[row].assign(static_cast<std::size_t>(width), Sum{0});
   for (const Part<T>& part : parts) {
     for (std::size_t i = 0; i < part.indices.size(); ++i) {
-      std::vector<float>& sum = sums.at(part.indices[i]);
+      std::vector<Sum>& sum = sums.at(part.indices[i]);
       for (std::size_t column = 0; column < sum.size(); ++column) {
         sum[column] += ValueTraits<T>::widen(part.values[i * sum.size() + column]);
       }
@@ -207,14 +208,7 @@ std::vector<T> expected_sums(const std::vector<Index>& rows, const std::vector<P
   }
   std::vector<T> expected;
   for (const auto& [row, sum] : sums) {
-    for (const float element : sum) {
-      const float scaled = element * scale;
-      if constexpr (sizeof(T) == 2) {
-        expected.push_back(rounded_bf16(scaled));
-      } else {
-        expected.push_back(scaled);
-      }
-    }
+    for (const Sum element : sum) expected.push_back(rounded<T>(element * static_cast<Sum>(scale)));
   }
   return expected;
 }
@@ -260,39 +254,76 @@ TEST_F(Aggregate, SumsBf16InF32AndRoundsOnce) {
             bits_of(values_of<bf16>({260})));
 }
 
-TEST_F(Aggregate, AMeanIsOneMultiplicationAfterTheSum) {
+TEST_F(Aggregate, SumsF64InF64AndF16InF32) {
   AggregateWorkspace workspace(context_);
-  constexpr float kThird = 1.0F / 3;
-  const auto mean = [&](float a, float b, float c) {
-    return aggregated<float>(context_, {0}, {{{0}, {a}}, {{0}, {b}}, {{0}, {c}}}, 1, kThird,
-                             workspace)[0];
+  // f32 holds no such sum.
+  const std::vector<Part<double>> wide{{{0}, {0x1p40}}, {{0}, {1}}, {{0}, {0x1p-12}}};
+  EXPECT_EQ(aggregated<double>(context_, {0}, wide, 1, 1, workspace)[0], 0x1p40 + 1 + 0x1p-12);
+  // f16 holds integers up to 2048: rounded after each addition it would stay there.
+  const Part<f16> large{{0}, values_of<f16>({2048})};
+  const Part<f16> one{{0}, values_of<f16>({1})};
+  EXPECT_EQ(bits_of(aggregated<f16>(context_, {0}, {large, one, one}, 1, 1, workspace)),
+            bits_of(values_of<f16>({2050})));
+  EXPECT_EQ(bits_of(aggregated<f16>(context_, {0}, {large, one}, 1, 1, workspace)),
+            bits_of(values_of<f16>({2048})));
+  // Past its largest number and back.
+  const Part<f16> most{{0}, values_of<f16>({65504})};
+  const Part<f16> least{{0}, values_of<f16>({-65504})};
+  EXPECT_EQ(bits_of(aggregated<f16>(context_, {0}, {most, most, least}, 1, 1, workspace)),
+            bits_of(values_of<f16>({65504})));
+}
+
+TEST_F(Aggregate, IntegersWrap) {
+  AggregateWorkspace workspace(context_);
+  const auto wrap = [&]<typename T>(T) {
+    constexpr T kMost = std::numeric_limits<T>::max();
+    constexpr T kLeast = std::numeric_limits<T>::min();
+    const std::vector<Part<T>> parts{{{0, 1}, {kMost, kLeast}}, {{0, 1}, {kMost, -1}}, {{0}, {5}}};
+    EXPECT_EQ(aggregated<T>(context_, {0, 1}, parts, 1, 1, workspace), (std::vector<T>{3, kMost}));
   };
+  wrap(std::int32_t{});
+  wrap(std::int64_t{});
+}
+
+/// The mean of three numbers as it must be, and that other ways to make it show.
+template <typename T>
+void expect_one_multiplication(const Context& context) {
+  AggregateWorkspace workspace(context);
+  constexpr double kScale = 1.0 / 3;
+  constexpr T kThird = T{1} / 3;
   // Where a division, or a multiplication of each, gives other bits.
   bool unlike_division = false;
   bool unlike_each = false;
   for (int i = 1; i < 100; ++i) {
-    const auto a = static_cast<float>(i);
-    const float b = a * 0.7F;
-    const float c = a * 1.1F;
-    const float sum = 0.0F + a + b + c;
-    EXPECT_EQ(bits_of(mean(a, b, c)), bits_of(sum * kThird)) << i;
+    const auto a = static_cast<T>(i);
+    const T b = a * static_cast<T>(0.7);
+    const T c = a * static_cast<T>(1.1);
+    const std::vector<Part<T>> parts{{{0}, {a}}, {{0}, {b}}, {{0}, {c}}};
+    const T sum = T{0} + a + b + c;
+    EXPECT_EQ(aggregated<T>(context, {0}, parts, 1, kScale, workspace)[0], sum * kThird) << i;
     unlike_division = unlike_division || sum * kThird != sum / 3;
     unlike_each = unlike_each || sum * kThird != a * kThird + b * kThird + c * kThird;
   }
   EXPECT_TRUE(unlike_division);
   EXPECT_TRUE(unlike_each);
+}
+
+TEST_F(Aggregate, AMeanIsOneMultiplicationAfterTheSum) {
+  expect_one_multiplication<float>(context_);
+  expect_one_multiplication<double>(context_);
   // bf16: the product is rounded, not the sum. 257 · 0.75 is 192.75; had 257 been rounded to 256 it
   // were 192.
+  AggregateWorkspace workspace(context_);
   const std::vector<Part<bf16>> parts{{{0}, values_of<bf16>({256})}, {{0}, values_of<bf16>({1})}};
-  EXPECT_EQ(bits_of(aggregated<bf16>(context_, {0}, parts, 1, 0.75F, workspace)),
+  EXPECT_EQ(bits_of(aggregated<bf16>(context_, {0}, parts, 1, 0.75, workspace)),
             bits_of(values_of<bf16>({193})));
 }
 
 TEST_F(Aggregate, NegativeZerosSumToZero) {
-  for_each_dtype([&]<typename T>(T) {
+  for_each_float_dtype([&]<typename T>(T) {
     AggregateWorkspace workspace(context_);
     const Part<T> negative{{4}, values_of<T>({-0.0})};
-    for (const float scale : {1.0F, 0.5F}) {
+    for (const double scale : {1.0, 0.5}) {
       EXPECT_EQ(bits_of(aggregated<T>(context_, {4}, {negative}, 1, scale, workspace)),
                 bits_of(values_of<T>({0.0})));
       EXPECT_EQ(bits_of(aggregated<T>(context_, {4}, {negative, negative}, 1, scale, workspace)),
@@ -302,15 +333,15 @@ TEST_F(Aggregate, NegativeZerosSumToZero) {
 }
 
 TEST_F(Aggregate, NanAndInfinityTravel) {
-  for_each_dtype([&]<typename T>(T) {
+  for_each_float_dtype([&]<typename T>(T) {
     AggregateWorkspace workspace(context_);
     constexpr double kInf = std::numeric_limits<double>::infinity();
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     const std::vector<Part<T>> parts{{{0, 1}, values_of<T>({kInf, 1, kNan, kInf})},
                                      {{1}, values_of<T>({1, -kInf})}};
-    const std::vector<T> out = aggregated<T>(context_, {0, 1}, parts, 2, 0.5F, workspace);
-    EXPECT_EQ(ValueTraits<T>::widen(out[0]), std::numeric_limits<float>::infinity());
-    EXPECT_EQ(ValueTraits<T>::widen(out[1]), 0.5F);
+    const std::vector<T> out = aggregated<T>(context_, {0, 1}, parts, 2, 0.5, workspace);
+    EXPECT_EQ(ValueTraits<T>::widen(out[0]), kInf);
+    EXPECT_EQ(ValueTraits<T>::widen(out[1]), 0.5);
     EXPECT_NE(ValueTraits<T>::widen(out[2]), ValueTraits<T>::widen(out[2]));
     EXPECT_NE(ValueTraits<T>::widen(out[3]), ValueTraits<T>::widen(out[3]));
   });
@@ -333,13 +364,13 @@ void expect_random_sums(const Context& context, Random& random) {
       sets.push_back(part.indices);
       for (Index i = 0; i < static_cast<Index>(part.indices.size()) * width; ++i) {
         part.values.push_back(
-            value_of<T>((random.uniform() - 0.5) * (random.below(4) == 0 ? 0x1p12 : 1.0)));
+            value_of<T>((random.uniform() - 0.5) * (random.below(4) == 0 ? 0x1p12 : 4.0)));
       }
     }
     const std::vector<Index> rows = united(context, {first, first + universe}, sets, workspace);
     ASSERT_EQ(rows, expected_union(sets));
-    const float scale =
-        std::vector<float>{1, 1.0F / 3, 1.0F / 8}[static_cast<std::size_t>(random.below(3))];
+    const auto choice = std::is_integral_v<T> ? 0 : static_cast<std::size_t>(random.below(3));
+    const double scale = std::vector<double>{1, 1.0 / 3, 1.0 / 8}[choice];
     const std::vector<T> out = aggregated<T>(context, rows, parts, width, scale, workspace);
     ASSERT_EQ(bits_of(out), bits_of(expected_sums<T>(rows, parts, width, scale)))
         << "round " << round;
@@ -349,8 +380,8 @@ void expect_random_sums(const Context& context, Random& random) {
         << "reversed, round " << round;
     order_shows = order_shows || bits_of(out) != bits_of(reversed);
   }
-  // bf16 keeps so few of the bits that it seldom shows.
-  EXPECT_TRUE(order_shows || sizeof(T) == 2)
+  // f16 and bf16 keep so few of the bits that it seldom shows; integers have no order.
+  EXPECT_TRUE(order_shows || sizeof(T) == 2 || std::is_integral_v<T>)
       << "no case in which the order of the parts changes a bit";
 }
 
@@ -373,9 +404,9 @@ TEST_F(Aggregate, AllocatesNothingTheSecondTime) {
   for_each_dtype([&]<typename T>(T) {
     AggregateWorkspace workspace(context_);
     const std::vector<Part<T>> parts{{{1, 5}, values_of<T>({1, 2})}, {{5}, values_of<T>({3})}};
-    aggregated<T>(context_, {1, 5}, parts, 1, 0.5F, workspace);
+    aggregated<T>(context_, {1, 5}, parts, 1, 1, workspace);
     const std::int64_t before = memory_.allocations();
-    aggregated<T>(context_, {1, 5}, parts, 1, 0.5F, workspace);
+    aggregated<T>(context_, {1, 5}, parts, 1, 1, workspace);
     EXPECT_EQ(memory_.allocations(), before);
   });
 }

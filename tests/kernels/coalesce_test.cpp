@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -130,6 +131,23 @@ TEST_F(Coalesce, SumsBf16InF32AndRoundsOnce) {
       bits_of(values_of<bf16>({256, 260})));
 }
 
+TEST_F(Coalesce, SumsEveryDtypeInItsSumType) {
+  CoalesceWorkspace workspace(context_);
+  const auto sum_of = [&]<typename T>(const std::vector<T>& values) {
+    const std::vector<Index> same(values.size(), 0);
+    return coalesced<T>(context_, same, matrix_of(values, 1), 1, 0, workspace).values.at(0);
+  };
+  EXPECT_EQ(sum_of(std::vector<double>{0x1p40, 1, 0x1p-12}), 0x1p40 + 1 + 0x1p-12);
+  EXPECT_EQ(sum_of(values_of<f16>({2048, 1, 1})).bits, value_of<f16>(2050).bits);
+  EXPECT_EQ(sum_of(values_of<f16>({65504, 65504})).bits, 0x7C00);
+  EXPECT_EQ(sum_of(std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::max(), 2}),
+            std::numeric_limits<std::int32_t>::min() + 1);
+  EXPECT_EQ(sum_of(std::vector<std::int64_t>{std::numeric_limits<std::int64_t>::min(), -1}),
+            std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(sum_of(std::vector<std::int64_t>{std::int64_t{1} << 53, 1, 1}),
+            (std::int64_t{1} << 53) + 2);
+}
+
 TEST_F(Coalesce, RowsThatCancelStay) {
   CoalesceWorkspace workspace(context_);
   const std::vector<float> values{1, -0.0F, -1, -0.0F};
@@ -142,18 +160,20 @@ TEST_F(Coalesce, RowsThatCancelStay) {
 
 template <typename T>
 void expect_in_order_sums(const Context& context, Random& random) {
+  using Sum = typename ValueTraits<T>::Sum;
+  constexpr double kLarge = std::is_same_v<T, f16> ? 0x1p12 : 0x1p20;  // f16 ends at 65504
   CoalesceWorkspace workspace(context);
   for (const Index width : {1, 3, 32}) {
     for (const Index rows : {Index{1}, Index{10}, Index{1000}, Index{1} << 33}) {
       const Index nnz = 1 + random.below(300);
       std::vector<Index> indices;
       std::vector<T> values;
-      std::map<Index, std::vector<std::vector<float>>> terms;
+      std::map<Index, std::vector<std::vector<Sum>>> terms;
       for (Index i = 0; i < nnz; ++i) {
         indices.push_back(rows - 1 - random.below(std::min<Index>(rows, 200)));
-        std::vector<float> term;
+        std::vector<Sum> term;
         for (Index column = 0; column < width; ++column) {
-          const double number = (random.uniform() - 0.5) * (random.below(4) == 0 ? 0x1p20 : 1.0);
+          const double number = (random.uniform() - 0.5) * (random.below(4) == 0 ? kLarge : 4.0);
           values.push_back(value_of<T>(number));
           term.push_back(ValueTraits<T>::widen(values.back()));
         }
@@ -164,13 +184,9 @@ void expect_in_order_sums(const Context& context, Random& random) {
       for (const auto& [index, rows_of_terms] : terms) {
         expected_indices.push_back(index + 11);
         for (std::size_t column = 0; column < static_cast<std::size_t>(width); ++column) {
-          float sum = 0;
-          for (const std::vector<float>& term : rows_of_terms) sum += term[column];
-          if constexpr (sizeof(T) == 2) {
-            expected.push_back(rounded_bf16(sum));
-          } else {
-            expected.push_back(sum);
-          }
+          Sum sum = 0;
+          for (const std::vector<Sum>& term : rows_of_terms) sum += term[column];
+          expected.push_back(rounded<T>(sum));
         }
       }
       const Unaligned<T> unaligned(values, width);

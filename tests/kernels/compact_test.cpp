@@ -52,9 +52,23 @@ TEST_F(Compact, KeepsRowsThatSumToZero) {
   });
 }
 
+/// The smallest number of a floating-point dtype.
+double smallest(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 0x1p-1074;
+    case DType::f16:
+      return 0x1p-24;
+    case DType::bf16:
+      return 0x1p-133;
+    default:
+      return 0x1p-149;
+  }
+}
+
 TEST_F(Compact, DropsNegativeZeroAndKeepsTheSmallestNumbers) {
-  for_each_dtype([&]<typename T>(T) {
-    const double denormal = sizeof(T) == 4 ? 0x1p-149 : 0x1p-133;
+  for_each_float_dtype([&]<typename T>(T) {
+    const double denormal = smallest(ValueTraits<T>::dtype);
     const std::vector<T> dense =
         values_of<T>({-0.0, 0.0, -0.0, -0.0, denormal, -0.0, 0.0, -denormal});
     const Found<T> found = compacted(context_, dense, 2, 0, 4);
@@ -68,7 +82,7 @@ TEST_F(Compact, DropsNegativeZeroAndKeepsTheSmallestNumbers) {
 }
 
 TEST_F(Compact, NanAndInfinityTravel) {
-  for_each_dtype([&]<typename T>(T) {
+  for_each_float_dtype([&]<typename T>(T) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     constexpr double kInf = std::numeric_limits<double>::infinity();
     const std::vector<T> dense = values_of<T>({0, kNan, 0, 0, 0, kInf, -kInf, 0});

@@ -58,7 +58,7 @@ TEST_F(Rows, ScatterUndoesGather) {
     constexpr Index kWidth = 12;
     std::vector<T> numbers;
     for (Index i = 0; i < kRows * kWidth; ++i)
-      numbers.push_back(value_of<T>(static_cast<double>(random.below(256))));
+      numbers.push_back(value_of<T>(static_cast<double>(random.below(128))));
     const std::vector<T> from = numbers;
     const std::vector<Index> rows = testing::distinct_rows(random, kRows, 20);
     std::vector<T> out(from.size());
@@ -117,77 +117,149 @@ TEST_F(Rows, ShiftNumberAndInvert) {
   invert(context_, {}, {});
 }
 
-TEST_F(Rows, AddRowsAddsInOrderWithRepeats) {
+TEST_F(Rows, AddRowsAddsWithRepeats) {
   for_each_dtype([&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
     const std::vector<T> from = values_of<T>({1, 10, 2, 20, 4, 40});
-    std::vector<float> sums{100, 200, 300, 400, 500, 600};
+    std::vector<Sum> sums{100, 200, 300, 400, 500, 600};
     const std::vector<Index> rows{2, 0, 2};
-    add_rows(context_, Unaligned<T>(from, 2).matrix(), rows, sums.data());
-    EXPECT_EQ(sums, (std::vector<float>{102, 220, 300, 400, 505, 650}));
-    // 2^24 swallows each 1 alone, but not their sum.
-    std::vector<float> sum{0};
-    const std::vector<T> falling = values_of<T>({0x1p24, 1, 1});
-    const std::vector<Index> same{0, 0, 0};
-    add_rows(context_, matrix_of(falling, 1), same, sum.data());
-    EXPECT_EQ(sum[0], 0x1p24F);
-    sum[0] = 0;
-    const std::vector<T> rising = values_of<T>({1, 1, 0x1p24});
-    add_rows(context_, matrix_of(rising, 1), same, sum.data());
-    EXPECT_EQ(sum[0], 0x1p24F + 2);
-    add_rows(context_, ConstMatrix{nullptr, ValueTraits<T>::dtype, 0, 2}, {}, sums.data());
+    add_rows(context_, Unaligned<T>(from, 2).matrix(), rows, sums_of<T>(sums, 2));
+    EXPECT_EQ(sums, (std::vector<Sum>{102, 220, 300, 400, 505, 650}));
+    add_rows(context_, ConstMatrix{nullptr, ValueTraits<T>::dtype, 0, 2}, {}, sums_of<T>(sums, 2));
+    EXPECT_EQ(sums[0], 102);
   });
 }
 
+/// @param large  the first of which the sum type swallows 1 alone, but not 1 + 1
+template <typename T>
+void expect_order_of_addition(const Context& context, T large) {
+  using Sum = typename ValueTraits<T>::Sum;
+  const std::vector<Index> same{0, 0, 0};
+  const T one = value_of<T>(1);
+  std::vector<Sum> sum{0};
+  const std::vector<T> falling{large, one, one};
+  add_rows(context, matrix_of(falling, 1), same, sums_of<T>(sum, 1));
+  EXPECT_EQ(sum[0], ValueTraits<T>::widen(large));
+  sum[0] = 0;
+  const std::vector<T> rising{one, one, large};
+  add_rows(context, matrix_of(rising, 1), same, sums_of<T>(sum, 1));
+  EXPECT_EQ(sum[0], ValueTraits<T>::widen(large) + 2);
+}
+
+TEST_F(Rows, AddRowsAddsInOrder) {
+  expect_order_of_addition<float>(context_, 0x1p24F);
+  expect_order_of_addition<bf16>(context_, value_of<bf16>(0x1p24));
+  expect_order_of_addition<double>(context_, 0x1p53);
+  // The sums of f16 hold what f16 does not: 2048 + 1 + 1 in any order.
+  std::vector<float> sum{0};
+  const std::vector<f16> values = values_of<f16>({2048, 1, 1});
+  add_rows(context_, matrix_of(values, 1), std::vector<Index>{0, 0, 0}, sums_of<f16>(sum, 1));
+  EXPECT_EQ(sum[0], 2050);
+}
+
 TEST_F(Rows, AddAddsElements) {
-  const std::vector<float> addends{1, -0.0F, 0x1p-24F};
+  for_each_dtype([&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    std::vector<Sum> addends{1, 7, 0};
+    std::vector<Sum> sums{2, 0, 1};
+    const Matrix from = sums_of<T>(addends, 3);
+    std::vector<std::byte> odd(static_cast<std::size_t>(from.bytes()) + 1);
+    std::memcpy(odd.data() + 1, addends.data(), odd.size() - 1);
+    add(context_, {odd.data() + 1, from.dtype, from.rows, from.width}, sums_of<T>(sums, 3));
+    EXPECT_EQ(sums, (std::vector<Sum>{3, 7, 1}));
+    add(context_, {nullptr, from.dtype, 1, 0}, {nullptr, from.dtype, 1, 0});
+  });
+  std::vector<float> addends{1, -0.0F, 0x1p-24F};
   std::vector<float> sums{2, 0, 1};
-  add(context_, addends, sums);
+  add(context_, as_const(sums_of<float>(addends, 3)), sums_of<float>(sums, 3));
   EXPECT_EQ(bits_of(sums), bits_of(std::vector<float>{3, 0, 1}));
-  add(context_, {}, {});
+}
+
+/// The sums of `values` in row 0, as an element; and those of twice as many by add().
+template <typename T>
+std::pair<T, T> wrapped_sums(const Context& context, const std::vector<T>& values) {
+  using Sum = typename ValueTraits<T>::Sum;
+  std::vector<Sum> sums{0};
+  const std::vector<Index> same(values.size(), 0);
+  add_rows(context, matrix_of(values, 1), same, sums_of<T>(sums, 1));
+  std::vector<Sum> twice = sums;
+  add(context, as_const(sums_of<T>(sums, 1)), sums_of<T>(twice, 1));
+  std::vector<T> out(2);
+  const ConstMatrix once = as_const(sums_of<T>(sums, 1));
+  round_sums(context, once, 1, {reinterpret_cast<std::byte*>(&out[0]), once.dtype, 1, 1});
+  round_sums(context, as_const(sums_of<T>(twice, 1)), 1,
+             {reinterpret_cast<std::byte*>(&out[1]), once.dtype, 1, 1});
+  return {out[0], out[1]};
+}
+
+TEST_F(Rows, IntegersWrap) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+  using Pair = std::pair<std::int32_t, std::int32_t>;
+  EXPECT_EQ(wrapped_sums<std::int32_t>(context_, {kMost, 1}), (Pair{kLeast, 0}));
+  EXPECT_EQ(wrapped_sums<std::int32_t>(context_, {kLeast, -1}), (Pair{kMost, -2}));
+  EXPECT_EQ(wrapped_sums<std::int32_t>(context_, {kLeast, kLeast}), (Pair{0, 0}));
+  EXPECT_EQ(wrapped_sums<std::int32_t>(context_, {kMost, kMost, 5}), (Pair{3, 6}));
+  EXPECT_EQ(wrapped_sums<std::int32_t>(context_, {-7, 3}), (Pair{-4, -8}));
+  constexpr std::int64_t kMost64 = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kLeast64 = std::numeric_limits<std::int64_t>::min();
+  using Pair64 = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(wrapped_sums<std::int64_t>(context_, {kMost64, 1}), (Pair64{kLeast64, 0}));
+  EXPECT_EQ(wrapped_sums<std::int64_t>(context_, {kMost64, kMost64, 5}), (Pair64{3, 6}));
+  // What no double holds.
+  EXPECT_EQ(wrapped_sums<std::int64_t>(context_, {std::int64_t{1} << 53, 1}),
+            (Pair64{(std::int64_t{1} << 53) + 1, (std::int64_t{1} << 54) + 2}));
+}
+
+template <typename T>
+void expect_scaled_once(const Context& context, Random& random) {
+  using Sum = typename ValueTraits<T>::Sum;
+  std::vector<Sum> sums{0,   static_cast<Sum>(-0.0), 1, 10, std::numeric_limits<Sum>::denorm_min(),
+                        1000};
+  for (int i = 0; i < 1000; ++i) sums.push_back(static_cast<Sum>((random.uniform() - 0.5) * 1e5));
+  const auto count = static_cast<Index>(sums.size());
+  for (const double scale : {1.0, 1.0 / 3, 0.5, 1.0 / 7}) {
+    std::vector<T> out(sums.size());
+    round_sums(context, as_const(sums_of<T>(sums, count)), scale, matrix_of(out, count));
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const Sum product = sums[i] * static_cast<Sum>(scale);
+      ASSERT_EQ(bits_of(std::vector{out[i]}), bits_of(std::vector{rounded<T>(product)}))
+          << sums[i] << " · " << scale;
+    }
+    if constexpr (std::is_same_v<T, Sum>) {
+      std::vector<T> place = sums;
+      round_sums(context, as_const(matrix_of(place, count)), scale, matrix_of(place, count));
+      EXPECT_EQ(bits_of(place), bits_of(out)) << "in place";
+    }
+  }
+  constexpr Sum kInf = std::numeric_limits<Sum>::infinity();
+  std::vector<Sum> special{kInf, -kInf, std::numeric_limits<Sum>::quiet_NaN()};
+  for (const double scale : {1.0, 0.5}) {
+    std::vector<T> out(3);
+    round_sums(context, as_const(sums_of<T>(special, 3)), scale, matrix_of(out, 3));
+    EXPECT_EQ(ValueTraits<T>::widen(out[0]), kInf);
+    EXPECT_EQ(ValueTraits<T>::widen(out[1]), -kInf);
+    EXPECT_TRUE(std::isnan(ValueTraits<T>::widen(out[2])));
+  }
+  round_sums(context, {nullptr, ValueTraits<T>::sum_dtype, 1, 0}, 1,
+             {nullptr, ValueTraits<T>::dtype, 1, 0});
 }
 
 TEST_F(Rows, RoundSumsScalesOnceAndRoundsOnce) {
   Random random(testing::seed());
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  std::vector<float> sums{0,    -0.0F, 1,         10,
-                          kInf, -kInf, 0x1p-149F, std::numeric_limits<float>::max()};
-  for (int i = 0; i < 1000; ++i) sums.push_back(static_cast<float>((random.uniform() - 0.5) * 1e6));
-  for (const float scale : {1.0F, 1.0F / 3, 0.5F, 1.0F / 7}) {
-    std::vector<float> f32(sums.size());
-    std::vector<bf16> half(sums.size());
-    round_sums(context_, sums, scale, DType::f32, reinterpret_cast<std::byte*>(f32.data()));
-    round_sums(context_, sums, scale, DType::bf16, reinterpret_cast<std::byte*>(half.data()));
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      const float product = sums[i] * scale;
-      ASSERT_EQ(bits_of(f32[i]), bits_of(product)) << sums[i] << " · " << scale;
-      if (std::isinf(product)) {
-        ASSERT_EQ(half[i].bits, bits_of(product) >> 16U);
-      } else {
-        ASSERT_EQ(half[i].bits, rounded_bf16(product).bits) << sums[i] << " · " << scale;
-      }
-    }
-    // In place for f32.
-    std::vector<float> place = sums;
-    round_sums(context_, place, scale, DType::f32, reinterpret_cast<std::byte*>(place.data()));
-    EXPECT_EQ(bits_of(place), bits_of(f32));
-  }
-  // A scale of 1 changes no bit; a NaN stays one.
-  const std::vector<float> nan{kNan};
-  std::vector<bf16> half(1);
-  round_sums(context_, nan, 1, DType::bf16, reinterpret_cast<std::byte*>(half.data()));
-  EXPECT_TRUE(std::isnan(ValueTraits<bf16>::widen(half[0])));
-  round_sums(context_, {}, 1, DType::f32, nullptr);
+  for_each_float_dtype([&]<typename T>(T) { expect_scaled_once<T>(context_, random); });
 }
 
 TEST_F(Rows, RoundSumsWritesToAnyAddress) {
-  const std::vector<float> sums{1.5F, -3};
   for_each_dtype([&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    std::vector<Sum> sums{3, 100};
     std::vector<std::byte> out(2 * sizeof(T) + 1);
-    round_sums(context_, sums, 2, ValueTraits<T>::dtype, out.data() + 1);
+    round_sums(context_, as_const(sums_of<T>(sums, 2)), 1,
+               {out.data() + 1, ValueTraits<T>::dtype, 1, 2});
     std::vector<T> written(2);
     std::memcpy(written.data(), out.data() + 1, 2 * sizeof(T));
-    EXPECT_EQ(bits_of(written), bits_of(values_of<T>({3, -6})));
+    EXPECT_EQ(bits_of(written), bits_of(values_of<T>({3, 100})));
   });
 }
 
@@ -198,11 +270,35 @@ TEST_F(Rows, WantViewsThatFit) {
                ContractError);
   EXPECT_THROW(scatter_rows(context_, matrix_of(std::as_const(two), 1), one, 0, matrix_of(two, 1)),
                ContractError);
-  EXPECT_THROW(add_rows(context_, matrix_of(std::as_const(two), 1), one, two.data()),
+  EXPECT_THROW(add_rows(context_, matrix_of(std::as_const(two), 1), one, matrix_of(two, 1)),
                ContractError);
-  EXPECT_THROW(add(context_, std::span(two).first(1), two), ContractError);
+  EXPECT_THROW(add_rows(context_, matrix_of(std::as_const(two), 2), one, matrix_of(two, 1)),
+               ContractError);
+  EXPECT_THROW(add(context_, matrix_of(std::as_const(two), 2), matrix_of(two, 1)), ContractError);
   EXPECT_THROW(shift(context_, {}, 1, one), ContractError);
   EXPECT_THROW(invert(context_, {}, one), ContractError);
+}
+
+TEST_F(Rows, WantSumsOfTheRightType) {
+  std::vector<float> f32(2);
+  std::vector<double> f64(2);
+  std::vector<f16> narrow(2);
+  std::vector<std::int32_t> whole(2);
+  const std::vector<Index> rows{0, 1};
+  EXPECT_THROW(add_rows(context_, matrix_of(std::as_const(f32), 1), rows, matrix_of(f64, 1)),
+               ContractError);
+  EXPECT_THROW(add_rows(context_, matrix_of(std::as_const(narrow), 1), rows, matrix_of(narrow, 1)),
+               ContractError);
+  EXPECT_THROW(add(context_, matrix_of(std::as_const(f32), 1), matrix_of(f64, 1)), ContractError);
+  EXPECT_THROW(add(context_, matrix_of(std::as_const(narrow), 1), matrix_of(narrow, 1)),
+               ContractError);
+  EXPECT_THROW(round_sums(context_, matrix_of(std::as_const(f64), 1), 1, matrix_of(f32, 1)),
+               ContractError);
+  EXPECT_THROW(round_sums(context_, matrix_of(std::as_const(f32), 2), 1, matrix_of(f32, 1)),
+               ContractError);
+  // A mean of integers has no meaning.
+  EXPECT_THROW(round_sums(context_, matrix_of(std::as_const(whole), 1), 0.5, matrix_of(whole, 1)),
+               ContractError);
 }
 
 }  // namespace

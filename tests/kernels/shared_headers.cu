@@ -72,9 +72,13 @@ void name_shared_kernels(const void** kernels) {
   kernels[1] = reinterpret_cast<const void*>(&use_bijection);
   kernels[2] = reinterpret_cast<const void*>(&use_row_groups);
   kernels[3] = reinterpret_cast<const void*>(&use_values<float>);
-  kernels[4] = reinterpret_cast<const void*>(&use_values<bf16>);
-  kernels[5] = reinterpret_cast<const void*>(&use_elias_fano);
-  kernels[6] = reinterpret_cast<const void*>(&use_index_code);
+  kernels[4] = reinterpret_cast<const void*>(&use_values<double>);
+  kernels[5] = reinterpret_cast<const void*>(&use_values<f16>);
+  kernels[6] = reinterpret_cast<const void*>(&use_values<bf16>);
+  kernels[7] = reinterpret_cast<const void*>(&use_values<std::int32_t>);
+  kernels[8] = reinterpret_cast<const void*>(&use_values<std::int64_t>);
+  kernels[9] = reinterpret_cast<const void*>(&use_elias_fano);
+  kernels[10] = reinterpret_cast<const void*>(&use_index_code);
 }
 
 }  // namespace sparsesync

@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "engine/memory.h"
@@ -32,6 +35,9 @@ class OperationTest : public ::testing::Test {
 
 inline std::uint32_t bits_of(float value) {
   return std::bit_cast<std::uint32_t>(value);
+}
+inline std::uint64_t bits_of(double value) {
+  return std::bit_cast<std::uint64_t>(value);
 }
 
 /// Rounded to nearest even by arithmetic alone: an oracle that shares no text with
@@ -57,16 +63,41 @@ inline bf16 rounded_bf16(float number) {
   return bf16{near < far ? upper : away};
 }
 
-template <typename T>
-T value_of(double number);
-template <>
-inline float value_of<float>(double number) {
-  return static_cast<float>(number);
+/// The same for f16. Its numbers are the multiples of a power of two that falls with the number's
+/// exponent, to 2^-24; from the first that would be 2^16 on stands the infinity.
+inline f16 rounded_f16(float number) {
+  const double value = std::abs(static_cast<double>(number));
+  const int exponent = value == 0 ? -14 : std::clamp(std::ilogb(value), -14, 16);
+  const auto steps = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(value, 10 - exponent)));
+  // `steps` is 1024 to 2048 above the subnormals; 2048 is the next exponent's first.
+  const std::uint32_t magnitude =
+      exponent > 15 ? 0x7C00U : static_cast<std::uint32_t>(exponent + 14) * 1024U + steps;
+  return f16{static_cast<std::uint16_t>((std::signbit(number) ? 0x8000U : 0U) | magnitude)};
 }
-/// Numbers of at most 8 significant bits, which bf16 holds exactly.
-template <>
-inline bf16 value_of<bf16>(double number) {
-  return bf16{static_cast<std::uint16_t>(bits_of(static_cast<float>(number)) >> 16U)};
+
+/// The element type's rounding of a finite sum, by the oracles above.
+template <typename T>
+T rounded(typename ValueTraits<T>::Sum sum) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return rounded_bf16(sum);
+  } else if constexpr (std::is_same_v<T, f16>) {
+    return rounded_f16(sum);
+  } else {
+    return static_cast<T>(sum);
+  }
+}
+
+/// A number that T holds: of at most 8 significant bits where it is narrow, whole where it is an
+/// integer.
+template <typename T>
+T value_of(double number) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return bf16{static_cast<std::uint16_t>(bits_of(static_cast<float>(number)) >> 16U)};
+  } else if constexpr (std::is_same_v<T, f16>) {
+    return ValueTraits<f16>::narrow(static_cast<float>(number));
+  } else {
+    return static_cast<T>(number);
+  }
 }
 
 template <typename T>
@@ -79,14 +110,10 @@ std::vector<T> values_of(const std::vector<double>& numbers) {
 
 /// Bits of each element: what "equal" means for values.
 template <typename T>
-std::vector<std::uint32_t> bits_of(const std::vector<T>& values) {
-  std::vector<std::uint32_t> bits;
+std::vector<std::uint64_t> bits_of(const std::vector<T>& values) {
+  std::vector<std::uint64_t> bits;
   for (const T& value : values) {
-    if constexpr (sizeof(T) == 2) {
-      bits.push_back(value.bits);
-    } else {
-      bits.push_back(bits_of(value));
-    }
+    std::memcpy(&bits.emplace_back(0), &value, sizeof(T));
   }
   return bits;
 }
@@ -120,13 +147,28 @@ class Unaligned {
   ConstMatrix matrix_;
 };
 
+/// Sums of elements of type T, as one matrix.
+template <typename T>
+Matrix sums_of(std::vector<typename ValueTraits<T>::Sum>& sums, Index width) {
+  return {reinterpret_cast<std::byte*>(sums.data()), ValueTraits<T>::sum_dtype,
+          static_cast<Index>(sums.size()) / width, width};
+}
+
 /// Runs `body` with a value of each element type.
 template <typename Body>
 void for_each_dtype(Body&& body) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : kDTypes) {
     SCOPED_TRACE(name_of(dtype));
     for_dtype(dtype, body);
   }
+}
+
+/// The same for those that have fractions, infinities and NaN.
+template <typename Body>
+void for_each_float_dtype(Body&& body) {
+  for_each_dtype([&]<typename T>(T value) {
+    if constexpr (!std::is_integral_v<T>) body(value);
+  });
 }
 
 }  // namespace sparsesync

@@ -45,6 +45,29 @@ TEST(BucketSpec, is_checked_and_the_tensor_is_named) {
   EXPECT_NE(text({"b", {}}).find("no tensors"), std::string::npos);
 }
 
+TEST(BucketSpec, a_mean_of_integers_is_refused) {
+  for (const DType dtype : kDTypes) {
+    BucketSpec spec{"b", {{"w", 5, 2, DType::f32}, {"t", 5, 2, dtype}}};
+    validate(spec);
+    spec.reduction = Reduction::mean;
+    if (!is_integer(dtype)) {
+      validate(spec);
+      continue;
+    }
+    try {
+      validate(spec);
+      ADD_FAILURE() << name_of(dtype);
+    } catch (const InputError& error) {
+      const std::string text = error.what();
+      for (const std::string& part :
+           {std::string("bucket 'b', tensor 't'"), "a mean of " + std::string(name_of(dtype)),
+            std::string("use")}) {
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+      }
+    }
+  }
+}
+
 class Inputs : public ::testing::Test {
  protected:
   HostMemory memory_;
@@ -72,7 +95,7 @@ TEST_F(Inputs, of_any_layout_become_one_coalesced_row_space) {
   EXPECT_EQ(floats(all.values), (std::vector<float>{3, 4, 11, 22, 0, 5, 1, -1}));
   EXPECT_EQ(input.touched(0), 4);
   std::vector<float> sums(30, 1.0F);
-  input.add_to(0, sums);
+  input.add_to(0, {reinterpret_cast<std::byte*>(sums.data()), DType::f32, 15, 2});
   EXPECT_EQ(sums[2 * 2], 4);
   EXPECT_EQ(sums[7 * 2 + 1], 23);
   EXPECT_EQ(sums[11 * 2 + 1], 6);

@@ -2,6 +2,8 @@
 // exact sum, the same bits on all workers, and moves exactly the bytes that its own account says.
 #include <array>
 #include <cstdlib>
+#include <cstring>
+#include <limits>
 #include <mutex>
 #include <numeric>
 
@@ -18,10 +20,11 @@ using Inputs = std::vector<std::vector<OwnedGradient>>;
 /// A kind of input. `make` gives one worker's gradients of one tensor.
 struct Shape {
   const char* name;
-  std::vector<TensorSpec> tensors;  // dtype is filled in
+  std::vector<TensorSpec> tensors;  // dtype is filled in, where one is given
   std::function<OwnedGradient(Random&, const TensorSpec&, int worker, int size)> make;
   int rounds = 1;
   bool dense_fits = true;
+  bool finite = true;  // else not for integers
 };
 
 OwnedGradient some_rows(Random& random, const TensorSpec& tensor, Index most) {
@@ -108,7 +111,10 @@ std::vector<Shape> shapes() {
            append_value(gradient.values, tensor.dtype, value);
          }
          return gradient;
-       }},
+       },
+       1,
+       true,
+       false},
       {"dense_input", {{"t", 200, 6}}, dense},
       {"dense_and_sparse_inputs",
        {{"a", 200, 6}, {"b", 90, 6}, {"c", 10, 6}},
@@ -163,11 +169,13 @@ std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, const Inp
 }
 
 /// Runs three steps (adapting after the first), the first and the last with the same input.
-void check_scheme(const SchemeEntry& entry, Shape shape, DType dtype, int size,
+/// @param dtype  of all tensors; nothing: their own
+void check_scheme(const SchemeEntry& entry, Shape shape, std::optional<DType> dtype, int size,
                   std::uint64_t seed) {
-  SCOPED_TRACE(::testing::Message() << entry.name << ", " << name_of(dtype) << ", " << shape.name
-                                    << ", " << size << " workers, seed " << seed);
-  for (TensorSpec& tensor : shape.tensors) tensor.dtype = dtype;
+  SCOPED_TRACE(::testing::Message()
+               << entry.name << ", " << (dtype ? name_of(*dtype) : "several dtypes") << ", "
+               << shape.name << ", " << size << " workers, seed " << seed);
+  for (TensorSpec& tensor : shape.tensors) tensor.dtype = dtype.value_or(tensor.dtype);
   const BucketSpec bucket{"b", shape.tensors, std::string(entry.name), Reduction::sum,
                           shape.rounds};
   Random random(seed);
@@ -260,48 +268,139 @@ class SchemeSuite : public ::testing::TestWithParam<std::string> {
   }
 };
 
+/// Every number of workers for f32; some for the others, which take the same ways.
+std::vector<int> sizes_for(DType dtype) {
+  if (dtype == DType::f32) return {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  if (dtype == DType::bf16) return {1, 2, 5, 8};
+  return {3, 6};
+}
+
 TEST_P(SchemeSuite, exact_sums_on_every_shape_dtype_and_number_of_workers) {
   for (const std::uint64_t seed : seeds()) {
     for (const Shape& shape : shapes()) {
       if (is_dense() && !shape.dense_fits) continue;  // refuses_what_does_not_fit, below
-      for (const DType dtype : {DType::f32, DType::bf16}) {
-        for (int size = 1; size <= 9; ++size) check_scheme(entry(), shape, dtype, size, seed);
+      for (const DType dtype : kDTypes) {
+        if (is_integer(dtype) && !shape.finite) continue;
+        for (const int size : sizes_for(dtype)) check_scheme(entry(), shape, dtype, size, seed);
       }
     }
   }
 }
 
-TEST_P(SchemeSuite, a_mean_is_one_multiplication_after_the_sum) {
-  const TensorSpec tensor{"t", 100, 4, DType::f32};
+TEST_P(SchemeSuite, every_dtype_in_one_bucket) {
+  // Odd sizes: what follows a narrow type is not where it would lie by itself.
+  const Shape shape{"mixed",
+                    {{"a", 7, 3, DType::f16},
+                     {"b", 50, 1, DType::f64},
+                     {"c", 9, 3, DType::f32},
+                     {"d", 3, 1, DType::bf16},
+                     {"e", 5, 1, DType::i64},
+                     {"f", 3, 3, DType::i32},
+                     {"g", 11, 3, DType::f16}},
+                    [](Random& random, const TensorSpec& tensor, int, int) {
+                      return some_rows(random, tensor, 40);
+                    }};
+  for (int size = 1; size <= 9; ++size) {
+    for (const int rounds : {1, 4}) {
+      Shape cut = shape;
+      cut.rounds = rounds;
+      check_scheme(entry(), cut, std::nullopt, size, seed());
+    }
+  }
+}
+
+/// What the workers of `inputs` end with, made dense, by a bucket of one tensor; the same on all.
+template <typename T>
+std::vector<T> dense_result(const std::string& scheme, const TensorSpec& tensor,
+                            Reduction reduction, const Inputs& inputs) {
+  const auto size = static_cast<int>(inputs.size());
+  const auto elements = static_cast<std::size_t>(tensor.rows * tensor.width);
+  std::vector<std::vector<T>> dense(inputs.size(), std::vector<T>(elements));
+  expect_no_errors(run_sessions(size, [&](Session& session, HostMemory& memory) {
+    const auto rank = static_cast<std::size_t>(session.rank().value);
+    const BucketId id = session.register_bucket({"b", {tensor}, scheme, reduction, 1});
+    session.wait(session.submit(id, Phase::reduce, std::array{inputs[rank][0].view()}));
+    session.wait(session.submit(id, Phase::gather));
+    to_dense(Context(memory), session.result(id, 0),
+             {reinterpret_cast<std::byte*>(dense[rank].data()), tensor.dtype, tensor.rows,
+              tensor.width});
+  }));
+  for (const std::vector<T>& of_worker : dense) {
+    EXPECT_EQ(std::memcmp(of_worker.data(), dense[0].data(), elements * sizeof(T)), 0);
+  }
+  return dense[0];
+}
+
+template <typename T>
+T element_of(const OwnedGradient& gradient, std::size_t element) {
+  T value;
+  std::memcpy(&value, gradient.values.data() + element * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void expect_integers_to_wrap(const std::string& scheme) {
+  const TensorSpec tensor{"t", 6, 3, ValueTraits<T>::dtype};
+  Random random(seed());
+  for (const int size : {1, 2, 5}) {
+    Inputs inputs;
+    std::vector<std::uint64_t> expected(18);
+    for (int worker = 0; worker < size; ++worker) {
+      OwnedGradient gradient;
+      gradient.indices = {5, 0, 3, 0};  // repeats wrap too
+      for (std::size_t i = 0; i < 12; ++i) {
+        const T value = std::numeric_limits<T>::max() - static_cast<T>(random.below(5));
+        gradient.values.resize((i + 1) * sizeof(T));
+        std::memcpy(gradient.values.data() + i * sizeof(T), &value, sizeof(T));
+        expected[static_cast<std::size_t>(gradient.indices[i / 3]) * 3 + i % 3] +=
+            static_cast<std::uint64_t>(value);
+      }
+      inputs.push_back({std::move(gradient)});
+    }
+    const std::vector<T> sums = dense_result<T>(scheme, tensor, Reduction::sum, inputs);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(sums[i], static_cast<T>(expected[i])) << size << " workers, element " << i;
+    }
+  }
+}
+
+TEST_P(SchemeSuite, integers_wrap) {
+  expect_integers_to_wrap<std::int32_t>(GetParam());
+  expect_integers_to_wrap<std::int64_t>(GetParam());
+}
+
+/// The very bits of (the sum in the sum type) · (1 / n in the sum type), rounded once.
+template <typename T>
+void expect_mean(const std::string& scheme) {
+  using Sum = typename ValueTraits<T>::Sum;
+  const TensorSpec tensor{"t", 100, 4, ValueTraits<T>::dtype};
   for (const int size : {1, 3, 4}) {
     Random random(seed());
     Inputs inputs;
-    for (int worker = 0; worker < size; ++worker) inputs.push_back({some_rows(random, tensor, 50)});
-    expect_no_errors(run_sessions(size, [&](Session& session, HostMemory& memory) {
-      const BucketId id = session.register_bucket({"b", {tensor}, GetParam(), Reduction::mean, 1});
-      const std::array gradients{inputs[static_cast<std::size_t>(session.rank().value)][0].view()};
-      session.wait(session.submit(id, Phase::reduce, gradients));
-      session.wait(session.submit(id, Phase::gather));
-      const TensorResult result = session.result(id, 0);
-      // The very bits of float(sum) · float(1 / n).
-      const float scale = 1.0F / static_cast<float>(size);
-      std::vector<float> dense(400);
-      to_dense(Context(memory), result,
-               {reinterpret_cast<std::byte*>(dense.data()), DType::f32, 100, 4});
-      std::vector<float> expected(400, 0.0F);
-      for (const std::vector<OwnedGradient>& of_worker : inputs) {
-        for (std::size_t i = 0; i < of_worker[0].indices.size(); ++i) {
-          for (Index c = 0; c < 4; ++c) {
-            expected[static_cast<std::size_t>(of_worker[0].indices[i] * 4 + c)] +=
-                static_cast<float>(value_at(of_worker[0].values.data(), DType::f32,
-                                            static_cast<Index>(i) * 4 + c));
-          }
-        }
+    std::vector<Sum> sums(400);
+    for (int worker = 0; worker < size; ++worker) {
+      inputs.push_back({some_rows(random, tensor, 50)});
+      const OwnedGradient& gradient = inputs.back()[0];
+      for (std::size_t i = 0; i < gradient.indices.size() * 4; ++i) {
+        sums[static_cast<std::size_t>(gradient.indices[i / 4]) * 4 + i % 4] +=
+            ValueTraits<T>::widen(element_of<T>(gradient, i));
       }
-      for (float& value : expected) value *= scale;
-      EXPECT_EQ(dense, expected);
-    }));
+    }
+    const std::vector<T> means = dense_result<T>(scheme, tensor, Reduction::mean, inputs);
+    const Sum scale = Sum{1} / static_cast<Sum>(size);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const T expected = ValueTraits<T>::narrow(sums[i] * scale);
+      EXPECT_EQ(std::memcmp(&means[i], &expected, sizeof(T)), 0)
+          << name_of(tensor.dtype) << ", " << size << " workers, element " << i;
+    }
   }
+}
+
+TEST_P(SchemeSuite, a_mean_is_one_multiplication_after_the_sum) {
+  expect_mean<float>(GetParam());
+  expect_mean<double>(GetParam());
+  expect_mean<f16>(GetParam());
+  expect_mean<bf16>(GetParam());
 }
 
 TEST_P(SchemeSuite, the_same_bits_in_ten_runs_where_sums_are_not_exact) {
