@@ -1,6 +1,7 @@
 #include "engine/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +15,7 @@
 #include "analysis/yardsticks.h"
 #include "engine/compare_worker.h"
 #include "engine/provenance.h"
+#include "kernels/bits.h"
 
 namespace sparsesync {
 namespace {
@@ -33,6 +35,11 @@ double median(std::vector<double> numbers) {
 
 IndexSets views_of(const std::vector<std::vector<Index>>& sets) {
   return {sets.begin(), sets.end()};
+}
+
+std::uint64_t digest(std::uint64_t hash, std::span<const Index> rows) {
+  for (const Index row : rows) hash = mix64(hash ^ static_cast<std::uint64_t>(row));
+  return mix64(hash ^ rows.size());
 }
 
 /// Whether an error says that the scheme's nature does not fit the budget: it is then skipped, not
@@ -72,11 +79,19 @@ std::exception_ptr first_cause(const std::vector<WorkerRecord>& records) {
 
 }  // namespace
 
-Comparison::Comparison(Trace trace, CompareOptions options)
-    : trace_(std::move(trace)),
+Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
+    : workers_(workers),
+      trace_(std::move(trace)),
       options_(std::move(options)),
       spaces_(row_spaces(trace_.header().tensors)) {
   const TraceHeader& header = trace_.header();
+  if (header.workers != workers_.size()) {
+    throw InputError(fmt::format(
+        "{}: made for {} workers, and there {} {}: start {} (mpirun -np {} sparsesync compare ... "
+        "--transport mpi), or make another trace",
+        trace_.path().string(), header.workers, workers_.size() == 1 ? "is" : "are",
+        workers_.size(), header.workers, header.workers));
+  }
   if (options_.schemes.empty()) {
     schemes_ = all_schemes();
   } else {
@@ -127,9 +142,37 @@ Comparison::Comparison(Trace trace, CompareOptions options)
   }
 }
 
+ControlChannel::Statement Comparison::statement() const {
+  const TraceHeader& header = trace_.header();
+  ControlChannel::Statement statement{
+      {"the trace's number of steps", fmt::format("{}", header.steps)},
+      {"the trace's seed", fmt::format("{}", header.seed)}};
+  for (const TensorSpec& tensor : header.tensors) {
+    statement.emplace_back(
+        fmt::format("tensor '{}'", tensor.name),
+        fmt::format("{} x {} {}", tensor.rows, tensor.width, name_of(tensor.dtype)));
+  }
+  for (std::size_t step = 0; step < sets_.size(); ++step) {
+    std::uint64_t hash = 0;
+    for (const auto& of_space : sets_[step]) {
+      for (const std::vector<Index>& set : of_space) hash = digest(hash, set);
+    }
+    statement.emplace_back(fmt::format("the digest of the rows touched at step {}", step),
+                           fmt::format("{:016x}", hash));
+  }
+  std::vector<std::string_view> names;
+  for (const SchemeEntry& entry : schemes_) names.push_back(entry.name);
+  statement.emplace_back("--schemes", fmt::format("{}", fmt::join(names, ",")));
+  statement.emplace_back("--repeat", fmt::format("{}", options_.repeat));
+  statement.emplace_back("--memory", options_.memory ? fmt::format("{}", *options_.memory) : "all");
+  statement.emplace_back("--deadline", fmt::format("{} ms", options_.deadline.count()));
+  statement.emplace_back("--result", options_.result ? "given" : "not given");
+  return statement;
+}
+
 std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) const {
   const auto available = static_cast<double>(available_memory()) * kShareOfMemory;
-  const int workers = trace_.header().workers;
+  const int workers = workers_.on_this_machine();
   if (options_.memory && bytes_of_a_worker > static_cast<double>(*options_.memory)) {
     return fmt::format("needs about {:.0f} bytes of workspace for each worker, --memory allows {}",
                        bytes_of_a_worker, *options_.memory);
@@ -154,18 +197,13 @@ std::vector<MemoryNeed> Comparison::memory_needs() const {
   return needs;
 }
 
-SchemeFigures Comparison::measure(const SchemeEntry& entry, References& references,
-                                  const std::filesystem::path& result_folder) {
+std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, References& references,
+                                                  const std::filesystem::path& result_folder) {
   const TraceHeader& header = trace_.header();
-  const int workers = header.workers;
   const BucketSpec bucket{"trace", header.tensors, std::string(entry.name), Reduction::sum, 1};
-  const auto shared_out =
-      static_cast<std::int64_t>(static_cast<double>(available_memory()) * kShareOfMemory / workers);
+  const auto shared_out = static_cast<std::int64_t>(static_cast<double>(available_memory()) *
+                                                    kShareOfMemory / workers_.on_this_machine());
   const std::int64_t memory = options_.memory.value_or(shared_out);
-  LocalNetwork network(workers, options_.link);
-  std::vector<WorkerRecord> records(static_cast<std::size_t>(workers));
-  std::atomic<std::int64_t> done = 0;
-  const std::int64_t in_all = std::int64_t{workers} * options_.repeat * header.steps;
   const auto imbalance_of = [&](const Scheme& scheme, int step) {
     std::vector<IndexSets> sets;
     for (const auto& of_space : sets_[static_cast<std::size_t>(step)]) {
@@ -173,15 +211,21 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry, References& referenc
     }
     return scheme.imbalance(sets);
   };
+  std::atomic<std::int64_t> done = 0;
   const CompareWorker::Task task{trace_,         bucket,        options_.repeat, options_.deadline,
                                  memory,         result_folder, references,      imbalance_of,
                                  [&] { ++done; }};
-  std::atomic<int> running = workers;
+  // All are connected before the first begins, so that a worker that fails at once is seen by the
+  // others as one that left.
+  std::vector<std::unique_ptr<Transport>> ends = workers_.connect();
+  const auto count = static_cast<int>(ends.size());
+  const std::int64_t in_all = std::int64_t{count} * options_.repeat * header.steps;
+  std::vector<WorkerRecord> records(ends.size());
+  std::atomic<int> running = count;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < workers; ++rank) {
-    // Joined here, so that a worker that fails at once is seen by the others as one that left.
-    threads.emplace_back([&, rank, transport = network.join(Rank{rank})]() mutable {
-      WorkerRecord& record = records[static_cast<std::size_t>(rank)];
+  for (std::size_t place = 0; place < ends.size(); ++place) {
+    threads.emplace_back([&, place, transport = std::move(ends[place])]() mutable {
+      WorkerRecord& record = records[place];
       try {
         CompareWorker(task).run(std::move(transport), record);
       } catch (...) {
@@ -195,14 +239,40 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry, References& referenc
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   for (std::thread& thread : threads) thread.join();
+  return records;
+}
 
+std::vector<WorkerRecord> Comparison::gather(std::vector<WorkerRecord> records) {
+  if (const std::exception_ptr cause = first_cause(records)) {
+    records.front().refusal = refusal_in(cause);
+    if (!records.front().refusal) std::rethrow_exception(cause);
+  }
+  if (records.size() == static_cast<std::size_t>(workers_.size())) return records;
+  std::vector<WorkerRecord> all;
+  for (const std::string& text : workers_.all_gather(text_of(records.front()))) {
+    all.push_back(record_from(text));
+  }
+  return all;
+}
+
+SchemeFigures Comparison::measure(const SchemeEntry& entry, References& references,
+                                  const std::filesystem::path& result_folder) {
+  const std::vector<WorkerRecord> records = gather(run_workers(entry, references, result_folder));
+  for (const WorkerRecord& record : records) {
+    if (!record.refusal) continue;
+    SchemeFigures skipped;
+    skipped.name = entry.name;
+    skipped.skipped = record.refusal;
+    return skipped;
+  }
+  return figures_of(entry, records);
+}
+
+SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
+                                     const std::vector<WorkerRecord>& records) const {
+  const TraceHeader& header = trace_.header();
   SchemeFigures figures;
   figures.name = entry.name;
-  if (const std::exception_ptr cause = first_cause(records)) {
-    figures.skipped = refusal_in(cause);
-    if (!figures.skipped) std::rethrow_exception(cause);
-    return figures;
-  }
   figures.correct = true;
   std::string other_bits;
   std::vector<double> seconds;
@@ -249,7 +319,8 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry, References& referenc
     const Network network_model{options_.link.latency_s, *options_.link.rate_bps};
     double predicted = 0;
     for (const Statistics& statistics : statistics_) {
-      predicted += entry.cost(spaces_, workers, statistics).seconds(network_model) / header.steps;
+      predicted +=
+          entry.cost(spaces_, header.workers, statistics).seconds(network_model) / header.steps;
     }
     figures.seconds_predicted = predicted;
   }
@@ -279,31 +350,45 @@ CompareReport Comparison::run() {
   CompareReport report{header.tensors, header.workers,     header.steps, options_.repeat,
                        options_.link,  partitioned_ideal_, lower_bound_, {}};
   std::optional<OutputDirectory> results;
+  std::filesystem::path staging;  // where all workers write
   if (options_.result) {
-    results.emplace(*options_.result, options_.force, kResultMarker);
-    OutputFile marker(results->staging() / kResultMarker, false);
-    marker.write(fmt::format("{}\n", trace_.path().string()));
-    marker.commit();
+    std::string named;
+    workers_.together([&] {
+      if (!workers_.leads()) return;
+      results.emplace(*options_.result, options_.force, kResultMarker);
+      OutputFile marker(results->staging() / kResultMarker, false);
+      marker.write(fmt::format("{}\n", trace_.path().string()));
+      marker.commit();
+      named = std::filesystem::absolute(results->staging()).string();
+    });
+    staging = workers_.all_gather(named).front();
   }
   References references(trace_);  // the same for all schemes
   const std::vector<MemoryNeed> needs = memory_needs();
   for (std::size_t i = 0; i < schemes_.size(); ++i) {
-    if (needs[i].skipped) {
+    // A machine may have less than the others.
+    for (const std::string& reason : workers_.all_gather(needs[i].skipped.value_or(""))) {
+      if (reason.empty()) continue;
       SchemeFigures& skipped = report.schemes.emplace_back();
       skipped.name = schemes_[i].name;
-      skipped.skipped = needs[i].skipped;
-      continue;
+      skipped.skipped = reason;
+      break;
     }
+    if (report.schemes.size() > i) continue;
     std::filesystem::path folder;
-    if (results) {
-      folder = results->staging() / std::string(schemes_[i].name);
-      std::error_code failed;
-      std::filesystem::create_directory(folder, failed);
-      if (failed) throw IoError(fmt::format("{}: {}", folder.string(), failed.message()));
+    if (options_.result) {
+      folder = staging / std::string(schemes_[i].name);
+      workers_.together([&] {
+        std::error_code failed;
+        if (workers_.leads()) std::filesystem::create_directory(folder, failed);
+        if (failed) throw IoError(fmt::format("{}: {}", folder.string(), failed.message()));
+      });
     }
     report.schemes.push_back(measure(schemes_[i], references, folder));
   }
-  if (results) results->commit();
+  workers_.together([&] {
+    if (results) results->commit();
+  });
   return report;
 }
 

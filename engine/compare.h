@@ -13,15 +13,17 @@
 
 #include "analysis/trace.h"
 #include "engine/transport/local.h"
+#include "engine/workers.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
 
 class References;
+struct WorkerRecord;
 
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
-  LocalLink link;
+  LocalLink link;                    // of each worker, as far as it is known
   int repeat = 5;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
@@ -76,24 +78,38 @@ struct MemoryNeed {
   std::optional<std::string> skipped;
 };
 
-/// A comparison, prepared: the trace is checked in full and its sparsity known.
+/// A comparison, prepared: the trace is checked in full and its sparsity known. Every process of
+/// the workers makes the same calls.
 class Comparison {
  public:
+  /// @param workers  as many as the trace has; outlives the comparison
   /// @throws InputError if the trace cannot be used, or a scheme does not exist
-  Comparison(Trace trace, CompareOptions options);
+  Comparison(Workers& workers, Trace trace, CompareOptions options);
+
+  std::uint64_t seed() const { return trace_.header().seed; }
+  /// What all processes must have alike.
+  ControlChannel::Statement statement() const;
 
   std::vector<MemoryNeed> memory_needs() const;
 
   /// Runs all schemes, one after another: a warm-up on step 0 that is not counted, then `repeat`
-  /// times all steps.
+  /// times all steps. All processes get the same report.
   /// @throws Error if a worker failed
   CompareReport run();
 
  private:
   SchemeFigures measure(const SchemeEntry& entry, References& references,
                         const std::filesystem::path& result_folder);
+  /// Runs the workers that are here.
+  std::vector<WorkerRecord> run_workers(const SchemeEntry& entry, References& references,
+                                        const std::filesystem::path& result_folder);
+  /// What all workers brought home, by rank.
+  std::vector<WorkerRecord> gather(std::vector<WorkerRecord> records);
+  SchemeFigures figures_of(const SchemeEntry& entry,
+                           const std::vector<WorkerRecord>& records) const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
+  Workers& workers_;
   Trace trace_;
   CompareOptions options_;
   std::vector<SchemeEntry> schemes_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "analysis/trace.h"
 #include "engine/memory.h"
 #include "engine/session.h"
+#include "engine/worker_record.h"
 
 namespace sparsesync {
 
@@ -30,27 +30,6 @@ class References {
   std::mutex mutex_;
   int step_ = -1;
   std::shared_ptr<const std::vector<ReferenceSum>> current_;
-};
-
-/// What one worker saw of one step.
-struct StepRecord {
-  Clock::time_point begin;
-  Clock::time_point end;
-  std::int64_t bytes_sent = 0;
-  std::int64_t bytes_received = 0;
-  std::int64_t messages_sent = 0;
-  std::int64_t index_bytes_sent = 0;
-  std::uint64_t bits = 0;  // a hash of the result
-};
-
-/// What one worker brings home.
-struct WorkerRecord {
-  std::vector<StepRecord> steps;  // [repeat · steps + step]
-  std::optional<std::string> first_difference;
-  std::int64_t memory_bytes = 0;
-  std::vector<SpaceChoice> choices;
-  std::vector<Imbalance> imbalances;  // [step], of worker 0, where the scheme has servers
-  std::exception_ptr error;
 };
 
 class CompareWorker {

@@ -32,6 +32,8 @@ struct CompareArguments {
   int repeat = 5;
   std::int64_t memory = 0;
   double deadline_s = 60;
+  std::int64_t chunk = 0;
+  int window = 0;
   std::string result;
   bool force = false;
   std::string json;
@@ -58,8 +60,17 @@ std::vector<std::string> split_names(const std::string& text) {
 }
 
 CompareOptions options_from(const CompareArguments& given) {
-  if (given.transport != "local") {
-    throw InputError(fmt::format("--transport '{}': this build has local alone", given.transport));
+  if (given.transport != "local" && given.transport != "mpi") {
+    throw InputError(
+        fmt::format("--transport '{}': this build has local and mpi", given.transport));
+  }
+  const bool shaped = given.rate_bps > 0 || given.latency_s > 0;
+  if (given.transport == "mpi" && shaped) {
+    throw InputError(
+        "--rate and --latency shape local links alone: leave them out, or use --transport local");
+  }
+  if (given.transport == "local" && (given.chunk || given.window)) {
+    throw InputError("--chunk and --window are for --transport mpi alone: leave them out");
   }
   if (given.clock != "real") {
     throw InputError(fmt::format("--clock '{}': this build has real alone", given.clock));
@@ -151,7 +162,7 @@ std::string as_json(const CompareReport& report, const CompareArguments& given,
 }
 
 std::string needs_text(const std::vector<MemoryNeed>& needs, int workers) {
-  std::string text = fmt::format("memory needed (workspace, {} workers in this process):", workers);
+  std::string text = fmt::format("memory needed (workspace, {} workers on this machine):", workers);
   for (const MemoryNeed& need : needs) {
     text += fmt::format(" {} {}{}", need.scheme, format_bytes(need.bytes_of_a_worker * workers),
                         need.skipped ? " (skipped)" : "");
@@ -214,33 +225,68 @@ std::string heading(const CompareReport& report, const CompareArguments& given) 
     dense += static_cast<double>(tensor.rows) *
              static_cast<double>(tensor.width * element_bytes(tensor.dtype));
   }
+  const std::string link =
+      given.transport == "mpi"
+          ? "as it is"
+          : fmt::format("{}, latency {}",
+                        report.link.rate_bps ? format_rate(*report.link.rate_bps) : "unshaped",
+                        format_seconds(report.link.latency_s));
   return fmt::format(
-      "{} workers over {} ({}, latency {}, {} clock), {} step{}, median of {}\n"
+      "{} workers over {} ({}, {} clock), {} step{}, median of {}\n"
       "dense gradient {}, partitioned ideal {}, lower bound {} a step for the busiest worker\n\n",
-      report.workers, given.transport,
-      report.link.rate_bps ? format_rate(*report.link.rate_bps) : std::string("unshaped"),
-      format_seconds(report.link.latency_s), given.clock, report.steps,
+      report.workers, given.transport, link, given.clock, report.steps,
       report.steps == 1 ? "" : "s", report.repeat, format_bytes(dense),
       format_bytes(report.partitioned_ideal_bytes), format_bytes(report.lower_bound_bytes));
 }
 
+MpiChunks chunks_from(const CompareArguments& given) {
+  MpiChunks chunks;
+  if (given.chunk > 0) chunks.bytes = given.chunk;
+  if (given.window > 0) chunks.window = given.window;
+  return chunks;
+}
+
 void compare(const CompareArguments& given) {
   CompareOptions options = options_from(given);
-  Progress progress("preparing");
-  options.progress = [&](const std::string& scheme, std::int64_t done, std::int64_t total) {
-    progress.set_label(scheme);
-    progress.update(done, total);
+  std::unique_ptr<Workers> workers;
+  if (given.transport == "mpi") {
+    workers = std::make_unique<MpiWorkers>(options.deadline, chunks_from(given));
+  }
+  std::unique_ptr<JsonOutput> json;
+  std::unique_ptr<Progress> progress;
+  std::optional<Comparison> comparison;
+  const auto prepare = [&] {
+    Trace trace = Trace::open(given.trace);
+    if (!workers) {
+      workers = std::make_unique<LocalWorkers>(trace.header().workers, options.link);
+    }
+    if (workers->leads()) {
+      json = std::make_unique<JsonOutput>(given.json);
+      progress = std::make_unique<Progress>("preparing");
+      options.progress = [&](const std::string& scheme, std::int64_t done, std::int64_t total) {
+        progress->set_label(scheme);
+        progress->update(done, total);
+      };
+    }
+    comparison.emplace(*workers, std::move(trace), std::move(options));
   };
-  JsonOutput json(given.json);
-  Trace trace = Trace::open(given.trace);
-  const std::uint64_t seed = trace.header().seed;
-  const int workers = trace.header().workers;
-  Comparison comparison(std::move(trace), std::move(options));
-  print(json.tables(), needs_text(comparison.memory_needs(), workers));
-  const CompareReport report = comparison.run();
-  progress.erase();
-  print(json.tables(), heading(report, given) + table_of(report));
-  json.write(as_json(report, given, seed));
+  if (workers) {
+    workers->together(prepare);
+  } else {
+    prepare();
+  }
+  ControlChannel::Statement statement = comparison->statement();
+  statement.emplace_back("--chunk", fmt::format("{}", given.chunk));
+  statement.emplace_back("--window", fmt::format("{}", given.window));
+  workers->agree("compare", statement);
+  if (json) {
+    print(json->tables(), needs_text(comparison->memory_needs(), workers->on_this_machine()));
+  }
+  const CompareReport report = comparison->run();
+  if (!workers->leads()) return;
+  progress->erase();
+  print(json->tables(), heading(report, given) + table_of(report));
+  json->write(as_json(report, given, comparison->seed()));
   for (const SchemeFigures& figures : report.schemes) {
     if (!figures.skipped && !figures.correct) {
       throw Error(
@@ -261,9 +307,11 @@ void add_compare_command(CLI::App& app) {
                   "all, or names with a comma between them (see info --schemes)")
       ->type_name("all|a,b,c");
   command
-      .add_option("--transport", given->transport,
-                  "How the workers are connected: local (threads of this process)")
-      ->type_name("local");
+      .add_option(
+          "--transport", given->transport,
+          "How the workers are connected: local (threads of this process) or mpi (processes "
+          "of an mpirun)")
+      ->type_name("local|mpi");
   add_rate(command, "--rate", given->rate_bps,
            "Of each worker's link, in each direction, such as 200mbit (unshaped if not given)");
   add_seconds(command, "--latency", given->latency_s,
@@ -275,6 +323,10 @@ void add_compare_command(CLI::App& app) {
             "Workspace of each worker at most, such as 2GiB (what the machine has, if not given)");
   add_seconds(command, "--deadline", given->deadline_s,
               "Of each wait for another worker (60 s if not given)");
+  add_bytes(command, "--chunk", given->chunk,
+            "Over mpi: what messages are cut into (16KiB if not given)");
+  add_count(command, "--window", given->window, 1, 65'536,
+            "Over mpi: chunks that a worker has under way at most (28 if not given)");
   command
       .add_option("--result", given->result,
                   "Write what every worker ended with: DIR/SCHEME/w0003.s0001.safetensors")
@@ -285,7 +337,8 @@ void add_compare_command(CLI::App& app) {
       "Bytes are what crosses the port in a step: payloads and headers between different workers.\n"
       "'correct' compares every element on every worker with a sum made from the trace's files.\n"
       "Example:\n"
-      "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json");
+      "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json\n"
+      "  mpirun -np 8 sparsesync compare TRACE --transport mpi");
   command.callback([given] { compare(*given); });
 }
 

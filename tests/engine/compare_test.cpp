@@ -10,11 +10,18 @@
 
 #include "analysis/generate.h"
 #include "analysis/safetensors.h"
+#include "engine/worker_record.h"
 #include "kernels/buffer.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {
 namespace {
+
+/// A comparison of as many workers as the trace has, in this process.
+CompareReport compared(const Trace& trace, const CompareOptions& options) {
+  LocalWorkers workers(trace.header().workers, options.link);
+  return Comparison(workers, trace, options).run();
+}
 
 /// What a broken scheme does to the result of a right one.
 enum class Mutation : std::uint8_t {
@@ -145,7 +152,7 @@ TEST_F(Compare, says_correct_of_every_scheme_that_is) {
     CompareOptions options;
     options.schemes = {"dense_ring", "all_gather", "balanced", "mutant_none"};
     options.repeat = 2;
-    const CompareReport report = Comparison(made_trace(workers, 3), options).run();
+    const CompareReport report = compared(made_trace(workers, 3), options);
     ASSERT_EQ(report.schemes.size(), 4U);
     for (const SchemeFigures& each : report.schemes) {
       EXPECT_FALSE(each.skipped) << *each.skipped;
@@ -160,8 +167,7 @@ TEST_F(Compare, catches_a_worker_that_ends_with_something_else) {
     CompareOptions options;
     options.repeat = 1;
     options.schemes = {"mutant_none", "mutant_drops", "mutant_twice", "mutant_swaps", "mutant_bit"};
-    const CompareReport report =
-        Comparison(recorded ? recorded_trace(3) : made_trace(3, 1), options).run();
+    const CompareReport report = compared(recorded ? recorded_trace(3) : made_trace(3, 1), options);
     EXPECT_TRUE(figures(report, "mutant_none").correct)
         << figures(report, "mutant_none").first_difference;
     for (const char* name : {"mutant_drops", "mutant_twice", "mutant_swaps", "mutant_bit"}) {
@@ -179,7 +185,8 @@ TEST_F(Compare, skips_what_does_not_fit_and_says_why) {
   options.schemes = {"dense_ring", "balanced"};
   options.repeat = 1;
   options.memory = 10'000'000;
-  Comparison comparison(made_trace(3, 1, 200'000, 16), options);
+  LocalWorkers workers(3, {});
+  Comparison comparison(workers, made_trace(3, 1, 200'000, 16), options);
   const std::vector<MemoryNeed> needs = comparison.memory_needs();
   ASSERT_EQ(needs.size(), 2U);
   EXPECT_TRUE(needs[0].skipped);
@@ -197,7 +204,8 @@ TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
   CompareOptions options;
   options.schemes = {"balanced"};
   options.repeat = 1;
-  Comparison probe(made_trace(2, 1), options);
+  LocalWorkers workers(2, {});
+  Comparison probe(workers, made_trace(2, 1), options);
   const double need = probe.memory_needs()[0].bytes_of_a_worker;
   const std::int64_t used = probe.run().schemes[0].memory_bytes;
   ASSERT_GT(used, 0);
@@ -210,9 +218,38 @@ TEST_F(Compare, knows_each_scheme_once_and_names_unknown_ones) {
   CompareOptions options;
   options.schemes = {"balanced", "balanced"};
   options.repeat = 1;
-  EXPECT_EQ(Comparison(made_trace(2, 1), options).run().schemes.size(), 1U);
+  EXPECT_EQ(compared(made_trace(2, 1), options).schemes.size(), 1U);
   options.schemes = {"telepathy"};
-  EXPECT_THROW(Comparison(made_trace(2, 1), options), InputError);
+  EXPECT_THROW(compared(made_trace(2, 1), options), InputError);
+}
+
+TEST_F(Compare, refuses_a_trace_of_another_number_of_workers) {
+  LocalWorkers workers(3, {});
+  EXPECT_THROW(Comparison(workers, made_trace(2, 1), {}), InputError);
+}
+
+TEST(WorkerRecords, arrive_as_they_left) {
+  WorkerRecord record;
+  record.steps = {{Clock::time_point{std::chrono::seconds(5)},
+                   Clock::time_point{std::chrono::seconds(7)}, 1, 2, 3, 4, ~std::uint64_t{0}}};
+  record.first_difference = "worker 1, \xff";
+  record.memory_bytes = 1 << 20;
+  record.choices = {{"elias_fano", 2, 4}, {"", std::nullopt, std::nullopt}};
+  record.imbalances = {{1.25, 1.5}};
+  const WorkerRecord arrived = record_from(text_of(record));
+  ASSERT_EQ(arrived.steps.size(), 1U);
+  EXPECT_EQ(arrived.steps[0].end - arrived.steps[0].begin, std::chrono::seconds(2));
+  EXPECT_EQ(arrived.steps[0].index_bytes_sent, 4);
+  EXPECT_EQ(arrived.steps[0].bits, ~std::uint64_t{0});
+  EXPECT_EQ(arrived.first_difference->substr(0, 10), "worker 1, ");
+  EXPECT_EQ(arrived.memory_bytes, 1 << 20);
+  ASSERT_EQ(arrived.choices.size(), 2U);
+  EXPECT_EQ(arrived.choices[0].column_slices, 4);
+  EXPECT_FALSE(arrived.choices[1].row_groups);
+  EXPECT_EQ(arrived.imbalances.at(0).pull, 1.5);
+  EXPECT_FALSE(arrived.refusal);
+  EXPECT_THROW(record_from("{"), ProtocolError);
+  EXPECT_THROW(record_from("{}"), ProtocolError);
 }
 
 TEST_F(Compare, writes_what_every_worker_ended_with) {
@@ -221,7 +258,7 @@ TEST_F(Compare, writes_what_every_worker_ended_with) {
   options.repeat = 1;
   options.result = folder_ / "results";
   const Trace trace = made_trace(3, 2);
-  Comparison(trace, options).run();
+  compared(trace, options);
   for (const char* scheme : {"dense_ring", "balanced"}) {
     for (int worker = 0; worker < 3; ++worker) {
       for (int step = 0; step < 2; ++step) {
@@ -237,9 +274,9 @@ TEST_F(Compare, writes_what_every_worker_ended_with) {
       }
     }
   }
-  EXPECT_THROW(Comparison(trace, options).run(), InputError) << "the folder is there";
+  EXPECT_THROW(compared(trace, options), InputError) << "the folder is there";
   options.force = true;
-  Comparison(trace, options).run();
+  compared(trace, options);
 }
 
 }  // namespace

@@ -1,0 +1,119 @@
+"""`sparsesync compare --transport mpi`: what `local` reports, from processes; wrong starts are said."""
+
+import json
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def mpirun(program, tmp_path):
+    """Runs contexts of an mpirun, each (processes, arguments of the program, or another command)."""
+
+    def start(*contexts, options=(), timeout=100):
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", *options]
+        for place, (count, arguments) in enumerate(contexts):
+            words = arguments if isinstance(arguments, str) else None
+            command += [":"] if place else []
+            command += ["-np", str(count)]
+            command += words.split() if words else [str(program), *map(str, arguments)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False)
+
+    return start
+
+
+@pytest.fixture
+def trace(run, tmp_path):
+    def make(workers, seed=1, name="trace"):
+        made = run("trace", "synthetic", "--rows", 30000, "--width", 24, "--density", 0.01, "--zipf", 1.1,
+                   "--workers", workers, "--steps", 2, "--seed", seed, "--out", name)
+        assert made.returncode == 0, made.stderr
+        return tmp_path / name
+
+    return make
+
+
+def said(result):
+    """What the program said on standard error, a line for each worker that ended badly."""
+    return [line for line in result.stderr.splitlines() if line.startswith("sparsesync: ")]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
+def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
+    made = trace(workers)
+    result = mpirun((workers, ["compare", made, "--transport", "mpi", "--json", "mpi.json",
+                               "--result", "mpi", "--repeat", 2]))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("workers over mpi") == 1, "rank 0 alone prints"
+    local = run("compare", made, "--json", "local.json", "--result", "local", "--repeat", 2)
+    assert local.returncode == 0, local.stderr
+    over_mpi = json.loads((tmp_path / "mpi.json").read_text())
+    in_threads = json.loads((tmp_path / "local.json").read_text())
+    assert over_mpi["transport"] == "mpi" and over_mpi["workers"] == workers
+    assert over_mpi["network"]["rate_bps"] is None
+    assert [s["name"] for s in over_mpi["schemes"]] == [s["name"] for s in in_threads["schemes"]]
+    for one, other in zip(over_mpi["schemes"], in_threads["schemes"]):
+        assert one["correct"], one
+        for key in ("bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "messages",
+                    "push_imbalance", "pull_imbalance", "tensors"):
+            assert one[key] == other[key], (one["name"], key)
+    # The same bits as over local, of every worker, in every file.
+    files = sorted(path.relative_to(tmp_path / "local") for path in (tmp_path / "local").rglob("*.safetensors"))
+    assert len(files) == 2 * workers * len(over_mpi["schemes"])
+    for file in files:
+        assert (tmp_path / "mpi" / file).read_bytes() == (tmp_path / "local" / file).read_bytes(), file
+
+
+def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
+    made = trace(3)
+    reports = []
+    for place, options in enumerate([[], ["--chunk", "300", "--window", "1"], ["--chunk", "1MiB"]]):
+        result = mpirun((3, ["compare", made, "--transport", "mpi", "--repeat", 1, "--json", f"{place}.json",
+                             *options]))
+        assert result.returncode == 0, result.stderr
+        reports.append(json.loads((tmp_path / f"{place}.json").read_text()))
+    for report in reports[1:]:
+        for one, other in zip(reports[0]["schemes"], report["schemes"]):
+            assert other["correct"] and one["bytes_total"] == other["bytes_total"]
+
+
+def test_without_mpirun_it_says_how_to_start(refused, trace):
+    made = trace(4)
+    refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"])
+
+
+def test_a_trace_for_another_number_of_workers(mpirun, trace):
+    result = mpirun((3, ["compare", trace(2), "--transport", "mpi"]))
+    assert result.returncode == 2
+    assert all("made for 2 workers, and there are 3" in line for line in said(result)) and said(result)
+
+
+@pytest.mark.parametrize("other,parts", [
+    (["compare", "other", "--transport", "mpi"], ["seed is 1 on worker 0 and 2 on worker 2"]),
+    (["compare", "trace", "--transport", "mpi", "--repeat", "3"], ["--repeat is 5 on worker 0 and 3 on worker 2"]),
+    (["compare", "trace", "--transport", "mpi", "--schemes", "balanced"], ["--schemes is", "balanced on worker 2"]),
+    (["compare", "trace", "--transport", "mpi", "--chunk", "8KiB"], ["--chunk is 0 on worker 0 and 8192 on worker 2"]),
+    (["compare", "absent", "--transport", "mpi"], ["'absent' is not a trace"]),
+])
+def test_workers_that_differ_are_told_so_all(mpirun, trace, other, parts):
+    trace(3)
+    trace(3, seed=2, name="other")
+    result = mpirun((2, ["compare", "trace", "--transport", "mpi"]), (1, other), options=["--enable-recovery"])
+    assert len(said(result)) == 3, result.stderr
+    for line in said(result):
+        for part in parts:
+            assert part in line
+
+
+def test_a_rank_that_never_comes(mpirun, trace):
+    result = mpirun((2, ["compare", trace(3), "--transport", "mpi", "--deadline", 2]), (1, "sleep 6"),
+                    options=["--enable-recovery"])
+    assert len(said(result)) == 2, result.stderr
+    for line in said(result):
+        assert "did not end within 2 s: a process is missing" in line
+
+
+def test_links_of_mpi_are_not_shaped(refused, trace):
+    made = trace(2)
+    refused("compare", made, "--transport", "mpi", "--rate", "1gbit", parts=["--rate", "leave them out"])
+    refused("compare", made, "--chunk", "1KiB", parts=["--chunk", "mpi alone"])

@@ -1,0 +1,26 @@
+"""A program that initialized MPI itself: with too little thread support the world is refused, in words."""
+
+import os
+import subprocess
+
+import pytest
+
+
+@pytest.mark.parametrize("level,calls_mpi,accepted", [
+    ("single", "no", False),
+    ("funneled", "no", False),
+    ("serialized", "no", True),
+    ("serialized", "yes", False),
+    ("multiple", "yes", True),
+])
+def test_thread_support(level, calls_mpi, accepted):
+    result = subprocess.run(
+        ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-np", "2",
+         os.environ["SPARSESYNC_MPI_THREADS"], level, calls_mpi],
+        capture_output=True, text=True, timeout=60, check=False)
+    if accepted:
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.count("exchanged") == 2
+    else:
+        assert "too little thread support" in result.stderr
+        assert ("MPI_THREAD_MULTIPLE" if calls_mpi == "yes" else "MPI_THREAD_SERIALIZED") in result.stderr
