@@ -463,7 +463,7 @@ const SchemeRegistration registration({
     "balanced",
     "row groups by a keyed bijection x column slices: equal parts, no exchange before the push",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::balanced, "cheapest of COO and Elias-Fano"},
+     Balance::balanced, "cheapest of COO, Elias-Fano and bitmap"},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return std::make_unique<Balanced>(environment);
     },

@@ -11,7 +11,15 @@ namespace sparsesync {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 std::string_view name_of(IndexCode code) {
-  return code == IndexCode::coo ? "coo" : "elias_fano";
+  switch (code) {
+    case IndexCode::coo:
+      return "coo";
+    case IndexCode::elias_fano:
+      return "elias_fano";
+    case IndexCode::bitmap:
+      return "bitmap";
+  }
+  throw ContractError("an index code that does not exist");
 }
 
 namespace cpu {
@@ -138,6 +146,28 @@ void decode_elias_fano(IndexRange range, std::span<const std::byte> bytes,
   }
 }
 
+void encode_bitmap(IndexRange range, std::span<const Index> indices, std::span<std::byte> out) {
+  if (indices.empty()) return;
+  std::memset(out.data(), 0, out.size());
+  for (const Index index : indices) {
+    const auto bit = static_cast<std::uint64_t>(index - range.begin);
+    out[bit / 8] |= static_cast<std::byte>(1U << (bit % 8));
+  }
+}
+
+void decode_bitmap(IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices) {
+  std::size_t found = 0;
+  for (std::size_t offset = 0; offset < bytes.size(); offset += 8) {
+    for (std::uint64_t word = load_word(bytes, offset); word != 0; word &= word - 1) {
+      const auto bit = static_cast<Index>(offset * 8) + std::countr_zero(word);
+      if (bit >= range.size()) throw CorruptDataError("bitmap: a bit past the end of its range");
+      if (found == indices.size()) throw CorruptDataError("bitmap: more indices than announced");
+      indices[found++] = range.begin + bit;
+    }
+  }
+  if (found != indices.size()) throw CorruptDataError("bitmap: fewer indices than announced");
+}
+
 }  // namespace
 
 void encode(const Context&, IndexCode code, IndexRange range, std::span<const Index> indices,
@@ -146,6 +176,8 @@ void encode(const Context&, IndexCode code, IndexRange range, std::span<const In
                     encoded_bytes(code, range.size(), static_cast<Index>(indices.size())));
   if (code == IndexCode::elias_fano) {
     encode_elias_fano(range, indices, out);
+  } else if (code == IndexCode::bitmap) {
+    encode_bitmap(range, indices, out);
   } else if (coo_index_bytes(range.size()) == 4) {
     encode_coo<std::uint32_t>(range, indices, out);
   } else {
@@ -163,6 +195,8 @@ void decode(const Context&, IndexCode code, IndexRange range, std::span<const st
   }
   if (code == IndexCode::elias_fano) {
     decode_elias_fano(range, bytes, indices);
+  } else if (code == IndexCode::bitmap) {
+    decode_bitmap(range, bytes, indices);
   } else if (coo_index_bytes(range.size()) == 4) {
     decode_coo<std::uint32_t>(range, bytes, indices);
   } else {
