@@ -163,9 +163,9 @@ class End {
 
   // The MPI thread's side, with the lock held.
   void choose_calls();
-  void fill_packet(Peer& peer, std::size_t packet);
+  void fill_packet(Peer& peer, std::size_t place);
   void tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t size);
-  void packet_came(Peer& peer, std::size_t slot);
+  void packet_came(Peer& peer, std::size_t place);
   void completed(std::size_t request, const MPI_Status& status);
   void bury(Clock::time_point now);
   bool says_something() const;

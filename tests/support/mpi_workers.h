@@ -36,7 +36,7 @@ class Board {
   };
 
   Board() {
-    const char* path = std::getenv("SPARSESYNC_TEST_BOARD");
+    const char* path = std::getenv("SPARSESYNC_TEST_BOARD");  // NOLINT(concurrency-mt-unsafe)
     if (path == nullptr) throw ContractError("SPARSESYNC_TEST_BOARD: start this with mpi-test.sh");
     const int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0 || ftruncate(file, sizeof(Content)) != 0) throw ContractError("no board");
