@@ -54,7 +54,7 @@ function(sparsesync_test test)
     target_sources(${target} PRIVATE support/mpi_main.cpp)
     list(APPEND labels mpi)
     add_test(NAME ${folder}.${name}
-             COMMAND ${PROJECT_SOURCE_DIR}/cmake/mpi-test.sh ${arg_WORKERS} $<TARGET_FILE:${target}>)
+             COMMAND ${PROJECT_SOURCE_DIR}/cmake/mpirun.sh -np ${arg_WORKERS} $<TARGET_FILE:${target}>)
     set_tests_properties(${folder}.${name} PROPERTIES PROCESSORS 2)
   else()
     add_test(NAME ${folder}.${name} COMMAND ${target})

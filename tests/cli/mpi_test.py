@@ -1,9 +1,12 @@
 """`sparsesync compare --transport mpi`: what `local` reports, from processes; wrong starts are said."""
 
 import json
+import os
 import subprocess
 
 import pytest
+
+MPIRUN = os.environ["SPARSESYNC_SOURCE_DIR"] + "/cmake/mpirun.sh"
 
 
 @pytest.fixture
@@ -11,7 +14,7 @@ def mpirun(program, tmp_path):
     """Runs contexts of an mpirun, each (processes, arguments of the program, or another command)."""
 
     def start(*contexts, options=(), timeout=100):
-        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", *options]
+        command = [MPIRUN, *options]
         for place, (count, arguments) in enumerate(contexts):
             words = arguments if isinstance(arguments, str) else None
             command += [":"] if place else []
@@ -79,7 +82,8 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
 
 def test_without_mpirun_it_says_how_to_start(refused, trace):
     made = trace(4)
-    refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"])
+    refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"],
+            environment={"ASAN_OPTIONS": "detect_leaks=0"})  # as in cmake/mpirun.sh
 
 
 def test_a_trace_for_another_number_of_workers(mpirun, trace):

@@ -24,8 +24,7 @@ def wait_for(paths, seconds):
 @pytest.fixture
 def run(tmp_path):
     """The workers, at work: their process ids by rank, and their folder."""
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1",
-               "--enable-recovery", "-np", str(WORKERS), os.environ["SPARSESYNC_MPI_SURVIVOR"],
+    command = [os.environ["SPARSESYNC_SOURCE_DIR"] + "/cmake/mpirun.sh", "--enable-recovery", "-np", str(WORKERS), os.environ["SPARSESYNC_MPI_SURVIVOR"],
                str(tmp_path), str(DEADLINE_S * 1000)]
     with open(tmp_path / "output", "wb") as output:
         job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

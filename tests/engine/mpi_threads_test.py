@@ -15,7 +15,7 @@ import pytest
 ])
 def test_thread_support(level, calls_mpi, accepted):
     result = subprocess.run(
-        ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-np", "2",
+        [os.environ["SPARSESYNC_SOURCE_DIR"] + "/cmake/mpirun.sh", "-np", "2",
          os.environ["SPARSESYNC_MPI_THREADS"], level, calls_mpi],
         capture_output=True, text=True, timeout=60, check=False)
     if accepted:

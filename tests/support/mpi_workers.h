@@ -37,7 +37,8 @@ class Board {
 
   Board() {
     const char* path = std::getenv("SPARSESYNC_TEST_BOARD");  // NOLINT(concurrency-mt-unsafe)
-    if (path == nullptr) throw ContractError("SPARSESYNC_TEST_BOARD: start this with mpi-test.sh");
+    if (path == nullptr)
+      throw ContractError("SPARSESYNC_TEST_BOARD: start this by cmake/mpirun.sh");
     const int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0 || ftruncate(file, sizeof(Content)) != 0) throw ContractError("no board");
     void* memory = mmap(nullptr, sizeof(Content), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
