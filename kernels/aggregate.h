@@ -13,11 +13,10 @@ namespace sparsesync {
 /// Scratch of unite() and aggregate().
 struct AggregateWorkspace {
   explicit AggregateWorkspace(const Context& context)
-      : words(context), slots(context), sums(context), payloads(context), sort(context) {}
+      : words(context), slots(context), sums(context), sort(context) {}
   Buffer<std::uint64_t> words;  // one bit for each index of the range
   Buffer<Index> slots;
   Buffer<std::byte> sums;
-  Buffer<Index> payloads;
   SortWorkspace sort;
 };
 
@@ -31,7 +30,7 @@ constexpr bool unites_by_address(Index range, Index total) {
 /// Bytes of scratch that unite() takes for `total` indices in a range of this size.
 constexpr Index unite_workspace_bytes(Index range, Index total) {
   constexpr Index kIndexBytes = sizeof(Index);
-  return unites_by_address(range, total) ? range / 8 : 4 * kIndexBytes * total;
+  return unites_by_address(range, total) ? range / 8 : 2 * kIndexBytes * total;
 }
 
 namespace cpu {

@@ -15,6 +15,8 @@ namespace sparsesync {
 /// never searched.
 class Bijection {
  public:
+  static constexpr int kRounds = 3;
+
   /// @param rows  R >= 1
   /// @param seed  the same on all workers
   SPARSESYNC_HOST_DEVICE constexpr Bijection(std::int64_t rows, std::uint64_t seed)
@@ -24,9 +26,9 @@ class Bijection {
     shift_ = bits > 1 ? static_cast<unsigned>(bits + 1) / 2U : 1U;
     for (int round = 0; round < kRounds; ++round) {
       const auto salt = static_cast<std::uint64_t>(2 * round);
-      add_[round] = mix64(mix64(seed) + salt);
-      multiply_[round] = mix64(mix64(seed) + salt + 1) | 1U;
-      inverse_[round] = odd_inverse(multiply_[round]);
+      rounds_[round].add = mix64(mix64(seed) + salt);
+      rounds_[round].multiply = mix64(mix64(seed) + salt + 1) | 1U;
+      rounds_[round].inverse = odd_inverse(rounds_[round].multiply);
     }
   }
 
@@ -34,14 +36,25 @@ class Bijection {
     return static_cast<std::int64_t>(rows_);
   }
 
+  /// What forward() and backward() are made of, for bodies that do several rows at a time. Modulo
+  /// 2^b, so the lowest b bits of each number suffice.
+  struct Round {
+    std::uint64_t add = 0;
+    std::uint64_t multiply = 1;
+    std::uint64_t inverse = 1;
+  };
+  SPARSESYNC_HOST_DEVICE constexpr Round round(int number) const { return rounds_[number]; }
+  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t mask() const { return mask_; }
+  SPARSESYNC_HOST_DEVICE constexpr unsigned shift() const { return shift_; }
+
   /// π(row), in [0, R). @param row in [0, R)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t forward(std::int64_t row) const {
     auto x = static_cast<std::uint64_t>(row);
     do {
       for (int round = 0; round < kRounds; ++round) {
-        x = (x + add_[round]) & mask_;
+        x = (x + rounds_[round].add) & mask_;
         x = x ^ (x >> shift_);
-        x = (x * multiply_[round]) & mask_;
+        x = (x * rounds_[round].multiply) & mask_;
       }
       x = x ^ (x >> shift_);
     } while (x >= rows_);
@@ -54,17 +67,15 @@ class Bijection {
     do {
       x = x ^ (x >> shift_);
       for (int round = kRounds - 1; round >= 0; --round) {
-        x = (x * inverse_[round]) & mask_;
+        x = (x * rounds_[round].inverse) & mask_;
         x = x ^ (x >> shift_);
-        x = (x - add_[round]) & mask_;
+        x = (x - rounds_[round].add) & mask_;
       }
     } while (x >= rows_);
     return static_cast<std::int64_t>(x);
   }
 
  private:
-  static constexpr int kRounds = 3;
-
   /// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the bits
   /// that are right.
   SPARSESYNC_HOST_DEVICE static constexpr std::uint64_t odd_inverse(std::uint64_t odd) {
@@ -77,9 +88,7 @@ class Bijection {
   std::uint64_t rows_;
   std::uint64_t mask_ = 0;
   unsigned shift_ = 1;
-  std::uint64_t add_[kRounds] = {};
-  std::uint64_t multiply_[kRounds] = {};
-  std::uint64_t inverse_[kRounds] = {};
+  Round rounds_[kRounds] = {};
 };
 
 /// Row groups: row r belongs to group (π(r) + offset) mod groups and has position π(r) div groups
@@ -93,7 +102,9 @@ class RowGroups {
                                              std::int64_t offset, std::uint64_t seed)
       : bijection_(rows, seed), groups_(groups), offset_(offset) {}
 
+  SPARSESYNC_HOST_DEVICE constexpr const Bijection& bijection() const { return bijection_; }
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t groups() const { return groups_; }
+  SPARSESYNC_HOST_DEVICE constexpr std::int64_t offset() const { return offset_; }
   /// Positions that a group can have: ceil(R / g).
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t universe() const {
     return ceil_div(bijection_.rows(), groups_);
@@ -109,6 +120,11 @@ class RowGroups {
     return {group < groups_ ? group : group - groups_, image / groups_};
   }
 
+  /// Rows of a group: its positions are [0, size(group)), universe() of them or one less.
+  SPARSESYNC_HOST_DEVICE constexpr std::int64_t size(std::int64_t group) const {
+    const std::int64_t first = residue(group);
+    return first < bijection_.rows() ? (bijection_.rows() - 1 - first) / groups_ + 1 : 0;
+  }
   /// Whether some row stands there: the last position of some groups is empty.
   SPARSESYNC_HOST_DEVICE constexpr bool holds(Place place) const {
     return image(place) < bijection_.rows();
@@ -119,10 +135,15 @@ class RowGroups {
     return bijection_.backward(image(place));
   }
 
+  /// What the images of a group's rows leave modulo groups().
+  SPARSESYNC_HOST_DEVICE constexpr std::int64_t residue(std::int64_t group) const {
+    const std::int64_t difference = group - offset_;
+    return difference < 0 ? difference + groups_ : difference;
+  }
+
  private:
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t image(Place place) const {
-    const std::int64_t residue = place.group - offset_;
-    return place.position * groups_ + (residue < 0 ? residue + groups_ : residue);
+    return place.position * groups_ + residue(place.group);
   }
 
   Bijection bijection_;

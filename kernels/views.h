@@ -20,6 +20,12 @@ struct IndexRange {
   friend constexpr bool operator==(IndexRange, IndexRange) = default;
 };
 
+/// The elements whose places lie in `range`.
+template <typename T>
+std::span<T> part_of(std::span<T> all, IndexRange range) {
+  return all.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+}
+
 /// A matrix of values: rows × width elements, rows one after another.
 template <typename Byte>
 struct BasicMatrix {

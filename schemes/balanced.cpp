@@ -410,8 +410,7 @@ class Balanced : public Scheme {
       copy(context_, std::as_bytes(rows), reinterpret_cast<std::byte*>(indices.data() + filled));
       filled += rows.size();
     }
-    number(context_, order);
-    sort_pairs(context_, indices, order, shape.rows, sort_workspace_);
+    sort_with_order(context_, indices, order, shape.rows, sort_workspace_);
     invert(context_, order, slots);
     const Matrix out{storage.values.reserve(total * shape.row_bytes()).data(), shape.dtype, total,
                      shape.width};

@@ -38,8 +38,7 @@ Index unite_by_merging(const Context& context, IndexRange range,
   for (const std::span<const Index> set : sets) {
     for (const Index index : set) all[filled++] = index - range.begin;
   }
-  // The sort is of pairs; what comes along is not looked at.
-  sort_pairs(context, all, workspace.payloads.reserve(total), range.size(), workspace.sort);
+  sort_keys(context, all, range.size(), workspace.sort);
   const auto end = std::unique(all.begin(), all.end());
   std::transform(all.begin(), end, out.begin(), [&](Index index) { return index + range.begin; });
   return static_cast<Index>(end - all.begin());

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 namespace sparsesync::cpu {
 
@@ -28,9 +27,8 @@ void coalesce(const Context& context, RowSparse from, Index rows, Index first_ro
   SPARSESYNC_EXPECT(from.values.rows, ==, nnz);
   SPARSESYNC_EXPECT(static_cast<Index>(indices.size()), >=, nnz);
   const std::span<Index> order = workspace.order.reserve(nnz);
-  std::iota(order.begin(), order.end(), Index{0});
   std::copy(from.indices.begin(), from.indices.end(), indices.begin());
-  sort_pairs(context, indices.first(from.indices.size()), order, rows, workspace.sort);
+  sort_with_order(context, indices.first(from.indices.size()), order, rows, workspace.sort);
 
   const Index row_bytes = from.values.row_bytes();
   std::size_t written = 0;

@@ -2,39 +2,64 @@
 #include "kernels/partition.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "kernels/cpu/radix.h"
+#include "kernels/cpu/row_groups.h"
+#include "kernels/threads.h"
 
 namespace sparsesync::cpu {
+namespace {
+
+/// Rows that keep a thread busy for much longer than it takes to wake it.
+constexpr Index kGrain = Index{1} << 14;
+
+}  // namespace
 
 void partition(const Context& context, const RowGroups& groups, std::span<const Index> rows,
                std::span<Index> positions, std::span<Index> sources, std::span<Index> group_begin,
                SortWorkspace& workspace) {
   SPARSESYNC_EXPECT(static_cast<Index>(group_begin.size()), ==, groups.groups() + 1);
-  const Index universe = groups.universe();
-  std::fill(group_begin.begin(), group_begin.end(), Index{0});
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const RowGroups::Place place = groups.place(rows[i]);
-    positions[i] = place.group * universe + place.position;
-    ++group_begin[static_cast<std::size_t>(place.group) + 1];
+  SPARSESYNC_EXPECT(positions.size(), ==, rows.size());
+  SPARSESYNC_EXPECT(sources.size(), ==, rows.size());
+  const auto size = static_cast<Index>(rows.size());
+  const int bits = key_bits(groups);
+  if (bits + place_bits(rows.size()) <= 64) {
+    parallel_for(context, size, kGrain, [&](IndexRange range) {
+      pack_places(groups, rows, range, place_bits(rows.size()), words_of(positions));
+    });
+    sort_packed(context, positions, sources, bits, workspace);
+  } else {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      positions[i] = static_cast<Index>(key_of(groups, groups.place(rows[i])));
+    }
+    sort_with_order(context, positions, sources, Index{1} << static_cast<unsigned>(bits),
+                    workspace);
   }
-  std::iota(sources.begin(), sources.end(), Index{0});
-  sort_pairs(context, positions, sources, universe * groups.groups(), workspace);
-  std::partial_sum(group_begin.begin(), group_begin.end(), group_begin.begin());
+  // The keys are increasing: each group's are together, and it only remains to take it off them.
+  auto begin = positions.begin();
   for (Index group = 0; group < groups.groups(); ++group) {
-    const auto begin = static_cast<std::size_t>(group_begin[static_cast<std::size_t>(group)]);
-    const auto end = static_cast<std::size_t>(group_begin[static_cast<std::size_t>(group) + 1]);
-    for (std::size_t i = begin; i < end; ++i) positions[i] -= group * universe;
+    const auto first_key = static_cast<Index>(key_of(groups, {group, 0}));
+    const auto end = std::lower_bound(begin, positions.end(), first_key + groups.universe());
+    group_begin[static_cast<std::size_t>(group)] = begin - positions.begin();
+    for (; begin != end; ++begin) *begin -= first_key;
   }
+  group_begin.back() = size;
 }
 
-void rows_at(const Context&, const RowGroups& groups, Index group, std::span<const Index> positions,
-             std::span<Index> rows) {
+void rows_at(const Context& context, const RowGroups& groups, Index group,
+             std::span<const Index> positions, std::span<Index> rows) {
   SPARSESYNC_EXPECT(positions.size(), ==, rows.size());
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    const RowGroups::Place place{group, positions[i]};
-    if (!groups.holds(place)) throw CorruptDataError("a position that holds no row");
-    rows[i] = groups.row(place);
-  }
+  // As unsigned numbers, so that a negative position is too large.
+  const auto held = static_cast<std::uint64_t>(groups.size(group));
+  parallel_for(context, static_cast<Index>(rows.size()), kGrain, [&](IndexRange range) {
+    const std::span<const Index> part = part_of(positions, range);
+    bool all_held = true;
+    for (const Index position : part) {
+      all_held &= static_cast<std::uint64_t>(position) < held;
+    }
+    if (!all_held) throw CorruptDataError("a position that holds no row");
+    unpack_rows(groups, group, part, rows.data() + range.begin);
+  });
 }
 
 }  // namespace sparsesync::cpu

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/threads.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
 
@@ -28,11 +29,8 @@ void expect_partition(const Context& context, const RowGroups& groups,
     return std::pair(left.group, left.position) < std::pair(right.group, right.position);
   });
   std::vector<Index> begin(static_cast<std::size_t>(groups.groups()) + 1);
-  for (std::size_t group = 0; group + 1 < begin.size(); ++group) {
-    begin[group + 1] = begin[group] + std::count_if(rows.begin(), rows.end(), [&](Index row) {
-                         return groups.place(row).group == static_cast<Index>(group);
-                       });
-  }
+  for (const Index row : rows) ++begin[static_cast<std::size_t>(groups.place(row).group) + 1];
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
 
   std::vector<Index> positions(rows.size(), -1);
   std::vector<Index> sources(rows.size(), -1);
@@ -81,6 +79,48 @@ TEST_F(Partition, SortsByGroupAndPosition) {
   }
 }
 
+TEST_F(Partition, OfManyRowsIsTheSameAtEveryNumberOfThreads) {
+  // The borders of 32 bits too: all images, keys and groups have 32 bits, or some have not.
+  constexpr Index kTwo32 = Index{1} << 32;
+  Random random(testing::seed());
+  for (const Index rows : {Index{100'000'007}, (Index{1} << 27) - 1, (Index{1} << 26) + 1,
+                           kTwo32 - 1, kTwo32, kTwo32 + 1}) {
+    for (const Index groups : {Index{1}, Index{7}, Index{64}, Index{1001}}) {
+      const RowGroups row_groups(rows, groups, random.below(groups), random.next());
+      const std::vector<Index> touched = testing::distinct_rows(random, rows, 40'013);
+      for (const int count : {1, 2, 3, 8}) {
+        SCOPED_TRACE(::testing::Message()
+                     << rows << " rows, " << groups << " groups, " << count << " threads");
+        Threads threads(count);
+        const Context context(memory_, threads);
+        SortWorkspace workspace(context);
+        expect_partition(context, row_groups, touched, workspace);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(Partition, TakesMoreGroupsThanRowsBeyondAnyBit) {
+  Random random(testing::seed());
+  SortWorkspace workspace(context_);
+  for (const Index groups : {Index{100'000}, Index{1} << 20}) {
+    const RowGroups row_groups(1000, groups, groups - 1, random.next());
+    std::vector<Index> rows(1000);
+    std::iota(rows.begin(), rows.end(), Index{0});
+    std::vector<Index> positions(rows.size());
+    std::vector<Index> sources(rows.size());
+    std::vector<Index> begin(static_cast<std::size_t>(groups) + 1);
+    partition(context_, row_groups, rows, positions, sources, begin, workspace);
+    EXPECT_EQ(positions, std::vector<Index>(rows.size(), 0));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Index group = row_groups.place(rows[static_cast<std::size_t>(sources[i])]).group;
+      EXPECT_EQ(begin[static_cast<std::size_t>(group)], static_cast<Index>(i));
+      EXPECT_EQ(begin[static_cast<std::size_t>(group) + 1], static_cast<Index>(i) + 1);
+    }
+  }
+}
+
 TEST_F(Partition, OfAllRowsFillsEveryPosition) {
   SortWorkspace workspace(context_);
   const RowGroups groups(103, 4, 1, 5);
@@ -119,6 +159,8 @@ TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
   EXPECT_THROW(at(2, 2), CorruptDataError);
   EXPECT_THROW(at(3, 2), CorruptDataError);
   EXPECT_THROW(at(0, 3), CorruptDataError);
+  EXPECT_THROW(at(0, -1), CorruptDataError);
+  EXPECT_THROW(at(0, Index{1} << 32), CorruptDataError);  // 0, had it only 32 bits
   // With more groups than rows some groups hold nothing.
   const RowGroups many(3, 8, 0, 1);
   const std::vector<Index> first{0};

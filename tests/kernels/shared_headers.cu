@@ -27,6 +27,8 @@ __global__ void use_bijection(std::int64_t rows, std::uint64_t seed, const std::
   out[0] = bijection.forward(in[0]);
   out[1] = bijection.backward(in[1]);
   out[2] = bijection.rows();
+  out[3] =
+      static_cast<std::int64_t>(bijection.round(0).add & bijection.mask()) >> bijection.shift();
 }
 
 __global__ void use_row_groups(std::int64_t rows, std::int64_t count, std::uint64_t seed,
@@ -38,6 +40,8 @@ __global__ void use_row_groups(std::int64_t rows, std::int64_t count, std::uint6
   out[2] = groups.holds(place) ? groups.row(place) : std::int64_t{-1};
   out[3] = groups.groups();
   out[4] = groups.universe();
+  out[5] = groups.size(place.group) + groups.residue(place.group) + groups.offset();
+  out[6] = groups.bijection().rows();
 }
 
 template <typename T>

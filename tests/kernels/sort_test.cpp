@@ -1,4 +1,4 @@
-// sort_pairs: against std::stable_sort.
+// sort_keys and sort_with_order: against std::stable_sort.
 #include "kernels/sort.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/threads.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
 
@@ -19,33 +20,33 @@ using testing::Random;
 
 using Sort = OperationTest;
 
-/// Sorts `keys`, each with its place as payload, and compares.
+/// Sorts `keys` both ways and compares.
 void expect_sorts(const Context& context, const std::vector<Index>& keys, Index bound,
                   SortWorkspace& workspace) {
-  std::vector<std::pair<Index, Index>> expected;
-  std::vector<Index> payloads;
-  for (const Index key : keys) {
-    // Not increasing, so that a sort by payload would be seen.
-    payloads.push_back(static_cast<Index>(mix64(payloads.size())));
-    expected.emplace_back(key, payloads.back());
-  }
+  std::vector<Index> expected(keys.size());
+  std::iota(expected.begin(), expected.end(), Index{0});
+  const auto key_of = [&](Index place) { return keys[static_cast<std::size_t>(place)]; };
   std::stable_sort(expected.begin(), expected.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+                   [&](Index a, Index b) { return key_of(a) < key_of(b); });
   std::vector<Index> sorted = keys;
-  sort_pairs(context, sorted, payloads, bound, workspace);
+  std::vector<Index> order(keys.size(), -1);
+  sort_with_order(context, sorted, order, bound, workspace);
+  std::vector<Index> alone = keys;
+  sort_keys(context, alone, bound, workspace);
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    ASSERT_EQ(sorted[i], expected[i].first) << "at " << i << ", bound " << bound;
-    ASSERT_EQ(payloads[i], expected[i].second) << "at " << i << ", bound " << bound;
+    ASSERT_EQ(order[i], expected[i]) << "at " << i << ", bound " << bound;
+    ASSERT_EQ(sorted[i], key_of(expected[i])) << "at " << i << ", bound " << bound;
+    ASSERT_EQ(alone[i], sorted[i]) << "at " << i << ", bound " << bound;
   }
 }
 
 TEST_F(Sort, IsStable) {
   SortWorkspace workspace(context_);
   std::vector<Index> keys{2, 0, 1, 2, 1, 0, 0, 2, 1};
-  std::vector<Index> payloads{0, 1, 2, 3, 4, 5, 6, 7, 8};
-  sort_pairs(context_, keys, payloads, 3, workspace);
+  std::vector<Index> order(keys.size());
+  sort_with_order(context_, keys, order, 3, workspace);
   EXPECT_EQ(keys, (std::vector<Index>{0, 0, 0, 1, 1, 1, 2, 2, 2}));
-  EXPECT_EQ(payloads, (std::vector<Index>{1, 5, 6, 2, 4, 8, 0, 3, 7}));
+  EXPECT_EQ(order, (std::vector<Index>{1, 5, 6, 2, 4, 8, 0, 3, 7}));
 }
 
 TEST_F(Sort, TakesEveryBound) {
@@ -54,7 +55,7 @@ TEST_F(Sort, TakesEveryBound) {
   for (const Index bound :
        {Index{1}, Index{2}, Index{255}, Index{256}, Index{257}, Index{65'536}, Index{65'537},
         Index{1} << 31, (Index{1} << 32) + 1, Index{1} << 61, std::numeric_limits<Index>::max()}) {
-    for (const int count : {0, 1, 2, 3, 255, 1000}) {
+    for (const int count : {0, 1, 2, 3, 255, 1000, 2049, 5000}) {
       std::vector<Index> keys(static_cast<std::size_t>(count));
       for (Index& key : keys) key = random.below(7) == 0 ? bound - 1 : random.below(bound);
       expect_sorts(context_, keys, bound, workspace);
@@ -63,42 +64,76 @@ TEST_F(Sort, TakesEveryBound) {
   }
 }
 
+TEST_F(Sort, OfManyKeysIsTheSameAtEveryNumberOfThreads) {
+  // Enough that each of several threads gets a part; spread, crowded at one end, and all the same.
+  constexpr std::size_t kCount = 150'001;
+  Random random(testing::seed());
+  for (const Index bound : {Index{3}, Index{100'000'007}, Index{1} << 62}) {
+    std::vector<Index> spread(kCount);
+    std::vector<Index> crowded(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      spread[i] = random.below(bound);
+      crowded[i] = i % 1000 == 0 ? bound - 1 : random.below(std::min<Index>(bound, 50));
+    }
+    for (const std::vector<Index>& keys :
+         {spread, crowded, std::vector<Index>(kCount, bound - 1)}) {
+      for (const int count : {1, 2, 3, 8}) {
+        Threads threads(count);
+        const Context context(memory_, threads);
+        SortWorkspace workspace(context);
+        expect_sorts(context, keys, bound, workspace);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(Sort, LeavesWhatIsInOrder) {
   SortWorkspace workspace(context_);
-  std::vector<Index> keys(1000);
-  std::iota(keys.begin(), keys.end(), Index{0});
-  for (const Index bound : {Index{1000}, Index{1} << 20, Index{1} << 40}) {
+  for (const std::size_t count : {std::size_t{1000}, std::size_t{10'000}}) {
+    std::vector<Index> keys(count);
+    std::iota(keys.begin(), keys.end(), Index{0});
+    const auto bound = static_cast<Index>(count);
+    for (const Index larger : {bound, Index{1} << 20, Index{1} << 40}) {
+      expect_sorts(context_, keys, larger, workspace);
+    }
+    std::reverse(keys.begin(), keys.end());
     expect_sorts(context_, keys, bound, workspace);
+    const std::vector<Index> equal(count, 300);
+    expect_sorts(context_, equal, 301, workspace);
   }
-  std::reverse(keys.begin(), keys.end());
-  expect_sorts(context_, keys, 1000, workspace);
-  const std::vector<Index> equal(1000, 300);
-  expect_sorts(context_, equal, 301, workspace);
 }
 
 TEST_F(Sort, NothingStaysNothing) {
   SortWorkspace workspace(context_);
-  sort_pairs(context_, {}, {}, 0, workspace);
-  sort_pairs(context_, {}, {}, 1, workspace);
-  sort_pairs(context_, {}, {}, Index{1} << 61, workspace);
+  for (const Index bound : {Index{0}, Index{1}, Index{1} << 61}) {
+    sort_with_order(context_, {}, {}, bound, workspace);
+    sort_keys(context_, {}, bound, workspace);
+  }
 }
 
-TEST_F(Sort, WantsAPayloadForEachKey) {
+TEST_F(Sort, WantsAPlaceForEachKey) {
   SortWorkspace workspace(context_);
   std::vector<Index> keys{1, 0};
-  std::vector<Index> payloads{7};
-  EXPECT_THROW(sort_pairs(context_, keys, payloads, 2, workspace), ContractError);
+  std::vector<Index> order{7};
+  EXPECT_THROW(sort_with_order(context_, keys, order, 2, workspace), ContractError);
 }
 
 TEST_F(Sort, AllocatesNothingOnceItsWorkspaceIsLargeEnough) {
-  SortWorkspace workspace(context_);
-  std::vector<Index> keys{3, 1, 2, 0};
-  std::vector<Index> payloads{0, 1, 2, 3};
-  sort_pairs(context_, keys, payloads, 4, workspace);
-  const std::int64_t before = memory_.allocations();
-  EXPECT_EQ(before, 2);
-  for (int i = 0; i < 3; ++i) sort_pairs(context_, keys, payloads, 4, workspace);
-  EXPECT_EQ(memory_.allocations(), before);
+  Threads threads(2);
+  const Context context(memory_, threads);
+  for (const std::size_t count : {std::size_t{4}, std::size_t{100'000}}) {
+    for (const Index bound : {Index{100'000}, std::numeric_limits<Index>::max()}) {
+      SortWorkspace workspace(context);
+      std::vector<Index> keys(count, 3);
+      keys.front() = 99'999;
+      std::vector<Index> order(count);
+      sort_with_order(context, keys, order, bound, workspace);
+      const std::int64_t before = memory_.allocations();
+      for (int i = 0; i < 3; ++i) sort_with_order(context, keys, order, bound, workspace);
+      EXPECT_EQ(memory_.allocations(), before);
+    }
+  }
 }
 
 }  // namespace

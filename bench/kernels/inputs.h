@@ -1,0 +1,63 @@
+// What the kernels' benches share: inputs, a context with threads, and how a row of a bench says
+// that its result is wrong.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "engine/memory.h"
+#include "kernels/bijection.h"
+#include "kernels/context.h"
+#include "kernels/threads.h"
+#include "kernels/views.h"
+
+namespace sparsesync::bench {
+
+constexpr std::uint64_t kSeed = 20'240'607;
+constexpr Index kRows = 100'000'007;
+constexpr Index kCount = Index{1} << 20;
+
+/// Whether every size is to be small: the benches are run, not measured (bench/smoke.sh).
+inline bool is_small() {
+  return std::getenv("SPARSESYNC_BENCH_SMALL") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+}
+
+/// `size`, or a small part of it.
+inline Index sized(Index size) {
+  return is_small() ? std::max<Index>(size >> 10, 1) : size;
+}
+
+/// A context with memory and threads of its own.
+class Host {
+ public:
+  explicit Host(Index threads) : threads_(static_cast<int>(threads)) {}
+  const Context& context() const { return context_; }
+
+ private:
+  HostMemory memory_;
+  Threads threads_;
+  Context context_{memory_, threads_};
+};
+
+/// `count` distinct rows of [0, rows), increasing: the images of the first ones under a bijection.
+inline std::vector<Index> distinct_rows(Index rows, Index count, std::uint64_t seed = kSeed) {
+  const Bijection bijection(rows, seed);
+  std::vector<Index> chosen(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    chosen[i] = bijection.forward(static_cast<Index>(i));
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+/// Items and bytes of one iteration, which become items/s and bytes/s.
+inline void set_rates(benchmark::State& state, Index items, Index bytes) {
+  state.SetItemsProcessed(state.iterations() * items);
+  state.SetBytesProcessed(state.iterations() * bytes);
+}
+
+}  // namespace sparsesync::bench
