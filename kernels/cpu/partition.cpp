@@ -62,4 +62,14 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
   });
 }
 
+void divide_evenly(const Context&, const EvenRanges& ranges, std::span<const Index> rows,
+                   std::span<Index> range_begin) {
+  SPARSESYNC_EXPECT(static_cast<Index>(range_begin.size()), ==, ranges.parts() + 1);
+  range_begin[0] = 0;
+  for (Index part = 0; part < ranges.parts(); ++part) {
+    const auto end = std::lower_bound(rows.begin(), rows.end(), ranges.range(part).end);
+    range_begin[static_cast<std::size_t>(part) + 1] = end - rows.begin();
+  }
+}
+
 }  // namespace sparsesync::cpu

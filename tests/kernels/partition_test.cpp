@@ -173,5 +173,37 @@ TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
   }
 }
 
+TEST_F(Partition, EvenRangesDivideRowsByNumber) {
+  for (const Index rows : {1, 2, 5, 16, 100, 103}) {
+    for (const Index parts : {1, 2, 3, 7, 16, 200}) {
+      const EvenRanges ranges(rows, parts);
+      std::vector<Index> all(static_cast<std::size_t>(rows));
+      std::iota(all.begin(), all.end(), Index{0});
+      std::vector<Index> begin(static_cast<std::size_t>(parts) + 1, -1);
+      divide_evenly(context_, ranges, all, begin);
+      EXPECT_EQ(begin.front(), 0);
+      EXPECT_EQ(begin.back(), rows);
+      for (Index part = 0; part < parts; ++part) {
+        const IndexRange range = ranges.range(part);
+        EXPECT_EQ(range, (IndexRange{begin[static_cast<std::size_t>(part)],
+                                     begin[static_cast<std::size_t>(part) + 1]}));
+        EXPECT_TRUE(range.size() == rows / parts || range.size() == rows / parts + 1);
+        for (Index row = range.begin; row < range.end; ++row) {
+          EXPECT_EQ(ranges.part_of(row), part) << row << " of " << rows;
+        }
+      }
+    }
+  }
+  // Some rows of many; and none.
+  const EvenRanges ranges(Index{1} << 40, 4);
+  const std::vector<Index> rows{5, (Index{1} << 38) - 1, Index{1} << 38, Index{3} << 38};
+  std::vector<Index> begin(5);
+  divide_evenly(context_, ranges, rows, begin);
+  EXPECT_EQ(begin, (std::vector<Index>{0, 2, 3, 3, 4}));
+  divide_evenly(context_, ranges, {}, begin);
+  EXPECT_EQ(begin, (std::vector<Index>{0, 0, 0, 0, 0}));
+  EXPECT_THROW(divide_evenly(context_, EvenRanges(10, 3), {}, begin), ContractError);
+}
+
 }  // namespace
 }  // namespace sparsesync

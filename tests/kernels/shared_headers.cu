@@ -7,6 +7,7 @@
 #include "kernels/bits.h"
 #include "kernels/dtype.h"
 #include "kernels/elias_fano.h"
+#include "kernels/hash.h"
 #include "kernels/host_device.h"
 #include "kernels/index_code.h"
 
@@ -54,6 +55,14 @@ __global__ void use_values(const T* in, T* out, int count) {
   out[0] = Traits::narrow(sum);
 }
 
+__global__ void use_row_hash(std::int64_t partitions, std::uint64_t seed, const std::int64_t* in,
+                             std::int64_t* out) {
+  const RowHash hash(partitions, seed);
+  out[0] = hash.partition(in[0]);
+  out[1] = hash.cell(0, in[0], in[1]);
+  out[2] = hash.partitions();
+}
+
 __global__ void use_elias_fano(std::uint64_t universe, std::uint64_t count, std::uint64_t* out) {
   const elias_fano::Layout layout = elias_fano::layout(universe, count);
   out[0] = layout.bytes();
@@ -83,6 +92,7 @@ void name_shared_kernels(const void** kernels) {
   kernels[8] = reinterpret_cast<const void*>(&use_values<std::int64_t>);
   kernels[9] = reinterpret_cast<const void*>(&use_elias_fano);
   kernels[10] = reinterpret_cast<const void*>(&use_index_code);
+  kernels[11] = reinterpret_cast<const void*>(&use_row_hash);
 }
 
 }  // namespace sparsesync

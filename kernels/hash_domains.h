@@ -1,0 +1,68 @@
+// The domains of a hash bitmap (Zen, OSDI 2025, Algorithm 2): the rows that belong to each
+// partition, known to all workers in advance.
+//
+// A hash bitmap is the bitmap index code (index_code.h) of positions in a domain: one bit for each
+// row of the domain. So the n bitmaps of all partitions take R bits together, where plain bitmaps
+// would take n · R.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/buffer.h"
+#include "kernels/context.h"
+#include "kernels/hash.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+/// I_j = the rows of [0, R) with h0(row) = j, increasing, for each partition j. Positions count
+/// from 0 in each. Entries of 4 bytes where they can name every row, else of 8.
+struct HashDomains {
+  explicit HashDomains(const Context& context) : narrow(context), wide(context) {}
+
+  Buffer<std::uint32_t> narrow;  // domain after domain; this one or
+  Buffer<std::uint64_t> wide;    // this one
+  std::vector<Index> begin;      // of each domain in it, on the host; partitions + 1 numbers
+
+  /// Rows of domain j.
+  Index size(Index partition) const {
+    return begin[static_cast<std::size_t>(partition) + 1] -
+           begin[static_cast<std::size_t>(partition)];
+  }
+};
+
+/// Bytes of an entry, as of a COO index.
+constexpr Index domain_entry_bytes(Index rows) {
+  return rows <= (Index{1} << 32) ? 4 : 8;
+}
+
+namespace cpu {
+/// Builds the domains of [0, rows). Once, when a bucket is registered. Synchronizes the stream.
+/// @throws BudgetError if `rows` entries don't fit
+void build_domains(const Context& context, const RowHash& hash, Index rows, HashDomains& domains);
+}  // namespace cpu
+inline constexpr Operation build_domains{cpu::build_domains};
+
+namespace cpu {
+/// positions[i] = where rows[i] stands in the partition's domain. Does not synchronize the stream.
+/// @param rows  increasing, all of this partition
+/// @throws ContractError if a row is not of this partition
+void positions_in_domain(const Context& context, const HashDomains& domains, Index partition,
+                         std::span<const Index> rows, std::span<Index> positions);
+}  // namespace cpu
+inline constexpr Operation positions_in_domain{cpu::positions_in_domain};
+
+namespace cpu {
+/// rows[i] = the row at positions[i] of the partition's domain. Does not synchronize the stream.
+/// @param positions  in [0, domains.size(partition)) (undefined otherwise)
+void rows_in_domain(const Context& context, const HashDomains& domains, Index partition,
+                    std::span<const Index> positions, std::span<Index> rows);
+}  // namespace cpu
+inline constexpr Operation rows_in_domain{cpu::rows_in_domain};
+
+/// The positions of a domain that rows of a range have: they follow each other.
+IndexRange positions_of_rows(const HashDomains& domains, Index partition, IndexRange rows);
+
+}  // namespace sparsesync
