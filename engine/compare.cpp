@@ -132,12 +132,7 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
           }
         }
       }
-      for (const std::vector<Index>& set : of_space) {
-        const auto touched = static_cast<double>(set.size());
-        statistics[i].touched_mean += touched / header.workers;
-        statistics[i].touched_max = std::max(statistics[i].touched_max, touched);
-      }
-      statistics[i].united = static_cast<double>(united_rows(views_of(of_space)).size());
+      statistics[i] = statistics_of(views_of(of_space), spaces_[i].rows);
     }
   }
 }

@@ -48,7 +48,7 @@ inline constexpr Operation build_domains{cpu::build_domains};
 namespace cpu {
 /// positions[i] = where rows[i] stands in the partition's domain. Does not synchronize the stream.
 /// @param rows  increasing, all of this partition
-/// @throws ContractError if a row is not of this partition
+/// @throws CorruptDataError if a row is not of this partition: rows come from the network
 void positions_in_domain(const Context& context, const HashDomains& domains, Index partition,
                          std::span<const Index> rows, std::span<Index> positions);
 }  // namespace cpu

@@ -64,12 +64,13 @@ class EvenRanges {
 };
 
 namespace cpu {
-/// Finds where each range begins. Does not synchronize the stream.
+/// Finds where each range begins, and counts its rows from there. Does not synchronize the stream.
 /// @param rows         increasing, in [0, R)
+/// @param indices      receives, for each row, its distance from the beginning of its range
 /// @param range_begin  parts() + 1 numbers: range j's rows are [range_begin[j], range_begin[j + 1])
 ///                     of `rows`. Counts in the context's memory, as Count is
 void divide_evenly(const Context& context, const EvenRanges& ranges, std::span<const Index> rows,
-                   std::span<Index> range_begin);
+                   std::span<Index> indices, std::span<Index> range_begin);
 }  // namespace cpu
 inline constexpr Operation divide_evenly{cpu::divide_evenly};
 

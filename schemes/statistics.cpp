@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/partition.h"
+
 namespace sparsesync {
 namespace {
 
@@ -18,6 +20,18 @@ double normal_quantile(double probability) {
 }
 
 }  // namespace
+
+Cost& Cost::operator+=(const Cost& other) {
+  const auto add = [](PhaseCost& to, const PhaseCost& from) {
+    to.steps += from.steps;
+    to.messages += from.messages;
+    to.bytes_sent += from.bytes_sent;
+    to.bytes_received += from.bytes_received;
+  };
+  add(reduce, other.reduce);
+  add(gather, other.gather);
+  return *this;
+}
 
 double Cost::bytes_busiest() const {
   return std::max(reduce.bytes_sent + gather.bytes_sent,
@@ -49,6 +63,32 @@ std::vector<Index> united_rows(const IndexSets& sets) {
   std::sort(all.begin(), all.end());
   all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
+}
+
+SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
+  const auto workers = static_cast<double>(sets.size());
+  const EvenRanges ranges(rows, static_cast<Index>(sets.size()));
+  const std::vector<Index> united = united_rows(sets);
+  SpaceStatistics statistics;
+  statistics.united = static_cast<double>(united.size());
+  for (const std::span<const Index> set : sets) {
+    const auto touched = static_cast<double>(set.size());
+    statistics.touched_mean += touched / workers;
+    statistics.touched_max = std::max(statistics.touched_max, touched);
+  }
+  for (Index part = 0; part < ranges.parts(); ++part) {
+    std::size_t pushed = 0;
+    for (const std::span<const Index> set : sets) {
+      pushed += indices_in(set, ranges.range(part)).size();
+    }
+    const auto pulled = static_cast<double>(indices_in(united, ranges.range(part)).size());
+    if (united.empty()) continue;
+    statistics.push_skewness = std::max(statistics.push_skewness,
+                                        static_cast<double>(pushed) / statistics.touched_mean);
+    statistics.pull_skewness =
+        std::max(statistics.pull_skewness, workers * pulled / statistics.united);
+  }
+  return statistics;
 }
 
 double expected_largest_normal(int count) {

@@ -16,6 +16,10 @@ struct SpaceStatistics {
   double touched_mean = 0;  // k: rows that a worker touched, mean over workers
   double touched_max = 0;   // of the worker that touched most
   double united = 0;        // |U|: rows that some worker touched
+  // The fullest of n even ranges over the mean one: of all workers' rows together, and of the
+  // union. 1 where nobody looked.
+  double push_skewness = 1;
+  double pull_skewness = 1;
 };
 
 /// One for each row space of the bucket.
@@ -41,6 +45,9 @@ struct PhaseCost {
 struct Cost {
   PhaseCost reduce;
   PhaseCost gather;
+
+  /// Adds what crosses in the same exchanges.
+  Cost& operator+=(const Cost& other);
 
   /// Over both phases: the larger of what the worker that sends most sends and of what the one that
   /// receives most receives.
@@ -71,6 +78,9 @@ struct Traffic {
 
 /// The union of increasing sets, increasing.
 std::vector<Index> united_rows(const IndexSets& sets);
+
+/// The sparsity of index sets in [0, rows).
+SpaceStatistics statistics_of(const IndexSets& sets, Index rows);
 
 /// The mean of the largest of `count` numbers drawn from a standard normal distribution
 /// (Blom, "Statistical estimates and transformed beta-variables", 1958). Two samples: 0.56;

@@ -71,7 +71,9 @@ void positions_in_domain(const Context&, const HashDomains& domains, Index parti
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto row = static_cast<std::uint64_t>(rows[i]);
       from = std::lower_bound(from, domain.end(), row);
-      SPARSESYNC_EXPECT(from != domain.end() && *from == row, ==, true);
+      if (from == domain.end() || *from != row) {
+        throw CorruptDataError("a row that is not of this partition");
+      }
       positions[i] = from - domain.begin();
     }
   });

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/radix.h"
 #include "kernels/cpu/row_groups.h"
+#include "kernels/rows.h"
 #include "kernels/threads.h"
 
 namespace sparsesync::cpu {
@@ -62,13 +63,19 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
   });
 }
 
-void divide_evenly(const Context&, const EvenRanges& ranges, std::span<const Index> rows,
-                   std::span<Index> range_begin) {
+void divide_evenly(const Context& context, const EvenRanges& ranges, std::span<const Index> rows,
+                   std::span<Index> indices, std::span<Index> range_begin) {
+  SPARSESYNC_EXPECT(indices.size(), ==, rows.size());
   SPARSESYNC_EXPECT(static_cast<Index>(range_begin.size()), ==, ranges.parts() + 1);
   range_begin[0] = 0;
+  auto begin = rows.begin();
   for (Index part = 0; part < ranges.parts(); ++part) {
-    const auto end = std::lower_bound(rows.begin(), rows.end(), ranges.range(part).end);
-    range_begin[static_cast<std::size_t>(part) + 1] = end - rows.begin();
+    const IndexRange range = ranges.range(part);
+    const auto end = std::lower_bound(begin, rows.end(), range.end);
+    const IndexRange places{begin - rows.begin(), end - rows.begin()};
+    shift(context, part_of(rows, places), -range.begin, part_of(indices, places));
+    range_begin[static_cast<std::size_t>(part) + 1] = places.end;
+    begin = end;
   }
 }
 

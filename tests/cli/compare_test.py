@@ -11,7 +11,7 @@ import pytest
 numpy = pytest.importorskip("numpy")
 
 HEADER_BYTES = 32
-SCHEMES = ["all_gather", "balanced", "dense_ring"]
+SCHEMES = ["all_gather", "balanced", "balanced_hash", "dense_ring", "sparse_ps"]
 
 
 # All that NumPy has too: it has no bf16.

@@ -78,7 +78,7 @@ TEST_F(Domains, PositionsLeadBackAndFollowEachOtherInARange) {
     std::vector<Index> one(1);
     EXPECT_THROW(
         positions_in_domain(context_, domains, partition, std::span(stranger).first(1), one),
-        ContractError);
+        CorruptDataError);
   }
 }
 

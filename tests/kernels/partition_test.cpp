@@ -180,7 +180,8 @@ TEST_F(Partition, EvenRangesDivideRowsByNumber) {
       std::vector<Index> all(static_cast<std::size_t>(rows));
       std::iota(all.begin(), all.end(), Index{0});
       std::vector<Index> begin(static_cast<std::size_t>(parts) + 1, -1);
-      divide_evenly(context_, ranges, all, begin);
+      std::vector<Index> indices(all.size(), -1);
+      divide_evenly(context_, ranges, all, indices, begin);
       EXPECT_EQ(begin.front(), 0);
       EXPECT_EQ(begin.back(), rows);
       for (Index part = 0; part < parts; ++part) {
@@ -190,6 +191,7 @@ TEST_F(Partition, EvenRangesDivideRowsByNumber) {
         EXPECT_TRUE(range.size() == rows / parts || range.size() == rows / parts + 1);
         for (Index row = range.begin; row < range.end; ++row) {
           EXPECT_EQ(ranges.part_of(row), part) << row << " of " << rows;
+          EXPECT_EQ(indices[static_cast<std::size_t>(row)], row - range.begin);
         }
       }
     }
@@ -198,11 +200,13 @@ TEST_F(Partition, EvenRangesDivideRowsByNumber) {
   const EvenRanges ranges(Index{1} << 40, 4);
   const std::vector<Index> rows{5, (Index{1} << 38) - 1, Index{1} << 38, Index{3} << 38};
   std::vector<Index> begin(5);
-  divide_evenly(context_, ranges, rows, begin);
+  std::vector<Index> indices(4);
+  divide_evenly(context_, ranges, rows, indices, begin);
   EXPECT_EQ(begin, (std::vector<Index>{0, 2, 3, 3, 4}));
-  divide_evenly(context_, ranges, {}, begin);
+  EXPECT_EQ(indices, (std::vector<Index>{5, (Index{1} << 38) - 1, 0, 0}));
+  divide_evenly(context_, ranges, {}, {}, begin);
   EXPECT_EQ(begin, (std::vector<Index>{0, 0, 0, 0, 0}));
-  EXPECT_THROW(divide_evenly(context_, EvenRanges(10, 3), {}, begin), ContractError);
+  EXPECT_THROW(divide_evenly(context_, EvenRanges(10, 3), {}, {}, begin), ContractError);
 }
 
 }  // namespace

@@ -25,16 +25,6 @@ Sets random_sets(Random& random, Index rows, int size, Index touched) {
   return sets;
 }
 
-SpaceStatistics statistics_of(const IndexSets& sets) {
-  SpaceStatistics statistics;
-  for (const auto& set : sets) {
-    statistics.touched_mean += static_cast<double>(set.size()) / static_cast<double>(sets.size());
-    statistics.touched_max = std::max(statistics.touched_max, static_cast<double>(set.size()));
-  }
-  statistics.united = static_cast<double>(united_rows(sets).size());
-  return statistics;
-}
-
 double busiest(const Traffic& traffic) {
   double most = 0;
   for (std::size_t worker = 0; worker < traffic.payload_sent.size(); ++worker) {
@@ -57,7 +47,7 @@ TEST(Cost, expected_is_near_counted) {
       const Sets a = random_sets(random, 50'000, size, 2'000);
       const Sets b = random_sets(random, 9'000, size, 900);
       const std::vector<IndexSets> sets{a.views(), b.views()};
-      const Statistics statistics{statistics_of(sets[0]), statistics_of(sets[1])};
+      const Statistics statistics{statistics_of(sets[0], 50'000), statistics_of(sets[1], 9'000)};
       scheme->adapt(statistics);
       const double counted = busiest(scheme->traffic(sets));
       const double expected = entry.cost(row_spaces(tensors), size, statistics).bytes_busiest();

@@ -1,0 +1,105 @@
+// balanced_hash: Zen's own scheme (OSDI 2025, section 4). Rows are hashed to the workers by
+// hierarchical hashing (Algorithm 1); a push names them by COO, a pull by hash bitmaps
+// (Algorithm 2), for which every worker keeps a table of all rows. A push calls rows by their own
+// numbers, a pull by their positions in the partition's domain.
+//
+// The paper's servers add what arrives as it arrives; ours add in rank order, so that the sums are
+// the same bits in every run.
+#include "kernels/hash_domains.h"
+#include "kernels/hierarchical_hash.h"
+#include "schemes/push_pull.h"
+
+namespace sparsesync {
+namespace {
+
+class HashPlacement : public Placement {
+ public:
+  /// @throws BudgetError if a table of all rows does not fit
+  HashPlacement(const RowSpace& space, int number, const SchemeEnvironment& environment)
+      : Placement(space, {environment.size, 1}, {IndexCode::coo, IndexCode::bitmap}),
+        hash_(environment.size, environment.seed + static_cast<std::uint64_t>(number)),
+        domains_(environment.context),
+        memory_(environment.context),
+        positions_(environment.context) {
+    build_domains(environment.context, hash_, space.rows, domains_);
+  }
+
+  Index universe() const override { return space().rows; }
+  Index size(int) const override { return space().rows; }
+  Place place(Index row) const override { return {static_cast<int>(hash_.partition(row)), row}; }
+  IndexRange pulled(int group, IndexRange share) const override {
+    return positions_of_rows(domains_, group, share);
+  }
+
+  /// Synchronizes the stream: whether the serial memory was enough is known on the host.
+  void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
+              std::span<Index> sources, std::span<Index> group_begin) override {
+    partition_by_hash(context, hash_, rows, indices, sources, group_begin, memory_);
+  }
+  std::span<const Index> renumber(const Context& context, int group,
+                                  std::span<const Index> indices) override {
+    const std::span<Index> positions = positions_.reserve(static_cast<Index>(indices.size()));
+    positions_in_domain(context, domains_, group, indices, positions);
+    return positions;
+  }
+  void name_rows(const Context& context, int group, std::span<const Index> pulled,
+                 std::span<Index> rows) override {
+    rows_in_domain(context, domains_, group, pulled, rows);
+  }
+
+  SpaceChoice choice() const override {
+    return {"coo, hash_bitmap", grid().row_groups, grid().column_slices};
+  }
+
+ private:
+  RowHash hash_;
+  HashDomains domains_;
+  HashMemory memory_;
+  Buffer<Index> positions_;
+};
+
+Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+  Cost total = push_pull_overhead(spaces, size);
+  const double others = (size - 1.0) / size;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    const SpaceStatistics& known = statistics[i];
+    const auto rows = static_cast<double>(spaces[i].rows);
+    const auto row_bytes = static_cast<double>(spaces[i].row_bytes());
+    const double imbalance = expected_imbalance(known.united, rows, size);
+    const double pushed = others * known.touched_mean *
+                          (row_bytes + static_cast<double>(coo_index_bytes(spaces[i].rows)));
+    const double values = others * known.united * row_bytes;
+    const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
+    total += {{0, 0, pushed, pushed * imbalance},
+              {0, 0, values * imbalance + bitmaps, values + bitmaps}};
+  }
+  return total;
+}
+
+double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    const double touched = statistics[i].touched_max;
+    const double domains = static_cast<double>(spaces[i].rows) *
+                           static_cast<double>(domain_entry_bytes(spaces[i].rows));
+    const double cells = 2 * touched * 1.1 * sizeof(Index);
+    bytes += domains + cells +
+             push_pull_workspace_bytes(spaces[i], size, statistics[i], {size, 1}, spaces[i].rows);
+  }
+  return bytes;
+}
+
+const SchemeRegistration registration({
+    "balanced_hash",
+    "rows hashed to the workers, COO push and hash-bitmap pull (Zen's Algorithms 1 and 2)",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::balanced, "COO push, hash-bitmap pull"},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      return push_and_pull<HashPlacement>(environment);
+    },
+    cost,
+    workspace_bytes,
+});
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,457 @@
+#include "schemes/push_pull.h"
+
+#include <algorithm>
+
+#include "kernels/aggregate.h"
+#include "kernels/locate.h"
+#include "kernels/rows.h"
+#include "kernels/sort.h"
+#include "schemes/message.h"
+
+namespace sparsesync {
+namespace {
+
+class PushPull : public Scheme {
+ public:
+  PushPull(const SchemeEnvironment& environment, Placements placements)
+      : context_(environment.context),
+        spaces_(row_spaces(environment.bucket->tensors)),
+        rank_(environment.rank.value),
+        size_(environment.size),
+        rounds_(environment.bucket->rounds),
+        scale_(scale_of(environment)),
+        peers_(peers_after(environment.rank, environment.size)),
+        servers_(peers_),
+        placements_(std::move(placements)),
+        outbox_(context_),
+        push_inbox_(context_, peers_.size()),
+        counts_(context_),
+        sort_workspace_(context_),
+        aggregate_workspace_(context_),
+        results_(spaces_.size()) {
+    counts_.reserve(1);
+    servers_.push_back(environment.rank);
+    for (int round = 0; round < rounds_; ++round) {
+      pull_outboxes_.emplace_back(context_);
+      pull_inboxes_.emplace_back(context_, peers_.size());
+      pulled_.emplace_back(static_cast<std::size_t>(size_));
+    }
+    for (int worker = 0; worker < size_; ++worker) pushed_.emplace_back(context_, spaces_.size());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      storage_.emplace_back(context_, rounds_, size_);
+    }
+  }
+
+  Pattern pattern(Phase) const override { return all_to_all(Rank{rank_}, size_); }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    const Round round = exchange.round();
+    if (round.index == 0) divide_input(input);
+    find_selections(round);
+    push_inbox_.set_limit(largest_message_bytes(sections_of(round, rank_, Phase::reduce)));
+    pack_pushes(round, input);
+    if (!payloads_.empty()) {
+      exchange.step(payloads_, push_inbox_, [&](Rank from, std::span<const std::byte> message) {
+        read_push(round, from.value, message);
+      });
+    }
+    for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
+  }
+
+  void gather(Exchange& exchange) override {
+    const Round round = exchange.round();
+    Inbox& inbox = pull_inboxes_[static_cast<std::size_t>(round.index)];
+    pack_pull(round);
+    std::int64_t limit = 0;
+    for (const Rank peer : peers_) {
+      limit =
+          std::max(limit, largest_message_bytes(sections_of(round, peer.value, Phase::gather)));
+    }
+    inbox.set_limit(limit);
+    if (!payloads_.empty()) {
+      exchange.step(payloads_, inbox, [&](Rank from, std::span<const std::byte> message) {
+        read_pull(round, from.value, message);
+      });
+    }
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      name_rows(round, i);
+      if (round.last()) place_rows(i);
+    }
+  }
+
+  std::span<const SpaceResult> result() const override { return results_; }
+
+  void adapt(const Statistics& statistics) override {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) placements_[i]->adapt(statistics[i]);
+  }
+
+  std::vector<SpaceChoice> choices() const override {
+    std::vector<SpaceChoice> choices;
+    for (const std::unique_ptr<Placement>& placement : placements_) {
+      choices.push_back(placement->choice());
+    }
+    return choices;
+  }
+
+  Traffic traffic(std::span<const IndexSets> sets) const override {
+    return push_pull_traffic(placements_, size_, rounds_, sets);
+  }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
+    return push_pull_imbalance(placements_, size_, sets);
+  }
+
+ private:
+  /// One worker's push to this server, and the indices that it names.
+  struct Push {
+    Push(const Context& context, std::size_t spaces) {
+      for (std::size_t i = 0; i < spaces; ++i) indices.emplace_back(context);
+    }
+    std::vector<ConstSection> sections;
+    std::vector<Buffer<Index>> indices;
+  };
+
+  /// What this server owns of one row space after one round.
+  struct Sums {
+    explicit Sums(const Context& context) : indices(context), values(context) {}
+    Buffer<Index> indices;
+    Buffer<std::byte> values;
+    Index rows = 0;
+    std::span<const Index> named() const {
+      return {indices.data(), static_cast<std::size_t>(rows)};
+    }
+  };
+
+  /// Workspace of one row space.
+  struct SpaceStorage {
+    SpaceStorage(const Context& context, int rounds, int size)
+        : divided(context),
+          sources(context),
+          group_begin(context),
+          counts(context),
+          order(context),
+          slots(context),
+          indices(context),
+          values(context) {
+      group_begin.reserve_exactly(size + 1);
+      for (int round = 0; round < rounds; ++round) {
+        sums.emplace_back(context);
+        rows.emplace_back(context);
+        row_count.push_back(0);
+      }
+      for (int group = 0; group < size; ++group) shares.emplace_back(context);
+    }
+    // The input, divided among the groups.
+    Index input_rows = 0;
+    Buffer<Index> divided;
+    Buffer<Index> sources;
+    Buffer<Index> group_begin;
+    Buffer<Index> counts;
+    std::vector<Index> bounds;  // of what the round moves of each group, on the host
+    std::vector<Sums> sums;     // [round]
+    // The pull: the indices of each server's share; then each round's rows, group after group.
+    std::vector<Buffer<Index>> shares;
+    std::vector<Buffer<Index>> rows;
+    std::vector<Index> row_count;
+    // The result.
+    Buffer<Index> order;
+    Buffer<Index> slots;
+    Buffer<Index> indices;
+    Buffer<std::byte> values;
+  };
+
+  /// What is known of a message to a server (reduce) or from it (gather); valid until the next
+  /// call.
+  std::span<const SectionSpec> sections_of(Round round, int server, Phase phase) {
+    specs_.clear();
+    for (const std::unique_ptr<Placement>& placement : placements_) {
+      specs_.push_back(phase == Phase::reduce ? placement->push_section(round, server)
+                                              : placement->pull_section(round, server));
+    }
+    return specs_;
+  }
+
+  void divide_input(BucketInput& input) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const std::span<const Index> rows = input.coalesced(i).indices;
+      SpaceStorage& storage = storage_[i];
+      storage.input_rows = static_cast<Index>(rows.size());
+      placements_[i]->divide(context_, rows, storage.divided.reserve(storage.input_rows),
+                             storage.sources.reserve(storage.input_rows), group_begin(i));
+    }
+  }
+
+  std::span<Index> group_begin(std::size_t space) {
+    return {storage_[space].group_begin.data(),
+            static_cast<std::size_t>(placements_[space]->grid().row_groups) + 1};
+  }
+
+  /// Finds, in each group, the indices that a round moves: the one synchronization of a push.
+  void find_selections(Round round) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      SpaceStorage& storage = storage_[i];
+      storage.bounds.resize(2 * static_cast<std::size_t>(placements_[i]->grid().row_groups));
+      const std::span<Index> counts =
+          storage.counts.reserve(static_cast<Index>(storage.bounds.size()));
+      locate_in_groups(context_,
+                       {storage.divided.data(), static_cast<std::size_t>(storage.input_rows)},
+                       group_begin(i), placements_[i]->range(round), counts);
+      fetch(context_, std::as_bytes(counts), reinterpret_cast<std::byte*>(storage.bounds.data()));
+    }
+  }
+
+  /// This worker's indices in a server's group that the round moves, and where their rows are in
+  /// the input.
+  struct Selection {
+    std::span<const Index> indices;
+    std::span<const Index> sources;
+  };
+  Selection selection(std::size_t space, int server) const {
+    const SpaceStorage& storage = storage_[space];
+    const auto group = static_cast<std::size_t>(placements_[space]->group_of(server));
+    const Index begin = storage.bounds[2 * group];
+    const auto count = static_cast<std::size_t>(storage.bounds[2 * group + 1] - begin);
+    return {{storage.divided.data() + begin, count}, {storage.sources.data() + begin, count}};
+  }
+
+  /// A message for each server, the own one among them: it is read where it stands.
+  void pack_pushes(Round round, BucketInput& input) {
+    const std::size_t spaces = spaces_.size();
+    counts_of_.clear();
+    begins_.assign(1, 0);
+    for (const Rank server : servers_) {
+      for (std::size_t i = 0; i < spaces; ++i) {
+        const auto rows = static_cast<Index>(selection(i, server.value).indices.size());
+        counts_of_.push_back({rows, rows});
+      }
+      begins_.push_back(begins_.back() +
+                        round_up<Index>(message_bytes(sections_of(round, server.value, Phase::reduce),
+                                                      std::span(counts_of_).last(spaces)),
+                                        16));
+    }
+    const std::span<std::byte> all = outbox_.reserve(begins_.back());
+    payloads_.clear();
+    for (std::size_t place = 0; place < servers_.size(); ++place) {
+      const int server = servers_[place].value;
+      const std::span<const SectionCounts> counts =
+          std::span(counts_of_).subspan(place * spaces, spaces);
+      const std::span<const SectionSpec> specs = sections_of(round, server, Phase::reduce);
+      const std::int64_t bytes = message_bytes(specs, counts);
+      const std::span<std::byte> message =
+          all.subspan(static_cast<std::size_t>(begins_[place]), static_cast<std::size_t>(bytes));
+      lay_out(context_, specs, counts, message, sections_);
+      for (std::size_t i = 0; i < spaces; ++i) {
+        const Selection chosen = selection(i, server);
+        encode(context_, sections_[i].code, specs[i].range, chosen.indices, sections_[i].indices);
+        gather_rows(context_, input.coalesced(i).values, chosen.sources,
+                    placements_[i]->first_column(server),
+                    {sections_[i].values.data(), spaces_[i].dtype, counts[i].rows,
+                     placements_[i]->slice_width()});
+      }
+      if (server == rank_) {
+        read_push(round, rank_, message);
+      } else {
+        payloads_.push_back({message.data(), bytes, index_bytes(specs, counts)});
+      }
+    }
+  }
+
+  void read_push(Round round, int worker, std::span<const std::byte> message) {
+    Push& push = pushed_[static_cast<std::size_t>(worker)];
+    const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::reduce);
+    read_layout(context_, specs, message, push.sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const ConstSection& section = push.sections[i];
+      if (section.counts.indices != section.counts.rows) {
+        throw CorruptDataError("a push whose indices and rows differ in number");
+      }
+      decode(context_, section.code, specs[i].range, section.indices,
+             push.indices[i].reserve(section.counts.indices));
+    }
+  }
+
+  Sums& sums_of(Round round, std::size_t space) {
+    return storage_[space].sums[static_cast<std::size_t>(round.index)];
+  }
+
+  void sum_pushes(Round round, std::size_t space) {
+    const Placement& placement = *placements_[space];
+    sets_.clear();
+    parts_.clear();
+    Index total = 0;
+    for (const Push& push : pushed_) {
+      const ConstSection& section = push.sections[space];
+      sets_.emplace_back(push.indices[space].data(), static_cast<std::size_t>(section.counts.rows));
+      parts_.push_back({sets_.back(),
+                        {section.values.data(), spaces_[space].dtype, section.counts.rows,
+                         placement.slice_width()}});
+      total += section.counts.rows;
+    }
+    Sums& sums = sums_of(round, space);
+    const IndexRange range = placement.range(round, placement.group_of(rank_));
+    const std::span<Index> united = sums.indices.reserve(std::min(total, range.size()));
+    const Count count(counts_.data());
+    unite(context_, range, sets_, united, count, aggregate_workspace_);
+    sums.rows = resolve(context_, count);
+    const Matrix out{sums.values.reserve(sums.rows * placement.slice_bytes()).data(),
+                     spaces_[space].dtype, sums.rows, placement.slice_width()};
+    aggregate(context_, united.first(static_cast<std::size_t>(sums.rows)), parts_, scale_, out,
+              aggregate_workspace_);
+  }
+
+  /// The same message for all; it is read where it stands for the own part.
+  void pack_pull(Round round) {
+    const std::size_t spaces = spaces_.size();
+    const std::span<Index> located = counts_.reserve(static_cast<Index>(2 * spaces));
+    for (std::size_t i = 0; i < spaces; ++i) {
+      locate(context_, sums_of(round, i).named(), placements_[i]->share(round, rank_),
+             located.subspan(2 * i, 2));
+    }
+    bounds_.resize(2 * spaces);
+    fetch(context_, std::as_bytes(located), reinterpret_cast<std::byte*>(bounds_.data()));
+    counts_of_.clear();
+    for (std::size_t i = 0; i < spaces; ++i) {
+      counts_of_.push_back({bounds_[2 * i + 1] - bounds_[2 * i], sums_of(round, i).rows});
+    }
+    const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::gather);
+    const std::int64_t bytes = message_bytes(specs, counts_of_);
+    // A message of its own for each round: results are read from it after the last one.
+    const std::span<std::byte> message =
+        pull_outboxes_[static_cast<std::size_t>(round.index)].reserve(bytes);
+    lay_out(context_, specs, counts_of_, message, sections_);
+    for (std::size_t i = 0; i < spaces; ++i) {
+      Placement& placement = *placements_[i];
+      const Sums& sums = sums_of(round, i);
+      const std::span<const Index> share = sums.named().subspan(
+          static_cast<std::size_t>(bounds_[2 * i]), static_cast<std::size_t>(counts_of_[i].indices));
+      encode(context_, sections_[i].code, specs[i].range,
+             placement.renumber(context_, placement.group_of(rank_), share), sections_[i].indices);
+      copy(context_, {sums.values.data(), sections_[i].values.size()}, sections_[i].values.data());
+    }
+    payloads_.assign(peers_.size(), {message.data(), bytes, index_bytes(specs, counts_of_)});
+    read_pull(round, rank_, message);
+  }
+
+  void read_pull(Round round, int server, std::span<const std::byte> message) {
+    const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
+    std::vector<ConstSection>& sections =
+        pulled_[static_cast<std::size_t>(round.index)][static_cast<std::size_t>(server)];
+    read_layout(context_, specs, message, sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      decode(
+          context_, sections[i].code, specs[i].range, sections[i].indices,
+          storage_[i].shares[static_cast<std::size_t>(server)].reserve(sections[i].counts.indices));
+    }
+  }
+
+  /// Joins the shares of each group and turns their indices into rows.
+  void name_rows(Round round, std::size_t space) {
+    Placement& placement = *placements_[space];
+    SpaceStorage& storage = storage_[space];
+    const std::vector<std::vector<ConstSection>>& pulled =
+        pulled_[static_cast<std::size_t>(round.index)];
+    Index total = 0;
+    for (int server = 0; server < size_; ++server) {
+      total += pulled[static_cast<std::size_t>(server)][space].counts.indices;
+    }
+    const std::span<Index> rows =
+        storage.rows[static_cast<std::size_t>(round.index)].reserve(total);
+    storage.row_count[static_cast<std::size_t>(round.index)] = total;
+    std::size_t filled = 0;
+    for (int group = 0; group < placement.grid().row_groups; ++group) {
+      const std::size_t before = filled;
+      const int first = group * placement.grid().column_slices;
+      for (int server = first; server < first + placement.grid().column_slices; ++server) {
+        const auto count = static_cast<std::size_t>(
+            pulled[static_cast<std::size_t>(server)][space].counts.indices);
+        placement.name_rows(context_, group,
+                            {storage.shares[static_cast<std::size_t>(server)].data(), count},
+                            rows.subspan(filled, count));
+        filled += count;
+      }
+      for (int server = first; server < first + placement.grid().column_slices; ++server) {
+        const Index of_server = pulled[static_cast<std::size_t>(server)][space].counts.rows;
+        if (of_server != static_cast<Index>(filled - before)) {
+          throw CorruptDataError("the shares of a group do not add up to its rows");
+        }
+      }
+    }
+  }
+
+  /// Brings the rows of all rounds and groups into increasing order, each slice to its columns.
+  void place_rows(std::size_t space) {
+    const RowSpace& shape = spaces_[space];
+    const Placement& placement = *placements_[space];
+    SpaceStorage& storage = storage_[space];
+    Index total = 0;
+    for (const Index count : storage.row_count) total += count;
+    const std::span<Index> indices = storage.indices.reserve(total);
+    const std::span<Index> order = storage.order.reserve(total);
+    const std::span<Index> slots = storage.slots.reserve(total);
+    std::size_t filled = 0;
+    for (std::size_t round = 0; round < storage.rows.size(); ++round) {
+      const std::span<const Index> rows(storage.rows[round].data(),
+                                        static_cast<std::size_t>(storage.row_count[round]));
+      copy(context_, std::as_bytes(rows), reinterpret_cast<std::byte*>(indices.data() + filled));
+      filled += rows.size();
+    }
+    sort_with_order(context_, indices, order, shape.rows, sort_workspace_);
+    invert(context_, order, slots);
+    const Matrix out{storage.values.reserve(total * shape.row_bytes()).data(), shape.dtype, total,
+                     shape.width};
+    std::size_t first = 0;
+    for (const std::vector<std::vector<ConstSection>>& pulled : pulled_) {
+      for (int group = 0; group < placement.grid().row_groups; ++group) {
+        std::size_t rows = 0;
+        for (int slice = 0; slice < placement.grid().column_slices; ++slice) {
+          const int server = group * placement.grid().column_slices + slice;
+          const ConstSection& section = pulled[static_cast<std::size_t>(server)][space];
+          rows = static_cast<std::size_t>(section.counts.rows);
+          scatter_rows(
+              context_,
+              {section.values.data(), shape.dtype, section.counts.rows, placement.slice_width()},
+              slots.subspan(first, rows), placement.first_column(server), out);
+        }
+        first += rows;
+      }
+    }
+    results_[space] = {Gradient::Layout::row_sparse, indices, as_const(out)};
+  }
+
+  Context context_;
+  std::vector<RowSpace> spaces_;
+  int rank_;
+  int size_;
+  int rounds_;
+  double scale_;
+  std::vector<Rank> peers_;
+  std::vector<Rank> servers_;  // the peers, and this worker
+  Placements placements_;
+  // Of the message that is being written or read: kept, so that a step allocates nothing.
+  std::vector<SectionSpec> specs_;
+  std::vector<Section> sections_;
+  std::vector<SectionCounts> counts_of_;
+  std::vector<std::int64_t> begins_;
+  std::vector<Payload> payloads_;
+  std::vector<Index> bounds_;
+  std::vector<std::span<const Index>> sets_;
+  std::vector<RowSparse> parts_;
+  Buffer<std::byte> outbox_;
+  Inbox push_inbox_;
+  std::vector<Push> pushed_;  // [worker]
+  std::vector<Buffer<std::byte>> pull_outboxes_;
+  std::vector<Inbox> pull_inboxes_;                             // [round]
+  std::vector<std::vector<std::vector<ConstSection>>> pulled_;  // [round][server][row space]
+  std::vector<SpaceStorage> storage_;
+  Buffer<Index> counts_;
+  SortWorkspace sort_workspace_;
+  AggregateWorkspace aggregate_workspace_;
+  std::vector<SpaceResult> results_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements) {
+  return std::make_unique<PushPull>(environment, std::move(placements));
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,53 @@
+// Push and pull: the scheme that every placement of rows on servers shares.
+//
+// Push: each worker sends each server its rows of the server's group, the server's slice of their
+// values. Pull: each server sends all workers its slice of its group's sums, and its share of the
+// group's indices: the c servers of a group divide them. Sums are made in rank order.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "schemes/placement.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+
+/// One placement for each row space of the bucket.
+using Placements = std::vector<std::unique_ptr<Placement>>;
+
+std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements);
+
+/// The same where all row spaces are placed alike.
+/// @tparam Kind  made from a row space, its number in the bucket and the environment
+template <typename Kind>
+std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment) {
+  Placements placements;
+  for (const RowSpace& space : row_spaces(environment.bucket->tensors)) {
+    const auto number = static_cast<int>(placements.size());
+    placements.push_back(std::make_unique<Kind>(space, number, environment));
+  }
+  return push_and_pull(environment, std::move(placements));
+}
+
+// ---- The account of what that moves.
+
+/// What crosses in one step, exactly.
+/// @param sets  the workers' index sets, one IndexSets for each placement's row space
+Traffic push_pull_traffic(const Placements& placements, int size, int rounds,
+                          std::span<const IndexSets> sets);
+
+/// How unevenly the placements spread elements over the servers.
+Imbalance push_pull_imbalance(const Placements& placements, int size,
+                              std::span<const IndexSets> sets);
+
+/// Steps, messages and the bytes of headers and numbers: what costs even where no row is touched.
+Cost push_pull_overhead(std::span<const RowSpace> spaces, int size);
+
+/// Bytes that a worker needs for one row space whatever the placement, as expected from statistics:
+/// pushes sent and received, own sums as kept and as sent, the pull as received and in order.
+double push_pull_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& statistics,
+                                 Grid grid, Index universe);
+
+}  // namespace sparsesync

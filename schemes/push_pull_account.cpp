@@ -1,0 +1,138 @@
+// The account of push and pull.
+#include <algorithm>
+
+#include "kernels/aggregate.h"
+#include "schemes/push_pull.h"
+
+namespace sparsesync {
+namespace {
+
+/// The indices of a set's rows in each group, increasing.
+using GroupIndices = std::vector<std::vector<Index>>;
+
+GroupIndices indices_of(const Placement& placement, std::span<const Index> rows) {
+  GroupIndices groups(static_cast<std::size_t>(placement.grid().row_groups));
+  for (const Index row : rows) {
+    const Placement::Place place = placement.place(row);
+    groups[static_cast<std::size_t>(place.group)].push_back(place.index);
+  }
+  for (std::vector<Index>& indices : groups) std::sort(indices.begin(), indices.end());
+  return groups;
+}
+
+/// [row space][worker], and the union of all workers at [size].
+std::vector<std::vector<GroupIndices>> all_indices(const Placements& placements,
+                                                   std::span<const IndexSets> sets) {
+  std::vector<std::vector<GroupIndices>> all;
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    std::vector<GroupIndices>& of_space = all.emplace_back();
+    for (const std::span<const Index> rows : sets[i]) {
+      of_space.push_back(indices_of(*placements[i], rows));
+    }
+    of_space.push_back(indices_of(*placements[i], united_rows(sets[i])));
+  }
+  return all;
+}
+
+/// The largest server's part of a set over the mean.
+double imbalance_of(const Placements& placements, int size, std::size_t set,
+                    const std::vector<std::vector<GroupIndices>>& all) {
+  double total = 0;
+  double most = 0;
+  for (int server = 0; server < size; ++server) {
+    double part = 0;
+    for (std::size_t i = 0; i < placements.size(); ++i) {
+      const auto group = static_cast<std::size_t>(placements[i]->group_of(server));
+      part += static_cast<double>(all[i][set][group].size()) *
+              static_cast<double>(placements[i]->slice_bytes());
+    }
+    total += part;
+    most = std::max(most, part);
+  }
+  return total > 0 ? size * most / total : 1;
+}
+
+}  // namespace
+
+IndexRange Placement::share(Round round, int server) const {
+  const IndexRange all = range(round, group_of(server));
+  const IndexRange within = Round{slice_of(server), grid_.column_slices}.part_of(all.size());
+  return {all.begin + within.begin, all.begin + within.end};
+}
+
+SectionSpec Placement::push_section(Round round, int server) const {
+  const IndexRange all = range(round, group_of(server));
+  return {all, all.size(), slice_bytes(), codes_.push};
+}
+
+SectionSpec Placement::pull_section(Round round, int server) const {
+  const int group = group_of(server);
+  return {pulled(group, share(round, server)), pulled(group, range(round, group)).size(),
+          slice_bytes(), codes_.pull};
+}
+
+Traffic push_pull_traffic(const Placements& placements, int size, int rounds,
+                          std::span<const IndexSets> sets) {
+  Traffic traffic(size);
+  const std::vector<std::vector<GroupIndices>> all = all_indices(placements, sets);
+  for (int number = 0; number < rounds; ++number) {
+    const Round round{number, rounds};
+    for (int server = 0; server < size; ++server) {
+      std::vector<SectionSpec> push;
+      std::vector<SectionSpec> pull;
+      std::vector<SectionCounts> pulled;
+      // How many a worker (or the union) has in the server's group and in a range.
+      const auto count = [&](std::size_t space, int worker, IndexRange range) {
+        const auto group = static_cast<std::size_t>(placements[space]->group_of(server));
+        return static_cast<Index>(
+            indices_in(all[space][static_cast<std::size_t>(worker)][group], range).size());
+      };
+      for (std::size_t i = 0; i < placements.size(); ++i) {
+        push.push_back(placements[i]->push_section(round, server));
+        pull.push_back(placements[i]->pull_section(round, server));
+        pulled.push_back({count(i, size, placements[i]->share(round, server)),
+                          count(i, size, placements[i]->range(round))});
+      }
+      for (int worker = 0; worker < size; ++worker) {
+        if (worker == server) continue;
+        std::vector<SectionCounts> pushed;
+        for (std::size_t i = 0; i < placements.size(); ++i) {
+          const Index rows = count(i, worker, placements[i]->range(round));
+          pushed.push_back({rows, rows});
+        }
+        traffic.message(worker, server, message_bytes(push, pushed));
+        traffic.message(server, worker, message_bytes(pull, pulled));
+      }
+    }
+  }
+  return traffic;
+}
+
+Imbalance push_pull_imbalance(const Placements& placements, int size,
+                              std::span<const IndexSets> sets) {
+  const std::vector<std::vector<GroupIndices>> all = all_indices(placements, sets);
+  Imbalance imbalance;
+  for (std::size_t worker = 0; worker < static_cast<std::size_t>(size); ++worker) {
+    imbalance.push = std::max(imbalance.push, imbalance_of(placements, size, worker, all));
+  }
+  imbalance.pull = imbalance_of(placements, size, static_cast<std::size_t>(size), all);
+  return imbalance;
+}
+
+Cost push_pull_overhead(std::span<const RowSpace> spaces, int size) {
+  const double headers =
+      (size - 1.0) * static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(spaces.size()));
+  const PhaseCost phase{size > 1 ? 1.0 : 0.0, size - 1.0, headers, headers};
+  return {phase, phase};
+}
+
+double push_pull_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& statistics,
+                                 Grid grid, Index universe) {
+  const auto row = static_cast<double>(space.row_bytes()) + 3 * sizeof(Index);
+  return (statistics.touched_max + statistics.touched_mean + statistics.united * (2.0 / size + 2)) *
+             row +
+         static_cast<double>(unite_workspace_bytes(
+             universe, static_cast<Index>(size * statistics.touched_mean / grid.row_groups)));
+}
+
+}  // namespace sparsesync
