@@ -51,6 +51,8 @@ std::optional<std::string> refusal_in(const std::exception_ptr& error) {
     return refused.what();
   } catch (const RefusedError& refused) {
     return refused.what();
+  } catch (const UnsupportedError& unsupported) {
+    return unsupported.what();
   } catch (const std::bad_alloc&) {
     return "out of memory";
   } catch (...) {

@@ -67,6 +67,15 @@ Pattern around_the_ring(Rank rank, int size) {
   return Pattern(static_cast<std::size_t>(size - 1), step);
 }
 
+Pattern spreading_word(Rank rank, int size) {
+  Pattern pattern;
+  for (int distance = 1; distance < size; distance *= 2) {
+    pattern.push_back({{Rank{(rank.value + distance) % size}},
+                       {Rank{(rank.value + size - distance) % size}}});
+  }
+  return pattern;
+}
+
 IndexRange Round::part_of(Index size) const {
   // size · index / count without overflow.
   const auto edge = [&](Index i) { return size / count * i + size % count * i / count; };
@@ -140,6 +149,11 @@ void Exchange::step(std::span<const Payload> payloads, ReceiveProvider& provider
     index_bytes_sent_ += payloads[i].index_bytes;
   }
   walk(step, 0, sends_, provider, on_arrival);
+}
+
+void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
+  SPARSESYNC_EXPECT(at_, ==, pattern_.size());
+  if (size() > 1) transport_.all_reduce(context_, dtype, elements, Clock::now() + timeout_);
 }
 
 void Exchange::next_round() {

@@ -33,6 +33,10 @@ Pattern all_to_all(Rank rank, int size);
 /// size - 1 steps to the right neighbour.
 Pattern around_the_ring(Rank rank, int size);
 
+/// log2 n steps, the i-th to the worker 2^i further on: then all have heard from all (Hensgen,
+/// Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
+Pattern spreading_word(Rank rank, int size);
+
 /// A cut of a phase into ranges of positions.
 struct Round {
   int index = 0;
@@ -100,6 +104,9 @@ class Exchange {
   /// @throws RefusedError if a worker refused; what Transport throws
   void step(std::span<const Payload> payloads, ReceiveProvider& provider,
             const OnArrival& on_arrival);
+
+  /// The network's own all-reduce; the round's steps are behind. As Transport has it.
+  void all_reduce(DType dtype, std::span<std::byte> elements);
 
   /// Ends a round: its pattern has been walked to the end.
   void next_round();

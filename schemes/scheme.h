@@ -114,6 +114,9 @@ struct SchemeEntry {
   /// Bytes of workspace that a worker needs beyond its input, as expected from statistics.
   double (*workspace_bytes)(std::span<const RowSpace> spaces, int size,
                             const Statistics& statistics);
+  /// Whether it asks the transport for its own all-reduce: then it needs one that has it, and the
+  /// order of summation, and so the bits, are that network's.
+  bool all_reduces = false;
 };
 
 /// Adds a scheme to those that exist; each does so at the foot of its own file.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/partition.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 namespace {
@@ -55,6 +56,12 @@ void Traffic::message(int from, int to, std::int64_t payload) {
   payload_sent[static_cast<std::size_t>(from)] += payload;
   payload_received[static_cast<std::size_t>(to)] += payload;
   ++messages_sent[static_cast<std::size_t>(from)];
+}
+
+void Traffic::all_reduce(std::int64_t bytes) {
+  const std::int64_t moved = all_reduce_bytes(bytes, static_cast<int>(payload_sent.size()));
+  for (std::int64_t& sent : payload_sent) sent += moved;
+  for (std::int64_t& received : payload_received) received += moved;
 }
 
 std::vector<Index> united_rows(const IndexSets& sets) {

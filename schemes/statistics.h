@@ -74,6 +74,8 @@ struct Traffic {
   std::vector<std::int64_t> messages_sent;  // each has a header of kHeaderBytes
 
   void message(int from, int to, std::int64_t payload);
+  /// All workers: the network's own all-reduce of so many bytes, as it is counted.
+  void all_reduce(std::int64_t bytes);
 };
 
 /// The union of increasing sets, increasing.

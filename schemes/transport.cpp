@@ -7,6 +7,14 @@
 
 namespace sparsesync {
 
+void Transport::all_reduce(const Context&, DType, std::span<std::byte>, Clock::time_point) {
+  throw ContractError("this transport has no all-reduce of its own");
+}
+
+std::int64_t all_reduce_bytes(std::int64_t bytes, int size) {
+  return bytes / size * 2 * (size - 1) + bytes % size * 2 * (size - 1) / size;
+}
+
 void check_header(Rank from, const Header& expected, const Header& got) {
   const auto check = [&](const char* what, std::uint64_t want, std::uint64_t is) {
     if (want != is) {

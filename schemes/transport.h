@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/context.h"
+#include "kernels/dtype.h"
 #include "kernels/error.h"
 
 namespace sparsesync {
@@ -49,6 +50,12 @@ class AbortedError : public Error {
 
  private:
   Rank peer_;
+};
+
+/// Something was asked of a transport that it does not have.
+class UnsupportedError : public Error {
+ public:
+  using Error::Error;
 };
 
 /// A message that is not the one that was waited for: workers out of step, or of another version.
@@ -166,7 +173,22 @@ class Transport {
   virtual void abort(const std::string& reason) noexcept = 0;
 
   virtual TransportCounters counters() const = 0;
+
+  /// Whether the network has an all-reduce of its own.
+  virtual bool has_all_reduce() const { return false; }
+  /// Each element becomes its sum over all workers, in whatever order the network likes. Called by
+  /// all workers alike, while no group is posted. The network does not tell what it moves: it is
+  /// counted as all_reduce_bytes() each way, and as no message. Synchronizes the context's stream.
+  /// @param dtype     one that is its own sum_dtype()
+  /// @param elements  of `dtype`, aligned for it; after an error they may be anything
+  /// @throws ContractError if !has_all_reduce(); PeerLostError, DeadlineError, AbortedError
+  virtual void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
+                          Clock::time_point deadline);
 };
+
+/// Bytes that each worker sends, and receives, at least in an all-reduce of so many bytes:
+/// 2 (n - 1) / n of them.
+std::int64_t all_reduce_bytes(std::int64_t bytes, int size);
 
 // ---- For transports: one check and one wording of what goes wrong in all of them.
 

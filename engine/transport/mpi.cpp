@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <mutex>
@@ -349,6 +348,11 @@ class MpiTransport : public Transport {
     return end_->next(group, deadline);
   }
   void finish(GroupId group, Clock::time_point deadline) override { end_->finish(group, deadline); }
+  bool has_all_reduce() const override { return true; }
+  void all_reduce(const Context&, DType dtype, std::span<std::byte> elements,
+                  Clock::time_point deadline) override {
+    end_->all_reduce(dtype, elements, deadline);
+  }
   void abort(const std::string& reason) noexcept override { end_->abort(reason); }
   TransportCounters counters() const override { return end_->counters(); }
 

@@ -1,3 +1,4 @@
+// The MPI thread's side of an end, and what both sides do. The worker's: mpi_end_worker.cpp.
 #include "engine/transport/mpi_end.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,6 @@ namespace sparsesync::mpi {
 namespace {
 
 constexpr int kTag = 1;
-constexpr std::size_t kAbortReasonBytes = 1024;
 /// Beside the slots that credits count: short words need no credit, and are taken at once.
 constexpr std::size_t kSlotsForWords = 4;
 /// A process that ended may have sent what is still on its way here.
@@ -34,6 +34,24 @@ T read(const std::byte* from) {
   T value;
   std::memcpy(&value, from, sizeof(value));
   return value;
+}
+
+/// The element type as MPI adds it up: whole numbers wrap where they are unsigned.
+MPI_Datatype mpi_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return MPI_FLOAT;
+    case DType::f64:
+      return MPI_DOUBLE;
+    case DType::i32:
+      return MPI_UINT32_T;
+    case DType::i64:
+      return MPI_UINT64_T;
+    case DType::f16:
+    case DType::bf16:
+      break;
+  }
+  throw ContractError("an all-reduce of elements that are not their own sums");
 }
 
 }  // namespace
@@ -63,7 +81,8 @@ End::End(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions
   memory_ = std::make_unique<std::byte[]>(packets * options_.bytes + words + kAbortReasonBytes);
   std::byte* memory = memory_.get();
   const auto next = [&](std::size_t bytes) { return std::exchange(memory, memory + bytes); };
-  requests_.assign(ranks.size() * (slots_of_a_peer_ + kWords) + options_.window, MPI_REQUEST_NULL);
+  requests_.assign(ranks.size() * (slots_of_a_peer_ + kWords) + options_.window + 1,
+                   MPI_REQUEST_NULL);
   for (std::size_t place = 0; place < ranks.size(); ++place) {
     Peer& peer = peers_.emplace_back();
     peer.rank = ranks[place];
@@ -85,6 +104,7 @@ End::End(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions
   write(leave_word_, Preamble{Kind::leave, 0});
   abort_word_ = next(sizeof(Preamble) + kAbortReasonBytes);
   write(abort_word_, Preamble{Kind::abort, 0});
+  abort_text_ = abort_word_ + sizeof(Preamble);
   word_under_way_.assign(ranks.size() * kWords, false);
   calls_.reserve(requests_.size());
   completed_.resize(requests_.size());
@@ -92,7 +112,9 @@ End::End(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions
 }
 
 End::~End() {
-  if (!closed_) static_cast<void>(memory_.release());
+  if (closed_) return;
+  static_cast<void>(memory_.release());
+  static_cast<void>(reduction_.memory.release());
 }
 
 void End::close() {
@@ -121,195 +143,8 @@ std::size_t End::word_request(std::size_t peer, Word word) const {
   return packet_request(options_.window) + peer * kWords + static_cast<std::size_t>(word);
 }
 
-// ---- The worker's side.
-
-/// After an error this worker's memory is not touched any more: its owners may be gone at once.
-template <typename Body>
-auto End::withdrawing_on_error(const Body& body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (...) {
-    withdrawn_ = true;
-    for (Peer& peer : peers_) {
-      peer.outgoing.clear();
-      peer.waiting.clear();
-      peer.incoming = {};
-    }
-    throw;
-  }
-}
-
-GroupId End::post(const Context& context, const Header& expected, std::span<const Send> sends,
-                  std::span<const Receive> receives, ReceiveProvider& provider) {
-  const std::lock_guard lock(mutex_);
-  return withdrawing_on_error([&] { return start(context, expected, sends, receives, provider); });
-}
-
-std::optional<Arrival> End::next(GroupId id, Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  return withdrawing_on_error([&] { return wait_for_receive(lock, group_of(id), deadline); });
-}
-
-void End::finish(GroupId id, Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  withdrawing_on_error([&] {
-    Group& group = group_of(id);
-    wait_for_sends(lock, group, deadline);
-    group.id = 0;
-    --open_groups_;
-  });
-}
-
-void End::abort(const std::string& reason) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (aborted_ || leaving_) return;
-    aborts_ = true;
-    aborted_ = true;
-    aborter_ = rank_;
-    abort_reason_ = reason.substr(0, kAbortReasonBytes);
-    std::memcpy(abort_word_ + sizeof(Preamble), abort_reason_.data(), abort_reason_.size());
-    changed_.notify_all();
-  }
-  wake_();
-}
-
-TransportCounters End::counters() const {
-  const std::lock_guard lock(mutex_);
-  return counters_;
-}
-
-void End::leave() {
-  {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-    for (Peer& peer : peers_) peer.outgoing.clear();
-  }
-  wake_();
-}
-
-GroupId End::start(const Context& context, const Header& expected, std::span<const Send> sends,
-                   std::span<const Receive> receives, ReceiveProvider& provider) {
-  throw_if_over();
-  Group& group = unused_group();
-  group.expected = expected;
-  group.provider = &provider;
-  group.receives.clear();
-  group.complete.clear();
-  group.unsent = sends.size();
-  for (const Receive& receive : receives) {
-    expect_peer(receive.from, rank_, size());
-    peer_of(receive.from).waiting.push({&group, group.receives.size()});
-    group.receives.push_back({receive.from, {}, {}, false});
-  }
-  for (const Send& send : sends) {
-    expect_peer(send.to, rank_, size());
-    Peer& peer = peer_of(send.to);
-    if (peer.left) throw_lost(send.to);
-    Outgoing message{&group, expected, send.data, 0, false};
-    message.header.bytes = static_cast<std::uint64_t>(send.bytes.resolve(context));
-    ++counters_.messages_sent;
-    counters_.bytes_sent += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
-    peer.outgoing.push(message);
-  }
-  group.id = next_group_++;
-  ++open_groups_;
-  wake_();
-  return {group.id};
-}
-
-std::optional<Arrival> End::wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
-                                             Clock::time_point deadline) {
-  while (true) {
-    match_messages();
-    if (!group.complete.empty()) {
-      const std::size_t place = group.complete.front();
-      group.complete.pop();
-      Waiting& receive = group.receives[place];
-      receive.returned = true;
-      return Arrival{place, receive.header, receive.payload};
-    }
-    throw_if_over();
-    bool waits = false;
-    for (const Waiting& receive : group.receives) {
-      if (receive.returned) continue;
-      waits = true;
-      if (peer_of(receive.from).left) throw_lost(receive.from);
-    }
-    if (!waits) return std::nullopt;
-    if (Clock::now() >= deadline) {
-      std::vector<Rank> silent;
-      for (const Waiting& receive : group.receives) {
-        if (!receive.returned) silent.push_back(receive.from);
-      }
-      throw_deadline(rank_, std::move(silent));
-    }
-    changed_.wait_until(lock, deadline);
-  }
-}
-
-void End::wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
-                         Clock::time_point deadline) {
-  while (group.unsent > 0) {
-    throw_if_over();
-    std::vector<Rank> slow;
-    for (const Peer& peer : peers_) {
-      for (std::size_t i = 0; i < peer.outgoing.size(); ++i) {
-        if (peer.outgoing[i].group != &group) continue;
-        if (peer.left) throw_lost(peer.rank);
-        slow.push_back(peer.rank);
-      }
-    }
-    if (Clock::now() >= deadline) throw_deadline(rank_, std::move(slow));
-    changed_.wait_until(lock, deadline);
-  }
-}
-
-/// Gives messages whose header is here to the receives that wait for them, in order, and memory to
-/// their payloads.
-void End::match_messages() {
-  bool room = false;
-  for (Peer& peer : peers_) {
-    const std::size_t before = peer.arrived.size();
-    while (true) {
-      take_packets(peer);
-      if (!peer.incoming.open || peer.incoming.matched || peer.waiting.empty()) break;
-      const auto [group, place] = peer.waiting.front();
-      peer.waiting.pop();
-      Incoming& message = peer.incoming;
-      check_header(peer.rank, group->expected, message.header);
-      message.group = group;
-      message.receive = place;
-      message.to = group->provider->provide(place, message.header);
-      message.matched = true;
-    }
-    room = room || peer.arrived.size() < before;
-  }
-  if (room) wake_();
-}
-
-void End::throw_if_over() const {
-  if (aborted_) throw_aborted(aborter_, abort_reason_);
-  if (failure_) std::rethrow_exception(failure_);
-}
-
-End::Group& End::group_of(GroupId id) {
-  for (const std::unique_ptr<Group>& group : groups_) {
-    if (group->id == id.value && id.value != 0) return *group;
-  }
-  throw ContractError("a group that was not posted, or is finished");
-}
-
-End::Group& End::unused_group() {
-  for (const std::unique_ptr<Group>& group : groups_) {
-    if (group->id == 0) return *group;
-  }
-  return *groups_.emplace_back(std::make_unique<Group>());
-}
-
-End::Peer& End::peer_of(Rank worker) {
-  const auto workers = static_cast<int>(nodes_.size());
-  return peers_[static_cast<std::size_t>((worker.value - rank_.value - 1 + workers) % workers)];
+std::size_t End::reduction_request() const {
+  return requests_.size() - 1;
 }
 
 // ---- Either side.
@@ -387,7 +222,7 @@ bool End::progress() {
 
 bool End::busy() const {
   const std::lock_guard lock(mutex_);
-  return open_groups_ > 0 || leaving_ || aborts_;
+  return open_groups_ > 0 || leaving_ || aborts() || reduction_.state != Reduction::State::none;
 }
 
 void End::process_ended(Rank worker) {
@@ -411,7 +246,8 @@ bool End::retired() const {
 bool End::quiet() const {
   return std::none_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ended; }) &&
          std::none_of(packets_.begin(), packets_.end(),
-                      [](const Slot& packet) { return packet.under_way; });
+                      [](const Slot& packet) { return packet.under_way; }) &&
+         reduction_.state != Reduction::State::under_way;
 }
 
 bool End::says_something() const {
@@ -446,6 +282,10 @@ void End::choose_calls() {
     return std::find_if(packets_.begin(), packets_.end(),
                         [](const Slot& packet) { return !packet.under_way; });
   };
+  if (reduction_.state == Reduction::State::asked && !withdrawn_) {
+    reduction_.state = Reduction::State::under_way;
+    calls_.push_back({false, reduction_request(), {}, nullptr, 0});
+  }
   std::size_t passed_over = 0;
   for (auto packet = free_packet(); packet != packets_.end() && passed_over < peers_.size();) {
     Peer& peer = peers_[turn_];
@@ -469,7 +309,7 @@ void End::choose_calls() {
       peer.owed = 0;
       tell(place, Word::credit, word, sizeof(Preamble));
     }
-    if (aborts_ && !peer.left && !peer.told_abort) {
+    if (aborts() && !peer.left && !peer.told_abort) {
       peer.told_abort = true;
       tell(place, Word::abort, abort_word_, sizeof(Preamble) + abort_reason_.size());
     }
@@ -513,7 +353,13 @@ void End::tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t 
 }
 
 void End::call(const Call& of) {
-  if (of.receives) {
+  if (of.request == reduction_request()) {
+    check(MPI_Iallreduce(MPI_IN_PLACE, reduction_.memory.get(),
+                         static_cast<int>(reduction_.bytes / static_cast<std::size_t>(element_bytes(reduction_.dtype))),
+                         mpi_type(reduction_.dtype), MPI_SUM, communicator_,
+                         &requests_[of.request]),
+          "MPI_Iallreduce");
+  } else if (of.receives) {
     check(MPI_Start(&requests_[of.request]), "MPI_Start");
   } else {
     check(MPI_Isend(of.bytes, static_cast<int>(of.size), MPI_BYTE, of.to.value, kTag, communicator_,
@@ -537,7 +383,10 @@ bool End::poll() {
 }
 
 void End::completed(std::size_t request, const MPI_Status& status) {
-  if (request >= packet_request(options_.window)) {
+  if (request == reduction_request()) {
+    reduction_.state = Reduction::State::done;
+    changed_.notify_all();
+  } else if (request >= packet_request(options_.window)) {
     word_under_way_[request - packet_request(options_.window)] = false;
   } else if (request >= packet_request(0)) {
     packets_[request - packet_request(0)].under_way = false;

@@ -25,6 +25,9 @@
 
 namespace sparsesync::mpi {
 
+/// Bytes of the reason that an abort names.
+inline constexpr std::size_t kAbortReasonBytes = 1024;
+
 /// @throws Error naming the call and MPI's reason, if an MPI call failed
 void check(int status, const char* call);
 
@@ -57,6 +60,7 @@ class End {
                std::span<const Receive> receives, ReceiveProvider& provider);
   std::optional<Arrival> next(GroupId id, Clock::time_point deadline);
   void finish(GroupId id, Clock::time_point deadline);
+  void all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point deadline);
   void abort(const std::string& reason) noexcept;
   TransportCounters counters() const;
   /// The worker leaves; its peers will be told.
@@ -131,6 +135,15 @@ class End {
     bool told_abort = false;
     bool told_leave = false;
   };
+  /// A piece of an all-reduce. After the worker withdrew, MPI may still be at it.
+  struct Reduction {
+    enum class State : std::uint8_t { none, asked, under_way, done };
+    State state = State::none;
+    DType dtype = DType::f32;
+    std::size_t bytes = 0;
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t room = 0;  // in it
+  };
   /// What a peer is told beside payloads.
   enum class Word : std::uint8_t { credit, abort, leave };
   static constexpr std::size_t kWords = 3;
@@ -151,6 +164,8 @@ class End {
                                           Clock::time_point deadline);
   void wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
                       Clock::time_point deadline);
+  void reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype, std::span<std::byte> elements,
+                    Clock::time_point deadline);
   void match_messages();
   void throw_if_over() const;
   Group& group_of(GroupId id);
@@ -168,6 +183,8 @@ class End {
   void packet_came(Peer& peer, std::size_t place);
   void completed(std::size_t request, const MPI_Status& status);
   void bury(Clock::time_point now);
+  /// This worker told the others to.
+  bool aborts() const { return aborted_ && aborter_ == rank_; }
   bool says_something() const;
   bool quiet() const;
 
@@ -175,10 +192,12 @@ class End {
   void call(const Call& of);
   bool poll();
 
-  // Requests: of all peers' slots, of the packets to be sent, of the words to peers.
+  // Requests: of all peers' slots, of the packets to be sent, of the words to peers, of the
+  // all-reduce.
   std::size_t slot_request(std::size_t peer, std::size_t slot) const;
   std::size_t packet_request(std::size_t packet) const;
   std::size_t word_request(std::size_t peer, Word word) const;
+  std::size_t reduction_request() const;
 
   // The MPI thread's own.
   MPI_Comm communicator_;
@@ -204,15 +223,16 @@ class End {
   std::byte* credit_words_ = nullptr;  // one for each peer
   std::byte* leave_word_ = nullptr;
   std::byte* abort_word_ = nullptr;
+  std::byte* abort_text_ = nullptr;  // in it
   std::size_t turn_ = 0;  // the peer that sends next
   std::vector<std::unique_ptr<Group>> groups_;
   std::size_t open_groups_ = 0;
   std::uint64_t next_group_ = 1;
+  Reduction reduction_;
   TransportCounters counters_;
   bool withdrawn_ = false;  // the worker got an error and takes no more part
   bool leaving_ = false;
   std::exception_ptr failure_;  // of MPI, or a peer's nonsense
-  bool aborts_ = false;         // this worker, for the reason below
   bool aborted_ = false;        // some worker
   Rank aborter_;
   std::string abort_reason_;

@@ -6,20 +6,9 @@
 namespace sparsesync::testing {
 namespace {
 
-WorkersUnderTest local(const std::string& name, LocalLink link) {
-  const auto counter = std::make_shared<std::atomic<int>>();
-  return {name,
-          [=](int size, const WorkersUnderTest::Body& body) {
-            *counter = 0;
-            LocalNetwork network(size, link);
-            return run_transports(network, size, body);
-          },
-          [=]() -> std::atomic<int>& { return *counter; }};
-}
-
 INSTANTIATE_TEST_SUITE_P(local, TransportSuite,
-                         ::testing::Values(local("unshaped", {}), local("shaped", {1e9, 100e-6}),
-                                           local("slow_start", {std::nullopt, 2e-3})),
+                         ::testing::Values(local_workers("unshaped", {}), local_workers("shaped", {1e9, 100e-6}),
+                                           local_workers("slow_start", {std::nullopt, 2e-3})),
                          [](const auto& each) { return each.param.name; });
 
 /// Moves `bytes` from worker 0 to each other one, all at once; when the last one had all of it.

@@ -33,6 +33,7 @@ class Board {
     std::atomic<int> arrived;
     std::atomic<int> counter;
     std::array<Error, 16> errors;
+    std::array<std::uint64_t, 16> notes;
   };
 
   Board() {
@@ -133,6 +134,9 @@ class MpiProcesses {
   }
 
   std::atomic<int>& counter() { return board_.content().counter; }
+  std::uint64_t& note(int rank) {
+    return board_.content().notes.at(static_cast<std::size_t>(rank));
+  }
 
   /// The one object; made when it is first asked for, gone when the tests are over.
   static std::unique_ptr<MpiProcesses>& instance() {
@@ -154,7 +158,8 @@ inline WorkersUnderTest mpi_workers(const std::string& name, MpiChunks chunks = 
           [chunks](int size, const WorkersUnderTest::Body& body) {
             return MpiProcesses::get().run(size, body, chunks);
           },
-          []() -> std::atomic<int>& { return MpiProcesses::get().counter(); }};
+          []() -> std::atomic<int>& { return MpiProcesses::get().counter(); },
+          [](int rank) -> std::uint64_t& { return MpiProcesses::get().note(rank); }, true};
 }
 
 }  // namespace sparsesync::testing

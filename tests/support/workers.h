@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -29,6 +30,9 @@ struct WorkersUnderTest {
   std::function<std::vector<std::exception_ptr>(int size, const Body& body)> run;
   /// A counter that all workers see, whatever connects them; 0 when a run begins.
   std::function<std::atomic<int>&()> counter;
+  /// A number that a worker leaves for all of them to see after a run.
+  std::function<std::uint64_t&(int rank)> note;
+  bool has_all_reduce = false;
 };
 
 /// Runs body(transport) in a thread for each worker. What each threw, by rank; null where nothing
@@ -51,16 +55,42 @@ inline std::vector<std::exception_ptr> run_transports(
   return errors;
 }
 
-/// Runs body(session) in a thread for each worker, each with memory of its own.
+/// Workers that are threads of this process.
+inline WorkersUnderTest local_workers(const std::string& name, LocalLink link) {
+  struct Shared {
+    std::atomic<int> counter;
+    std::array<std::uint64_t, 64> notes;
+  };
+  const auto shared = std::make_shared<Shared>();
+  return {name,
+          [=](int size, const WorkersUnderTest::Body& body) {
+            shared->counter = 0;
+            LocalNetwork network(size, link);
+            return run_transports(network, size, body);
+          },
+          [=]() -> std::atomic<int>& { return shared->counter; },
+          [=](int rank) -> std::uint64_t& {
+            return shared->notes.at(static_cast<std::size_t>(rank));
+          }};
+}
+
+/// Runs body(session) as each worker, each with memory of its own.
 inline std::vector<std::exception_ptr> run_sessions(
-    int size, const std::function<void(Session&, HostMemory&)>& body,
-    SessionOptions options = {kDeadline, 1}, std::optional<std::int64_t> budget = std::nullopt) {
-  LocalNetwork network(size, {});
-  return run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
+    const WorkersUnderTest& workers, int size,
+    const std::function<void(Session&, HostMemory&)>& body, SessionOptions options = {kDeadline, 1},
+    std::optional<std::int64_t> budget = std::nullopt) {
+  return workers.run(size, [&](std::unique_ptr<Transport>& transport) {
     HostMemory memory(budget);
     Session session(std::move(transport), memory, options);
     body(session, memory);
   });
+}
+
+/// The same in a thread for each worker.
+inline std::vector<std::exception_ptr> run_sessions(
+    int size, const std::function<void(Session&, HostMemory&)>& body,
+    SessionOptions options = {kDeadline, 1}, std::optional<std::int64_t> budget = std::nullopt) {
+  return run_sessions(local_workers("local", {}), size, body, options, budget);
 }
 
 /// The text of an error; "" for none.

@@ -1,0 +1,249 @@
+// The worker's side of an end over MPI.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/transport/mpi_end.h"
+
+namespace sparsesync::mpi {
+namespace {
+
+/// An all-reduce goes through memory of the end's own, a piece at a time: MPI may hold it after the
+/// worker has given up.
+constexpr std::size_t kReductionBytes = std::size_t{32} << 20U;
+/// A worker that left may have left after it did its part.
+constexpr std::chrono::milliseconds kPartingGrace{200};
+
+}  // namespace
+
+/// After an error this worker's memory is not touched any more: its owners may be gone at once.
+template <typename Body>
+auto End::withdrawing_on_error(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (...) {
+    withdrawn_ = true;
+    for (Peer& peer : peers_) {
+      peer.outgoing.clear();
+      peer.waiting.clear();
+      peer.incoming = {};
+    }
+    throw;
+  }
+}
+
+GroupId End::post(const Context& context, const Header& expected, std::span<const Send> sends,
+                  std::span<const Receive> receives, ReceiveProvider& provider) {
+  const std::lock_guard lock(mutex_);
+  return withdrawing_on_error([&] { return start(context, expected, sends, receives, provider); });
+}
+
+std::optional<Arrival> End::next(GroupId id, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return withdrawing_on_error([&] { return wait_for_receive(lock, group_of(id), deadline); });
+}
+
+void End::finish(GroupId id, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  withdrawing_on_error([&] {
+    Group& group = group_of(id);
+    wait_for_sends(lock, group, deadline);
+    group.id = 0;
+    --open_groups_;
+  });
+}
+
+void End::abort(const std::string& reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_ || leaving_) return;
+    aborted_ = true;
+    aborter_ = rank_;
+    abort_reason_ = reason.substr(0, kAbortReasonBytes);
+    std::memcpy(abort_text_, abort_reason_.data(), abort_reason_.size());
+    changed_.notify_all();
+  }
+  wake_();
+}
+
+TransportCounters End::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+void End::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+    for (Peer& peer : peers_) peer.outgoing.clear();
+  }
+  wake_();
+}
+
+GroupId End::start(const Context& context, const Header& expected, std::span<const Send> sends,
+                   std::span<const Receive> receives, ReceiveProvider& provider) {
+  throw_if_over();
+  Group& group = unused_group();
+  group.expected = expected;
+  group.provider = &provider;
+  group.receives.clear();
+  group.complete.clear();
+  group.unsent = sends.size();
+  for (const Receive& receive : receives) {
+    expect_peer(receive.from, rank_, size());
+    peer_of(receive.from).waiting.push({&group, group.receives.size()});
+    group.receives.push_back({receive.from, {}, {}, false});
+  }
+  for (const Send& send : sends) {
+    expect_peer(send.to, rank_, size());
+    Peer& peer = peer_of(send.to);
+    if (peer.left) throw_lost(send.to);
+    Outgoing message{&group, expected, send.data, 0, false};
+    message.header.bytes = static_cast<std::uint64_t>(send.bytes.resolve(context));
+    ++counters_.messages_sent;
+    counters_.bytes_sent += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
+    peer.outgoing.push(message);
+  }
+  group.id = next_group_++;
+  ++open_groups_;
+  wake_();
+  return {group.id};
+}
+
+std::optional<Arrival> End::wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
+                                             Clock::time_point deadline) {
+  while (true) {
+    match_messages();
+    if (!group.complete.empty()) {
+      const std::size_t place = group.complete.front();
+      group.complete.pop();
+      Waiting& receive = group.receives[place];
+      receive.returned = true;
+      return Arrival{place, receive.header, receive.payload};
+    }
+    throw_if_over();
+    bool waits = false;
+    for (const Waiting& receive : group.receives) {
+      if (receive.returned) continue;
+      waits = true;
+      if (peer_of(receive.from).left) throw_lost(receive.from);
+    }
+    if (!waits) return std::nullopt;
+    if (Clock::now() >= deadline) {
+      std::vector<Rank> silent;
+      for (const Waiting& receive : group.receives) {
+        if (!receive.returned) silent.push_back(receive.from);
+      }
+      throw_deadline(rank_, std::move(silent));
+    }
+    changed_.wait_until(lock, deadline);
+  }
+}
+
+void End::wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
+                         Clock::time_point deadline) {
+  while (group.unsent > 0) {
+    throw_if_over();
+    const bool late = Clock::now() >= deadline;
+    std::vector<Rank> slow;
+    for (const Peer& peer : peers_) {
+      for (std::size_t i = 0; i < peer.outgoing.size(); ++i) {
+        if (peer.outgoing[i].group != &group) continue;
+        if (peer.left) throw_lost(peer.rank);
+        if (late) slow.push_back(peer.rank);
+      }
+    }
+    if (late) throw_deadline(rank_, std::move(slow));
+    changed_.wait_until(lock, deadline);
+  }
+}
+
+void End::all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  withdrawing_on_error([&] {
+    const std::int64_t moved = all_reduce_bytes(static_cast<std::int64_t>(elements.size()), size());
+    while (!elements.empty()) {
+      const std::size_t bytes = std::min(elements.size(), kReductionBytes);
+      reduce_piece(lock, dtype, elements.first(bytes), deadline);
+      elements = elements.subspan(bytes);
+    }
+    counters_.bytes_sent += moved;
+    counters_.bytes_received += moved;
+  });
+}
+
+void End::reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype,
+                       std::span<std::byte> elements, Clock::time_point deadline) {
+  throw_if_over();
+  SPARSESYNC_EXPECT(static_cast<int>(reduction_.state), ==, static_cast<int>(Reduction::State::none));
+  if (reduction_.room < elements.size()) {
+    reduction_.memory = std::make_unique<std::byte[]>(elements.size());
+    reduction_.room = elements.size();
+  }
+  std::memcpy(reduction_.memory.get(), elements.data(), elements.size());
+  reduction_.dtype = dtype;
+  reduction_.bytes = elements.size();
+  reduction_.state = Reduction::State::asked;
+  wake_();
+  while (reduction_.state != Reduction::State::done) {
+    throw_if_over();
+    const Clock::time_point now = Clock::now();
+    std::vector<Rank> others;
+    for (const Peer& peer : peers_) {
+      if (peer.left && now - peer.last_heard >= kPartingGrace) throw_lost(peer.rank);
+      if (now >= deadline) others.push_back(peer.rank);
+    }
+    if (now >= deadline) throw_deadline(rank_, std::move(others));
+    changed_.wait_until(lock, std::min(deadline, now + kPartingGrace));
+  }
+  std::memcpy(elements.data(), reduction_.memory.get(), elements.size());
+  reduction_.state = Reduction::State::none;
+}
+
+/// Gives messages whose header is here to the receives that wait for them, in order, and memory to
+/// their payloads.
+void End::match_messages() {
+  bool room = false;
+  for (Peer& peer : peers_) {
+    const std::size_t before = peer.arrived.size();
+    while (true) {
+      take_packets(peer);
+      if (!peer.incoming.open || peer.incoming.matched || peer.waiting.empty()) break;
+      const auto [group, place] = peer.waiting.front();
+      peer.waiting.pop();
+      Incoming& message = peer.incoming;
+      check_header(peer.rank, group->expected, message.header);
+      message.group = group;
+      message.receive = place;
+      message.to = group->provider->provide(place, message.header);
+      message.matched = true;
+    }
+    room = room || peer.arrived.size() < before;
+  }
+  if (room) wake_();
+}
+
+void End::throw_if_over() const {
+  if (aborted_) throw_aborted(aborter_, abort_reason_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+End::Group& End::group_of(GroupId id) {
+  for (const std::unique_ptr<Group>& group : groups_) {
+    if (group->id == id.value && id.value != 0) return *group;
+  }
+  throw ContractError("a group that was not posted, or is finished");
+}
+
+End::Group& End::unused_group() {
+  for (const std::unique_ptr<Group>& group : groups_) {
+    if (group->id == 0) return *group;
+  }
+  return *groups_.emplace_back(std::make_unique<Group>());
+}
+
+End::Peer& End::peer_of(Rank worker) {
+  const auto workers = static_cast<int>(nodes_.size());
+  return peers_[static_cast<std::size_t>((worker.value - rank_.value - 1 + workers) % workers)];
+}
+
+}  // namespace sparsesync::mpi

@@ -1,0 +1,155 @@
+// dense_native: the network's own all-reduce of the dense tensors, where it has one: what most
+// programs do today. Each row space's sums cross in their sum type and are rounded once, by every
+// worker. It promises only to be correct: the order of summation is the network's.
+#include <algorithm>
+
+#include "kernels/rows.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+namespace {
+
+class DenseNative : public Scheme {
+ public:
+  explicit DenseNative(const SchemeEnvironment& environment)
+      : context_(environment.context),
+        spaces_(row_spaces(environment.bucket->tensors)),
+        rank_(environment.rank),
+        size_(environment.size),
+        rounds_(environment.bucket->rounds),
+        scale_(scale_of(environment)),
+        none_(context_, 1) {
+    for (const RowSpace& space : spaces_) {
+      sums_.emplace_back(context_).reserve_exactly(
+          space.elements() * element_bytes(sum_dtype(space.dtype)));
+      values_.emplace_back(context_).reserve_exactly(is_own_sum(space) ? 0 : space.dense_bytes());
+      results_.push_back({Gradient::Layout::dense,
+                          {},
+                          {values_of(results_.size()).data, space.dtype, space.rows, space.width}});
+    }
+  }
+
+  /// Nobody enters the all-reduce before all are known to be ready: a refusal needs no word inside
+  /// of it.
+  Pattern pattern(Phase phase) const override {
+    return phase == Phase::reduce ? spreading_word(rank_, size_) : Pattern{};
+  }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    const Round round = exchange.round();
+    if (round.index == 0) {
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        const Matrix sums = sums_of(i);
+        fill_zero(context_, {sums.data, static_cast<std::size_t>(sums.bytes())});
+        input.add_to(i, sums);
+      }
+    }
+    const Payload nothing;
+    for (std::size_t step = 0; step < pattern_.size(); ++step) {
+      exchange.step({&nothing, 1}, none_, [](Rank, std::span<const std::byte>) {});
+    }
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Matrix sums = sums_of(i);
+      const IndexRange part = round.part_of(spaces_[i].elements());
+      const Index element = element_bytes(sums.dtype);
+      exchange.all_reduce(sums.dtype, {sums.data + part.begin * element,
+                                       static_cast<std::size_t>(part.size() * element)});
+    }
+  }
+
+  void gather(Exchange& exchange) override {
+    if (!exchange.round().last()) return;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      if (is_own_sum(spaces_[i]) && scale_ == 1) continue;
+      round_sums(context_, as_const(sums_of(i)), scale_, values_of(i));
+    }
+  }
+
+  std::span<const SpaceResult> result() const override { return results_; }
+  void adapt(const Statistics&) override {}
+  std::vector<SpaceChoice> choices() const override {
+    return std::vector<SpaceChoice>(spaces_.size());
+  }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
+    return std::nullopt;
+  }
+
+  Traffic traffic(std::span<const IndexSets>) const override {
+    Traffic traffic(size_);
+    for (int round = 0; round < rounds_; ++round) {
+      for (int worker = 0; worker < size_; ++worker) {
+        for (const Step& step : spreading_word(Rank{worker}, size_)) {
+          traffic.message(worker, step.to.front().value, 0);
+        }
+      }
+      for (const RowSpace& space : spaces_) {
+        const Index elements = Round{round, rounds_}.part_of(space.elements()).size();
+        traffic.all_reduce(elements * element_bytes(sum_dtype(space.dtype)));
+      }
+    }
+    return traffic;
+  }
+
+ private:
+  static bool is_own_sum(const RowSpace& space) { return sum_dtype(space.dtype) == space.dtype; }
+
+  Matrix sums_of(std::size_t space) {
+    const RowSpace& shape = spaces_[space];
+    return {sums_[space].data(), sum_dtype(shape.dtype), shape.rows, shape.width};
+  }
+  /// Values that are their own sums need no second array.
+  Matrix values_of(std::size_t space) {
+    const RowSpace& shape = spaces_[space];
+    return {is_own_sum(shape) ? sums_[space].data() : values_[space].data(), shape.dtype,
+            shape.rows, shape.width};
+  }
+
+  Context context_;
+  std::vector<RowSpace> spaces_;
+  Rank rank_;
+  int size_;
+  int rounds_;
+  double scale_;
+  Pattern pattern_ = spreading_word(rank_, size_);
+  Inbox none_;
+  std::vector<Buffer<std::byte>> sums_;
+  std::vector<Buffer<std::byte>> values_;
+  std::vector<SpaceResult> results_;
+};
+
+Cost cost(std::span<const RowSpace> spaces, int size, const Statistics&) {
+  const auto steps = static_cast<double>(spreading_word(Rank{0}, size).size());
+  double bytes = steps * static_cast<double>(kHeaderBytes);
+  for (const RowSpace& space : spaces) {
+    bytes += static_cast<double>(
+        all_reduce_bytes(space.elements() * element_bytes(sum_dtype(space.dtype)), size));
+  }
+  // As a ring's, which long vectors take: 2 (n - 1) messages one after another.
+  return {{steps + 2 * (size - 1.0), steps, bytes, bytes}, {}};
+}
+
+double workspace_bytes(std::span<const RowSpace> spaces, int, const Statistics&) {
+  double bytes = 0;
+  for (const RowSpace& space : spaces) {
+    const DType sum = sum_dtype(space.dtype);
+    bytes += static_cast<double>(space.elements()) * static_cast<double>(element_bytes(sum));
+    if (sum != space.dtype) bytes += static_cast<double>(space.dense_bytes());
+  }
+  return bytes;
+}
+
+const SchemeRegistration registration({
+    "dense_native",
+    "the network's own all-reduce of the dense tensors, where it has one",
+    {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
+     "dense"},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      return std::make_unique<DenseNative>(environment);
+    },
+    cost,
+    workspace_bytes,
+    true,
+});
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,15 @@
+// The schemes' conformance suite over MPI, under mpirun.
+#include "tests/support/mpi_workers.h"
+#include "tests/support/scheme_suite.h"
+
+namespace sparsesync::testing {
+namespace {
+
+const std::array<std::vector<int>, 3> kSizes{{{1, 2, 3, 4, 7}, {3}, {2}}};
+
+INSTANTIATE_TEST_SUITE_P(mpi, SchemeSuite,
+                         ::testing::ValuesIn(all_schemes_over(mpi_workers("mpi"), 7, kSizes)),
+                         [](const auto& each) { return each.param.scheme; });
+
+}  // namespace
+}  // namespace sparsesync::testing

@@ -1,0 +1,383 @@
+// The conformance suite of schemes, over any transport: every scheme x dtype x shape x number of
+// workers ends with the exact sum, the same bits on all workers and over every transport, and moves
+// exactly the bytes that its own account says.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "schemes/scheme.h"
+#include "tests/support/scheme_shapes.h"
+#include "tests/support/workers.h"
+
+namespace sparsesync::testing {
+
+/// A scheme, and how its workers are connected.
+struct SchemeUnderTest {
+  std::string scheme;
+  WorkersUnderTest workers;
+  int most_workers = 9;
+  /// Every number of workers for the first dtype, some for the second; the others take the same
+  /// ways.
+  std::array<std::vector<int>, 3> sizes;
+};
+
+class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
+ protected:
+  static const std::string& name() { return GetParam().scheme; }
+  static SchemeEntry entry() { return scheme_named(name()); }
+  static const WorkersUnderTest& workers() { return GetParam().workers; }
+  /// Of `sizes` those that can be run.
+  static std::vector<int> sizes(std::vector<int> sizes) {
+    std::erase_if(sizes, [](int size) { return size > GetParam().most_workers; });
+    return sizes;
+  }
+  static const std::vector<int>& sizes_for(DType dtype) {
+    const std::array<std::vector<int>, 3>& all = GetParam().sizes;
+    return dtype == DType::f32 ? all[0] : dtype == DType::bf16 ? all[1] : all[2];
+  }
+  /// One seed, or many under SPARSESYNC_FULL.
+  static std::vector<std::uint64_t> seeds() {
+    std::vector<std::uint64_t> seeds;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread is there yet
+    const bool full = std::getenv("SPARSESYNC_FULL") != nullptr;
+    for (std::uint64_t i = 0; i < (full ? 20U : 1U); ++i) seeds.push_back(seed() + i);
+    return seeds;
+  }
+  /// Whether the scheme says that few rows of these tensors fit into kBudget.
+  static bool fits(const std::vector<TensorSpec>& tensors, int size) {
+    const std::vector<RowSpace> spaces = row_spaces(tensors);
+    const Statistics few(spaces.size(), {60, 60, 60.0 * size});
+    return entry().workspace_bytes(spaces, size, few) <= static_cast<double>(kBudget);
+  }
+
+  /// Runs three steps (adapting after the first), the first and the last with the same input.
+  /// @param dtype  of all tensors; nothing: their own
+  static void check(Shape shape, std::optional<DType> dtype, int size, std::uint64_t seed) {
+    for (TensorSpec& tensor : shape.tensors) tensor.dtype = dtype.value_or(tensor.dtype);
+    if (!fits(shape.tensors, size)) return;  // refuses_what_does_not_fit, below
+    SCOPED_TRACE(::testing::Message()
+                 << name() << ", " << (dtype ? name_of(*dtype) : "several dtypes") << ", "
+                 << shape.name << ", " << size << " workers, seed " << seed);
+    const BucketSpec bucket{"b", shape.tensors, name(), Reduction::sum, shape.rounds};
+    Random random(seed);
+    std::vector<Inputs> steps(2);
+    std::vector<std::vector<ExactSum>> sums(2);
+    for (std::size_t step = 0; step < 2; ++step) {
+      for (const TensorSpec& tensor : shape.tensors) sums[step].emplace_back(tensor);
+      for (int worker = 0; worker < size; ++worker) {
+        std::vector<OwnedGradient>& of_worker = steps[step].emplace_back();
+        for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
+          of_worker.push_back(shape.make(random, shape.tensors[t], worker, size));
+          sums[step][t].add(of_worker.back());
+        }
+      }
+    }
+    std::vector<std::vector<std::vector<Index>>> storage;
+    const std::vector<IndexSets> sets =
+        index_sets(row_spaces(shape.tensors), steps[0], shape.tensors, storage);
+    expect_no_errors(run_sessions(
+        workers(), size,
+        [&](Session& session, HostMemory&) {
+          const auto rank = static_cast<std::size_t>(session.rank().value);
+          const BucketId id = session.register_bucket(bucket);
+          std::vector<std::string> bits;
+          for (const std::size_t step : {std::size_t{0}, std::size_t{1}, std::size_t{0}}) {
+            std::vector<Gradient> gradients;
+            for (const OwnedGradient& gradient : steps[step][rank])
+              gradients.push_back(gradient.view());
+            const TransportCounters before = session.counters();
+            session.wait(session.submit(id, Phase::reduce, gradients));
+            session.wait(session.submit(id, Phase::gather));
+            const TransportCounters after = session.counters();
+            std::string& of_step = bits.emplace_back();
+            for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
+              const TensorResult result = session.result(id, t);
+              EXPECT_EQ(sums[step][t].difference(result), "")
+                  << "worker " << rank << ", tensor " << t;
+              of_step += bits_of(result);
+            }
+            if (step == 0) {
+              check_account(session.scheme(id).traffic(sets), rank, before, after);
+            }
+            if (session.step() == 1) session.adapt(id);
+          }
+          EXPECT_EQ(bits.front(), bits.back()) << "after adapting; worker " << rank;
+          workers().note(session.rank().value) = digest_of(bits.back());
+          session.barrier();
+        },
+        {kDeadline, seed}, shape.small ? std::nullopt : std::optional(kBudget)));
+    for (int worker = 1; worker < size; ++worker) {
+      EXPECT_EQ(workers().note(worker), workers().note(0)) << "the bits of worker " << worker;
+    }
+  }
+
+  static std::uint64_t digest_of(const std::string& bits) {
+    return std::hash<std::string>{}(bits);
+  }
+
+ private:
+  static void check_account(const Traffic& traffic, std::size_t rank,
+                            const TransportCounters& before, const TransportCounters& after) {
+    EXPECT_EQ(after.messages_sent - before.messages_sent, traffic.messages_sent[rank]);
+    EXPECT_EQ(after.bytes_sent - before.bytes_sent,
+              traffic.payload_sent[rank] + kHeaderBytes * traffic.messages_sent[rank])
+        << "by worker " << rank;
+    EXPECT_EQ(after.bytes_received - before.bytes_received,
+              traffic.payload_received[rank] +
+                  kHeaderBytes * (after.messages_received - before.messages_received))
+        << "by worker " << rank;
+  }
+};
+
+TEST_P(SchemeSuite, exact_sums_on_every_shape_dtype_and_number_of_workers) {
+  for (const std::uint64_t seed : seeds()) {
+    for (const Shape& shape : shapes()) {
+      for (const DType dtype : kDTypes) {
+        if (is_integer(dtype) && !shape.finite) continue;
+        for (const int size : sizes_for(dtype)) check(shape, dtype, size, seed);
+      }
+    }
+  }
+}
+
+TEST_P(SchemeSuite, every_dtype_in_one_bucket) {
+  // Odd sizes: what follows a narrow type is not where it would lie by itself.
+  const Shape shape{"mixed",
+                    {{"a", 7, 3, DType::f16},
+                     {"b", 50, 1, DType::f64},
+                     {"c", 9, 3, DType::f32},
+                     {"d", 3, 1, DType::bf16},
+                     {"e", 5, 1, DType::i64},
+                     {"f", 3, 3, DType::i32},
+                     {"g", 11, 3, DType::f16}},
+                    [](Random& random, const TensorSpec& tensor, int, int) {
+                      return some_rows(random, tensor, 40);
+                    }};
+  for (const int size : sizes_for(DType::f32)) {
+    for (const int rounds : {1, 4}) {
+      Shape cut = shape;
+      cut.rounds = rounds;
+      check(cut, std::nullopt, size, seed());
+    }
+  }
+}
+
+/// What the workers of `inputs` end with, made dense, by a bucket of one tensor: those of this
+/// process see that it is the very bits of `expected`.
+template <typename T>
+void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor,
+                   Reduction reduction, const Inputs& inputs, const std::vector<T>& expected) {
+  const auto size = static_cast<int>(inputs.size());
+  expect_no_errors(
+      run_sessions(under_test.workers, size, [&](Session& session, HostMemory& memory) {
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        const BucketId id =
+            session.register_bucket({"b", {tensor}, under_test.scheme, reduction, 1});
+        session.wait(session.submit(id, Phase::reduce, std::array{inputs[rank][0].view()}));
+        session.wait(session.submit(id, Phase::gather));
+        std::vector<T> dense(expected.size());
+        to_dense(
+            Context(memory), session.result(id, 0),
+            {reinterpret_cast<std::byte*>(dense.data()), tensor.dtype, tensor.rows, tensor.width});
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          EXPECT_EQ(std::memcmp(&dense[i], &expected[i], sizeof(T)), 0)
+              << name_of(tensor.dtype) << ", worker " << rank << " of " << size << ", element "
+              << i;
+        }
+      }));
+}
+
+template <typename T>
+T element_of(const OwnedGradient& gradient, std::size_t element) {
+  T value;
+  std::memcpy(&value, gradient.values.data() + element * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void expect_integers_to_wrap(const SchemeUnderTest& under_test) {
+  const TensorSpec tensor{"t", 6, 3, ValueTraits<T>::dtype};
+  Random random(seed());
+  for (const int size : {1, 2, 4}) {
+    Inputs inputs;
+    std::vector<std::uint64_t> expected(18);
+    for (int worker = 0; worker < size; ++worker) {
+      OwnedGradient gradient;
+      gradient.indices = {5, 0, 3, 0};  // repeats wrap too
+      for (std::size_t i = 0; i < 12; ++i) {
+        const T value = std::numeric_limits<T>::max() - static_cast<T>(random.below(5));
+        gradient.values.resize((i + 1) * sizeof(T));
+        std::memcpy(gradient.values.data() + i * sizeof(T), &value, sizeof(T));
+        expected[static_cast<std::size_t>(gradient.indices[i / 3]) * 3 + i % 3] +=
+            static_cast<std::uint64_t>(value);
+      }
+      inputs.push_back({std::move(gradient)});
+    }
+    std::vector<T> sums;
+    for (const std::uint64_t sum : expected) sums.push_back(static_cast<T>(sum));
+    expect_result(under_test, tensor, Reduction::sum, inputs, sums);
+  }
+}
+
+TEST_P(SchemeSuite, integers_wrap) {
+  expect_integers_to_wrap<std::int32_t>(GetParam());
+  expect_integers_to_wrap<std::int64_t>(GetParam());
+}
+
+/// The very bits of (the sum in the sum type) · (1 / n in the sum type), rounded once.
+template <typename T>
+void expect_mean(const SchemeUnderTest& under_test) {
+  using Sum = typename ValueTraits<T>::Sum;
+  const TensorSpec tensor{"t", 100, 4, ValueTraits<T>::dtype};
+  for (const int size : {1, 3, 4}) {
+    Random random(seed());
+    Inputs inputs;
+    std::vector<Sum> sums(400);
+    for (int worker = 0; worker < size; ++worker) {
+      inputs.push_back({some_rows(random, tensor, 50)});
+      const OwnedGradient& gradient = inputs.back()[0];
+      for (std::size_t i = 0; i < gradient.indices.size() * 4; ++i) {
+        sums[static_cast<std::size_t>(gradient.indices[i / 4]) * 4 + i % 4] +=
+            ValueTraits<T>::widen(element_of<T>(gradient, i));
+      }
+    }
+    const Sum scale = Sum{1} / static_cast<Sum>(size);
+    std::vector<T> means;
+    for (const Sum sum : sums) means.push_back(ValueTraits<T>::narrow(sum * scale));
+    expect_result(under_test, tensor, Reduction::mean, inputs, means);
+  }
+}
+
+TEST_P(SchemeSuite, a_mean_is_one_multiplication_after_the_sum) {
+  expect_mean<float>(GetParam());
+  expect_mean<double>(GetParam());
+  expect_mean<f16>(GetParam());
+  expect_mean<bf16>(GetParam());
+}
+
+TEST_P(SchemeSuite, the_same_bits_in_every_run_and_over_every_transport_where_sums_are_not_exact) {
+  const TensorSpec tensor{"t", 400, 7, DType::f32};
+  for (const int size : sizes({3, 7, 8})) {
+    Random random(seed() + 5);
+    Inputs inputs;
+    for (int worker = 0; worker < size; ++worker) {
+      OwnedGradient gradient;
+      gradient.indices = distinct_rows(random, tensor.rows, 200);
+      for (Index i = 0; i < 200 * tensor.width; ++i) {
+        append_value(
+            gradient.values, tensor.dtype,
+            (random.uniform() - 0.5) * std::pow(10.0, static_cast<double>(random.below(8))));
+      }
+      inputs.push_back({std::move(gradient)});
+    }
+    std::vector<std::uint64_t> digests;
+    const auto run_over = [&](const WorkersUnderTest& workers) {
+      expect_no_errors(run_sessions(workers, size, [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket({"b", {tensor}, name(), Reduction::sum, 1});
+        const std::array gradients{
+            inputs[static_cast<std::size_t>(session.rank().value)][0].view()};
+        session.wait(session.submit(id, Phase::reduce, gradients));
+        session.wait(session.submit(id, Phase::gather));
+        workers.note(session.rank().value) = digest_of(bits_of(session.result(id, 0)));
+      }));
+      for (int worker = 0; worker < size; ++worker) digests.push_back(workers.note(worker));
+    };
+    for (int run = 0; run < 10; ++run) run_over(workers());
+    if (!entry().all_reduces) run_over(local_workers("local", {}));
+    for (const std::uint64_t digest : digests) EXPECT_EQ(digest, digests.front()) << size;
+  }
+}
+
+// What a scheme's nature cannot hold it refuses by its budget, before anything moves; the session
+// goes on.
+TEST_P(SchemeSuite, refuses_what_does_not_fit) {
+  const TensorSpec huge{"t", Index{1} << 33, 1, DType::f32};
+  if (fits({huge}, 3)) GTEST_SKIP() << name() << " has no table of all rows";
+  const TensorSpec small{"s", 10, 1, DType::f32};
+  expect_no_errors(run_sessions(
+      workers(), 3,
+      [&](Session& session, HostMemory&) {
+        const TransportCounters before = session.counters();
+        EXPECT_THROW(session.register_bucket({"b", {huge}, name(), Reduction::sum, 1}),
+                     BudgetError);
+        // A few hundred bytes of agreement, no values.
+        EXPECT_LT(session.counters().bytes_sent - before.bytes_sent, 2000);
+        const BucketId id = session.register_bucket({"b", {small}, name(), Reduction::sum, 1});
+        session.wait(session.submit(id, Phase::reduce, std::array{Gradient::empty()}));
+        session.wait(session.submit(id, Phase::gather));
+      },
+      {kDeadline, 1}, kBudget));
+}
+
+// One worker refuses a step; all know it, on every pattern of messages; the next step works.
+TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
+  const TensorSpec tensor{"t", 100, 4, DType::f32};
+  for (const int size : sizes({1, 2, 3, 6})) {
+    for (int bad = 0; bad < size; ++bad) {
+      for (const int rounds : {1, 3}) {
+        SCOPED_TRACE(::testing::Message()
+                     << size << " workers, worker " << bad << " refuses, " << rounds << " rounds");
+        Random random(seed());
+        ExactSum sum(tensor);
+        Inputs inputs;
+        for (int worker = 0; worker < size; ++worker) {
+          inputs.push_back({some_rows(random, tensor, 50)});
+          sum.add(inputs.back()[0]);
+        }
+        expect_no_errors(run_sessions(workers(), size, [&](Session& session, HostMemory&) {
+          const int rank = session.rank().value;
+          const BucketId id =
+              session.register_bucket({"b", {tensor}, name(), Reduction::sum, rounds});
+          const Gradient good = inputs[static_cast<std::size_t>(rank)][0].view();
+          const std::vector<Index> outside{3, 100};
+          const std::vector<std::byte> values(32);
+          const Gradient wrong = Gradient::row_sparse(outside, values.data());
+          for (const bool refused : {false, true, true, false}) {
+            const std::array gradients{refused && rank == bad ? wrong : good};
+            const auto reduced = session.submit(id, Phase::reduce, gradients);
+            const auto gathered = session.submit(id, Phase::gather);
+            if (!refused) {
+              session.wait(reduced);
+              session.wait(gathered);
+              EXPECT_EQ(sum.difference(session.result(id, 0)), "");
+              continue;
+            }
+            try {
+              session.wait(reduced);
+              ADD_FAILURE() << "worker " << rank << " was not told";
+            } catch (const InputError& error) {
+              EXPECT_EQ(rank, bad);
+              EXPECT_NE(std::string(error.what()).find("tensor 't': index 100"), std::string::npos)
+                  << error.what();
+            } catch (const RefusedError& error) {
+              EXPECT_NE(rank, bad);
+              EXPECT_EQ(error.peer().value, bad);
+              EXPECT_NE(error.reason().find("index 100"), std::string::npos) << error.what();
+            }
+            EXPECT_THROW(session.wait(gathered), RefusedError);
+          }
+        }));
+      }
+    }
+  }
+}
+
+/// For INSTANTIATE_TEST_SUITE_P: all schemes that these workers can run.
+inline std::vector<SchemeUnderTest> all_schemes_over(const WorkersUnderTest& workers,
+                                                     int most_workers,
+                                                     std::array<std::vector<int>, 3> sizes) {
+  std::vector<SchemeUnderTest> all;
+  for (const SchemeEntry& entry : all_schemes()) {
+    if (entry.all_reduces && !workers.has_all_reduce) continue;
+    all.push_back({std::string(entry.name), workers, most_workers, sizes});
+  }
+  return all;
+}
+
+}  // namespace sparsesync::testing
