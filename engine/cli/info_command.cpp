@@ -24,7 +24,7 @@ struct InfoArguments {
 };
 
 const std::vector<std::string>& transports() {
-  static const std::vector<std::string> names{"local"};
+  static const std::vector<std::string> names{"local", "mpi"};
   return names;
 }
 

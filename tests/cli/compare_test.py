@@ -12,6 +12,7 @@ numpy = pytest.importorskip("numpy")
 
 HEADER_BYTES = 32
 SCHEMES = ["all_gather", "balanced", "balanced_hash", "dense_ring", "sparse_ps"]
+OVER_MPI_ALONE = ["dense_native"]
 
 
 # All that NumPy has too: it has no bf16.
@@ -77,7 +78,11 @@ def compare(run, trace, *options, schemes="all", repeat=1):
     result = run("compare", trace, "--schemes", schemes, "--repeat", repeat, "--json", "-", *options)
     assert result.returncode == 0, result
     report = json.loads(result.stdout)
-    return report, {scheme["name"]: scheme for scheme in report["schemes"]}
+    figures = {scheme["name"]: scheme for scheme in report["schemes"]}
+    if schemes == "all":
+        for name in OVER_MPI_ALONE:
+            assert set(figures.pop(name)) == {"name", "skipped"}
+    return report, figures
 
 
 @pytest.fixture
@@ -123,12 +128,17 @@ def test_an_unshaped_link_has_no_rate_and_no_prediction(run, trace):
     assert all(scheme["seconds_predicted"] is None for scheme in schemes.values())
 
 
+def test_what_local_has_not_is_skipped_by_name(run, trace):
+    _, schemes = compare(run, trace, schemes="dense_native,balanced")
+    assert "over mpi" in schemes["dense_native"]["skipped"] and schemes["balanced"]["correct"]
+
+
 def test_the_table_is_sorted_and_marks_the_winner(run, trace):
     result = run("compare", trace, "--repeat", 1, "--rate", "20mbit")
     assert result.returncode == 0 and result.stderr == ""
     assert result.stdout.startswith("memory needed")
     rows = [line for line in result.stdout.splitlines() if line[3:].split(" ")[0] in SCHEMES]
-    assert len(rows) == 3 and rows[0].startswith("*") and not any(row.startswith("*") for row in rows[1:])
+    assert len(rows) == len(SCHEMES) and rows[0].startswith("*") and not any(row.startswith("*") for row in rows[1:])
     assert all(row.rstrip().endswith("yes") for row in rows)
     assert len({row.rindex("yes") for row in rows}) == 1, "the columns line up"
 
@@ -282,6 +292,39 @@ def test_balanced_at_other_worker_counts(run, real_data, kind, workers):
     assert schemes["balanced"]["bytes_busiest"] <= 1.06 * report["partitioned_ideal_bytes"]
 
 
+@pytest.mark.parametrize(
+    "kind, workers, ratios",
+    [
+        ("lm1b", 8, {"sparse_ps": 6.41, "balanced_hash": 1.09}),
+        ("lm1b", 16, {"sparse_ps": 12.8, "balanced_hash": 1.10}),
+        ("criteo", 8, {"sparse_ps": 1.56, "balanced_hash": 1.03}),
+        ("criteo", 16, {"sparse_ps": 1.68, "balanced_hash": 1.04}),
+    ],
+)
+def test_what_theory_says_of_the_published_schemes(run, real_data, kind, workers, ratios):
+    """Over the partitioned ideal, width 128. The fullest of n hashed partitions varies by some percent with the key."""
+    report, schemes = compare(run, real_trace(run, real_data, kind, 128, workers), schemes=",".join(ratios))
+    for name, ratio in ratios.items():
+        assert schemes[name]["correct"]
+        seen = schemes[name]["bytes_busiest"] / report["partitioned_ideal_bytes"]
+        assert seen == pytest.approx(ratio, rel=0.01 if name == "sparse_ps" else 0.05), name
+
+
+def test_balanced_hash_spreads_many_rows_evenly(run, tmp_path):
+    """2,000 rows and more for each partition: push and pull imbalance below 1.1 (Zen's Theorem 2 in practice)."""
+    for workers, seed in ((4, 1), (8, 2), (16, 3)):
+        density = 2100 * workers / 400_000
+        made = run(
+            *f"trace synthetic --rows 400000 --width 1 --density {density} --zipf 0.8".split(),
+            *f"--workers {workers} --steps 1 --seed {seed} --out T --force".split(),
+        )
+        assert made.returncode == 0, made
+        _, schemes = compare(run, "T", schemes="balanced_hash")
+        assert schemes["balanced_hash"]["correct"]
+        assert schemes["balanced_hash"]["push_imbalance"] < 1.1
+        assert schemes["balanced_hash"]["pull_imbalance"] < 1.1
+
+
 def test_dense_ring_and_all_gather_move_what_their_formulas_say(run, real_data):
     workers, width = 8, 4
     trace = real_trace(run, real_data, "criteo", width, workers)
@@ -401,7 +444,7 @@ def test_no_trace_at_all(refused, tmp_path):
         (["--rate", "-1mbit"], ["--rate"]),
         (["--rate", "0"], ["--rate"]),
         (["--latency", "soon"], ["--latency", "soon"]),
-        (["--schemes", "telepathy"], ["telepathy", *SCHEMES]),
+        (["--schemes", "telepathy"], ["telepathy", *SCHEMES, *OVER_MPI_ALONE]),
         (["--schemes", "balanced,,all_gather"], ["--schemes"]),
         (["--schemes", ""], ["--schemes"]),
         (["--transport", "carrier_pigeon"], ["carrier_pigeon", "local"]),
@@ -466,8 +509,8 @@ def test_info_knows_what_it_is(run):
     result = run("info", "--json", "-")
     assert result.returncode == 0
     info = json.loads(result.stdout)
-    assert [scheme["name"] for scheme in info["schemes"]] == SCHEMES
-    assert info["transports"] == ["local"]
+    assert [scheme["name"] for scheme in info["schemes"]] == sorted(SCHEMES + OVER_MPI_ALONE)
+    assert info["transports"] == ["local", "mpi"]
     table = run("info", "--schemes").stdout
     for scheme in info["schemes"]:
         assert scheme["communication"] in table and scheme["summary"] in table

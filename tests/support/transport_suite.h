@@ -360,4 +360,63 @@ TEST_P(TransportSuite, a_provider_that_refuses_is_heard) {
   EXPECT_TRUE(is<BudgetError>(errors[0]) || is<BudgetError>(errors[1]));
 }
 
+TEST_P(TransportSuite, an_all_reduce_adds_up_where_there_is_one) {
+  // One piece, several, none; whole numbers wrap.
+  for (const int size : {1, 2, 3, 4, 7}) {
+    for (const std::size_t elements : {std::size_t{0}, std::size_t{5}, std::size_t{5'000'000}}) {
+      if (elements > 5 && size > 2) continue;
+      expect_no_errors(run(size, [&](std::unique_ptr<Transport>& transport) {
+        const auto rank = static_cast<std::uint64_t>(transport->rank().value);
+        std::vector<std::int64_t> numbers(elements);
+        for (std::size_t i = 0; i < elements; ++i) {
+          numbers[i] = static_cast<std::int64_t>(rank * i + (std::uint64_t{1} << 63U) - i);
+        }
+        const std::span<std::byte> bytes = std::as_writable_bytes(std::span(numbers));
+        if (!transport->has_all_reduce()) {
+          EXPECT_THROW(transport->all_reduce(context_, DType::i64, bytes, soon()), ContractError);
+          return;
+        }
+        transport->all_reduce(context_, DType::i64, bytes, soon());
+        const auto workers = static_cast<std::uint64_t>(size);
+        const std::uint64_t ranks = workers * (workers - 1) / 2;
+        bool right = true;
+        for (std::size_t i = 0; i < elements; ++i) {
+          const std::uint64_t sum = ranks * i + workers * ((std::uint64_t{1} << 63U) - i);
+          right = right && numbers[i] == static_cast<std::int64_t>(sum);
+        }
+        EXPECT_TRUE(right) << elements << " elements, " << size << " workers";
+        EXPECT_EQ(transport->counters().bytes_sent,
+                  all_reduce_bytes(static_cast<std::int64_t>(bytes.size()), size));
+        EXPECT_EQ(transport->counters().messages_sent, 0);
+      }));
+    }
+  }
+}
+
+TEST_P(TransportSuite, an_all_reduce_without_one_of_them_is_a_typed_error) {
+  for (const bool leaves : {false, true}) {
+    const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
+      if (!transport->has_all_reduce()) return;
+      if (transport->rank().value == 2) {
+        if (!leaves) wait_for_counter(2);
+        return;
+      }
+      std::vector<float> numbers(1000, 1);
+      try {
+        transport->all_reduce(context_, DType::f32, std::as_writable_bytes(std::span(numbers)),
+                              leaves ? soon() : Clock::now() + std::chrono::milliseconds(300));
+        ADD_FAILURE() << "it ended";
+      } catch (const Error&) {
+        ++counter();
+        throw;
+      }
+    });
+    for (const std::size_t rank : {0, 1}) {
+      if (errors[0] == nullptr && errors[1] == nullptr) continue;  // there is none here
+      EXPECT_TRUE(leaves ? is<PeerLostError>(errors[rank]) : is<DeadlineError>(errors[rank]))
+          << text_of(errors[rank]);
+    }
+  }
+}
+
 }  // namespace sparsesync::testing
