@@ -22,6 +22,11 @@ class Queue {
     if (count_ == ring_.size()) grow();
     ring_[(first_ + count_++) % ring_.size()] = std::move(element);
   }
+  /// Pushes what an element that was popped has left, to be overwritten: its memory serves again.
+  T& push_left_over() {
+    if (count_ == ring_.size()) grow();
+    return ring_[(first_ + count_++) % ring_.size()];
+  }
   T& front() { return (*this)[0]; }
   const T& front() const { return (*this)[0]; }
   void pop() {

@@ -17,6 +17,7 @@
 #include "engine/agreement.h"
 #include "engine/log.h"
 #include "engine/phase_order.h"
+#include "engine/queue.h"
 #include "engine/registered_bucket.h"
 #include "engine/registration.h"
 #include "kernels/rows.h"
@@ -124,8 +125,10 @@ class Session::Engine {
     throw_if_over();
     Entry& entry = at(id);
     Ticket ticket;
-    ticket.state_ = std::make_shared<Ticket::State>();
-    entry.queue(phase).push_back({{gradients.begin(), gradients.end()}, ticket.state_});
+    ticket.state_ = unused_ticket();
+    Submission& submission = entry.queue(phase).push_left_over();
+    submission.gradients.assign(gradients.begin(), gradients.end());
+    submission.ticket = ticket.state_;
     ++queued_;
     changed_.notify_all();
     return ticket;
@@ -204,8 +207,8 @@ class Session::Engine {
     template <typename... Arguments>
     explicit Entry(const Arguments&... arguments) : bucket(arguments...) {}
     RegisteredBucket bucket;
-    std::array<std::deque<Submission>, 2> queues;
-    std::deque<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
+    std::array<Queue<Submission>, 2> queues;
+    Queue<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
   };
 
   struct Job {
@@ -234,6 +237,16 @@ class Session::Engine {
     if (over_) std::rethrow_exception(over_);
   }
 
+  /// One that nobody holds any more, as new.
+  std::shared_ptr<Ticket::State> unused_ticket() {
+    for (const std::shared_ptr<Ticket::State>& ticket : tickets_) {
+      if (ticket.use_count() > 1) continue;
+      *ticket = {};
+      return ticket;
+    }
+    return tickets_.emplace_back(std::make_shared<Ticket::State>());
+  }
+
   Entry& at(BucketId id) {
     SPARSESYNC_EXPECT(id.value, <, buckets_.size());
     return *buckets_[id.value];
@@ -243,12 +256,11 @@ class Session::Engine {
   void end_session(const std::exception_ptr& error) {
     over_ = error;
     for (const std::unique_ptr<Entry>& entry : buckets_) {
-      for (std::deque<Submission>& queue : entry->queues) {
-        for (Submission& submission : queue) {
-          submission.ticket->done = true;
-          submission.ticket->error = error;
+      for (Queue<Submission>& queue : entry->queues) {
+        for (; !queue.empty(); queue.pop()) {
+          queue.front().ticket->done = true;
+          queue.front().ticket->error = error;
         }
-        queue.clear();
       }
     }
     for (Job* job : jobs_) {
@@ -357,20 +369,21 @@ class Session::Engine {
 
   void run_phase(std::unique_lock<std::mutex>& lock, OrderEntry entry) {
     Entry& registered = at(entry.bucket);
-    const Submission submission = std::move(registered.queue(entry.phase).front());
-    registered.queue(entry.phase).pop_front();
+    std::swap(running_, registered.queue(entry.phase).front());
+    registered.queue(entry.phase).pop();
     --queued_;
     lock.unlock();
     Outcome outcome;
     try {
-      outcome = exchange_phase(entry, registered.bucket, submission);
+      outcome = exchange_phase(entry, registered.bucket, running_.gradients);
     } catch (...) {
       outcome = {std::current_exception(), true};
     }
     lock.lock();
     if (outcome.fatal) fail(lock, outcome.error);
-    submission.ticket->error = outcome.error;
-    submission.ticket->done = true;
+    running_.ticket->error = outcome.error;
+    running_.ticket->done = true;
+    running_.ticket = nullptr;
     order_.advance();
     changed_.notify_all();
   }
@@ -382,14 +395,15 @@ class Session::Engine {
 
   /// All rounds of a phase. What is thrown ends the session; what is returned is for the ticket
   /// alone.
-  Outcome exchange_phase(OrderEntry entry, RegisteredBucket& bucket, const Submission& submission) {
+  Outcome exchange_phase(OrderEntry entry, RegisteredBucket& bucket,
+                         std::span<const Gradient> gradients) {
     if (entry.phase == Phase::reduce) bucket.refused.reset();
     // All workers know of a refusal by the end of the reduce phase: nobody gathers.
     if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
     Exchange exchange(*transport_, context_,
                       {static_cast<std::uint32_t>(entry.bucket.value) + 1, bucket.signature},
                       bucket.sequence, bucket.pattern(entry.phase), bucket.spec().rounds,
-                      options_.deadline);
+                      options_.deadline, exchange_workspace_);
     const auto refuse = [&](const std::string& reason) -> Outcome {
       const std::exception_ptr error = std::current_exception();
       if (entry.phase == Phase::gather || !exchange.untouched()) return {error, true};
@@ -398,7 +412,7 @@ class Session::Engine {
       return {error};
     };
     try {
-      if (entry.phase == Phase::reduce) bucket.input().set(submission.gradients);
+      if (entry.phase == Phase::reduce) bucket.input().set(gradients);
       for (int round = 0; round < bucket.spec().rounds; ++round) {
         if (entry.phase == Phase::reduce) {
           bucket.scheme().reduce(exchange, bucket.input());
@@ -427,7 +441,10 @@ class Session::Engine {
   std::unique_ptr<Transport> transport_;
   Context context_;
   SessionOptions options_;
-  ControlChannel control_;  // the progress thread only
+  // The progress thread only.
+  ControlChannel control_;
+  ExchangeWorkspace exchange_workspace_;
+  Submission running_;
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
@@ -435,6 +452,7 @@ class Session::Engine {
   PhaseOrder order_;
   std::int64_t queued_ = 0;  // submissions in all queues
   std::deque<Job*> jobs_;
+  std::vector<std::shared_ptr<Ticket::State>> tickets_;  // held by others, or to be used again
   std::exception_ptr over_;
   bool stopping_ = false;
   std::thread thread_;  // last: it uses all of the above

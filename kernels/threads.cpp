@@ -29,14 +29,14 @@ void Threads::stop() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
-void Threads::run_parts(int parts, Work work) {
+void Threads::run(int parts, FunctionView<void(int part)> body) {
   if (parts <= 1 || helpers_.empty() || busy_.exchange(true, std::memory_order_acquire)) {
-    for (int part = 0; part < parts; ++part) work.call(work.callable, part);
+    for (int part = 0; part < parts; ++part) body(part);
     return;
   }
   {
     const std::lock_guard lock(mutex_);
-    work_ = work;
+    body_ = &body;
     parts_ = parts;
     failed_part_ = parts;
     working_ = static_cast<int>(helpers_.size());
@@ -71,7 +71,7 @@ void Threads::serve(int thread) {
 void Threads::take_parts(int thread) {
   int part = thread;
   try {
-    for (; part < parts_; part += count()) work_.call(work_.callable, part);
+    for (; part < parts_; part += count()) (*body_)(part);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     if (part < failed_part_) {

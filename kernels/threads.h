@@ -6,15 +6,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "kernels/bits.h"
 #include "kernels/context.h"
+#include "kernels/function_view.h"
 #include "kernels/views.h"
 
 namespace sparsesync {
@@ -41,21 +40,9 @@ class Threads {
   /// one after another: so it never waits for itself, and a body must not wait for another part.
   /// @throws what a body throws: of several the one of the lowest part. A thread takes no further
   ///         parts after one that threw.
-  template <typename Body>
-  void run(int parts, Body&& body) {
-    using Callable = std::remove_reference_t<Body>;
-    run_parts(parts, {const_cast<void*>(static_cast<const void*>(std::addressof(body))),
-                      [](void* callable, int part) { (*static_cast<Callable*>(callable))(part); }});
-  }
+  void run(int parts, FunctionView<void(int part)> body);
 
  private:
-  /// A reference to the body: unlike std::function it owns nothing.
-  struct Work {
-    void* callable;
-    void (*call)(void* callable, int part);
-  };
-
-  void run_parts(int parts, Work work);
   void serve(int thread);
   void take_parts(int thread);
   void stop();
@@ -64,8 +51,8 @@ class Threads {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable done_;
-  // Under the mutex; work_ and parts_ do not change while the team is at work.
-  Work work_{};
+  // Under the mutex; body_ and parts_ do not change while the team is at work.
+  const FunctionView<void(int part)>* body_ = nullptr;
   int parts_ = 0;
   std::uint64_t round_ = 0;
   int working_ = 0;

@@ -139,36 +139,35 @@ class AllGather : public Scheme {
   Part& part(int number) { return parts_[static_cast<std::size_t>(around_ring(number, size_))]; }
 
   void pack_own(BucketInput& input) {
-    std::vector<Index> bounds(2 * spaces_.size());
+    bounds_.resize(2 * spaces_.size());
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       locate(context_, input.coalesced(i).indices, specs_[i].range, {counts_.data() + 2 * i, 2});
     }
-    fetch(context_, std::as_bytes(std::span(counts_.data(), bounds.size())),
-          reinterpret_cast<std::byte*>(bounds.data()));
-    std::vector<SectionCounts> counts;
+    fetch(context_, std::as_bytes(std::span(counts_.data(), bounds_.size())),
+          reinterpret_cast<std::byte*>(bounds_.data()));
+    counts_of_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const Index rows = bounds[2 * i + 1] - bounds[2 * i];
-      counts.push_back({rows, rows});
+      const Index rows = bounds_[2 * i + 1] - bounds_[2 * i];
+      counts_of_.push_back({rows, rows});
     }
-    const std::span<std::byte> message = own_.reserve(message_bytes(specs_, counts));
-    std::vector<Section> sections;
-    lay_out(context_, specs_, counts, message, sections);
+    const std::span<std::byte> message = own_.reserve(message_bytes(specs_, counts_of_));
+    lay_out(context_, specs_, counts_of_, message, sections_);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const RowSparse all = input.coalesced(i);
-      const auto first = static_cast<std::size_t>(bounds[2 * i]);
+      const auto first = static_cast<std::size_t>(bounds_[2 * i]);
       encode(context_, IndexCode::coo, specs_[i].range,
-             all.indices.subspan(first, static_cast<std::size_t>(counts[i].rows)),
-             sections[i].indices);
+             all.indices.subspan(first, static_cast<std::size_t>(counts_of_[i].rows)),
+             sections_[i].indices);
       copy(context_,
-           {all.values.data + bounds[2 * i] * all.values.row_bytes(), sections[i].values.size()},
-           sections[i].values.data());
+           {all.values.data + bounds_[2 * i] * all.values.row_bytes(), sections_[i].values.size()},
+           sections_[i].values.data());
     }
     part(rank_).message = message;
     read_part(part(rank_));
   }
 
   void read_part(Part& part) {
-    read_layout(context_, specs_, part.message, part.sections);
+    read_layout(context_, specs_, part.message, counts_of_, part.sections);
     part.index_bytes = static_cast<std::int64_t>(part.message.size());
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const ConstSection& section = part.sections[i];
@@ -182,27 +181,27 @@ class AllGather : public Scheme {
   }
 
   void sum_space(int round, std::size_t space) {
-    std::vector<std::span<const Index>> sets;
-    std::vector<RowSparse> summands;
+    sets_.clear();
+    summands_.clear();
     Index total = 0;
     for (const Part& part : parts_) {
       const ConstSection& section = part.sections[space];
       const std::span<const Index> indices(part.indices[space].data(),
                                            static_cast<std::size_t>(section.counts.indices));
-      sets.push_back(indices);
-      summands.push_back({indices,
-                          {section.values.data(), spaces_[space].dtype, section.counts.rows,
-                           spaces_[space].width}});
+      sets_.push_back(indices);
+      summands_.push_back({indices,
+                           {section.values.data(), spaces_[space].dtype, section.counts.rows,
+                            spaces_[space].width}});
       total += section.counts.indices;
     }
     RoundSums& sums = sums_[space][static_cast<std::size_t>(round)];
     const IndexRange range = specs_[space].range;
     const std::span<Index> united = sums.indices.reserve(std::min(total, range.size()));
     const Count count(counts_.data());
-    unite(context_, range, sets, united, count, workspace_);
+    unite(context_, range, sets_, united, count, workspace_);
     sums.rows = resolve(context_, count);
     const std::span<std::byte> values = sums.values.reserve(sums.rows * spaces_[space].row_bytes());
-    aggregate(context_, united.first(static_cast<std::size_t>(sums.rows)), summands, scale_,
+    aggregate(context_, united.first(static_cast<std::size_t>(sums.rows)), summands_, scale_,
               {values.data(), spaces_[space].dtype, sums.rows, spaces_[space].width}, workspace_);
   }
 
@@ -241,7 +240,13 @@ class AllGather : public Scheme {
   int size_;
   int rounds_;
   double scale_;
+  // Of the message that is being written or read: kept, so that a step allocates nothing.
   std::vector<SectionSpec> specs_;
+  std::vector<Section> sections_;
+  std::vector<SectionCounts> counts_of_;
+  std::vector<Index> bounds_;
+  std::vector<std::span<const Index>> sets_;
+  std::vector<RowSparse> summands_;
   Buffer<std::byte> own_;
   Inbox inbox_;
   std::vector<Part> parts_;

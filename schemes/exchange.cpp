@@ -31,8 +31,8 @@ RefusedError unpack_refusal(std::span<const std::byte> packed) {
 /// Keeps refusals apart: they are small and of their own, whatever the scheme expects.
 class RefusalProvider : public ReceiveProvider {
  public:
-  RefusalProvider(ReceiveProvider* scheme, std::size_t places)
-      : scheme_(scheme), refusals_(places) {}
+  RefusalProvider(ReceiveProvider* scheme, std::vector<std::vector<std::byte>>& refusals)
+      : scheme_(scheme), refusals_(refusals) {}
   std::byte* provide(std::size_t receive, const Header& header) override {
     if ((header.flags & Header::kRefused) == 0) {
       // While refusing, what others had already sent is thrown away.
@@ -47,7 +47,7 @@ class RefusalProvider : public ReceiveProvider {
 
  private:
   ReceiveProvider* scheme_;
-  std::vector<std::vector<std::byte>> refusals_;
+  std::vector<std::vector<std::byte>>& refusals_;
 };
 
 }  // namespace
@@ -101,24 +101,30 @@ std::byte* Inbox::provide(std::size_t receive, const Header& header) {
 
 Exchange::Exchange(Transport& transport, const Context& context, Agreed agreed,
                    std::uint64_t& sequence, const Pattern& pattern, int rounds,
-                   Clock::duration timeout)
+                   Clock::duration timeout, ExchangeWorkspace& workspace)
     : transport_(transport),
       context_(context),
       agreed_(agreed),
       sequence_(sequence),
       pattern_(pattern),
       round_{0, rounds},
-      timeout_(timeout) {}
+      timeout_(timeout),
+      workspace_(workspace) {}
 
-void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Send> sends,
-                    ReceiveProvider& provider, const OnArrival& on_arrival) {
+/// Sends what the workspace has.
+void Exchange::walk(const Step& step, std::uint32_t flags, ReceiveProvider& provider,
+                    const OnArrival& on_arrival) {
   const Clock::time_point deadline = Clock::now() + timeout_;
-  receives_.clear();
-  for (const Rank from : step.from) receives_.push_back({from});
+  std::vector<Receive>& receives = workspace_.receives;
+  receives.clear();
+  for (const Rank from : step.from) receives.push_back({from});
+  if (workspace_.refusals.size() < receives.size()) workspace_.refusals.resize(receives.size());
   if (round_.last()) flags |= Header::kLast;
   const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
-  RefusalProvider guarded((flags & Header::kRefused) != 0 ? nullptr : &provider, step.from.size());
-  const GroupId group = transport_.post(context_, header, sends, receives_, guarded);
+  RefusalProvider guarded((flags & Header::kRefused) != 0 ? nullptr : &provider,
+                          workspace_.refusals);
+  const GroupId group =
+      transport_.post(context_, header, workspace_.sends, receives, guarded);
   ++at_;
   std::optional<RefusedError> refused;
   while (const std::optional<Arrival> arrival = transport_.next(group, deadline)) {
@@ -143,12 +149,12 @@ void Exchange::step(std::span<const Payload> payloads, ReceiveProvider& provider
   SPARSESYNC_EXPECT(at_, <, pattern_.size());
   const Step& step = pattern_[at_];
   SPARSESYNC_EXPECT(payloads.size(), ==, step.to.size());
-  sends_.clear();
+  workspace_.sends.clear();
   for (std::size_t i = 0; i < payloads.size(); ++i) {
-    sends_.push_back({step.to[i], payloads[i].data, payloads[i].bytes});
+    workspace_.sends.push_back({step.to[i], payloads[i].data, payloads[i].bytes});
     index_bytes_sent_ += payloads[i].index_bytes;
   }
-  walk(step, 0, sends_, provider, on_arrival);
+  walk(step, 0, provider, on_arrival);
 }
 
 void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
@@ -168,11 +174,11 @@ void Exchange::refuse(Rank peer, const std::string& reason) {
   for (; round_.index < round_.count; ++round_.index, at_ = 0) {
     while (at_ < pattern_.size()) {
       const Step& step = pattern_[at_];
-      sends_.clear();
+      workspace_.sends.clear();
       for (const Rank to : step.to) {
-        sends_.push_back({to, packed.data(), static_cast<std::int64_t>(packed.size())});
+        workspace_.sends.push_back({to, packed.data(), static_cast<std::int64_t>(packed.size())});
       }
-      walk(step, Header::kRefused, sends_, none, {});
+      walk(step, Header::kRefused, none, [](Rank, std::span<const std::byte>) {});
     }
   }
 }

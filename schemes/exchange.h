@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/buffer.h"
+#include "kernels/function_view.h"
 #include "kernels/views.h"
 #include "schemes/transport.h"
 
@@ -78,6 +78,13 @@ class Inbox : public ReceiveProvider {
   std::int64_t limit_ = 0;
 };
 
+/// What the steps of exchanges are made of: kept from one to the next, so that none allocates.
+struct ExchangeWorkspace {
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  std::vector<std::vector<std::byte>> refusals;  // that came, by the receive's place
+};
+
 /// What a scheme sees of the network during a phase.
 class Exchange {
  public:
@@ -86,17 +93,19 @@ class Exchange {
     std::uint64_t signature = 0;
   };
 
-  /// @param sequence  of the channel: counted on for each step
-  /// @param timeout   of each step
+  /// @param sequence   of the channel: counted on for each step
+  /// @param timeout    of each step
+  /// @param workspace  of this exchange alone while it lives
   Exchange(Transport& transport, const Context& context, Agreed agreed, std::uint64_t& sequence,
-           const Pattern& pattern, int rounds, Clock::duration timeout);
+           const Pattern& pattern, int rounds, Clock::duration timeout,
+           ExchangeWorkspace& workspace);
 
   const Context& context() const { return context_; }
   Rank rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
   Round round() const { return round_; }
 
-  using OnArrival = std::function<void(Rank from, std::span<const std::byte> payload)>;
+  using OnArrival = FunctionView<void(Rank from, std::span<const std::byte> payload)>;
   /// The pattern's next step: sends, and calls `on_arrival` for each message as it comes, in any
   /// order.
   /// @param payloads  one for each of the step's `to`, in that order
@@ -120,8 +129,8 @@ class Exchange {
   std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
 
  private:
-  void walk(const Step& step, std::uint32_t flags, std::span<const Send> sends,
-            ReceiveProvider& provider, const OnArrival& on_arrival);
+  void walk(const Step& step, std::uint32_t flags, ReceiveProvider& provider,
+            const OnArrival& on_arrival);
 
   Transport& transport_;
   Context context_;
@@ -131,8 +140,7 @@ class Exchange {
   Round round_;
   Clock::duration timeout_;
   std::size_t at_ = 0;  // the pattern's next step
-  std::vector<Send> sends_;
-  std::vector<Receive> receives_;
+  ExchangeWorkspace& workspace_;
   std::int64_t index_bytes_sent_ = 0;
 };
 

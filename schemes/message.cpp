@@ -13,8 +13,8 @@ namespace {
 
 constexpr Index kCodeAlignment = 8;
 constexpr Index kValueAlignment = 16;
-constexpr std::size_t kNumbers = 2;
-constexpr Index kNumberBytes = kNumbers * sizeof(std::uint64_t);
+constexpr Index kNumberBytes = sizeof(SectionCounts);
+static_assert(kNumberBytes == 16);
 
 IndexCode code_of(const SectionSpec& spec, Index indices) {
   return spec.code ? *spec.code : cheapest_code(spec.range.size(), indices);
@@ -88,35 +88,27 @@ std::int64_t largest_message_bytes(std::span<const SectionSpec> specs) {
 void lay_out(const Context& context, std::span<const SectionSpec> specs,
              std::span<const SectionCounts> counts, std::span<std::byte> message,
              std::vector<Section>& sections) {
-  std::vector<std::uint64_t> numbers;
-  for (const SectionCounts& count : counts) {
-    numbers.push_back(static_cast<std::uint64_t>(count.indices));
-    numbers.push_back(static_cast<std::uint64_t>(count.rows));
-  }
-  place(context, std::as_bytes(std::span(numbers)), message.data());
+  place(context, std::as_bytes(counts), message.data());
   fill_sections(specs, counts, message, sections);
 }
 
 void read_layout(const Context& context, std::span<const SectionSpec> specs,
-                 std::span<const std::byte> message, std::vector<ConstSection>& sections) {
-  std::vector<std::uint64_t> numbers(kNumbers * specs.size());
-  const std::size_t number_bytes = numbers.size() * sizeof(std::uint64_t);
-  if (message.size() < number_bytes) {
+                 std::span<const std::byte> message, std::vector<SectionCounts>& counts,
+                 std::vector<ConstSection>& sections) {
+  counts.resize(specs.size());
+  const std::span<std::byte> numbers = std::as_writable_bytes(std::span(counts));
+  if (message.size() < numbers.size()) {
     throw CorruptDataError(
         fmt::format("a message of {} bytes: too few for its numbers", message.size()));
   }
-  fetch(context, message.first(number_bytes), reinterpret_cast<std::byte*>(numbers.data()));
-  std::vector<SectionCounts> counts;
+  fetch(context, message.first(numbers.size()), numbers.data());
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    const std::uint64_t indices = numbers[kNumbers * i];
-    const std::uint64_t rows = numbers[kNumbers * i + 1];
-    if (indices > static_cast<std::uint64_t>(specs[i].range.size()) ||
-        rows > static_cast<std::uint64_t>(specs[i].most_rows)) {
+    const auto [indices, rows] = counts[i];
+    if (indices < 0 || indices > specs[i].range.size() || rows < 0 || rows > specs[i].most_rows) {
       throw CorruptDataError(fmt::format(
           "a message with {} indices in a range of {} and {} rows where {} are the most", indices,
           specs[i].range.size(), rows, specs[i].most_rows));
     }
-    counts.push_back({static_cast<Index>(indices), static_cast<Index>(rows)});
   }
   if (message_bytes(specs, counts) != static_cast<Index>(message.size())) {
     throw CorruptDataError(fmt::format("a message of {} bytes whose numbers say {}", message.size(),

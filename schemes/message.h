@@ -25,7 +25,7 @@ struct SectionSpec {
   std::optional<IndexCode> code;  // the cheapest one if none is given
 };
 
-/// How much there is of one row space.
+/// How much there is of one row space: as it stands in a message.
 struct SectionCounts {
   Index indices = 0;
   Index rows = 0;
@@ -52,16 +52,18 @@ std::int64_t largest_message_bytes(std::span<const SectionSpec> specs);
 /// Writes the numbers of a message and says where its codes and values go. Does not synchronize the
 /// stream.
 /// @param message   message_bytes(specs, counts) bytes in the context's memory
-/// @param sections  receives one for each row space
+/// @param sections  receives one for each row space; keeps its memory
 void lay_out(const Context& context, std::span<const SectionSpec> specs,
              std::span<const SectionCounts> counts, std::span<std::byte> message,
              std::vector<Section>& sections);
 
 /// Reads the numbers of a message. It is not trusted. Synchronizes the stream.
+/// @param counts    receives the numbers of each row space
 /// @param sections  receives one for each row space; a view of `message`
 /// @throws CorruptDataError unless the numbers are possible and give exactly the message's bytes
 void read_layout(const Context& context, std::span<const SectionSpec> specs,
-                 std::span<const std::byte> message, std::vector<ConstSection>& sections);
+                 std::span<const std::byte> message, std::vector<SectionCounts>& counts,
+                 std::vector<ConstSection>& sections);
 
 /// Bytes of a message that are not values.
 std::int64_t index_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);

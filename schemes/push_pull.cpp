@@ -258,7 +258,7 @@ class PushPull : public Scheme {
   void read_push(Round round, int worker, std::span<const std::byte> message) {
     Push& push = pushed_[static_cast<std::size_t>(worker)];
     const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::reduce);
-    read_layout(context_, specs, message, push.sections);
+    read_layout(context_, specs, message, counts_read_, push.sections);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const ConstSection& section = push.sections[i];
       if (section.counts.indices != section.counts.rows) {
@@ -335,7 +335,7 @@ class PushPull : public Scheme {
     const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
     std::vector<ConstSection>& sections =
         pulled_[static_cast<std::size_t>(round.index)][static_cast<std::size_t>(server)];
-    read_layout(context_, specs, message, sections);
+    read_layout(context_, specs, message, counts_read_, sections);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       decode(
           context_, sections[i].code, specs[i].range, sections[i].indices,
@@ -430,6 +430,7 @@ class PushPull : public Scheme {
   std::vector<SectionSpec> specs_;
   std::vector<Section> sections_;
   std::vector<SectionCounts> counts_of_;
+  std::vector<SectionCounts> counts_read_;
   std::vector<std::int64_t> begins_;
   std::vector<Payload> payloads_;
   std::vector<Index> bounds_;

@@ -57,6 +57,9 @@ struct End {
   std::condition_variable changed;
   std::map<std::uint64_t, Group> groups;
   std::vector<std::list<Message>> incoming;  // from each worker, oldest first
+  // What was used: its memory serves again.
+  std::vector<std::map<std::uint64_t, Group>::node_type> old_groups;
+  std::list<Message> old_messages;  // that came here
   Time link_in_free;
   Time link_out_free;
   std::uint64_t next_group = 1;
@@ -76,7 +79,12 @@ struct LocalNetwork::State {
         link(of_each),
         workers_per_node(per_node.value_or(workers)),
         ends(index({workers})) {
-    for (End& end : ends) end.incoming.resize(ends.size());
+    for (End& end : ends) {
+      end.incoming.resize(ends.size());
+      // Everybody may be a phase ahead, or the left neighbour a whole ring: how far somebody is
+      // depends on time, and a steady state must not.
+      end.old_messages.resize(4 * ends.size());
+    }
   }
 
   Clock::duration on_link(std::int64_t bytes) const {
@@ -142,7 +150,7 @@ class LocalTransport : public Transport {
   void finish(GroupId id, Time deadline) override {
     std::unique_lock lock(state_.mutex);
     withdrawing_on_error(lock, [&] { wait_for_sends(lock, end_.groups.at(id.value), deadline); });
-    end_.groups.erase(id.value);
+    end_.old_groups.push_back(end_.groups.extract(id.value));
   }
 
   void abort(const std::string& reason) noexcept override {
@@ -187,9 +195,11 @@ class LocalTransport : public Transport {
                 std::span<const Receive> receives, ReceiveProvider& provider) {
     state_.throw_if_aborted();
     const std::uint64_t id = end_.next_group++;
-    Group& group = end_.groups[id];
+    Group& group = new_group(id);
     group.expected = expected;
     group.provider = &provider;
+    group.receives.clear();
+    group.unread.clear();
     for (const Receive& receive : receives) {
       expect_peer(receive.from, rank_, state_.size);
       group.receives.push_back({receive.from, {}, false, false, {}});
@@ -199,7 +209,7 @@ class LocalTransport : public Transport {
       expect_peer(send.to, rank_, state_.size);
       End& peer = state_.ends[index(send.to)];
       if (peer.left) throw_lost(send.to);
-      Message message;
+      Message& message = new_message(peer);
       message.header = expected;
       message.header.bytes = static_cast<std::uint64_t>(send.bytes.resolve(context));
       message.data = send.data;
@@ -209,12 +219,28 @@ class LocalTransport : public Transport {
       ++end_.counters.messages_sent;
       end_.counters.bytes_sent += message.bytes();
       group.unread.push_back(send.to);
-      peer.incoming[index(rank_)].push_back(message);
       peer.changed.notify_all();
     }
     end_.link_out_free = out;
     group.sent = out;
     return {id};
+  }
+
+  Group& new_group(std::uint64_t id) {
+    if (end_.old_groups.empty()) return end_.groups[id];
+    std::map<std::uint64_t, Group>::node_type node = std::move(end_.old_groups.back());
+    end_.old_groups.pop_back();
+    node.key() = id;
+    return end_.groups.insert(std::move(node)).position->second;
+  }
+
+  /// From here, the last that its receiver has.
+  Message& new_message(End& receiver) {
+    std::list<Message>& messages = receiver.incoming[index(rank_)];
+    std::list<Message>& old = receiver.old_messages;
+    if (old.empty()) return messages.emplace_back();
+    messages.splice(messages.end(), old, old.begin());
+    return messages.back() = {};
   }
 
   std::optional<Arrival> wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
@@ -368,7 +394,8 @@ class LocalTransport : public Transport {
     ++end_.counters.messages_received;
     end_.counters.bytes_received += receive.message->bytes();
     const Header header = receive.message->header;
-    end_.incoming[index(receive.from)].erase(receive.message);
+    end_.old_messages.splice(end_.old_messages.end(), end_.incoming[index(receive.from)],
+                             receive.message);
     return {place, header, receive.payload};
   }
 

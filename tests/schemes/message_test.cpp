@@ -42,8 +42,9 @@ TEST(Message, comes_back_as_it_was_laid_out) {
       std::memset(sections[i].values.data(), static_cast<int>(i + 101), sections[i].values.size());
     }
     EXPECT_EQ(index_bytes(kSpecs, counts), static_cast<Index>(message.size()) - values);
+    std::vector<SectionCounts> counts_read;
     std::vector<ConstSection> read;
-    read_layout(kContext, kSpecs, message, read);
+    read_layout(kContext, kSpecs, message, counts_read, read);
     for (std::size_t i = 0; i < read.size(); ++i) {
       EXPECT_EQ(read[i].counts.indices, counts[i].indices);
       EXPECT_EQ(read[i].counts.rows, counts[i].rows);
@@ -59,14 +60,15 @@ TEST(Message, that_lies_is_refused) {
   std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
   std::vector<Section> sections;
   lay_out(kContext, kSpecs, counts, message, sections);
+  std::vector<SectionCounts> counts_read;
   std::vector<ConstSection> read;
   for (std::size_t size = 0; size < message.size(); ++size) {
-    EXPECT_THROW(read_layout(kContext, kSpecs, std::span(message).first(size), read),
+    EXPECT_THROW(read_layout(kContext, kSpecs, std::span(message).first(size), counts_read, read),
                  CorruptDataError)
         << size;
   }
   message.push_back(std::byte{0});
-  EXPECT_THROW(read_layout(kContext, kSpecs, message, read), CorruptDataError);
+  EXPECT_THROW(read_layout(kContext, kSpecs, message, counts_read, read), CorruptDataError);
   message.pop_back();
   Random random(seed());
   for (std::size_t number = 0; number < 6; ++number) {
@@ -75,7 +77,7 @@ TEST(Message, that_lies_is_refused) {
       std::vector<std::byte> wrong = message;
       std::memcpy(wrong.data() + number * 8, &lie, 8);
       try {
-        read_layout(kContext, kSpecs, wrong, read);
+        read_layout(kContext, kSpecs, wrong, counts_read, read);
         // The same size by chance: the sections still lie within the message.
         for (const ConstSection& section : read) {
           EXPECT_GE(section.values.data(), wrong.data());

@@ -1,0 +1,122 @@
+// A steady state allocates nothing: every call of operator new in this process is counted while
+// steps of the same sizes run, whichever thread makes it.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "tests/support/mpi_workers.h"
+#include "tests/support/scheme_shapes.h"
+
+namespace {
+
+std::atomic<std::int64_t> allocations = 0;
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  ++allocations;
+  void* const memory = alignment <= alignof(std::max_align_t)
+                           ? std::malloc(bytes)
+                           : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return counted(bytes, alignof(std::max_align_t));
+}
+void* operator new[](std::size_t bytes) {
+  return counted(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace sparsesync::testing {
+namespace {
+
+constexpr int kWarmUp = 12;  // until all that is used in turn was used
+constexpr int kSteps = 20;
+
+/// Steps of a bucket with two row spaces, one of them of several tensors, in two rounds; gradients
+/// that are coalesced, that are not, and that are dense.
+void expect_no_allocations(const WorkersUnderTest& workers, int size) {
+  const std::vector<TensorSpec> tensors{{"a", 5000, 8, DType::f32},
+                                        {"b", 300, 3, DType::bf16},
+                                        {"c", 700, 8, DType::f32},
+                                        {"d", 40, 3, DType::bf16}};
+  for (const SchemeEntry& entry : all_schemes()) {
+    if (entry.all_reduces && !workers.has_all_reduce) continue;
+    Random random(seed());
+    Inputs inputs;
+    for (int worker = 0; worker < size; ++worker) {
+      std::vector<OwnedGradient>& own = inputs.emplace_back();
+      for (const TensorSpec& tensor : tensors) own.push_back(some_rows(random, tensor, 200));
+      std::reverse(own[1].indices.begin(), own[1].indices.end());
+      own[3].layout = Gradient::Layout::dense;
+      own[3].values.assign(static_cast<std::size_t>(40 * 3 * 2), std::byte{0});
+    }
+    std::atomic<int> ready = 0;
+    expect_no_errors(run_sessions(workers, size, [&](Session& session, HostMemory&) {
+      const auto rank = static_cast<std::size_t>(session.rank().value);
+      const BucketId id =
+          session.register_bucket({"b", tensors, std::string(entry.name), Reduction::sum, 2});
+      std::vector<Gradient> gradients;
+      for (const OwnedGradient& gradient : inputs[rank]) gradients.push_back(gradient.view());
+      const auto step = [&] {
+        session.wait(session.submit(id, Phase::reduce, gradients));
+        session.wait(session.submit(id, Phase::gather));
+      };
+      for (int i = 0; i < kWarmUp; ++i) step();
+      session.barrier();
+      // Between the barrier and the first step other workers of this process may still be at the
+      // barrier: what counts begins after one more step.
+      step();
+      const std::int64_t before = allocations;
+      for (int i = 0; i < kSteps; ++i) step();
+      EXPECT_EQ(allocations - before, 0) << entry.name << ", worker " << rank << " of " << size;
+      // Others count until here.
+      step();
+      session.barrier();
+    }));
+  }
+}
+
+TEST(SteadyState, allocates_nothing_among_threads) {
+  if (MpiProcesses::get().rank() != 0) return;
+  for (const int size : {1, 4}) expect_no_allocations(local_workers("local", {}), size);
+}
+
+TEST(SteadyState, allocates_nothing_over_mpi) {
+  for (const int size : {1, 3}) expect_no_allocations(mpi_workers("mpi"), size);
+}
+
+}  // namespace
+}  // namespace sparsesync::testing
