@@ -24,6 +24,17 @@ namespace {
 /// need some too.
 constexpr double kShareOfMemory = 0.8;
 
+double memory_to_give() {
+  return static_cast<double>(available_memory()) * kShareOfMemory;
+}
+
+SchemeFigures skipped(std::string_view name, const std::string& reason) {
+  SchemeFigures figures;
+  figures.name = name;
+  figures.skipped = reason;
+  return figures;
+}
+
 /// Stands in a folder of results: --force replaces no other folder.
 constexpr const char* kResultMarker = ".sparsesync-result";
 
@@ -168,7 +179,7 @@ ControlChannel::Statement Comparison::statement() const {
 }
 
 std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) const {
-  const auto available = static_cast<double>(available_memory()) * kShareOfMemory;
+  const double available = memory_to_give();
   const int workers = workers_.on_this_machine();
   if (options_.memory && bytes_of_a_worker > static_cast<double>(*options_.memory)) {
     return fmt::format("needs about {:.0f} bytes of workspace for each worker, --memory allows {}",
@@ -198,9 +209,8 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                                   const std::filesystem::path& result_folder) {
   const TraceHeader& header = trace_.header();
   const BucketSpec bucket{"trace", header.tensors, std::string(entry.name), Reduction::sum, 1};
-  const auto shared_out = static_cast<std::int64_t>(static_cast<double>(available_memory()) *
-                                                    kShareOfMemory / workers_.on_this_machine());
-  const std::int64_t memory = options_.memory.value_or(shared_out);
+  const std::int64_t memory = options_.memory.value_or(
+      static_cast<std::int64_t>(memory_to_give() / workers_.on_this_machine()));
   const auto imbalance_of = [&](const Scheme& scheme, int step) {
     std::vector<IndexSets> sets;
     for (const auto& of_space : sets_[static_cast<std::size_t>(step)]) {
@@ -256,11 +266,7 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry, References& referenc
                                   const std::filesystem::path& result_folder) {
   const std::vector<WorkerRecord> records = gather(run_workers(entry, references, result_folder));
   for (const WorkerRecord& record : records) {
-    if (!record.refusal) continue;
-    SchemeFigures skipped;
-    skipped.name = entry.name;
-    skipped.skipped = record.refusal;
-    return skipped;
+    if (record.refusal) return skipped(entry.name, *record.refusal);
   }
   return figures_of(entry, records);
 }
@@ -366,9 +372,7 @@ CompareReport Comparison::run() {
     // A machine may have less than the others.
     for (const std::string& reason : workers_.all_gather(needs[i].skipped.value_or(""))) {
       if (reason.empty()) continue;
-      SchemeFigures& skipped = report.schemes.emplace_back();
-      skipped.name = schemes_[i].name;
-      skipped.skipped = reason;
+      report.schemes.push_back(skipped(schemes_[i].name, reason));
       break;
     }
     if (report.schemes.size() > i) continue;

@@ -338,33 +338,42 @@ class Session::Engine {
     end_session(error);
   }
 
+  struct Outcome {
+    std::exception_ptr error;
+    bool fatal = false;
+  };
+
   void run_job(std::unique_lock<std::mutex>& lock) {
     Job& job = *jobs_.front();
     jobs_.pop_front();
     lock.unlock();
-    std::exception_ptr error;
-    bool fatal = false;
+    Outcome outcome;
     try {
       (*job.work)();
-    } catch (const AgreementError&) {
-      error = std::current_exception();
-    } catch (const InputError&) {
-      error = std::current_exception();
-    } catch (const RefusedError&) {
-      error = std::current_exception();
-    } catch (const BudgetError&) {
-      error = std::current_exception();
-    } catch (const std::bad_alloc&) {
-      error = std::current_exception();
     } catch (...) {
-      error = std::current_exception();
-      fatal = true;
+      outcome = {std::current_exception(), !is_agreed(std::current_exception())};
     }
     lock.lock();
-    if (fatal) fail(lock, error);
-    job.error = error;
+    if (outcome.fatal) fail(lock, outcome.error);
+    job.error = outcome.error;
     job.done = true;
     changed_.notify_all();
+  }
+
+  /// Whether all workers know of it and go on.
+  static bool is_agreed(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const AgreementError&) {
+    } catch (const InputError&) {
+    } catch (const UnsupportedError&) {
+    } catch (const RefusedError&) {
+    } catch (const BudgetError&) {
+    } catch (const std::bad_alloc&) {
+    } catch (...) {
+      return false;
+    }
+    return true;
   }
 
   void run_phase(std::unique_lock<std::mutex>& lock, OrderEntry entry) {
@@ -387,11 +396,6 @@ class Session::Engine {
     order_.advance();
     changed_.notify_all();
   }
-
-  struct Outcome {
-    std::exception_ptr error;
-    bool fatal = false;
-  };
 
   /// All rounds of a phase. What is thrown ends the session; what is returned is for the ticket
   /// alone.

@@ -57,8 +57,8 @@ class Session {
   /// Adds a bucket, at the end of the order. All that workers must agree on is compared in full;
   /// nothing is added if they do not, or if one of them has not the memory.
   /// @throws AgreementError naming the tensor and both sides, on all workers
-  /// @throws InputError if the bucket is not valid (before anything is sent), BudgetError,
-  /// RefusedError
+  /// @throws InputError if the bucket is not valid (before anything is sent), UnsupportedError if
+  ///         the scheme asks for what the transport has not, BudgetError, RefusedError
   BucketId register_bucket(const BucketSpec& spec);
 
   /// Replaces the order of posting from a step on.

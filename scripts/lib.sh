@@ -132,7 +132,5 @@ compare_over_mpi() {
   local trace=build/demo/mpi-trace
   "$SPARSESYNC" trace synthetic --rows 100000 --width 32 --density 0.01 --zipf 1.1 --workers 4 --steps 1 \
     --seed 1 --out "$trace" --force
-  # Root may run it, and there may be fewer cores than processes.
-  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 4 "$SPARSESYNC" compare "$trace" --transport mpi
+  cmake/mpirun.sh -np 4 "$SPARSESYNC" compare "$trace" --transport mpi
 }
