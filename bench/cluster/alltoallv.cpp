@@ -2,8 +2,8 @@
 //   mpirun -np N alltoallv TRACE ROUNDS STEPS
 // Each of ROUNDS times STEPS steps of `balanced` on the trace's step 0, push and pull with all that
 // is to be computed, then STEPS times MPI_Alltoallv with the bytes of the push and again with those
-// of the pull. Rank 0 prints JSON: the seconds of each, from the first worker's start to the last
-// worker's end.
+// of the pull, then STEPS times the transport `mpi` with the same and nothing computed. Rank 0
+// prints JSON: the seconds of each, from the first worker's start to the last worker's end.
 #include <mpi.h>
 
 #include <algorithm>
@@ -141,6 +141,8 @@ class Alltoallv {
     return {begin, Clock::now()};
   }
 
+  const std::vector<Bytes>& groups() const { return groups_; }
+
   double bytes_sent() const {
     double sum = 0;
     for (const Bytes& bytes : groups_) {
@@ -155,6 +157,70 @@ class Alltoallv {
   std::vector<std::byte> to_;
 };
 
+/// Takes each payload into a place of its own.
+class Places : public ReceiveProvider {
+ public:
+  explicit Places(const Bytes& bytes) {
+    for (const int count : bytes.received) {
+      if (count > 0) places_.emplace_back(static_cast<std::size_t>(count));
+    }
+  }
+  std::byte* provide(std::size_t receive, const Header&) override {
+    return places_[receive].data();
+  }
+
+ private:
+  std::vector<std::vector<std::byte>> places_;
+};
+
+/// All groups over the transport `mpi`, `steps` times, after one that warms up.
+std::vector<Interval> run_transport(const std::vector<Bytes>& groups, int steps) {
+  HostMemory memory;
+  const Context context(memory);
+  std::vector<Places> places(groups.begin(), groups.end());
+  std::vector<std::byte> from;
+  MpiWorld world;
+  const std::unique_ptr<Transport> transport = world.join();
+  std::uint64_t sequence = 0;
+  const auto exchange = [&](const Bytes& bytes, ReceiveProvider& provider) {
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (std::size_t peer = 0; peer < bytes.sent.size(); ++peer) {
+      if (bytes.received[peer] > 0) receives.push_back({Rank{static_cast<int>(peer)}});
+    }
+    for (const Rank peer : peers_after(transport->rank(), transport->size())) {
+      const int count = bytes.sent[static_cast<std::size_t>(peer.value)];
+      if (count == 0) continue;
+      const std::int64_t payload = count - kHeaderBytes;
+      from.resize(std::max(from.size(), static_cast<std::size_t>(payload)));
+      sends.push_back({peer, nullptr, payload});
+    }
+    for (Send& send : sends) send.data = from.data();
+    const Clock::time_point deadline = Clock::now() + std::chrono::seconds(60);
+    const GroupId group = transport->post(context, {1, 0, sequence++}, sends, receives, provider);
+    while (transport->next(group, deadline)) {
+    }
+    transport->finish(group, deadline);
+  };
+  // A barrier: a header to each and from each.
+  Bytes headers;
+  for (int peer = 0; peer < transport->size(); ++peer) {
+    const bool other = peer != transport->rank().value;
+    headers.sent.push_back(other ? static_cast<int>(kHeaderBytes) : 0);
+  }
+  headers.received = headers.sent;
+  Places nowhere(headers);
+  std::vector<Interval> intervals;
+  for (int step = 0; step <= steps; ++step) {
+    exchange(headers, nowhere);
+    Interval interval{Clock::now(), {}};
+    for (std::size_t i = 0; i < groups.size(); ++i) exchange(groups[i], places[i]);
+    interval.end = Clock::now();
+    if (step > 0) intervals.push_back(interval);
+  }
+  return intervals;
+}
+
 std::string json_list(const std::vector<double>& values) {
   std::string text;
   for (const double value : values) text += (text.empty() ? "" : ", ") + std::to_string(value);
@@ -166,6 +232,7 @@ int run(const Trace& trace, int rounds, int steps) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::vector<double> balanced;
   std::vector<double> alltoallv;
+  std::vector<double> transport;
   double bytes = 0;
   for (int round = 0; round < rounds; ++round) {
     std::vector<Bytes> groups;
@@ -179,12 +246,17 @@ int run(const Trace& trace, int rounds, int steps) {
       const Interval each = other.run();
       alltoallv.push_back(span_of(each.begin, each.end));
     }
+    for (const Interval& each : run_transport(other.groups(), steps)) {
+      transport.push_back(span_of(each.begin, each.end));
+    }
   }
   MPI_Allreduce(MPI_IN_PLACE, &bytes, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   if (rank == 0) {
     std::printf(
-        "{\"bytes_sent_max\": %.0f, \"balanced_seconds\": %s, \"alltoallv_seconds\": %s}\n", bytes,
-        json_list(balanced).c_str(), json_list(alltoallv).c_str());
+        "{\"bytes_sent_max\": %.0f, \"balanced_seconds\": %s, \"alltoallv_seconds\": %s, "
+        "\"transport_seconds\": %s}\n",
+        bytes, json_list(balanced).c_str(), json_list(alltoallv).c_str(),
+        json_list(transport).c_str());
   }
   return 0;
 }

@@ -79,9 +79,12 @@ class Bench:
         # Each round has a median of `repeat` steps; rounds are in one run of the program.
         text = self.hosts.mpirun(self.alltoallv_program, trace, self.given.rounds, self.given.repeat)
         figures = json.loads(text)
-        for name in ("balanced", "alltoallv"):
+        for name in ("balanced", "alltoallv", "transport"):
             figures[f"{name}_median"] = statistics.median(figures[f"{name}_seconds"])
         figures["alltoallv_over_balanced"] = figures["alltoallv_median"] / figures["balanced_median"]
+        wire = figures["bytes_sent_max"] * 8 / RATE_BPS
+        figures["transport_over_bytes_by_rate"] = figures["transport_median"] / wire
+        figures["balanced_over_bytes_by_rate"] = figures["balanced_median"] / wire
         return figures
 
     def counted(self, trace):
@@ -144,7 +147,9 @@ def measure(bench, traces):
             say(name, each, parts["shaped"][name][each])
     for name, trace in traces.items():
         figures = parts["alltoallv"][name] = bench.alltoallv(trace)
-        print(f"{name}: MPI_Alltoallv takes {figures['alltoallv_over_balanced']:.2f} x the time of balanced", flush=True)
+        print(f"{name}: MPI_Alltoallv takes {figures['alltoallv_over_balanced']:.2f} x the time of balanced; over "
+              f"bytes / rate: balanced {figures['balanced_over_bytes_by_rate']:.3f}, the transport alone "
+              f"{figures['transport_over_bytes_by_rate']:.3f}", flush=True)
     bench.hosts.shape(RATE_BPS, cut=True)
     for name, trace in traces.items():
         figures = parts["counters"][name] = bench.counted(trace)

@@ -14,5 +14,5 @@ ours = json.load(open(sys.argv[1] + "/alltoallv.json"))
 (scheme,) = json.load(open(sys.argv[1] + "/compare.json"))["schemes"]
 print(ours)
 assert ours["bytes_sent_max"] == scheme["bytes_sent_max"], (ours, scheme)
-assert len(ours["balanced_seconds"]) == len(ours["alltoallv_seconds"]) == 4
+assert len(ours["balanced_seconds"]) == len(ours["alltoallv_seconds"]) == len(ours["transport_seconds"]) == 4
 EOS
