@@ -136,6 +136,11 @@ def measure(bench, traces):
     parts = {"shaped": {}, "alltoallv": {}, "counters": {}, "unshaped": {}}
     origin = {}
     bench.hosts.shape(RATE_BPS)
+    for name, trace in traces.items():
+        figures = parts["alltoallv"][name] = bench.alltoallv(trace)
+        print(f"{name}: MPI_Alltoallv takes {figures['alltoallv_over_balanced']:.2f} x the time of balanced; over "
+              f"bytes / rate: balanced {figures['balanced_over_bytes_by_rate']:.3f}, the transport alone "
+              f"{figures['transport_over_bytes_by_rate']:.3f}", flush=True)
     print(f"{'trace':<8}{'variant':<20}{'seconds':>9}{'x wire':>9}{'min':>9}")
     for name, trace in traces.items():
         dropped = bench.hosts.dropped()
@@ -145,11 +150,6 @@ def measure(bench, traces):
         parts["shaped"][name]["packets_dropped"] = bench.hosts.dropped() - dropped
         for each in VARIANTS:
             say(name, each, parts["shaped"][name][each])
-    for name, trace in traces.items():
-        figures = parts["alltoallv"][name] = bench.alltoallv(trace)
-        print(f"{name}: MPI_Alltoallv takes {figures['alltoallv_over_balanced']:.2f} x the time of balanced; over "
-              f"bytes / rate: balanced {figures['balanced_over_bytes_by_rate']:.3f}, the transport alone "
-              f"{figures['transport_over_bytes_by_rate']:.3f}", flush=True)
     bench.hosts.shape(RATE_BPS, cut=True)
     for name, trace in traces.items():
         figures = parts["counters"][name] = bench.counted(trace)
