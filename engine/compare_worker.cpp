@@ -80,8 +80,7 @@ StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
   const std::int64_t index_before = session.index_bytes_sent(bucket);
   StepRecord record;
   record.begin = Clock::now();
-  session.wait(session.submit(bucket, Phase::reduce, gradients_));
-  session.wait(session.submit(bucket, Phase::gather));
+  session.synchronize(bucket, gradients_);
   record.end = Clock::now();
   const TransportCounters after = session.counters();
   record.bytes_sent = after.bytes_sent - before.bytes_sent;

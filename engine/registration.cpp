@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/bits.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 
@@ -41,6 +42,20 @@ std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed
   std::uint64_t hash = mix64(signature ^ agreed.size());
   for (const char c : agreed) hash = mix64(hash ^ static_cast<unsigned char>(c));
   return hash;
+}
+
+double take_number(const std::string& text, std::size_t& at) {
+  const std::size_t end = text.find(' ', at);
+  if (end == std::string::npos) throw ProtocolError("statistics that cannot be read");
+  Index number = 0;
+  for (; at < end; ++at) {
+    if (text[at] < '0' || text[at] > '9' || number > (Index{1} << 56)) {
+      throw ProtocolError("statistics that cannot be read");
+    }
+    number = number * 10 + (text[at] - '0');
+  }
+  ++at;
+  return static_cast<double>(number);
 }
 
 }  // namespace sparsesync

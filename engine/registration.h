@@ -19,4 +19,9 @@ std::uint64_t signature_of(const ControlChannel::Statement& statement);
 /// The signature after one more agreement.
 std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed);
 
+/// Reads a number of what a worker stated about its step, and the space behind it.
+/// @param at  where the number begins; where the next one does, after that
+/// @throws ProtocolError if there is none
+double take_number(const std::string& text, std::size_t& at);
+
 }  // namespace sparsesync

@@ -217,20 +217,6 @@ class Session::Engine {
     std::exception_ptr error;
   };
 
-  static double take_number(const std::string& text, std::size_t& at) {
-    const std::size_t end = text.find(' ', at);
-    if (end == std::string::npos) throw ProtocolError("statistics that cannot be read");
-    Index number = 0;
-    for (; at < end; ++at) {
-      if (text[at] < '0' || text[at] > '9' || number > (Index{1} << 56)) {
-        throw ProtocolError("statistics that cannot be read");
-      }
-      number = number * 10 + (text[at] - '0');
-    }
-    ++at;
-    return static_cast<double>(number);
-  }
-
   // ---- Called with the lock held.
 
   void throw_if_over() const {
@@ -484,6 +470,12 @@ Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gr
 }
 void Session::wait(const Ticket& ticket) {
   engine_->wait(ticket);
+}
+void Session::synchronize(BucketId bucket, std::span<const Gradient> gradients) {
+  const Ticket reduced = submit(bucket, Phase::reduce, gradients);
+  const Ticket gathered = submit(bucket, Phase::gather);
+  wait(reduced);  // what it throws says more than what the gather then does
+  wait(gathered);
 }
 TensorResult Session::result(BucketId bucket, std::size_t tensor) {
   return engine_->result(bucket, tensor);

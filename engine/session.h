@@ -45,7 +45,8 @@ class Session {
   class Ticket;
 
   /// @param memory  of all workspaces; outlives the session
-  Session(std::unique_ptr<Transport> transport, MemoryResource& memory, SessionOptions options);
+  Session(std::unique_ptr<Transport> transport, MemoryResource& memory,
+          SessionOptions options = {});
   /// Leaves. Waits for the phase that runs, if one does; others are given up.
   ~Session();
   Session(const Session&) = delete;
@@ -79,6 +80,11 @@ class Session {
   /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, OrderError,
   /// CorruptDataError
   void wait(const Ticket& ticket);
+
+  /// A bucket's whole step in one call: submits its reduce and its gather and waits for both.
+  /// @param gradients  one for each tensor, the caller's memory, unchanged until this returns
+  /// @throws what wait() throws
+  void synchronize(BucketId bucket, std::span<const Gradient> gradients);
 
   /// After wait() for the bucket's gather.
   TensorResult result(BucketId bucket, std::size_t tensor);

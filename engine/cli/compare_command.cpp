@@ -326,7 +326,7 @@ void add_compare_command(CLI::App& app) {
   add_bytes(command, "--chunk", given->chunk,
             "Over mpi: what messages are cut into (16KiB if not given)");
   add_count(command, "--window", given->window, 1, 65'536,
-            "Over mpi: chunks that a worker has under way at most (28 if not given)");
+            "Over mpi: chunks that a worker has under way at most (14 if not given)");
   command
       .add_option("--result", given->result,
                   "Write what every worker ended with: DIR/SCHEME/w0003.s0001.safetensors")

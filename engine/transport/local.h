@@ -24,7 +24,8 @@ class LocalNetwork {
  public:
   /// @param size              workers
   /// @param workers_per_node  what node() tells; all on one node where there is nothing
-  LocalNetwork(int size, LocalLink link, std::optional<int> workers_per_node = std::nullopt);
+  explicit LocalNetwork(int size, LocalLink link = {},
+                        std::optional<int> workers_per_node = std::nullopt);
   ~LocalNetwork();
   LocalNetwork(const LocalNetwork&) = delete;
   LocalNetwork& operator=(const LocalNetwork&) = delete;

@@ -29,8 +29,13 @@ using mpi::End;
 
 /// Polls without a pause before the first one; pauses double from the shortest to the longest, so
 /// that what comes is seen late by no more than it was waited for.
-constexpr int kEagerPolls = 16;
-constexpr std::chrono::microseconds kShortestPause{20};
+struct Eagerness {
+  int polls = 16;
+  std::chrono::microseconds shortest_pause{20};
+};
+/// Where workers share cores, a poll that finds nothing takes the time of the worker that would
+/// send; a longer pause also finds more at once.
+constexpr Eagerness kSharingCores{2, std::chrono::microseconds{100}};
 constexpr std::chrono::microseconds kLongestPause{500};
 constexpr std::chrono::microseconds kIdlePause{2000};
 constexpr std::chrono::milliseconds kProcessWatch{20};
@@ -236,13 +241,13 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   }
 
   void pause(int idle, bool busy) {
-    if (idle < kEagerPolls) {
+    if (idle < eagerness_.polls) {
       if (idle > 0) sched_yield();
       return;
     }
-    const int doublings = std::min(idle - kEagerPolls, 10);
+    const int doublings = std::min(idle - eagerness_.polls, 10);
     const auto length =
-        std::min(kShortestPause * (1 << doublings), busy ? kLongestPause : kIdlePause);
+        std::min(eagerness_.shortest_pause * (1 << doublings), busy ? kLongestPause : kIdlePause);
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, length, [&] { return poked_; });
     poked_ = false;
@@ -293,7 +298,12 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     std::vector<ProcessName> all(static_cast<std::size_t>(size_));
     check(MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, world),
           "MPI_Allgather");
-    for (const ProcessName& worker : all) watch_.add(own, worker);
+    unsigned here = 0;
+    for (const ProcessName& worker : all) {
+      watch_.add(own, worker);
+      if (own.machine != 0 && worker.machine == own.machine) ++here;
+    }
+    if (here > std::thread::hardware_concurrency()) eagerness_ = kSharingCores;
   }
 
   void finalize() {
@@ -315,6 +325,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   MPI_Comm world_ = MPI_COMM_NULL;
   bool initialized_here_ = false;
   ProcessWatch watch_;
+  Eagerness eagerness_;
   std::vector<std::shared_ptr<End>> ends_;
   bool healthy_ = true;
   bool lost_one_ = false;

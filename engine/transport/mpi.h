@@ -14,8 +14,11 @@ struct MpiChunks {
   /// Messages cross in chunks of at most this size, in turn to all peers.
   std::int64_t bytes = 16 * 1024;
   /// Chunks that a worker has under way at most, to all peers together; to one peer its share of
-  /// them, and at least two, that the peer has not taken yet.
-  int window = 28;
+  /// them, and at least two, that the peer has not taken yet. What is under way beyond rate × round
+  /// trip of a link only queues there, and delays the peers' permission to send on; what is less
+  /// leaves the link idle. The default, 224 KiB, fills 25 Gbit/s at a round trip of 73 µs; it also
+  /// keeps sockets from hoarding, however large their buffers are.
+  int window = 14;
 };
 
 struct MpiOptions {

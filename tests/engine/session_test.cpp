@@ -467,6 +467,28 @@ TEST(Session, a_wrong_number_of_gradients_is_refused) {
   }));
 }
 
+TEST(Session, a_step_in_one_call_has_the_sum_and_a_refused_one_leaves_the_next_alone) {
+  constexpr int kSize = 3;
+  const Case inputs({"b", {kTensor}}, kSize, 10);
+  expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory&) {
+    const BucketId id = session.register_bucket(inputs.spec);
+    session.synchronize(id, inputs.of(session));
+    inputs.check(session, id);
+    const std::array<Index, 1> outside{kTensor.rows};
+    const std::array<std::byte, 16> values{};
+    if (session.rank().value == 1) {
+      EXPECT_THROW(
+          session.synchronize(id, std::array{Gradient::row_sparse(outside, values.data())}),
+          InputError);
+    } else {
+      EXPECT_THROW(session.synchronize(id, inputs.of(session)), RefusedError);
+    }
+    session.synchronize(id, inputs.of(session));
+    inputs.check(session, id);
+    EXPECT_EQ(session.step(), 3);
+  }));
+}
+
 TEST(Session, adapting_changes_the_grid_alike_on_all_workers_and_not_the_result) {
   const TensorSpec wide{"t", 20'000, 64, DType::f32};
   constexpr int kSize = 4;

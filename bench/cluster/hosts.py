@@ -1,0 +1,130 @@
+"""Hosts that are network namespaces, each with one link of a given rate to one switch; and mpirun over them.
+
+Needs root, ip and tc. Everything is gone when the `with` ends, also on SIGINT, SIGTERM and SIGHUP; what a killed run
+left behind goes when the next one begins.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+
+AGENT = pathlib.Path(__file__).resolve().parent / "agent.sh"
+PREFIX = "sparsesync"
+NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
+NETWORK = "10.213.77"
+
+
+def sh(*words, check=True):
+    return subprocess.run([*map(str, words)], capture_output=True, text=True, check=check).stdout
+
+
+class Hosts:
+    """`count` hosts; host i is the namespace names[i], with the interface eth0 and the address 10.213.77.(i + 1)."""
+
+    def __init__(self, count, burst=32_768, queue=524_288):
+        """`burst` and `queue` in bytes: what a link may send at once after a rest, and holds before it drops."""
+        self.count, self.burst, self.queue = count, burst, queue
+        self.switch = f"{PREFIX}{os.getpid()}-switch"
+        self.names = [f"{PREFIX}{os.getpid()}-{i}" for i in range(count)]
+        self._kept = {}
+
+    def __enter__(self):
+        for wanted in (signal.SIGTERM, signal.SIGHUP):
+            self._kept[wanted] = signal.signal(wanted, self._stop)
+        try:
+            self._remove(lambda process: process != os.getpid() and not pathlib.Path(f"/proc/{process}").exists())
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for each in (signal.SIGINT, *self._kept):
+            signal.signal(each, signal.SIG_IGN)  # nothing stops the removal
+        self._remove(lambda process: process == os.getpid())
+        for each, handler in self._kept.items():
+            signal.signal(each, handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @staticmethod
+    def _stop(number, _):
+        raise SystemExit(128 + number)
+
+    @staticmethod
+    def _remove(is_ours):
+        for line in sh("ip", "netns", "list").splitlines():
+            name = line.split()[0]
+            match = NAME.fullmatch(name)
+            if not match or not is_ours(int(match.group(1))):
+                continue
+            for process in sh("ip", "netns", "pids", name, check=False).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+            sh("ip", "netns", "del", name, check=False)  # and its interfaces
+
+    def _make(self):
+        sh("ip", "netns", "add", self.switch)
+        inside = ("ip", "-n", self.switch)
+        sh(*inside, "link", "set", "lo", "up")
+        sh(*inside, "link", "add", "br0", "type", "bridge")
+        sh(*inside, "addr", "add", f"{NETWORK}.254/24", "dev", "br0")
+        sh(*inside, "link", "set", "br0", "up")
+        for i, name in enumerate(self.names):
+            sh("ip", "netns", "add", name)
+            sh("ip", "-n", name, "link", "set", "lo", "up")
+            sh("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
+            sh("ip", "-n", name, "addr", "add", f"{NETWORK}.{i + 1}/24", "dev", "eth0")
+            sh("ip", "-n", name, "link", "set", "eth0", "up")
+            sh(*inside, "link", "set", f"port{i}", "master", "br0", "up")
+
+    def shape(self, rate_bps, cut=False):
+        """Gives every link this rate, each way; None: as fast as the machine.
+
+        `cut`: packets of a wire's size leave the sockets, as counters should see them; else the kernel moves several as
+        one, and the shaper alone counts the headers of each. Cutting takes the processor more than twice as long.
+        """
+        for i, name in enumerate(self.names):
+            for namespace, device in ((name, "eth0"), (self.switch, f"port{i}")):
+                sh("ip", "-n", namespace, "link", "set", device, "gso_max_segs", 1 if cut else 65535)
+                sh("tc", "-n", namespace, "qdisc", "del", "dev", device, "root", check=False)
+                if rate_bps:
+                    sh("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate", int(rate_bps),
+                       "burst", self.burst, "limit", self.queue)
+
+    def counters(self):
+        """[(bytes sent, bytes received)] of each host's interface so far."""
+        result = []
+        for name in self.names:
+            (link,) = json.loads(sh("ip", "-n", name, "-s", "-j", "link", "show", "dev", "eth0"))
+            result.append((link["stats64"]["tx"]["bytes"], link["stats64"]["rx"]["bytes"]))
+        return result
+
+    def dropped(self):
+        """Packets that the links' queues dropped so far."""
+        total = 0
+        for i, name in enumerate(self.names):
+            for namespace, device in ((name, "eth0"), (self.switch, f"port{i}")):
+                for queue in json.loads(sh("tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device)):
+                    total += queue.get("drops", 0)
+        return total
+
+    def mpirun(self, *command, mca=(), timeout=300):
+        """Runs a command, one process a host, and returns what it printed. `mca`: pairs of a parameter and a value."""
+        parameters = [("plm_rsh_agent", AGENT), ("plm_rsh_no_tree_spawn", 1), ("btl", "tcp,self"), ("rtc", "^hwloc"),
+                      ("mpi_yield_when_idle", 1), ("btl_tcp_if_include", f"{NETWORK}.0/24"),
+                      ("oob_tcp_if_include", f"{NETWORK}.0/24"), *mca]
+        words = ["ip", "netns", "exec", self.switch, "mpirun", "-np", self.count, "--map-by", "node", "--bind-to", "none",
+                 "--host", ",".join(f"{name}:1" for name in self.names)]
+        for name, value in parameters:
+            words += ["--mca", name, value]
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        result = subprocess.run([*map(str, words), *map(str, command)], capture_output=True, text=True, check=False,
+                                timeout=timeout, env=environment)
+        if result.returncode != 0:
+            raise RuntimeError(f"mpirun ended with status {result.returncode}:\n{result.stdout}{result.stderr}")
+        return result.stdout

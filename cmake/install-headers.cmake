@@ -1,0 +1,33 @@
+# Installs engine/sparsesync.h as sparsesync.h, and what it includes, directly or not, under the names that it has
+# here. An include of ours is written anew, "kernels/views.h" as "sparsesync/kernels/views.h": a user's include path
+# gains one name, and folders of the user's own that are called kernels/ or engine/ are not mistaken for ours.
+#   source, destination: this tree, and the folder include/sparsesync
+cmake_policy(VERSION 3.25)  # an installation begins with none
+set(waiting engine/sparsesync.h)
+set(seen ${waiting})
+while(waiting)
+  list(POP_FRONT waiting header)
+  file(READ ${source}/${header} text)
+  string(REGEX MATCHALL "#include \"[^\"]+\"" includes "${text}")
+  foreach(include IN LISTS includes)
+    string(REGEX REPLACE "#include \"(.*)\"" "\\1" include "${include}")
+    if(NOT include IN_LIST seen)
+      list(APPEND seen ${include})
+      list(APPEND waiting ${include})
+    endif()
+  endforeach()
+  string(REGEX REPLACE "#include \"([^\"]+)\"" "#include \"sparsesync/\\1\"" text "${text}")
+  string(REGEX REPLACE "^engine/sparsesync" "sparsesync" name ${header})
+  set(installed ${destination}/${name})
+  set(old "")
+  if(EXISTS ${installed})
+    file(READ ${installed} old)
+  endif()
+  if(old STREQUAL text)
+    message(STATUS "Up-to-date: ${installed}")
+  else()
+    message(STATUS "Installing: ${installed}")
+    file(WRITE ${installed} "${text}")
+  endif()
+  list(APPEND CMAKE_INSTALL_MANIFEST_FILES ${installed})
+endwhile()
