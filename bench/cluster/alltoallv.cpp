@@ -18,9 +18,8 @@
 #include "engine/session.h"
 #include "engine/transport/mpi.h"
 
+namespace sparsesync {
 namespace {
-
-using namespace sparsesync;
 
 /// Bytes from this worker to each, and from each to this worker, in one exchange.
 struct Bytes {
@@ -262,14 +261,16 @@ int run(const Trace& trace, int rounds, int steps) {
 }
 
 }  // namespace
+}  // namespace sparsesync
 
 int main(int count, char** words) {
   // Serialized: the world's thread and this one never call MPI at the same time.
   int level = 0;
   MPI_Init_thread(&count, &words, MPI_THREAD_SERIALIZED, &level);
   try {
-    if (count != 4) throw InputError("usage: mpirun -np N alltoallv TRACE ROUNDS STEPS");
-    run(Trace::open(words[1]), std::atoi(words[2]), std::atoi(words[3]));
+    if (count != 4)
+      throw sparsesync::InputError("usage: mpirun -np N alltoallv TRACE ROUNDS STEPS");
+    sparsesync::run(sparsesync::Trace::open(words[1]), std::atoi(words[2]), std::atoi(words[3]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "alltoallv: %s\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

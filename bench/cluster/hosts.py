@@ -9,8 +9,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 
 AGENT = pathlib.Path(__file__).resolve().parent / "agent.sh"
 PREFIX = "sparsesync"
@@ -66,6 +68,8 @@ class Hosts:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
             sh("ip", "netns", "del", name, check=False)  # and its interfaces
+            for folder in pathlib.Path(tempfile.gettempdir()).glob(f"ompi.{name}.*"):  # of a daemon that was killed
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _make(self):
         sh("ip", "netns", "add", self.switch)

@@ -17,7 +17,8 @@ struct MpiChunks {
   /// them, and at least two, that the peer has not taken yet. What is under way beyond rate × round
   /// trip of a link only queues there, and delays the peers' permission to send on; what is less
   /// leaves the link idle. The default, 224 KiB, fills 25 Gbit/s at a round trip of 73 µs; it also
-  /// keeps sockets from hoarding, however large their buffers are.
+  /// keeps sockets from hoarding, however large their buffers are. Links faster than the processor
+  /// gain from 28 to 56.
   int window = 14;
 };
 
