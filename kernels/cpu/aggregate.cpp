@@ -74,13 +74,15 @@ class Places {
     }
   }
 
-  /// Writes the places of `indices`, which increase, up to the first that is past the block.
+  /// Writes the places of `indices`, which increase, up to the first that is past the block (or
+  /// repeats another: then there are more than the block has rows, and the next block refuses it).
   /// @return how many there are
   std::size_t find(std::span<const Index> indices, std::span<Index> places) const {
     const Index last = united_.back();
     std::size_t at = 0;
     std::size_t i = 0;
-    for (; i < indices.size() && indices[i] <= last; ++i) {
+    const std::size_t most = std::min(indices.size(), united_.size());
+    for (; i < most && indices[i] <= last; ++i) {
       const Index index = indices[i];
       SPARSESYNC_EXPECT(index, >=, united_.front());
       at = std::max<std::size_t>(at, table_[range_of(index)]);
@@ -122,8 +124,8 @@ void aggregate_range(const Context& context, std::span<const Index> united, Inde
     const std::span<const Index> indices = parts[p].indices;
     const auto first = range.begin == 0
                            ? indices.begin()
-                           : std::lower_bound(indices.begin(), indices.end(),
-                                              united[static_cast<std::size_t>(range.begin)]);
+                           : std::upper_bound(indices.begin(), indices.end(),
+                                              united[static_cast<std::size_t>(range.begin) - 1]);
     scratch.next[p] = first - indices.begin();
   }
   const auto block = static_cast<Index>(scratch.places.size());

@@ -52,6 +52,9 @@ struct Compacted {
       : indices(static_cast<std::size_t>(room), -1),
         values(static_cast<std::size_t>(room * width)) {
     compact(context, matrix_of(dense, width), 5, indices, matrix_of(values, width), Count(&count));
+    // Room that is not needed may be scribbled on.
+    indices.resize(static_cast<std::size_t>(std::min(count, room)));
+    values.resize(indices.size() * static_cast<std::size_t>(width));
   }
 };
 
@@ -186,15 +189,25 @@ TEST_F(SameBits, AnIndexOutsideTheUnionIsFoundOnEveryThread) {
   std::vector<float> out(united.size());
   for_each_team(memory_, [&](const Context& context) {
     AggregateWorkspace workspace(context);
-    for (const Index index : {Index{0}, Index{9}, Index{11}, kRows + 11, 2 * kRows + 7,
-                              2 * kRows + 9, 2 * kRows + 10, Index{1} << 40}) {
-      const std::vector<Index> one{index};
-      const std::vector<float> value{1};
-      const std::vector<RowSparse> parts{{one, matrix_of(value, 1)}};
+    const auto expect_refused = [&](const std::vector<Index>& indices) {
+      const std::vector<float> values(indices.size(), 1);
+      const std::vector<RowSparse> parts{{indices, matrix_of(values, 1)}};
       EXPECT_THROW(aggregate(context, united, parts, 1, matrix_of(out, 1), workspace),
                    ContractError)
-          << index;
+          << indices[0];
+    };
+    for (const Index index : {Index{0}, Index{9}, Index{11}, kRows + 11, 2 * kRows + 7,
+                              2 * kRows + 9, 2 * kRows + 10, Index{1} << 40}) {
+      expect_refused({index});
     }
+    // Between the rows of one thread and those of the next.
+    for (int part = 1; part < thread_count(context); ++part) {
+      expect_refused({2 * cut(kRows, thread_count(context), part).begin + 9});
+    }
+    // What is not coalesced.
+    expect_refused(std::vector<Index>(5000, 10));
+    expect_refused(std::vector<Index>(5000, 2 * kRows + 8));
+    expect_refused({12, 10});
   });
 }
 
