@@ -58,7 +58,7 @@ void find_rows(ConstMatrix dense, IndexRange rows, Found&& found) {
   constexpr Index kLine = 64;
   constexpr Index kStreams = 4;
   constexpr Index kTileBytes = Index{1} << 16;  // stays near until its rows are copied
-  std::array<bool, kTileBytes / kLine> nonzero;
+  std::array<bool, kTileBytes / kLine> nonzero{};
   const Index row_bytes = std::max<Index>(dense.row_bytes(), 1);
   const Index together = ceil_div(kLine, row_bytes);
   const Index tile = std::max<Index>(kTileBytes / row_bytes / together, 1) * together;
