@@ -13,10 +13,11 @@ namespace sparsesync {
 /// Scratch of unite() and aggregate().
 struct AggregateWorkspace {
   explicit AggregateWorkspace(const Context& context)
-      : words(context), slots(context), sums(context), sort(context) {}
+      : words(context), slots(context), table(context), sums(context), sort(context) {}
   Buffer<std::uint64_t> words;  // one bit for each index of the range
   Buffer<Index> slots;
-  Buffer<std::byte> sums;
+  Buffer<std::uint32_t> table;  // where the rows of a block are
+  Buffer<std::byte> sums;       // of a block, where elements are not their own sums
   SortWorkspace sort;
 };
 

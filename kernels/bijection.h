@@ -51,10 +51,10 @@ class Bijection {
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t forward(std::int64_t row) const {
     auto x = static_cast<std::uint64_t>(row);
     do {
-      for (int round = 0; round < kRounds; ++round) {
-        x = (x + rounds_[round].add) & mask_;
+      for (const Round& round : rounds_) {
+        x = (x + round.add) & mask_;
         x = x ^ (x >> shift_);
-        x = (x * rounds_[round].multiply) & mask_;
+        x = (x * round.multiply) & mask_;
       }
       x = x ^ (x >> shift_);
     } while (x >= rows_);

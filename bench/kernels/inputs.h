@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <vector>
 
 #include "engine/memory.h"
@@ -54,7 +55,34 @@ inline std::vector<Index> distinct_rows(Index rows, Index count, std::uint64_t s
   return chosen;
 }
 
-/// Items and bytes of one iteration, which become items/s and bytes/s.
+/// The element of a row that every worker has there: a whole number from 1 to 8, so that sums of
+/// many are exact whatever their order.
+constexpr float value_at(Index row, Index column) {
+  return static_cast<float>((row * 3 + column) % 8 + 1);
+}
+
+/// value_at() for these rows.
+inline std::vector<float> values_of(std::span<const Index> rows, Index width) {
+  std::vector<float> values(rows.size() * static_cast<std::size_t>(width));
+  auto to = values.begin();
+  for (const Index row : rows) {
+    for (Index column = 0; column < width; ++column) *to++ = value_at(row, column);
+  }
+  return values;
+}
+
+inline Matrix matrix_of(std::vector<float>& values, Index width) {
+  return {reinterpret_cast<std::byte*>(values.data()), DType::f32,
+          static_cast<Index>(values.size()) / width, width};
+}
+inline ConstMatrix matrix_of(const std::vector<float>& values, Index width) {
+  return {reinterpret_cast<const std::byte*>(values.data()), DType::f32,
+          static_cast<Index>(values.size()) / width, width};
+}
+
+/// Items and bytes of one iteration, which become items/s and bytes/s: per second of the processor
+/// where there is one thread, so that others on the machine disturb less; of the wall clock
+/// (UseRealTime) where there are several.
 inline void set_rates(benchmark::State& state, Index items, Index bytes) {
   state.SetItemsProcessed(state.iterations() * items);
   state.SetBytesProcessed(state.iterations() * bytes);

@@ -8,6 +8,7 @@
 #include "bench/kernels/inputs.h"
 #include "kernels/cpu/radix.h"
 #include "kernels/cpu/row_groups.h"
+#include "kernels/hierarchical_hash.h"
 
 namespace sparsesync::bench {
 namespace {
@@ -57,6 +58,34 @@ void partition_rows(benchmark::State& state) {
   }
   if (!data.is_right()) state.SkipWithError("a wrong partition");
   const auto count = static_cast<Index>(data.rows.size());
+  set_rates(state, count, count * 3 * static_cast<Index>(sizeof(Index)));
+}
+
+/// Hierarchical hashing (Zen), which leaves the rows of a partition in the order of the input.
+void partition_by_hash(benchmark::State& state) {
+  const std::vector<Index> rows = distinct_rows(state.range(0), sized(state.range(1)));
+  const RowHash hash(state.range(2), kSeed + 1);
+  const Host host(state.range(3));
+  HashMemory memory(host.context());
+  std::vector<Index> parts(rows.size());
+  std::vector<Index> sources(rows.size());
+  std::vector<Index> begin(static_cast<std::size_t>(hash.partitions()) + 1);
+  for ([[maybe_unused]] auto _ : state) {
+    sparsesync::partition_by_hash(host.context(), hash, rows, parts, sources, begin, memory);
+    benchmark::ClobberMemory();
+  }
+  bool right = begin.back() == static_cast<Index>(rows.size());
+  for (std::size_t part = 0; part + 1 < begin.size(); ++part) {
+    for (auto i = static_cast<std::size_t>(begin[part]);
+         right && i < static_cast<std::size_t>(begin[part + 1]); ++i) {
+      // The rows increase, so what increases in each partition is there once.
+      right = parts[i] == rows[static_cast<std::size_t>(sources[i])] &&
+              hash.partition(parts[i]) == static_cast<Index>(part) &&
+              (i == static_cast<std::size_t>(begin[part]) || parts[i - 1] < parts[i]);
+    }
+  }
+  if (!right) state.SkipWithError("a wrong partition");
+  const auto count = static_cast<Index>(rows.size());
   set_rates(state, count, count * 3 * static_cast<Index>(sizeof(Index)));
 }
 
@@ -115,17 +144,33 @@ void rows_of_positions(benchmark::State& state) {
 
 BENCHMARK(partition_rows)
     ->ArgNames({"rows", "count", "groups", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {1, 2}})
+    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {1}})
     ->Args({kRows, Index{1} << 14, 16, 1})
-    ->Args({Index{1} << 33, kCount, 16, 1})
+    ->Args({Index{1} << 33, kCount, 16, 1});
+BENCHMARK(partition_rows)
+    ->ArgNames({"rows", "count", "groups", "threads"})
+    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
+    ->UseRealTime();
+BENCHMARK(partition_by_hash)
+    ->ArgNames({"rows", "count", "groups", "threads"})
+    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {1}});
+BENCHMARK(partition_by_hash)
+    ->ArgNames({"rows", "count", "groups", "threads"})
+    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
     ->UseRealTime();
 BENCHMARK(place_and_group)
     ->ArgNames({"rows", "count", "groups", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {16, 1024}, {1, 2}})
+    ->ArgsProduct({{kRows}, {kCount}, {16, 1024}, {1}});
+BENCHMARK(place_and_group)
+    ->ArgNames({"rows", "count", "groups", "threads"})
+    ->ArgsProduct({{kRows}, {kCount}, {16, 1024}, {2}})
     ->UseRealTime();
 BENCHMARK(rows_of_positions)
     ->ArgNames({"rows", "count", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {1, 2}})
+    ->ArgsProduct({{kRows}, {kCount}, {1}});
+BENCHMARK(rows_of_positions)
+    ->ArgNames({"rows", "count", "threads"})
+    ->ArgsProduct({{kRows}, {kCount}, {2}})
     ->UseRealTime();
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "kernels/bits.h"
 #include "kernels/rows.h"
+#include "kernels/threads.h"
 
 namespace sparsesync::cpu {
 namespace {
@@ -44,21 +45,113 @@ Index unite_by_merging(const Context& context, IndexRange range,
   return static_cast<Index>(end - all.begin());
 }
 
-/// For each of `indices` its place in `united`, both increasing: doubling steps from the last
-/// place, then halving.
-void find_places(std::span<const Index> united, std::span<const Index> indices,
-                 std::span<Index> places) {
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    std::size_t step = 1;
-    while (at + step < united.size() && united[at + step] < indices[i]) step *= 2;
-    const auto begin = united.begin() + static_cast<std::ptrdiff_t>(at + step / 2);
-    const auto end =
-        united.begin() + static_cast<std::ptrdiff_t>(std::min(at + step + 1, united.size()));
-    at = static_cast<std::size_t>(std::lower_bound(begin, end, indices[i]) - united.begin());
-    SPARSESYNC_EXPECT(at, <, united.size());
-    SPARSESYNC_EXPECT(united[at], ==, indices[i]);
-    places[i] = static_cast<Index>(at);
+/// Rows of the result that are summed up together: so few that their sums stay in the nearer
+/// caches while one part after another is added.
+Index block_rows(Index row_bytes) {
+  constexpr Index kBytes = Index{1} << 16;
+  constexpr Index kMost = 2048;
+  return std::clamp<Index>(kBytes / std::max<Index>(row_bytes, 1), 1, kMost);
+}
+
+/// Finds places in a block of the union without a search: the numbers that the block spans are cut
+/// into several times as many equal ranges as it has rows, and each knows its first row.
+class Places {
+ public:
+  /// Entries for a block of this many rows.
+  static Index entries(Index rows) { return Index{1} << table_bits(rows); }
+
+  /// @param united  a block, not empty
+  /// @param table   entries(united.size()) or more; overwritten
+  Places(std::span<const Index> united, std::span<std::uint32_t> table)
+      : united_(united), table_(table) {
+    const auto span = static_cast<std::uint64_t>(united.back() - united.front()) + 1;
+    shift_ = static_cast<unsigned>(
+        std::max(bit_width_below(span) - table_bits(static_cast<Index>(united.size())), 0));
+    // What is not in the union meets a 0 or another row's place, and is found not to be there.
+    std::fill(table.begin(), table.end(), 0U);
+    for (std::size_t place = united.size(); place-- > 0;) {  // the first of a range comes last
+      table_[range_of(united[place])] = static_cast<std::uint32_t>(place);
+    }
+  }
+
+  /// Writes the places of `indices`, which increase, up to the first that is past the block (or
+  /// repeats another: then there are more than the block has rows, and the next block refuses it).
+  /// @return how many there are
+  std::size_t find(std::span<const Index> indices, std::span<Index> places) const {
+    const Index last = united_.back();
+    std::size_t at = 0;
+    std::size_t i = 0;
+    const std::size_t most = std::min(indices.size(), united_.size());
+    for (; i < most && indices[i] <= last; ++i) {
+      const Index index = indices[i];
+      SPARSESYNC_EXPECT(index, >=, united_.front());
+      at = std::max<std::size_t>(at, table_[range_of(index)]);
+      while (united_[at] < index) ++at;
+      SPARSESYNC_EXPECT(united_[at], ==, index);
+      places[i] = static_cast<Index>(at);
+    }
+    return i;
+  }
+
+ private:
+  /// Four to eight ranges a row: few have two.
+  static int table_bits(Index rows) {
+    return bit_width_below(static_cast<std::uint64_t>(rows)) + 2;
+  }
+  std::size_t range_of(Index index) const {
+    return static_cast<std::uint64_t>(index - united_.front()) >> shift_;
+  }
+
+  std::span<const Index> united_;
+  std::span<std::uint32_t> table_;
+  unsigned shift_;
+};
+
+/// A thread's share of the scratch.
+struct BlockScratch {
+  std::span<Index> next;    // for each part the first of its indices that was not added yet
+  std::span<Index> places;  // for each row of a block
+  std::span<std::uint32_t> table;
+  std::byte* sums;  // of a block; null where sums are made in the result itself
+};
+
+/// Sums up the rows `range` of the result.
+void aggregate_range(const Context& context, std::span<const Index> united, IndexRange range,
+                     std::span<const RowSparse> parts, double scale, Matrix out,
+                     const BlockScratch& scratch) {
+  const auto united_size = static_cast<Index>(united.size());
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const std::span<const Index> indices = parts[p].indices;
+    const auto first = range.begin == 0
+                           ? indices.begin()
+                           : std::upper_bound(indices.begin(), indices.end(),
+                                              united[static_cast<std::size_t>(range.begin) - 1]);
+    scratch.next[p] = first - indices.begin();
+  }
+  const auto block = static_cast<Index>(scratch.places.size());
+  for (Index begin = range.begin; begin < range.end; begin += block) {
+    const IndexRange rows{begin, std::min(begin + block, range.end)};
+    const Matrix to{out.data + begin * out.row_bytes(), out.dtype, rows.size(), out.width};
+    const Matrix sums{scratch.sums == nullptr ? to.data : scratch.sums, sum_dtype(out.dtype),
+                      to.rows, to.width};
+    fill_zero(context, {sums.data, static_cast<std::size_t>(sums.bytes())});
+    const Places places(part_of(united, rows), scratch.table);
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const RowSparse& part = parts[p];
+      Index& next = scratch.next[p];
+      const std::size_t found =
+          places.find(part.indices.subspan(static_cast<std::size_t>(next)), scratch.places);
+      const ConstMatrix values{part.values.data + next * part.values.row_bytes(), part.values.dtype,
+                               static_cast<Index>(found), part.values.width};
+      add_rows(context, values, scratch.places.first(found), sums);
+      next += static_cast<Index>(found);
+    }
+    if (sums.data != to.data || scale != 1) round_sums(context, as_const(sums), scale, to);
+  }
+  if (range.end < united_size) return;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    // Else an index is greater than all of the union.
+    SPARSESYNC_EXPECT(scratch.next[p], ==, static_cast<Index>(parts[p].indices.size()));
   }
 }
 
@@ -78,17 +171,24 @@ void aggregate(const Context& context, std::span<const Index> united,
                std::span<const RowSparse> parts, double scale, Matrix out,
                AggregateWorkspace& workspace) {
   SPARSESYNC_EXPECT(out.rows, ==, static_cast<Index>(united.size()));
-  Matrix sums{out.data, sum_dtype(out.dtype), out.rows, out.width};
-  const bool in_place = sums.dtype == out.dtype;
-  if (!in_place) sums.data = workspace.sums.reserve(sums.bytes()).data();
-  fill_zero(context, {sums.data, static_cast<std::size_t>(sums.bytes())});
-  for (const RowSparse& part : parts) {
-    const std::span<Index> places =
-        workspace.slots.reserve(static_cast<Index>(part.indices.size()));
-    find_places(united, part.indices, places);
-    add_rows(context, part.values, places, sums);
-  }
-  if (!in_place || scale != 1) round_sums(context, as_const(sums), scale, out);
+  const Index row_bytes = out.width * element_bytes(sum_dtype(out.dtype));
+  const Index block = std::min(block_rows(row_bytes), std::max<Index>(out.rows, 1));
+  const bool in_place = sum_dtype(out.dtype) == out.dtype;
+  const int threads = part_count(context, out.rows, block);
+  const auto part_slots = static_cast<Index>(parts.size());
+  const std::span<Index> slots = workspace.slots.reserve(threads * (part_slots + block));
+  const Index entries = Places::entries(block);
+  const std::span<std::uint32_t> table = workspace.table.reserve(threads * entries);
+  const std::span<std::byte> sums =
+      workspace.sums.reserve(in_place ? 0 : threads * block * row_bytes);
+  for_each_part(context, out.rows, threads, [&](int thread, IndexRange range) {
+    const std::span<Index> own =
+        part_of(slots, cut(static_cast<Index>(slots.size()), threads, thread));
+    aggregate_range(context, united, range, parts, scale, out,
+                    {own.first(parts.size()), own.subspan(parts.size()),
+                     part_of(table, cut(threads * entries, threads, thread)),
+                     in_place ? nullptr : sums.data() + thread * block * row_bytes});
+  });
 }
 
 }  // namespace sparsesync::cpu

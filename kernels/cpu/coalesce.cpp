@@ -2,9 +2,75 @@
 #include "kernels/coalesce.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
+
+#include "kernels/cpu/row.h"
+#include "kernels/threads.h"
 
 namespace sparsesync::cpu {
+
+namespace {
+
+constexpr int kMostParts = 64;
+
+/// Where part `part` of the sorted indices begins: no row lies on both sides.
+std::size_t begin_of(std::span<const Index> sorted, int parts, int part) {
+  const auto size = static_cast<Index>(sorted.size());
+  auto at = static_cast<std::size_t>(cut(size, parts, part).begin);
+  while (at > 0 && at < sorted.size() && sorted[at] == sorted[at - 1]) ++at;
+  return at;
+}
+
+/// The end of the row that begins at `begin`.
+std::size_t end_of_row(std::span<const Index> sorted, std::size_t begin, std::size_t end) {
+  std::size_t at = begin + 1;
+  while (at < end && sorted[at] == sorted[begin]) ++at;
+  return at;
+}
+
+/// Writes the sums of the rows that lie in [begin, end) of the sorted indices.
+/// @param order  where each index stood in `from`
+/// @param sums   of one row
+/// @param to     the first row's place in the result
+template <typename T>
+void sum_rows(ConstMatrix from, std::span<const Index> sorted, std::span<const Index> order,
+              IndexRange range, typename ValueTraits<T>::Sum* sums, std::byte* to) {
+  const auto end = static_cast<std::size_t>(range.end);
+  with_constant(UsualWidths(), from.width, [&](auto width) {
+    const Index row_bytes = width * static_cast<Index>(sizeof(T));
+    for (auto begin = static_cast<std::size_t>(range.begin); begin < end;) {
+      const std::size_t next = end_of_row(sorted, begin, end);
+      for (std::size_t i = begin; i < next; ++i) {
+        if (i + kRowsAhead < end) {
+          prefetch_row(from.data + order[i + kRowsAhead] * row_bytes, row_bytes);
+        }
+      }
+      if (next == begin + 1) {
+        std::memcpy(to, from.data + order[begin] * row_bytes, static_cast<std::size_t>(row_bytes));
+      } else {
+        std::fill(sums, sums + width, typename ValueTraits<T>::Sum{0});
+        for (std::size_t i = begin; i < next; ++i) {
+          add_row<T>(from.data + order[i] * row_bytes, width, sums);
+        }
+        for (Index i = 0; i < width; ++i) store(to, i, ValueTraits<T>::narrow(sums[i]));
+      }
+      to += row_bytes;
+      begin = next;
+    }
+  });
+}
+
+/// Leaves each row's number once, at the begin of the sorted indices.
+/// @return how many there are
+Index drop_repeats(std::span<Index> sorted, Index first_row) {
+  const auto end = std::unique(sorted.begin(), sorted.end());
+  std::for_each(sorted.begin(), end, [&](Index& index) { index += first_row; });
+  return end - sorted.begin();
+}
+
+}  // namespace
 
 IndexCheck check_indices(const Context&, Index rows, std::span<const Index> indices) {
   IndexCheck check;
@@ -27,46 +93,39 @@ void coalesce(const Context& context, RowSparse from, Index rows, Index first_ro
   SPARSESYNC_EXPECT(from.values.rows, ==, nnz);
   SPARSESYNC_EXPECT(static_cast<Index>(indices.size()), >=, nnz);
   const std::span<Index> order = workspace.order.reserve(nnz);
-  std::copy(from.indices.begin(), from.indices.end(), indices.begin());
-  sort_with_order(context, indices.first(from.indices.size()), order, rows, workspace.sort);
+  const std::span<Index> sorted = indices.first(from.indices.size());
+  std::copy(from.indices.begin(), from.indices.end(), sorted.begin());
+  sort_with_order(context, sorted, order, rows, workspace.sort);
 
   const Index row_bytes = from.values.row_bytes();
-  std::size_t written = 0;
+  const int parts = std::min(part_count(context, nnz, row_grain(row_bytes)), kMostParts);
+  // Where each part's rows begin in the result: after as many rows as end before it.
+  std::array<Index, kMostParts> first{};
+  if (parts > 1) {
+    for_each_part(context, nnz, parts, [&](int part, IndexRange) {
+      const std::size_t end = begin_of(sorted, parts, part + 1);
+      Index distinct = 0;
+      for (std::size_t i = begin_of(sorted, parts, part); i < end; ++i) {
+        distinct += i == 0 || sorted[i] != sorted[i - 1] ? 1 : 0;
+      }
+      first[static_cast<std::size_t>(part)] = distinct;
+    });
+  }
+  std::exclusive_scan(first.begin(), first.end(), first.begin(), Index{0});
   for_dtype(from.values.dtype, [&]<typename T>(T) {
     using Sum = typename ValueTraits<T>::Sum;
     const Index width = from.values.width;
-    std::byte* const memory =
-        workspace.sums.reserve(width * static_cast<Index>(sizeof(Sum))).data();
-    const std::span<Sum> sums(reinterpret_cast<Sum*>(memory), static_cast<std::size_t>(width));
-    for (std::size_t begin = 0; begin < order.size();) {
-      std::size_t end = begin + 1;
-      while (end < order.size() && indices[end] == indices[begin]) ++end;
-      std::byte* to = values.data + static_cast<Index>(written) * row_bytes;
-      if (end == begin + 1) {
-        std::memcpy(to, from.values.data + order[begin] * row_bytes,
-                    static_cast<std::size_t>(row_bytes));
-      } else {
-        std::fill(sums.begin(), sums.end(), Sum{0});
-        for (std::size_t i = begin; i < end; ++i) {
-          const std::byte* source = from.values.data + order[i] * row_bytes;
-          for (Sum& sum : sums) {
-            T value;
-            std::memcpy(&value, source, sizeof(T));
-            source += sizeof(T);
-            sum += ValueTraits<T>::widen(value);
-          }
-        }
-        for (const Sum sum : sums) {
-          const T rounded = ValueTraits<T>::narrow(sum);
-          std::memcpy(to, &rounded, sizeof(T));
-          to += sizeof(T);
-        }
-      }
-      indices[written++] = indices[begin] + first_row;
-      begin = end;
-    }
+    const Index sum_bytes = width * static_cast<Index>(sizeof(Sum));
+    std::byte* const sums = workspace.sums.reserve(parts * sum_bytes).data();
+    for_each_part(context, nnz, parts, [&](int part, IndexRange) {
+      const IndexRange range{static_cast<Index>(begin_of(sorted, parts, part)),
+                             static_cast<Index>(begin_of(sorted, parts, part + 1))};
+      sum_rows<T>(from.values, sorted, order, range,
+                  reinterpret_cast<Sum*>(sums + part * sum_bytes),
+                  values.data + first[static_cast<std::size_t>(part)] * row_bytes);
+    });
   });
-  *count.location() = static_cast<Index>(written);
+  *count.location() = drop_repeats(sorted, first_row);
 }
 
 }  // namespace sparsesync::cpu

@@ -2,36 +2,155 @@
 #include "kernels/compact.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+
+#include "kernels/bits.h"
+#include "kernels/cpu/row.h"
+#include "kernels/rows.h"
+#include "kernels/threads.h"
 
 namespace sparsesync::cpu {
 namespace {
 
+constexpr int kMostParts = 64;
+
+/// The bits by which a T is not zero: all but the sign, which integers lack. Repeated over a word.
 template <typename T>
-bool is_zero_row(const T* row, Index width) {
-  return std::all_of(row, row + width, ValueTraits<T>::is_zero);
+constexpr std::uint64_t nonzero_bits() {
+  if constexpr (std::is_integral_v<T>) return ~std::uint64_t{0};
+  constexpr unsigned kBits = 8 * sizeof(T);
+  std::uint64_t bits = 0;
+  for (unsigned at = 0; at < 64; at += kBits) bits |= low_mask(kBits - 1) << at;
+  return bits;
+}
+
+/// Whether `count` elements are all zero. All are looked at: a branch for each would cost more. A
+/// line of the cache at a time, by few instructions, so that the processor sees many lines ahead.
+template <typename T>
+bool are_zero(const std::byte* elements, Index count) {
+  constexpr auto kOfWord = static_cast<Index>(sizeof(std::uint64_t) / sizeof(T));
+  constexpr Index kOfLine = 8;
+  const Index words = count / kOfWord;
+  Index i = 0;
+  std::array<std::uint64_t, kOfLine> line{};
+  for (; i + kOfLine <= words; i += kOfLine) {
+    for (Index k = 0; k < kOfLine; ++k) {
+      line[static_cast<std::size_t>(k)] |= load<std::uint64_t>(elements, i + k);
+    }
+  }
+  std::uint64_t any = 0;
+  for (const std::uint64_t word : line) any |= word;
+  for (; i < words; ++i) any |= load<std::uint64_t>(elements, i);
+  bool zero = (any & nonzero_bits<T>()) == 0;
+  for (i = words * kOfWord; i < count; ++i) {
+    zero = zero && ValueTraits<T>::is_zero(load<T>(elements, i));
+  }
+  return zero;
+}
+
+/// Calls found(row) for each of `rows` that is not zero, in their order.
+///
+/// Memory is read at several places in turn: one stream does not keep it busy. What is looked at
+/// together is a row, or so many narrow ones that they fill a line of the cache.
+template <typename T, typename Found>
+void find_rows(ConstMatrix dense, IndexRange rows, Found&& found) {
+  constexpr Index kLine = 64;
+  constexpr Index kStreams = 4;
+  constexpr Index kTileBytes = Index{1} << 16;  // stays near until its rows are copied
+  std::array<bool, kTileBytes / kLine> nonzero{};
+  const Index row_bytes = std::max<Index>(dense.row_bytes(), 1);
+  const Index together = ceil_div(kLine, row_bytes);
+  const Index tile = std::max<Index>(kTileBytes / row_bytes / together, 1) * together;
+  for (IndexRange at{rows.begin, 0}; at.begin < rows.end; at.begin = at.end) {
+    at.end = std::min(at.begin + tile, rows.end);
+    const Index units = ceil_div(at.size(), together);
+    const Index step = ceil_div(units, kStreams);
+    const auto rows_of = [&](Index unit) {
+      const Index begin = at.begin + unit * together;
+      return IndexRange{begin, std::min(begin + together, at.end)};
+    };
+    for (Index i = 0; i < step; ++i) {
+      for (Index unit = i; unit < units; unit += step) {
+        const IndexRange of_unit = rows_of(unit);
+        nonzero[static_cast<std::size_t>(unit)] =
+            !are_zero<T>(dense.data + of_unit.begin * row_bytes, of_unit.size() * dense.width);
+      }
+    }
+    for (Index unit = 0; unit < units; ++unit) {
+      if (!nonzero[static_cast<std::size_t>(unit)]) continue;
+      for (Index row = rows_of(unit).begin; row < rows_of(unit).end; ++row) {
+        if (together == 1 || !are_zero<T>(dense.data + row * row_bytes, dense.width)) found(row);
+      }
+    }
+  }
+}
+
+/// Where the rows that each part finds begin in the result, and at the end how many there are.
+using Offsets = std::array<Index, kMostParts + 1>;
+
+/// Finds the rows on all threads. Each part notes its own in its share of `indices`, as many as
+/// have room there.
+/// @return whether all are noted: then they stand at the begin of `indices`, without gaps
+template <typename T>
+bool note_rows(const Context& context, ConstMatrix dense, int parts, std::span<Index> indices,
+               Offsets& offsets) {
+  const auto room = static_cast<Index>(indices.size());
+  std::array<Index, kMostParts> counts{};
+  for_each_part(context, dense.rows, parts, [&](int part, IndexRange rows) {
+    const std::span<Index> notes = part_of(indices, cut(room, parts, part));
+    std::size_t count = 0;
+    find_rows<T>(dense, rows, [&](Index row) {
+      if (count < notes.size()) notes[count] = row;
+      ++count;
+    });
+    counts[static_cast<std::size_t>(part)] = static_cast<Index>(count);
+  });
+  bool noted = true;
+  for (int part = 0; part < parts; ++part) {
+    const auto at = static_cast<std::size_t>(part);
+    const IndexRange share = cut(room, parts, part);
+    noted = noted && counts[at] <= share.size();
+    if (noted) {
+      const auto from = indices.begin() + share.begin;
+      std::copy(from, from + counts[at], indices.begin() + offsets[at]);
+    }
+    offsets[at + 1] = offsets[at] + counts[at];
+  }
+  return noted;
 }
 
 }  // namespace
 
-void compact(const Context&, ConstMatrix dense, Index first_row, std::span<Index> indices,
+void compact(const Context& context, ConstMatrix dense, Index first_row, std::span<Index> indices,
              Matrix values, Count count) {
   SPARSESYNC_EXPECT(values.rows, ==, static_cast<Index>(indices.size()));
   SPARSESYNC_EXPECT(values.width, ==, dense.width);
   const Index row_bytes = dense.row_bytes();
-  Index found = 0;
+  const int parts = std::min(part_count(context, dense.rows, row_grain(row_bytes)), kMostParts);
   for_dtype(dense.dtype, [&]<typename T>(T) {
-    for (Index row = 0; row < dense.rows; ++row) {
-      const std::byte* from = dense.data + row * row_bytes;
-      if (is_zero_row(reinterpret_cast<const T*>(from), dense.width)) continue;
-      if (found < values.rows) {
-        indices[static_cast<std::size_t>(found)] = first_row + row;
-        std::memcpy(values.data + found * row_bytes, from, static_cast<std::size_t>(row_bytes));
-      }
-      ++found;
+    Offsets offsets{};
+    if (parts > 1 && note_rows<T>(context, dense, parts, indices, offsets)) {
+      const Index found = offsets[static_cast<std::size_t>(parts)];
+      const std::span<Index> noted = indices.first(static_cast<std::size_t>(found));
+      gather_rows(context, dense, noted, 0, {values.data, values.dtype, found, values.width});
+      shift(context, noted, first_row, noted);
+      *count.location() = found;
+      return;
     }
+    for_each_part(context, dense.rows, parts, [&](int part, IndexRange rows) {
+      Index at = offsets[static_cast<std::size_t>(part)];
+      find_rows<T>(dense, rows, [&](Index row) {
+        if (at < values.rows) {
+          indices[static_cast<std::size_t>(at)] = first_row + row;
+          std::memcpy(values.data + at * row_bytes, dense.data + row * row_bytes,
+                      static_cast<std::size_t>(row_bytes));
+        }
+        ++at;
+      });
+      if (part == parts - 1) *count.location() = at;
+    });
   });
-  *count.location() = found;
 }
 
 }  // namespace sparsesync::cpu

@@ -64,6 +64,28 @@ void decode_coo(IndexRange range, std::span<const std::byte> bytes, std::span<In
   }
 }
 
+/// Calls found(bit) for each bit that is set, in increasing order; never more than `count` times.
+/// @throws CorruptDataError if there are not exactly `count`
+template <typename Found>
+void for_each_bit(IndexCode code, std::span<const std::byte> bits, std::size_t count,
+                  Found&& found) {
+  std::size_t left = count;
+  for (std::size_t offset = 0; offset < bits.size(); offset += 8) {
+    for (std::uint64_t word = load_word(bits, offset); word != 0; word &= word - 1) {
+      if (left == 0) {
+        throw CorruptDataError(
+            fmt::format("{} code: more than the {} indices announced", name_of(code), count));
+      }
+      --left;
+      found(offset * 8 + static_cast<std::size_t>(std::countr_zero(word)));
+    }
+  }
+  if (left != 0) {
+    throw CorruptDataError(
+        fmt::format("{} code: {} indices of {} announced", name_of(code), count - left, count));
+  }
+}
+
 /// Appends numbers of a fixed number of bits to a byte string.
 class BitWriter {
  public:
@@ -108,41 +130,50 @@ void encode_elias_fano(IndexRange range, std::span<const Index> indices, std::sp
   low.finish();
 }
 
+/// Reads numbers of a fixed number of bits one after another.
+class BitReader {
+ public:
+  BitReader(std::span<const std::byte> bytes, int bits)
+      : bytes_(bytes), bits_(static_cast<unsigned>(bits)), mask_(low_mask(bits)) {}
+  std::uint64_t next() {
+    const std::size_t offset = at_ / 8;
+    const auto skipped = static_cast<unsigned>(at_ % 8);
+    at_ += bits_;
+    std::uint64_t number = load_word(bytes_, offset) >> skipped;
+    // bits_ <= 62, and a word read at a byte boundary holds at least 57 bits from there on.
+    if (skipped + bits_ > 64) number |= load_word(bytes_, offset + 8) << (64 - skipped);
+    return number & mask_;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  unsigned bits_;
+  std::uint64_t mask_;
+  std::size_t at_ = 0;
+};
+
 void decode_elias_fano(IndexRange range, std::span<const std::byte> bytes,
                        std::span<Index> indices) {
   const auto layout = elias_fano::layout(static_cast<std::uint64_t>(range.size()), indices.size());
-  const std::span<const std::byte> high = bytes.first(layout.high_bytes());
-  const std::span<const std::byte> low = bytes.subspan(layout.high_bytes());
-  const auto low_bits = static_cast<unsigned>(layout.low_bits);
-  const std::uint64_t mask = low_mask(layout.low_bits);
-  std::size_t found = 0;
-  Index previous = range.begin - 1;
-  for (std::size_t offset = 0; offset < high.size(); offset += 8) {
-    for (std::uint64_t word = load_word(high, offset); word != 0; word &= word - 1) {
-      if (found == indices.size()) {
-        throw CorruptDataError("Elias-Fano code: more indices than announced");
-      }
-      const std::uint64_t bit = offset * 8 + static_cast<unsigned>(std::countr_zero(word));
-      const std::uint64_t low_at = found * low_bits;
-      // low_bits <= 62, and a word read at a byte boundary holds at least 57 bits from there on.
-      std::uint64_t low_part = load_word(low, low_at / 8) >> (low_at % 8);
-      if (low_at % 8 + low_bits > 64) {
-        low_part |= load_word(low, low_at / 8 + 8) << (64 - low_at % 8);
-      }
-      const std::uint64_t value = ((bit - found) << low_bits) | (low_part & mask);
-      if (value >= static_cast<std::uint64_t>(range.size())) {
-        throw CorruptDataError(
-            fmt::format("Elias-Fano code: index {} outside its range of {}", value, range.size()));
-      }
-      const Index index = range.begin + static_cast<Index>(value);
-      if (index <= previous) throw CorruptDataError("Elias-Fano code: indices do not increase");
-      previous = index;
-      indices[found++] = index;
-    }
-  }
-  if (found != indices.size()) {
+  BitReader low(bytes.subspan(layout.high_bytes()), layout.low_bits);
+  Index* to = indices.data();
+  std::uint64_t found = 0;
+  std::uint64_t next = 0;  // the least that may follow
+  bool increases = true;
+  for_each_bit(IndexCode::elias_fano, bytes.first(layout.high_bytes()), indices.size(),
+               [&](std::size_t bit) {
+                 const std::uint64_t value =
+                     (bit - found++) << static_cast<unsigned>(layout.low_bits) | low.next();
+                 // Looked at once, at the end: no branch for each.
+                 increases &= value >= next;
+                 next = value + 1;
+                 *to++ = range.begin + static_cast<Index>(value);
+               });
+  if (!increases) throw CorruptDataError("elias_fano code: indices do not increase");
+  // The last is the greatest.
+  if (next > static_cast<std::uint64_t>(range.size())) {
     throw CorruptDataError(
-        fmt::format("Elias-Fano code: {} indices of {} announced", found, indices.size()));
+        fmt::format("elias_fano code: index {} outside its range of {}", next - 1, range.size()));
   }
 }
 
@@ -156,16 +187,12 @@ void encode_bitmap(IndexRange range, std::span<const Index> indices, std::span<s
 }
 
 void decode_bitmap(IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices) {
-  std::size_t found = 0;
-  for (std::size_t offset = 0; offset < bytes.size(); offset += 8) {
-    for (std::uint64_t word = load_word(bytes, offset); word != 0; word &= word - 1) {
-      const auto bit = static_cast<Index>(offset * 8) + std::countr_zero(word);
-      if (bit >= range.size()) throw CorruptDataError("bitmap: a bit past the end of its range");
-      if (found == indices.size()) throw CorruptDataError("bitmap: more indices than announced");
-      indices[found++] = range.begin + bit;
-    }
+  Index* to = indices.data();
+  for_each_bit(IndexCode::bitmap, bytes, indices.size(),
+               [&](std::size_t bit) { *to++ = range.begin + static_cast<Index>(bit); });
+  if (!indices.empty() && indices.back() >= range.end) {
+    throw CorruptDataError("bitmap code: a bit past the end of its range");
   }
-  if (found != indices.size()) throw CorruptDataError("bitmap: fewer indices than announced");
 }
 
 }  // namespace

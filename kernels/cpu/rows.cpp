@@ -1,25 +1,15 @@
-// CPU bodies of the row operations. Values in messages have no alignment, so elements are read by
-// memcpy.
+// CPU bodies of the row operations.
 #include "kernels/rows.h"
 
 #include <cstring>
 #include <numeric>
 #include <string>
 
+#include "kernels/cpu/row.h"
+#include "kernels/threads.h"
+
 namespace sparsesync::cpu {
 namespace {
-
-template <typename T>
-T load(const std::byte* from, Index element) {
-  T value;
-  std::memcpy(&value, from + element * static_cast<Index>(sizeof(T)), sizeof(T));
-  return value;
-}
-
-template <typename T>
-void store(std::byte* to, Index element, T value) {
-  std::memcpy(to + element * static_cast<Index>(sizeof(T)), &value, sizeof(T));
-}
 
 void expect_sums(DType sums, DType values) {
   SPARSESYNC_EXPECT(std::string(name_of(sums)), ==, std::string(name_of(sum_dtype(values))));
@@ -32,30 +22,44 @@ void expect_same_shape(ConstMatrix from, Matrix to) {
 
 }  // namespace
 
-void gather_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Index first_column,
-                 Matrix out) {
+void gather_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
+                 Index first_column, Matrix out) {
   SPARSESYNC_EXPECT(static_cast<Index>(rows.size()), ==, out.rows);
   const Index from_bytes = from.row_bytes();
-  const Index out_bytes = out.row_bytes();
   const std::byte* base = from.data + first_column * element_bytes(from.dtype);
-  std::byte* to = out.data;
-  for (const Index row : rows) {
-    std::memcpy(to, base + row * from_bytes, static_cast<std::size_t>(out_bytes));
-    to += out_bytes;
-  }
+  with_constant(UsualRowBytes(), out.row_bytes(), [&](auto out_bytes) {
+    parallel_for(context, out.rows, row_grain(out_bytes), [&](IndexRange range) {
+      std::byte* to = out.data + range.begin * out_bytes;
+      const std::span<const Index> taken = part_of(rows, range);
+      for (std::size_t i = 0; i < taken.size(); ++i) {
+        if (i + kRowsAhead < taken.size()) {
+          prefetch_row(base + taken[i + kRowsAhead] * from_bytes, out_bytes);
+        }
+        std::memcpy(to, base + taken[i] * from_bytes, static_cast<std::size_t>(out_bytes));
+        to += out_bytes;
+      }
+    });
+  });
 }
 
-void scatter_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Index first_column,
-                  Matrix out) {
+void scatter_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
+                  Index first_column, Matrix out) {
   SPARSESYNC_EXPECT(static_cast<Index>(rows.size()), ==, from.rows);
-  const Index from_bytes = from.row_bytes();
   const Index out_bytes = out.row_bytes();
   std::byte* base = out.data + first_column * element_bytes(out.dtype);
-  const std::byte* source = from.data;
-  for (const Index row : rows) {
-    std::memcpy(base + row * out_bytes, source, static_cast<std::size_t>(from_bytes));
-    source += from_bytes;
-  }
+  with_constant(UsualRowBytes(), from.row_bytes(), [&](auto from_bytes) {
+    parallel_for(context, from.rows, row_grain(from_bytes), [&](IndexRange range) {
+      const std::byte* source = from.data + range.begin * from_bytes;
+      const std::span<const Index> taken = part_of(rows, range);
+      for (std::size_t i = 0; i < taken.size(); ++i) {
+        if (i + kRowsAhead < taken.size()) {
+          prefetch_row<true>(base + taken[i + kRowsAhead] * out_bytes, from_bytes);
+        }
+        std::memcpy(base + taken[i] * out_bytes, source, static_cast<std::size_t>(from_bytes));
+        source += from_bytes;
+      }
+    });
+  });
 }
 
 void copy(const Context&, std::span<const std::byte> from, std::byte* to) {
@@ -88,14 +92,18 @@ void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Mat
   SPARSESYNC_EXPECT(sums.width, ==, from.width);
   for_dtype(from.dtype, [&]<typename T>(T) {
     using Sum = typename ValueTraits<T>::Sum;
-    const std::byte* source = from.data;
-    for (const Index row : rows) {
-      Sum* sum = reinterpret_cast<Sum*>(sums.data) + row * from.width;
-      for (Index column = 0; column < from.width; ++column) {
-        sum[column] += ValueTraits<T>::widen(load<T>(source, column));
+    Sum* const base = reinterpret_cast<Sum*>(sums.data);
+    with_constant(UsualWidths(), from.width, [&](auto width) {
+      constexpr auto kBytes = static_cast<Index>(sizeof(T));
+      // Past the last row too: a caller who adds many parts in turn soon goes on from there.
+      constexpr Index kAhead = 512;
+      const std::byte* source = from.data;
+      for (const Index row : rows) {
+        prefetch_row(source + kAhead, width * kBytes);
+        add_row<T>(source, width, base + row * width);
+        source += width * kBytes;
       }
-      source += from.row_bytes();
-    }
+    });
   });
 }
 

@@ -1,0 +1,124 @@
+// Unite and aggregate: the parts of n workers to their sum, beside the triad.
+#include "kernels/aggregate.h"
+
+#include <benchmark/benchmark.h>
+
+#include <vector>
+
+#include "bench/kernels/inputs.h"
+#include "bench/kernels/memory.h"
+
+namespace sparsesync::bench {
+namespace {
+
+/// Bytes of all parts' values together: many times the last cache, unless that were more rows than
+/// kCount of each.
+constexpr Index kValueBytes = Index{1} << 28;
+
+/// `per_mille` of the rows in each of the workers' parts.
+struct Parts {
+  Parts(Index workers, Index width, Index per_mille) : width(width) {
+    const Index row_bytes = width * static_cast<Index>(sizeof(float));
+    const Index count = sized(std::min(kCount, kValueBytes / workers / row_bytes));
+    range = {0, count * 1000 / per_mille};
+    for (Index worker = 0; worker < workers; ++worker) {
+      indices.push_back(
+          distinct_rows(range.end, count, kSeed + static_cast<std::uint64_t>(worker)));
+      values.push_back(values_of(indices.back(), width));
+    }
+    for (std::size_t worker = 0; worker < indices.size(); ++worker) {
+      sets.emplace_back(indices[worker]);
+      views.push_back({indices[worker], matrix_of(std::as_const(values[worker]), width)});
+    }
+    total = count * workers;
+  }
+
+  /// Whether `united` are the rows of all parts and `sums` their sums: a row's parts are equal.
+  bool is_sum(std::span<const Index> united, const std::vector<float>& sums) const {
+    std::vector<std::size_t> at(indices.size());
+    auto sum = sums.begin();
+    for (const Index row : united) {
+      int times = 0;
+      for (std::size_t worker = 0; worker < at.size(); ++worker) {
+        if (at[worker] == indices[worker].size() || indices[worker][at[worker]] != row) continue;
+        ++at[worker];
+        ++times;
+      }
+      if (times == 0) return false;
+      for (Index column = 0; column < width; ++column) {
+        if (*sum++ != static_cast<float>(times) * value_at(row, column)) return false;
+      }
+    }
+    for (std::size_t worker = 0; worker < at.size(); ++worker) {
+      if (at[worker] != indices[worker].size()) return false;
+    }
+    return true;
+  }
+
+  Index width;
+  IndexRange range;
+  Index total = 0;
+  std::vector<std::vector<Index>> indices;
+  std::vector<std::vector<float>> values;
+  std::vector<std::span<const Index>> sets;
+  std::vector<RowSparse> views;
+};
+
+void unite_parts(benchmark::State& state) {
+  const Parts parts(state.range(0), 1, state.range(1));
+  const Host host(state.range(2));
+  AggregateWorkspace workspace(host.context());
+  std::vector<Index> united(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
+  Index found = 0;
+  for ([[maybe_unused]] auto _ : state) {
+    unite(host.context(), parts.range, parts.sets, united, Count(&found), workspace);
+    benchmark::ClobberMemory();
+  }
+  united.resize(static_cast<std::size_t>(found));
+  std::vector<Index> expected;
+  for (const std::vector<Index>& set : parts.indices) {
+    expected.insert(expected.end(), set.begin(), set.end());
+  }
+  std::sort(expected.begin(), expected.end());
+  expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
+  if (united != expected) state.SkipWithError("a wrong union");
+  set_rates(state, parts.total, (parts.total + found) * static_cast<Index>(sizeof(Index)));
+}
+
+void aggregate_parts(benchmark::State& state) {
+  const Index width = state.range(1);
+  const Parts parts(state.range(0), width, state.range(2));
+  const Host host(state.range(3));
+  AggregateWorkspace workspace(host.context());
+  std::vector<Index> united(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
+  Index found = 0;
+  unite(host.context(), parts.range, parts.sets, united, Count(&found), workspace);
+  united.resize(static_cast<std::size_t>(found));
+  std::vector<float> sums(united.size() * static_cast<std::size_t>(width));
+  for ([[maybe_unused]] auto _ : state) {
+    aggregate(host.context(), united, parts.views, 1, matrix_of(sums, width), workspace);
+    benchmark::ClobberMemory();
+  }
+  if (!parts.is_sum(united, sums)) state.SkipWithError("wrong sums");
+  // What must be read and written: the parts once, the union's indices once, its sums once.
+  set_rates(state, parts.total,
+            (parts.total + found) *
+                (static_cast<Index>(sizeof(Index)) + width * static_cast<Index>(sizeof(float))));
+}
+
+BENCHMARK(triad)->ArgNames({"threads"})->Arg(1);
+BENCHMARK(triad)->ArgNames({"threads"})->Arg(2)->UseRealTime();
+BENCHMARK(unite_parts)
+    ->ArgNames({"workers", "per_mille", "threads"})
+    ->ArgsProduct({{8}, {10, 250}, {1}});
+BENCHMARK(aggregate_parts)
+    ->ArgNames({"workers", "width", "per_mille", "threads"})
+    ->ArgsProduct({{8}, {1, 8, 32, 128}, {10, 250}, {1}})
+    ->ArgsProduct({{2, 16}, {32}, {10}, {1}});
+BENCHMARK(aggregate_parts)
+    ->ArgNames({"workers", "width", "per_mille", "threads"})
+    ->ArgsProduct({{8}, {1, 8, 32, 128}, {10, 250}, {2}})
+    ->UseRealTime();
+
+}  // namespace
+}  // namespace sparsesync::bench

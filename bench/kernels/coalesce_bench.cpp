@@ -1,0 +1,79 @@
+// Coalesce: rows in no order, some of them several times, to increasing rows and their sums.
+#include "kernels/coalesce.h"
+
+#include <benchmark/benchmark.h>
+
+#include <vector>
+
+#include "bench/kernels/inputs.h"
+#include "bench/kernels/memory.h"
+
+namespace sparsesync::bench {
+namespace {
+
+/// `count` draws from count / repeats rows of kRows.
+std::vector<Index> drawn_rows(Index count, Index repeats) {
+  const Bijection bijection(kRows, kSeed);
+  const auto distinct = static_cast<std::uint64_t>(std::max<Index>(count / repeats, 1));
+  std::vector<Index> rows(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = bijection.forward(static_cast<Index>(mix64(kSeed + i) % distinct));
+  }
+  return rows;
+}
+
+/// Whether these are the rows of `drawn` and their sums: all that are drawn of a row are equal.
+bool is_coalesced(const std::vector<Index>& drawn, std::span<const Index> indices,
+                  const std::vector<float>& values, Index width) {
+  std::vector<Index> sorted = drawn;
+  std::sort(sorted.begin(), sorted.end());
+  std::size_t at = 0;
+  auto value = values.begin();
+  for (const Index row : indices) {
+    std::size_t times = 0;
+    for (; at < sorted.size() && sorted[at] == row; ++at) ++times;
+    if (times == 0) return false;
+    for (Index column = 0; column < width; ++column) {
+      if (*value++ != static_cast<float>(times) * value_at(row, column)) return false;
+    }
+  }
+  return at == sorted.size();
+}
+
+void coalesce_rows(benchmark::State& state) {
+  const Index count = sized(state.range(0));
+  const Index width = state.range(2);
+  const Host host(state.range(3));
+  CoalesceWorkspace workspace(host.context());
+  const std::vector<Index> drawn = drawn_rows(count, state.range(1));
+  const std::vector<float> from = values_of(drawn, width);
+  std::vector<Index> indices(drawn.size());
+  std::vector<float> values(from.size());
+  Index found = 0;
+  for ([[maybe_unused]] auto _ : state) {
+    coalesce(host.context(), {drawn, matrix_of(from, width)}, kRows, 0, indices,
+             matrix_of(values, width), Count(&found), workspace);
+    benchmark::ClobberMemory();
+  }
+  const auto distinct = std::span(indices).first(static_cast<std::size_t>(found));
+  if (!is_coalesced(drawn, distinct, values, width)) state.SkipWithError("wrong sums");
+  // What must be read and written: indices and values, in and out, once.
+  set_rates(state, count,
+            (count + found) *
+                (static_cast<Index>(sizeof(Index)) + width * static_cast<Index>(sizeof(float))));
+}
+
+BENCHMARK(triad)->ArgNames({"threads"})->Arg(1);
+BENCHMARK(triad)->ArgNames({"threads"})->Arg(2)->UseRealTime();
+BENCHMARK(coalesce_rows)
+    ->ArgNames({"count", "repeats", "width", "threads"})
+    ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {1}})
+    ->ArgsProduct({{kCount / 4}, {1, 4}, {128}, {1}});
+BENCHMARK(coalesce_rows)
+    ->ArgNames({"count", "repeats", "width", "threads"})
+    ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {2}})
+    ->ArgsProduct({{kCount / 4}, {1, 4}, {128}, {2}})
+    ->UseRealTime();
+
+}  // namespace
+}  // namespace sparsesync::bench

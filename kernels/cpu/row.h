@@ -1,0 +1,66 @@
+// What the bodies do to one row. Values in messages have no alignment, so elements are read and
+// written by memcpy.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/dtype.h"
+#include "kernels/views.h"
+
+namespace sparsesync::cpu {
+
+/// Rows that a thread is worth waking for, of this many bytes each.
+inline Index row_grain(Index row_bytes) {
+  constexpr Index kBytes = Index{1} << 16;
+  return std::max<Index>(kBytes / std::max<Index>(row_bytes, 1), 1);
+}
+
+/// Calls body(size): as a constant where it is a usual one, so that a copy or a sum of so much is a
+/// few instructions and no loop.
+template <Index... usual, typename Body>
+void with_constant(std::integer_sequence<Index, usual...>, Index size, Body&& body) {
+  const bool is_usual =
+      ((size == usual ? (body(std::integral_constant<Index, usual>{}), true) : false) || ...);
+  if (!is_usual) body(size);
+}
+using UsualRowBytes = std::integer_sequence<Index, 2, 4, 8, 16, 32, 64, 128>;
+using UsualWidths = std::integer_sequence<Index, 1, 4, 8, 16, 32>;
+
+/// How many rows ahead prefetch_row() is called.
+constexpr std::size_t kRowsAhead = 16;
+
+/// Asks for a row that is needed soon: where rows lie anywhere the processor does not foresee it.
+/// What is far behind its begin the processor sees for itself.
+template <bool for_writing = false>
+void prefetch_row(const std::byte* row, Index bytes) {
+  constexpr Index kLine = 64;
+  constexpr Index kMost = 8 * kLine;
+  for (Index at = 0; at < std::min(bytes, kMost); at += kLine) {
+    __builtin_prefetch(row + at, for_writing ? 1 : 0);
+  }
+}
+
+template <typename T>
+T load(const std::byte* from, Index element) {
+  T value;
+  std::memcpy(&value, from + element * static_cast<Index>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void store(std::byte* to, Index element, T value) {
+  std::memcpy(to + element * static_cast<Index>(sizeof(T)), &value, sizeof(T));
+}
+
+/// sums[i] += the element i of `from`. They do not overlap.
+template <typename T>
+void add_row(const std::byte* __restrict from, Index width,
+             typename ValueTraits<T>::Sum* __restrict sums) {
+  for (Index i = 0; i < width; ++i) sums[i] += ValueTraits<T>::widen(load<T>(from, i));
+}
+
+}  // namespace sparsesync::cpu
