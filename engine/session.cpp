@@ -21,6 +21,7 @@
 #include "engine/registered_bucket.h"
 #include "engine/registration.h"
 #include "kernels/rows.h"
+#include "kernels/threads.h"
 
 namespace sparsesync {
 struct Session::Ticket::State {
@@ -33,7 +34,8 @@ class Session::Engine {
  public:
   Engine(std::unique_ptr<Transport> transport, MemoryResource& memory, SessionOptions options)
       : transport_(std::move(transport)),
-        context_(memory),
+        threads_(options.threads),
+        context_(memory, threads_),
         options_(options),
         control_(*transport_, context_, options.deadline),
         thread_([this] { run(); }) {}
@@ -429,6 +431,7 @@ class Session::Engine {
   }
 
   std::unique_ptr<Transport> transport_;
+  Threads threads_;
   Context context_;
   SessionOptions options_;
   // The progress thread only.

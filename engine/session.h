@@ -30,6 +30,9 @@ struct SessionOptions {
   std::chrono::milliseconds deadline{60'000};
   /// The key of row groups is drawn from it; the same on all workers.
   std::uint64_t seed = 1;
+  /// That the kernels of this worker may be cut among, the session's own among them. The bits of
+  /// the result do not depend on it.
+  int threads = 1;
 };
 
 /// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make

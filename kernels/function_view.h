@@ -16,9 +16,9 @@ template <typename Result, typename... Arguments>
 class FunctionView<Result(Arguments...)> {
  public:
   template <typename Callable>
-    requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionView> &&
-             std::is_invocable_r_v<Result, Callable&, Arguments...>)
-  FunctionView(Callable&& callable)  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionView> &&
+           std::is_invocable_r_v<Result, Callable&, Arguments...>)
+      FunctionView(Callable&& callable)  // NOLINT(google-explicit-constructor)
       : callable_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* of, Arguments... arguments) -> Result {
           return (*static_cast<std::remove_reference_t<Callable>*>(of))(

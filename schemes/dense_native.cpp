@@ -20,8 +20,8 @@ class DenseNative : public Scheme {
         scale_(scale_of(environment)),
         none_(context_, 1) {
     for (const RowSpace& space : spaces_) {
-      sums_.emplace_back(context_).reserve_exactly(
-          space.elements() * element_bytes(sum_dtype(space.dtype)));
+      sums_.emplace_back(context_).reserve_exactly(space.elements() *
+                                                   element_bytes(sum_dtype(space.dtype)));
       values_.emplace_back(context_).reserve_exactly(is_own_sum(space) ? 0 : space.dense_bytes());
       results_.push_back({Gradient::Layout::dense,
                           {},

@@ -70,8 +70,8 @@ Pattern around_the_ring(Rank rank, int size) {
 Pattern spreading_word(Rank rank, int size) {
   Pattern pattern;
   for (int distance = 1; distance < size; distance *= 2) {
-    pattern.push_back({{Rank{(rank.value + distance) % size}},
-                       {Rank{(rank.value + size - distance) % size}}});
+    pattern.push_back(
+        {{Rank{(rank.value + distance) % size}}, {Rank{(rank.value + size - distance) % size}}});
   }
   return pattern;
 }
@@ -123,8 +123,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, ReceiveProvider& prov
   const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
   RefusalProvider guarded((flags & Header::kRefused) != 0 ? nullptr : &provider,
                           workspace_.refusals);
-  const GroupId group =
-      transport_.post(context_, header, workspace_.sends, receives, guarded);
+  const GroupId group = transport_.post(context_, header, workspace_.sends, receives, guarded);
   ++at_;
   std::optional<RefusedError> refused;
   while (const std::optional<Arrival> arrival = transport_.next(group, deadline)) {

@@ -71,12 +71,12 @@ class Placement {
   /// @param rows         increasing, in [0, R)
   /// @param indices      receives the rows' indices, group after group, increasing in each
   /// @param sources      receives, beside each, the place of its row in `rows`
-  /// @param group_begin  row_groups + 1 numbers: group j's are [group_begin[j], group_begin[j + 1]).
+  /// @param group_begin  row_groups + 1 numbers: group j's are [group_begin[j], group_begin[j +
+  /// 1]).
   ///                     Counts in the context's memory, as Count is
   /// @throws BudgetError
-  virtual void divide(const Context& context, std::span<const Index> rows,
-                      std::span<Index> indices, std::span<Index> sources,
-                      std::span<Index> group_begin) = 0;
+  virtual void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
+                      std::span<Index> sources, std::span<Index> group_begin) = 0;
   /// From what a push calls a group's rows to what a pull does; both increase. Does not synchronize
   /// the stream.
   /// @return valid until the next call

@@ -64,8 +64,7 @@ class PushPull : public Scheme {
     pack_pull(round);
     std::int64_t limit = 0;
     for (const Rank peer : peers_) {
-      limit =
-          std::max(limit, largest_message_bytes(sections_of(round, peer.value, Phase::gather)));
+      limit = std::max(limit, largest_message_bytes(sections_of(round, peer.value, Phase::gather)));
     }
     inbox.set_limit(limit);
     if (!payloads_.empty()) {
@@ -223,10 +222,11 @@ class PushPull : public Scheme {
         const auto rows = static_cast<Index>(selection(i, server.value).indices.size());
         counts_of_.push_back({rows, rows});
       }
-      begins_.push_back(begins_.back() +
-                        round_up<Index>(message_bytes(sections_of(round, server.value, Phase::reduce),
-                                                      std::span(counts_of_).last(spaces)),
-                                        16));
+      begins_.push_back(
+          begins_.back() +
+          round_up<Index>(message_bytes(sections_of(round, server.value, Phase::reduce),
+                                        std::span(counts_of_).last(spaces)),
+                          16));
     }
     const std::span<std::byte> all = outbox_.reserve(begins_.back());
     payloads_.clear();
@@ -321,8 +321,9 @@ class PushPull : public Scheme {
     for (std::size_t i = 0; i < spaces; ++i) {
       Placement& placement = *placements_[i];
       const Sums& sums = sums_of(round, i);
-      const std::span<const Index> share = sums.named().subspan(
-          static_cast<std::size_t>(bounds_[2 * i]), static_cast<std::size_t>(counts_of_[i].indices));
+      const std::span<const Index> share =
+          sums.named().subspan(static_cast<std::size_t>(bounds_[2 * i]),
+                               static_cast<std::size_t>(counts_of_[i].indices));
       encode(context_, sections_[i].code, specs[i].range,
              placement.renumber(context_, placement.group_of(rank_), share), sections_[i].indices);
       copy(context_, {sums.values.data(), sections_[i].values.size()}, sections_[i].values.data());

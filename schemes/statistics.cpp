@@ -90,8 +90,8 @@ SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
     }
     const auto pulled = static_cast<double>(indices_in(united, ranges.range(part)).size());
     if (united.empty()) continue;
-    statistics.push_skewness = std::max(statistics.push_skewness,
-                                        static_cast<double>(pushed) / statistics.touched_mean);
+    statistics.push_skewness =
+        std::max(statistics.push_skewness, static_cast<double>(pushed) / statistics.touched_mean);
     statistics.pull_skewness =
         std::max(statistics.pull_skewness, workers * pulled / statistics.united);
   }

@@ -354,11 +354,12 @@ void End::tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t 
 
 void End::call(const Call& of) {
   if (of.request == reduction_request()) {
-    check(MPI_Iallreduce(MPI_IN_PLACE, reduction_.memory.get(),
-                         static_cast<int>(reduction_.bytes / static_cast<std::size_t>(element_bytes(reduction_.dtype))),
-                         mpi_type(reduction_.dtype), MPI_SUM, communicator_,
-                         &requests_[of.request]),
-          "MPI_Iallreduce");
+    check(
+        MPI_Iallreduce(MPI_IN_PLACE, reduction_.memory.get(),
+                       static_cast<int>(reduction_.bytes /
+                                        static_cast<std::size_t>(element_bytes(reduction_.dtype))),
+                       mpi_type(reduction_.dtype), MPI_SUM, communicator_, &requests_[of.request]),
+        "MPI_Iallreduce");
   } else if (of.receives) {
     check(MPI_Start(&requests_[of.request]), "MPI_Start");
   } else {

@@ -224,7 +224,7 @@ class End {
   std::byte* leave_word_ = nullptr;
   std::byte* abort_word_ = nullptr;
   std::byte* abort_text_ = nullptr;  // in it
-  std::size_t turn_ = 0;  // the peer that sends next
+  std::size_t turn_ = 0;             // the peer that sends next
   std::vector<std::unique_ptr<Group>> groups_;
   std::size_t open_groups_ = 0;
   std::uint64_t next_group_ = 1;

@@ -174,7 +174,8 @@ void End::all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_poi
 void End::reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype,
                        std::span<std::byte> elements, Clock::time_point deadline) {
   throw_if_over();
-  SPARSESYNC_EXPECT(static_cast<int>(reduction_.state), ==, static_cast<int>(Reduction::State::none));
+  SPARSESYNC_EXPECT(static_cast<int>(reduction_.state), ==,
+                    static_cast<int>(Reduction::State::none));
   if (reduction_.room < elements.size()) {
     reduction_.memory = std::make_unique<std::byte[]>(elements.size());
     reduction_.room = elements.size();

@@ -13,11 +13,17 @@ std::atomic<std::int64_t> allocations = 0;
 
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++allocations;
-  void* const memory = alignment <= alignof(std::max_align_t)
-                           ? std::malloc(bytes)
-                           : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* const memory =
+      alignment <= alignof(std::max_align_t)
+          ? std::malloc(bytes)
+          : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
+}
+
+/// Not inlined: the compiler would see free() on what operator new gave, and warn.
+[[gnu::noinline]] void release(void* memory) {
+  std::free(memory);
 }
 
 }  // namespace
@@ -35,28 +41,28 @@ void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* memory) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete[](void* memory) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete[](void* memory, std::align_val_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
 
 namespace sparsesync::testing {
@@ -83,29 +89,28 @@ void expect_no_allocations(const WorkersUnderTest& workers, int size) {
       own[3].layout = Gradient::Layout::dense;
       own[3].values.assign(static_cast<std::size_t>(40 * 3 * 2), std::byte{0});
     }
-    std::atomic<int> ready = 0;
-    expect_no_errors(run_sessions(workers, size, [&](Session& session, HostMemory&) {
-      const auto rank = static_cast<std::size_t>(session.rank().value);
-      const BucketId id =
-          session.register_bucket({"b", tensors, std::string(entry.name), Reduction::sum, 2});
-      std::vector<Gradient> gradients;
-      for (const OwnedGradient& gradient : inputs[rank]) gradients.push_back(gradient.view());
-      const auto step = [&] {
-        session.wait(session.submit(id, Phase::reduce, gradients));
-        session.wait(session.submit(id, Phase::gather));
-      };
-      for (int i = 0; i < kWarmUp; ++i) step();
-      session.barrier();
-      // Between the barrier and the first step other workers of this process may still be at the
-      // barrier: what counts begins after one more step.
-      step();
-      const std::int64_t before = allocations;
-      for (int i = 0; i < kSteps; ++i) step();
-      EXPECT_EQ(allocations - before, 0) << entry.name << ", worker " << rank << " of " << size;
-      // Others count until here.
-      step();
-      session.barrier();
-    }));
+    expect_no_errors(run_sessions(
+        workers, size,
+        [&](Session& session, HostMemory&) {
+          const auto rank = static_cast<std::size_t>(session.rank().value);
+          const BucketId id =
+              session.register_bucket({"b", tensors, std::string(entry.name), Reduction::sum, 2});
+          std::vector<Gradient> gradients;
+          for (const OwnedGradient& gradient : inputs[rank]) gradients.push_back(gradient.view());
+          const auto step = [&] { session.synchronize(id, gradients); };
+          for (int i = 0; i < kWarmUp; ++i) step();
+          session.barrier();
+          // Between the barrier and the first step other workers of this process may still be at
+          // the barrier: what counts begins after one more step.
+          step();
+          const std::int64_t before = allocations;
+          for (int i = 0; i < kSteps; ++i) step();
+          EXPECT_EQ(allocations - before, 0) << entry.name << ", worker " << rank << " of " << size;
+          // Others count until here.
+          step();
+          session.barrier();
+        },
+        {kDeadline, 1, 2}));
   }
 }
 

@@ -7,7 +7,8 @@ namespace sparsesync::testing {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(local, TransportSuite,
-                         ::testing::Values(local_workers("unshaped", {}), local_workers("shaped", {1e9, 100e-6}),
+                         ::testing::Values(local_workers("unshaped", {}),
+                                           local_workers("shaped", {1e9, 100e-6}),
                                            local_workers("slow_start", {std::nullopt, 2e-3})),
                          [](const auto& each) { return each.param.name; });
 

@@ -30,7 +30,8 @@ TEST_P(Patterns, word_from_each_worker_reaches_all_in_the_reduce_phase) {
   for (int size = 1; size <= 9; ++size) {
     std::vector<Pattern> patterns;
     for (int rank = 0; rank < size; ++rank) {
-      const auto scheme = scheme_named(GetParam()).create({Context(memory), &bucket, Rank{rank}, size, 1});
+      const auto scheme =
+          scheme_named(GetParam()).create({Context(memory), &bucket, Rank{rank}, size, 1});
       patterns.push_back(scheme->pattern(Phase::reduce));
     }
     std::vector<std::vector<bool>> knows(static_cast<std::size_t>(size),

@@ -21,7 +21,7 @@ struct Shape {
   std::vector<TensorSpec> tensors;  // dtype is filled in, where one is given
   std::function<OwnedGradient(Random&, const TensorSpec&, int worker, int size)> make;
   int rounds = 1;
-  bool small = true;    // else more than a dense tensor or a table of its rows may take: kBudget
+  bool small = true;   // else more than a dense tensor or a table of its rows may take: kBudget
   bool finite = true;  // else not for integers
 };
 
@@ -136,8 +136,8 @@ inline std::vector<Shape> shapes() {
 inline constexpr std::int64_t kBudget = std::int64_t{48} << 20U;
 
 inline std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, const Inputs& inputs,
-                                  const std::vector<TensorSpec>& tensors,
-                                  std::vector<std::vector<std::vector<Index>>>& storage) {
+                                         const std::vector<TensorSpec>& tensors,
+                                         std::vector<std::vector<std::vector<Index>>>& storage) {
   storage.assign(spaces.size(), std::vector<std::vector<Index>>(inputs.size()));
   std::vector<IndexSets> sets(spaces.size());
   for (std::size_t i = 0; i < spaces.size(); ++i) {

@@ -92,8 +92,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
             for (const OwnedGradient& gradient : steps[step][rank])
               gradients.push_back(gradient.view());
             const TransportCounters before = session.counters();
-            session.wait(session.submit(id, Phase::reduce, gradients));
-            session.wait(session.submit(id, Phase::gather));
+            session.synchronize(id, gradients);
             const TransportCounters after = session.counters();
             std::string& of_step = bits.emplace_back();
             for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
@@ -117,9 +116,23 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
     }
   }
 
-  static std::uint64_t digest_of(const std::string& bits) {
-    return std::hash<std::string>{}(bits);
+  /// Appends a digest of what each worker ends with in one step.
+  static void add_digests(const WorkersUnderTest& workers, const TensorSpec& tensor,
+                          const Inputs& inputs, int threads, std::vector<std::uint64_t>& digests) {
+    const auto size = static_cast<int>(inputs.size());
+    expect_no_errors(run_sessions(
+        workers, size,
+        [&](Session& session, HostMemory&) {
+          const BucketId id = session.register_bucket({"b", {tensor}, name(), Reduction::sum, 1});
+          session.synchronize(
+              id, std::array{inputs[static_cast<std::size_t>(session.rank().value)][0].view()});
+          workers.note(session.rank().value) = digest_of(bits_of(session.result(id, 0)));
+        },
+        {kDeadline, 1, threads}));
+    for (int worker = 0; worker < size; ++worker) digests.push_back(workers.note(worker));
   }
+
+  static std::uint64_t digest_of(const std::string& bits) { return std::hash<std::string>{}(bits); }
 
  private:
   static void check_account(const Traffic& traffic, std::size_t rank,
@@ -171,16 +184,15 @@ TEST_P(SchemeSuite, every_dtype_in_one_bucket) {
 /// What the workers of `inputs` end with, made dense, by a bucket of one tensor: those of this
 /// process see that it is the very bits of `expected`.
 template <typename T>
-void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor,
-                   Reduction reduction, const Inputs& inputs, const std::vector<T>& expected) {
+void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor, Reduction reduction,
+                   const Inputs& inputs, const std::vector<T>& expected) {
   const auto size = static_cast<int>(inputs.size());
   expect_no_errors(
       run_sessions(under_test.workers, size, [&](Session& session, HostMemory& memory) {
         const auto rank = static_cast<std::size_t>(session.rank().value);
         const BucketId id =
             session.register_bucket({"b", {tensor}, under_test.scheme, reduction, 1});
-        session.wait(session.submit(id, Phase::reduce, std::array{inputs[rank][0].view()}));
-        session.wait(session.submit(id, Phase::gather));
+        session.synchronize(id, std::array{inputs[rank][0].view()});
         std::vector<T> dense(expected.size());
         to_dense(
             Context(memory), session.result(id, 0),
@@ -261,37 +273,43 @@ TEST_P(SchemeSuite, a_mean_is_one_multiplication_after_the_sum) {
   expect_mean<bf16>(GetParam());
 }
 
+/// A gradient whose sums depend on their order.
+inline OwnedGradient inexact_gradient(Random& random, const TensorSpec& tensor, Index rows) {
+  OwnedGradient gradient;
+  gradient.indices = distinct_rows(random, tensor.rows, rows);
+  for (Index i = 0; i < rows * tensor.width; ++i) {
+    append_value(gradient.values, tensor.dtype,
+                 (random.uniform() - 0.5) * std::pow(10.0, static_cast<double>(random.below(8))));
+  }
+  return gradient;
+}
+
 TEST_P(SchemeSuite, the_same_bits_in_every_run_and_over_every_transport_where_sums_are_not_exact) {
   const TensorSpec tensor{"t", 400, 7, DType::f32};
   for (const int size : sizes({3, 7, 8})) {
     Random random(seed() + 5);
     Inputs inputs;
     for (int worker = 0; worker < size; ++worker) {
-      OwnedGradient gradient;
-      gradient.indices = distinct_rows(random, tensor.rows, 200);
-      for (Index i = 0; i < 200 * tensor.width; ++i) {
-        append_value(
-            gradient.values, tensor.dtype,
-            (random.uniform() - 0.5) * std::pow(10.0, static_cast<double>(random.below(8))));
-      }
-      inputs.push_back({std::move(gradient)});
+      inputs.push_back({inexact_gradient(random, tensor, 200)});
     }
     std::vector<std::uint64_t> digests;
-    const auto run_over = [&](const WorkersUnderTest& workers) {
-      expect_no_errors(run_sessions(workers, size, [&](Session& session, HostMemory&) {
-        const BucketId id = session.register_bucket({"b", {tensor}, name(), Reduction::sum, 1});
-        const std::array gradients{
-            inputs[static_cast<std::size_t>(session.rank().value)][0].view()};
-        session.wait(session.submit(id, Phase::reduce, gradients));
-        session.wait(session.submit(id, Phase::gather));
-        workers.note(session.rank().value) = digest_of(bits_of(session.result(id, 0)));
-      }));
-      for (int worker = 0; worker < size; ++worker) digests.push_back(workers.note(worker));
-    };
-    for (int run = 0; run < 10; ++run) run_over(workers());
-    if (!entry().all_reduces) run_over(local_workers("local", {}));
+    for (int run = 0; run < 10; ++run) add_digests(workers(), tensor, inputs, 1, digests);
+    if (!entry().all_reduces) add_digests(local_workers("local", {}), tensor, inputs, 1, digests);
     for (const std::uint64_t digest : digests) EXPECT_EQ(digest, digests.front()) << size;
   }
+}
+
+TEST_P(SchemeSuite, threads_change_no_bit) {
+  // Large enough for kernels to be cut.
+  const TensorSpec tensor{"t", 30'000, 48, DType::f32};
+  Random random(seed() + 6);
+  Inputs inputs;
+  for (int worker = 0; worker < 2; ++worker) {
+    inputs.push_back({inexact_gradient(random, tensor, 20'000)});
+  }
+  std::vector<std::uint64_t> digests;
+  for (const int threads : {1, 2, 5}) add_digests(workers(), tensor, inputs, threads, digests);
+  for (const std::uint64_t digest : digests) EXPECT_EQ(digest, digests.front());
 }
 
 // What a scheme's nature cannot hold it refuses by its budget, before anything moves; the session
@@ -309,8 +327,7 @@ TEST_P(SchemeSuite, refuses_what_does_not_fit) {
         // A few hundred bytes of agreement, no values.
         EXPECT_LT(session.counters().bytes_sent - before.bytes_sent, 2000);
         const BucketId id = session.register_bucket({"b", {small}, name(), Reduction::sum, 1});
-        session.wait(session.submit(id, Phase::reduce, std::array{Gradient::empty()}));
-        session.wait(session.submit(id, Phase::gather));
+        session.synchronize(id, std::array{Gradient::empty()});
       },
       {kDeadline, 1}, kBudget));
 }

@@ -62,16 +62,15 @@ inline WorkersUnderTest local_workers(const std::string& name, LocalLink link) {
     std::array<std::uint64_t, 64> notes;
   };
   const auto shared = std::make_shared<Shared>();
-  return {name,
-          [=](int size, const WorkersUnderTest::Body& body) {
-            shared->counter = 0;
-            LocalNetwork network(size, link);
-            return run_transports(network, size, body);
-          },
-          [=]() -> std::atomic<int>& { return shared->counter; },
-          [=](int rank) -> std::uint64_t& {
-            return shared->notes.at(static_cast<std::size_t>(rank));
-          }};
+  return {
+      name,
+      [=](int size, const WorkersUnderTest::Body& body) {
+        shared->counter = 0;
+        LocalNetwork network(size, link);
+        return run_transports(network, size, body);
+      },
+      [=]() -> std::atomic<int>& { return shared->counter; },
+      [=](int rank) -> std::uint64_t& { return shared->notes.at(static_cast<std::size_t>(rank)); }};
 }
 
 /// Runs body(session) as each worker, each with memory of its own.
