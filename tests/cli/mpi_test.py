@@ -90,7 +90,7 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
 def test_without_mpirun_it_says_how_to_start(refused, trace):
     made = trace(4)
     refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"],
-            environment={"LSAN_OPTIONS": f"suppressions={CMAKE}/lsan_mpi.supp"})  # as in cmake/mpirun.sh
+            environment={"LSAN_OPTIONS": f"print_suppressions=0:suppressions={CMAKE}/lsan_mpi.supp"})  # as in cmake/mpirun.sh
 
 
 def test_a_trace_for_another_number_of_workers(mpirun, trace):
