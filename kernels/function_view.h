@@ -18,7 +18,9 @@ class FunctionView<Result(Arguments...)> {
   template <typename Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionView> &&
            std::is_invocable_r_v<Result, Callable&, Arguments...>)
-      FunctionView(Callable&& callable)  // NOLINT(google-explicit-constructor)
+      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload):
+      // constrained
+      FunctionView(Callable&& callable)
       : callable_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* of, Arguments... arguments) -> Result {
           return (*static_cast<std::remove_reference_t<Callable>*>(of))(

@@ -109,7 +109,8 @@ TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
 TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
   HostMemory memory;
   std::vector<TensorSpec> many;
-  for (int i = 0; i < 26; ++i) many.push_back({"t" + std::to_string(i), 1000, 16, DType::f32});
+  for (int i = 0; i < 26; ++i)
+    many.push_back({std::string("t").append(std::to_string(i)), 1000, 16, DType::f32});
   const std::vector<std::vector<TensorSpec>> buckets{
       {{"t", 26'000, 16, DType::f32}},
       many,
