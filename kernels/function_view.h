@@ -18,8 +18,7 @@ class FunctionView<Result(Arguments...)> {
   template <typename Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionView> &&
            std::is_invocable_r_v<Result, Callable&, Arguments...>)
-      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload):
-      // constrained
+      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
       FunctionView(Callable&& callable)
       : callable_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* of, Arguments... arguments) -> Result {

@@ -49,7 +49,7 @@ class GridPlacement : public Placement {
     set_grid(grid);
     groups_ = RowGroups(space().rows, grid.row_groups, number_ % grid.row_groups, key_);
     const auto pushed = static_cast<Index>(statistics.touched_mean / grid.row_groups);
-    code_ = cheapest_code(universe(), std::min(pushed, universe()));
+    code_ = cheapest_code(groups_.universe(), std::min(pushed, groups_.universe()));
   }
   SpaceChoice choice() const override {
     return {std::string(name_of(code_)), grid().row_groups, grid().column_slices};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "kernels/context.h"
 #include "kernels/index_code.h"
@@ -33,8 +34,8 @@ class Placement {
     Index index = 0;
   };
 
-  Placement(const RowSpace& space, Grid grid, Codes codes)
-      : space_(space), grid_(grid), codes_(codes) {}
+  Placement(RowSpace space, Grid grid, Codes codes)
+      : space_(std::move(space)), grid_(grid), codes_(codes) {}
   virtual ~Placement() = default;
 
   const RowSpace& space() const { return space_; }

@@ -28,6 +28,8 @@ std::span<std::uint64_t> sort_bucket(std::span<std::uint64_t> words, std::span<s
   // Few words do not pay for many counts.
   const int most_bits = words.size() < kBucket / 2 ? 8 : kMostDigitBits;
   const int digit_bits = ceil_div(last_bit - first_bit, ceil_div(last_bit - first_bit, most_bits));
+  // As much of it as is used is set below.
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
   std::array<std::size_t, std::size_t{1} << static_cast<unsigned>(kMostDigitBits)> places;
   for (int bit = first_bit; bit < last_bit; bit += digit_bits) {
     const int bits = std::min(digit_bits, last_bit - bit);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): the name is Highway's
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_groups.cpp"
 #include <hwy/foreach_target.h>  // compiles what follows once for each target
 #include <hwy/highway.h>
@@ -57,9 +58,9 @@ struct Narrow {
   std::uint32_t reciprocal;
   std::uint32_t offset;
   int position_bits;
-  std::uint32_t add[Bijection::kRounds];
-  std::uint32_t multiply[Bijection::kRounds];
-  std::uint32_t inverse[Bijection::kRounds];
+  std::uint32_t add[Bijection::kRounds] = {};
+  std::uint32_t multiply[Bijection::kRounds] = {};
+  std::uint32_t inverse[Bijection::kRounds] = {};
 };
 
 HWY_INLINE V32 xor_shift(V32 x, int shift) {
