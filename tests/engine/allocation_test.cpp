@@ -11,6 +11,7 @@ namespace {
 
 std::atomic<std::int64_t> allocations = 0;
 
+// NOLINTBEGIN(cppcoreguidelines-no-malloc): what operator new is made of
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++allocations;
   void* const memory =
@@ -25,6 +26,7 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 [[gnu::noinline]] void release(void* memory) {
   std::free(memory);
 }
+// NOLINTEND(cppcoreguidelines-no-malloc)
 
 }  // namespace
 

@@ -197,11 +197,12 @@ void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor, 
         to_dense(
             Context(memory), session.result(id, 0),
             {reinterpret_cast<std::byte*>(dense.data()), tensor.dtype, tensor.rows, tensor.width});
-        for (std::size_t i = 0; i < expected.size(); ++i) {
-          EXPECT_EQ(std::memcmp(&dense[i], &expected[i], sizeof(T)), 0)
-              << name_of(tensor.dtype) << ", worker " << rank << " of " << size << ", element "
-              << i;
-        }
+        const auto got = std::as_bytes(std::span(dense));
+        const auto wanted = std::as_bytes(std::span(expected));
+        const auto differs = std::mismatch(got.begin(), got.end(), wanted.begin()).first;
+        EXPECT_EQ(differs - got.begin(), static_cast<std::ptrdiff_t>(got.size()))
+            << name_of(tensor.dtype) << ", worker " << rank << " of " << size
+            << ": the first byte that differs, and all of them";
       }));
 }
 
@@ -388,7 +389,7 @@ TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
 /// For INSTANTIATE_TEST_SUITE_P: all schemes that these workers can run.
 inline std::vector<SchemeUnderTest> all_schemes_over(const WorkersUnderTest& workers,
                                                      int most_workers,
-                                                     std::array<std::vector<int>, 3> sizes) {
+                                                     const std::array<std::vector<int>, 3>& sizes) {
   std::vector<SchemeUnderTest> all;
   for (const SchemeEntry& entry : all_schemes()) {
     if (entry.all_reduces && !workers.has_all_reduce) continue;

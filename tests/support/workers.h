@@ -58,8 +58,8 @@ inline std::vector<std::exception_ptr> run_transports(
 /// Workers that are threads of this process.
 inline WorkersUnderTest local_workers(const std::string& name, LocalLink link) {
   struct Shared {
-    std::atomic<int> counter;
-    std::array<std::uint64_t, 64> notes;
+    std::atomic<int> counter = 0;
+    std::array<std::uint64_t, 64> notes{};
   };
   const auto shared = std::make_shared<Shared>();
   return {
