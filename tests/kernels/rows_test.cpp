@@ -186,7 +186,7 @@ std::pair<T, T> wrapped_sums(const Context& context, const std::vector<T>& value
   add(context, as_const(sums_of<T>(sums, 1)), sums_of<T>(twice, 1));
   std::vector<T> out(2);
   const ConstMatrix once = as_const(sums_of<T>(sums, 1));
-  round_sums(context, once, 1, {reinterpret_cast<std::byte*>(&out[0]), once.dtype, 1, 1});
+  round_sums(context, once, 1, {reinterpret_cast<std::byte*>(out.data()), once.dtype, 1, 1});
   round_sums(context, as_const(sums_of<T>(twice, 1)), 1,
              {reinterpret_cast<std::byte*>(&out[1]), once.dtype, 1, 1});
   return {out[0], out[1]};
