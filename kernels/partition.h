@@ -1,12 +1,12 @@
 // Partition: brings the rows of a gradient into the order (row group, position).
 #pragma once
 
-#include <algorithm>
 #include <span>
 
 #include "kernels/bijection.h"
 #include "kernels/buffer.h"
 #include "kernels/context.h"
+#include "kernels/even_ranges.h"
 #include "kernels/sort.h"
 #include "kernels/views.h"
 
@@ -35,33 +35,6 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
              std::span<const Index> positions, std::span<Index> rows);
 }  // namespace cpu
 inline constexpr Operation rows_at{cpu::rows_at};
-
-/// Rows divided by number, not by hash: `parts` ranges of [0, R) that follow each other and whose
-/// sizes differ by at most 1 (Zen: "even ranges").
-class EvenRanges {
- public:
-  /// @param rows   R >= 1
-  /// @param parts  n >= 1
-  constexpr EvenRanges(Index rows, Index parts) : rows_(rows), parts_(parts) {}
-
-  constexpr Index parts() const { return parts_; }
-  constexpr IndexRange range(Index part) const { return {begin(part), begin(part + 1)}; }
-  /// The range that a row lies in.
-  constexpr Index part_of(Index row) const {
-    const Index longer = rows_ % parts_;  // so many ranges, the first ones, have one row more
-    const Index shorter_from = begin(longer);
-    return row < shorter_from ? row / (rows_ / parts_ + 1)
-                              : longer + (row - shorter_from) / (rows_ / parts_);
-  }
-
- private:
-  constexpr Index begin(Index part) const {
-    return part * (rows_ / parts_) + std::min(part, rows_ % parts_);
-  }
-
-  Index rows_;
-  Index parts_;
-};
 
 namespace cpu {
 /// Finds where each range begins, and counts its rows from there. Does not synchronize the stream.

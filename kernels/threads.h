@@ -13,6 +13,7 @@
 
 #include "kernels/bits.h"
 #include "kernels/context.h"
+#include "kernels/even_ranges.h"
 #include "kernels/function_view.h"
 #include "kernels/views.h"
 
@@ -62,14 +63,6 @@ class Threads {
   std::vector<std::thread> helpers_;
 };
 
-/// Part `part` of [0, size), cut into `parts` consecutive ranges whose sizes differ by at most one.
-constexpr IndexRange cut(Index size, int parts, int part) {
-  const Index each = size / parts;
-  const Index longer = size % parts;  // so many parts, the first ones, have one more
-  const auto begin = [&](Index at) { return at * each + std::min(at, longer); };
-  return {begin(part), begin(part + 1)};
-}
-
 /// Threads that work of this context may use: 1 where it carries none.
 inline int thread_count(const Context& context) {
   return context.threads() == nullptr ? 1 : context.threads()->count();
@@ -83,17 +76,18 @@ inline int part_count(const Context& context, Index size, Index grain) {
   return static_cast<int>(std::min<Index>(most, thread_count(context)));
 }
 
-/// Calls body(part, cut(size, parts, part)) for each part, on the context's threads; returns when
-/// all have returned. The cut follows from the numbers alone, so scratch can be kept for each part
-/// from one call to the next.
+/// Calls body(part, range) for each part of EvenRanges(size, parts), on the context's threads;
+/// returns when all have returned. The cut follows from the numbers alone, so scratch can be kept
+/// for each part from one call to the next.
 /// @throws what a body throws: of several the one of the lowest part
 template <typename Body>
 void for_each_part(const Context& context, Index size, int parts, Body&& body) {
+  const EvenRanges ranges(size, parts);
   if (context.threads() == nullptr) {
-    for (int part = 0; part < parts; ++part) body(part, cut(size, parts, part));
+    for (int part = 0; part < parts; ++part) body(part, ranges.range(part));
     return;
   }
-  context.threads()->run(parts, [&](int part) { body(part, cut(size, parts, part)); });
+  context.threads()->run(parts, [&](int part) { body(part, ranges.range(part)); });
 }
 
 /// Calls body(range) for ranges that make up [0, size), none smaller than `grain` unless it is all;

@@ -7,6 +7,7 @@
 #include "kernels/locate.h"
 #include "kernels/rows.h"
 #include "schemes/message.h"
+#include "schemes/row_sums.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
@@ -28,13 +29,16 @@ class AllGather : public Scheme {
         scale_(scale_of(environment)),
         own_(context_),
         inbox_(context_, static_cast<std::size_t>(std::max(0, size_ - 1))),
+        parts_(static_cast<std::size_t>(size_)),
         counts_(context_),
-        workspace_(context_),
+        summation_(context_),
         results_(spaces_.size()) {
-    for (int worker = 0; worker < size_; ++worker) parts_.emplace_back(context_, spaces_.size());
+    for (int worker = 0; worker < size_; ++worker) {
+      received_.emplace_back(context_, spaces_.size());
+    }
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       joined_.emplace_back(context_);
-      std::vector<RoundSums>& rounds = sums_.emplace_back();
+      std::vector<RowSums>& rounds = sums_.emplace_back();
       for (int round = 0; round < rounds_; ++round) rounds.emplace_back(context_);
     }
     counts_.reserve_exactly(static_cast<Index>(2 * spaces_.size()));
@@ -55,11 +59,9 @@ class AllGather : public Scheme {
       const std::array payload{Payload{forwarded.message.data(),
                                        static_cast<std::int64_t>(forwarded.message.size()),
                                        forwarded.index_bytes}};
-      Part& incoming = part(rank_ - 1 - step);
       RingInbox inbox(inbox_, static_cast<std::size_t>(step));
       exchange.step(payload, inbox, [&](Rank, std::span<const std::byte> message) {
-        incoming.message = message;
-        read_part(incoming);
+        read_part(rank_ - 1 - step, message);
       });
     }
     for (std::size_t i = 0; i < spaces_.size(); ++i) sum_space(round.index, i);
@@ -104,23 +106,10 @@ class AllGather : public Scheme {
   }
 
  private:
-  /// One worker's rows in this round.
+  /// One worker's message of this round.
   struct Part {
-    explicit Part(const Context& context, std::size_t spaces) {
-      for (std::size_t i = 0; i < spaces; ++i) indices.emplace_back(context);
-    }
     std::span<const std::byte> message;
     std::int64_t index_bytes = 0;
-    std::vector<ConstSection> sections;
-    std::vector<Buffer<Index>> indices;  // decoded, one for each row space
-  };
-
-  /// The sums of one round in one row space.
-  struct RoundSums {
-    explicit RoundSums(const Context& context) : indices(context), values(context) {}
-    Buffer<Index> indices;
-    Buffer<std::byte> values;
-    Index rows = 0;
   };
 
   /// Keeps what comes at step s in the inbox's place s: it is forwarded and added later.
@@ -162,66 +151,43 @@ class AllGather : public Scheme {
            {all.values.data + bounds_[2 * i] * all.values.row_bytes(), sections_[i].values.size()},
            sections_[i].values.data());
     }
-    part(rank_).message = message;
-    read_part(part(rank_));
+    read_part(rank_, message);
   }
 
-  void read_part(Part& part) {
-    read_layout(context_, specs_, part.message, counts_of_, part.sections);
-    part.index_bytes = static_cast<std::int64_t>(part.message.size());
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const ConstSection& section = part.sections[i];
-      if (section.counts.indices != section.counts.rows) {
-        throw CorruptDataError("all_gather: indices and rows differ in number");
-      }
+  /// @param number  of the worker that it comes from, counted around the ring
+  void read_part(int number, std::span<const std::byte> message) {
+    const auto worker = static_cast<std::size_t>(around_ring(number, size_));
+    ReceivedRows& received = received_[worker];
+    summation_.read(specs_, message, received);
+    Part& part = parts_[worker];
+    part = {message, static_cast<std::int64_t>(message.size())};
+    for (const ConstSection& section : received.sections) {
       part.index_bytes -= static_cast<std::int64_t>(section.values.size());
-      decode(context_, IndexCode::coo, specs_[i].range, section.indices,
-             part.indices[i].reserve(section.counts.indices));
     }
   }
 
   void sum_space(int round, std::size_t space) {
-    sets_.clear();
-    summands_.clear();
-    Index total = 0;
-    for (const Part& part : parts_) {
-      const ConstSection& section = part.sections[space];
-      const std::span<const Index> indices(part.indices[space].data(),
-                                           static_cast<std::size_t>(section.counts.indices));
-      sets_.push_back(indices);
-      summands_.push_back({indices,
-                           {section.values.data(), spaces_[space].dtype, section.counts.rows,
-                            spaces_[space].width}});
-      total += section.counts.indices;
-    }
-    RoundSums& sums = sums_[space][static_cast<std::size_t>(round)];
-    const IndexRange range = specs_[space].range;
-    const std::span<Index> united = sums.indices.reserve(std::min(total, range.size()));
-    const Count count(counts_.data());
-    unite(context_, range, sets_, united, count, workspace_);
-    sums.rows = resolve(context_, count);
-    const std::span<std::byte> values = sums.values.reserve(sums.rows * spaces_[space].row_bytes());
-    aggregate(context_, united.first(static_cast<std::size_t>(sums.rows)), summands_, scale_,
-              {values.data(), spaces_[space].dtype, sums.rows, spaces_[space].width}, workspace_);
+    summation_.sum(received_, space, specs_[space].range, spaces_[space].dtype,
+                   spaces_[space].width, scale_, sums_[space][static_cast<std::size_t>(round)]);
   }
 
   /// One array for each row space: the rounds' parts follow each other.
   void join_rounds(std::size_t space) {
     const RowSpace& shape = spaces_[space];
-    std::vector<RoundSums>& rounds = sums_[space];
+    std::vector<RowSums>& rounds = sums_[space];
     SpaceResult& result = results_[space];
     if (rounds.size() == 1) {
-      const RoundSums& only = rounds.front();
+      const RowSums& only = rounds.front();
       result.indices = {only.indices.data(), static_cast<std::size_t>(only.rows)};
       result.values = {only.values.data(), shape.dtype, only.rows, shape.width};
       return;
     }
     Index rows = 0;
-    for (const RoundSums& round : rounds) rows += round.rows;
+    for (const RowSums& round : rounds) rows += round.rows;
     const std::span<Index> indices = joined_[space].indices.reserve(rows);
     const std::span<std::byte> values = joined_[space].values.reserve(rows * shape.row_bytes());
     Index filled = 0;
-    for (const RoundSums& round : rounds) {
+    for (const RowSums& round : rounds) {
       copy(context_,
            std::as_bytes(std::span(round.indices.data(), static_cast<std::size_t>(round.rows))),
            reinterpret_cast<std::byte*>(indices.data() + filled));
@@ -245,15 +211,14 @@ class AllGather : public Scheme {
   std::vector<Section> sections_;
   std::vector<SectionCounts> counts_of_;
   std::vector<Index> bounds_;
-  std::vector<std::span<const Index>> sets_;
-  std::vector<RowSparse> summands_;
   Buffer<std::byte> own_;
   Inbox inbox_;
-  std::vector<Part> parts_;
-  std::vector<std::vector<RoundSums>> sums_;  // [row space][round]
-  std::vector<RoundSums> joined_;
+  std::vector<Part> parts_;                 // [worker]
+  std::vector<ReceivedRows> received_;      // [worker]
+  std::vector<std::vector<RowSums>> sums_;  // [row space][round]
+  std::vector<RowSums> joined_;
   Buffer<Index> counts_;
-  AggregateWorkspace workspace_;
+  RowSummation summation_;
   std::vector<SpaceResult> results_;
 };
 

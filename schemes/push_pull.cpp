@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "kernels/aggregate.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
 #include "kernels/sort.h"
 #include "schemes/message.h"
+#include "schemes/row_sums.h"
 
 namespace sparsesync {
 namespace {
@@ -27,9 +27,8 @@ class PushPull : public Scheme {
         push_inbox_(context_, peers_.size()),
         counts_(context_),
         sort_workspace_(context_),
-        aggregate_workspace_(context_),
+        summation_(context_),
         results_(spaces_.size()) {
-    counts_.reserve(1);
     servers_.push_back(environment.rank);
     for (int round = 0; round < rounds_; ++round) {
       pull_outboxes_.emplace_back(context_);
@@ -100,26 +99,6 @@ class PushPull : public Scheme {
   }
 
  private:
-  /// One worker's push to this server, and the indices that it names.
-  struct Push {
-    Push(const Context& context, std::size_t spaces) {
-      for (std::size_t i = 0; i < spaces; ++i) indices.emplace_back(context);
-    }
-    std::vector<ConstSection> sections;
-    std::vector<Buffer<Index>> indices;
-  };
-
-  /// What this server owns of one row space after one round.
-  struct Sums {
-    explicit Sums(const Context& context) : indices(context), values(context) {}
-    Buffer<Index> indices;
-    Buffer<std::byte> values;
-    Index rows = 0;
-    std::span<const Index> named() const {
-      return {indices.data(), static_cast<std::size_t>(rows)};
-    }
-  };
-
   /// Workspace of one row space.
   struct SpaceStorage {
     SpaceStorage(const Context& context, int rounds, int size)
@@ -146,7 +125,7 @@ class PushPull : public Scheme {
     Buffer<Index> group_begin;
     Buffer<Index> counts;
     std::vector<Index> bounds;  // of what the round moves of each group, on the host
-    std::vector<Sums> sums;     // [round]
+    std::vector<RowSums> sums;  // [round]
     // The pull: the indices of each server's share; then each round's rows, group after group.
     std::vector<Buffer<Index>> shares;
     std::vector<Buffer<Index>> rows;
@@ -256,46 +235,18 @@ class PushPull : public Scheme {
   }
 
   void read_push(Round round, int worker, std::span<const std::byte> message) {
-    Push& push = pushed_[static_cast<std::size_t>(worker)];
-    const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::reduce);
-    read_layout(context_, specs, message, counts_read_, push.sections);
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const ConstSection& section = push.sections[i];
-      if (section.counts.indices != section.counts.rows) {
-        throw CorruptDataError("a push whose indices and rows differ in number");
-      }
-      decode(context_, section.code, specs[i].range, section.indices,
-             push.indices[i].reserve(section.counts.indices));
-    }
+    summation_.read(sections_of(round, rank_, Phase::reduce), message,
+                    pushed_[static_cast<std::size_t>(worker)]);
   }
 
-  Sums& sums_of(Round round, std::size_t space) {
+  RowSums& sums_of(Round round, std::size_t space) {
     return storage_[space].sums[static_cast<std::size_t>(round.index)];
   }
 
   void sum_pushes(Round round, std::size_t space) {
     const Placement& placement = *placements_[space];
-    sets_.clear();
-    parts_.clear();
-    Index total = 0;
-    for (const Push& push : pushed_) {
-      const ConstSection& section = push.sections[space];
-      sets_.emplace_back(push.indices[space].data(), static_cast<std::size_t>(section.counts.rows));
-      parts_.push_back({sets_.back(),
-                        {section.values.data(), spaces_[space].dtype, section.counts.rows,
-                         placement.slice_width()}});
-      total += section.counts.rows;
-    }
-    Sums& sums = sums_of(round, space);
-    const IndexRange range = placement.range(round, placement.group_of(rank_));
-    const std::span<Index> united = sums.indices.reserve(std::min(total, range.size()));
-    const Count count(counts_.data());
-    unite(context_, range, sets_, united, count, aggregate_workspace_);
-    sums.rows = resolve(context_, count);
-    const Matrix out{sums.values.reserve(sums.rows * placement.slice_bytes()).data(),
-                     spaces_[space].dtype, sums.rows, placement.slice_width()};
-    aggregate(context_, united.first(static_cast<std::size_t>(sums.rows)), parts_, scale_, out,
-              aggregate_workspace_);
+    summation_.sum(pushed_, space, placement.range(round, placement.group_of(rank_)),
+                   spaces_[space].dtype, placement.slice_width(), scale_, sums_of(round, space));
   }
 
   /// The same message for all; it is read where it stands for the own part.
@@ -320,7 +271,7 @@ class PushPull : public Scheme {
     lay_out(context_, specs, counts_of_, message, sections_);
     for (std::size_t i = 0; i < spaces; ++i) {
       Placement& placement = *placements_[i];
-      const Sums& sums = sums_of(round, i);
+      const RowSums& sums = sums_of(round, i);
       const std::span<const Index> share =
           sums.named().subspan(static_cast<std::size_t>(bounds_[2 * i]),
                                static_cast<std::size_t>(counts_of_[i].indices));
@@ -435,18 +386,16 @@ class PushPull : public Scheme {
   std::vector<std::int64_t> begins_;
   std::vector<Payload> payloads_;
   std::vector<Index> bounds_;
-  std::vector<std::span<const Index>> sets_;
-  std::vector<RowSparse> parts_;
   Buffer<std::byte> outbox_;
   Inbox push_inbox_;
-  std::vector<Push> pushed_;  // [worker]
+  std::vector<ReceivedRows> pushed_;  // [worker]
   std::vector<Buffer<std::byte>> pull_outboxes_;
   std::vector<Inbox> pull_inboxes_;                             // [round]
   std::vector<std::vector<std::vector<ConstSection>>> pulled_;  // [round][server][row space]
   std::vector<SpaceStorage> storage_;
   Buffer<Index> counts_;
   SortWorkspace sort_workspace_;
-  AggregateWorkspace aggregate_workspace_;
+  RowSummation summation_;
   std::vector<SpaceResult> results_;
 };
 

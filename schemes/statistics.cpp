@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/partition.h"
+#include "kernels/even_ranges.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {

@@ -183,10 +183,10 @@ void aggregate(const Context& context, std::span<const Index> united,
       workspace.sums.reserve(in_place ? 0 : threads * block * row_bytes);
   for_each_part(context, out.rows, threads, [&](int thread, IndexRange range) {
     const std::span<Index> own =
-        part_of(slots, cut(static_cast<Index>(slots.size()), threads, thread));
+        part_of(slots, EvenRanges(static_cast<Index>(slots.size()), threads).range(thread));
     aggregate_range(context, united, range, parts, scale, out,
                     {own.first(parts.size()), own.subspan(parts.size()),
-                     part_of(table, cut(threads * entries, threads, thread)),
+                     part_of(table, EvenRanges(threads * entries, threads).range(thread)),
                      in_place ? nullptr : sums.data() + thread * block * row_bytes});
   });
 }

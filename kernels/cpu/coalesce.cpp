@@ -18,7 +18,7 @@ constexpr int kMostParts = 64;
 /// Where part `part` of the sorted indices begins: no row lies on both sides.
 std::size_t begin_of(std::span<const Index> sorted, int parts, int part) {
   const auto size = static_cast<Index>(sorted.size());
-  auto at = static_cast<std::size_t>(cut(size, parts, part).begin);
+  auto at = static_cast<std::size_t>(EvenRanges(size, parts).range(part).begin);
   while (at > 0 && at < sorted.size() && sorted[at] == sorted[at - 1]) ++at;
   return at;
 }

@@ -96,9 +96,10 @@ template <typename T>
 bool note_rows(const Context& context, ConstMatrix dense, int parts, std::span<Index> indices,
                Offsets& offsets) {
   const auto room = static_cast<Index>(indices.size());
+  const EvenRanges shares(room, parts);
   std::array<Index, kMostParts> counts{};
   for_each_part(context, dense.rows, parts, [&](int part, IndexRange rows) {
-    const std::span<Index> notes = part_of(indices, cut(room, parts, part));
+    const std::span<Index> notes = part_of(indices, shares.range(part));
     std::size_t count = 0;
     find_rows<T>(dense, rows, [&](Index row) {
       if (count < notes.size()) notes[count] = row;
@@ -109,7 +110,7 @@ bool note_rows(const Context& context, ConstMatrix dense, int parts, std::span<I
   bool noted = true;
   for (int part = 0; part < parts; ++part) {
     const auto at = static_cast<std::size_t>(part);
-    const IndexRange share = cut(room, parts, part);
+    const IndexRange share = shares.range(part);
     noted = noted && counts[at] <= share.size();
     if (noted) {
       const auto from = indices.begin() + share.begin;

@@ -202,7 +202,7 @@ TEST_F(SameBits, AnIndexOutsideTheUnionIsFoundOnEveryThread) {
     }
     // Between the rows of one thread and those of the next.
     for (int part = 1; part < thread_count(context); ++part) {
-      expect_refused({2 * cut(kRows, thread_count(context), part).begin + 9});
+      expect_refused({2 * EvenRanges(kRows, thread_count(context)).range(part).begin + 9});
     }
     // What is not coalesced.
     expect_refused(std::vector<Index>(5000, 10));

@@ -15,13 +15,13 @@
 namespace sparsesync {
 namespace {
 
-TEST(Cut, CoversEverythingInOrderAndEvenly) {
+TEST(EvenRanges, CoverEverythingInOrderAndEvenly) {
   for (const Index size : {Index{0}, Index{1}, Index{2}, Index{7}, Index{64}, Index{1001},
                            Index{1} << 40, std::numeric_limits<Index>::max()}) {
     for (const int parts : {1, 2, 3, 8, 100}) {
       Index end = 0;
       for (int part = 0; part < parts; ++part) {
-        const IndexRange range = cut(size, parts, part);
+        const IndexRange range = EvenRanges(size, parts).range(part);
         EXPECT_EQ(range.begin, end);
         EXPECT_GE(range.size(), size / parts);
         EXPECT_LE(range.size() - size / parts, 1);

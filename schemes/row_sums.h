@@ -1,0 +1,66 @@
+// Rows that came from several workers, and their sums: what a server makes of its pushes, and every
+// worker of what all_gather brings.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/aggregate.h"
+#include "kernels/buffer.h"
+#include "kernels/context.h"
+#include "kernels/views.h"
+#include "schemes/message.h"
+
+namespace sparsesync {
+
+/// What one worker's message says, row space by row space.
+struct ReceivedRows {
+  ReceivedRows(const Context& context, std::size_t spaces) {
+    for (std::size_t i = 0; i < spaces; ++i) indices.emplace_back(context);
+  }
+  std::vector<ConstSection> sections;  // views of the message
+  std::vector<Buffer<Index>> indices;  // decoded
+};
+
+/// Sums of one row space: a row of values for each index.
+struct RowSums {
+  explicit RowSums(const Context& context) : indices(context), values(context) {}
+  Buffer<Index> indices;  // increasing
+  Buffer<std::byte> values;
+  Index rows = 0;
+  std::span<const Index> named() const { return {indices.data(), static_cast<std::size_t>(rows)}; }
+};
+
+/// Reads messages and sums them up; keeps its memory from one step to the next.
+class RowSummation {
+ public:
+  explicit RowSummation(const Context& context)
+      : context_(context), count_(context), workspace_(context) {
+    count_.reserve_exactly(1);
+  }
+
+  /// Reads a message in which each index has a row. It is not trusted. Synchronizes the stream.
+  /// @param received  a view of `message` afterwards
+  /// @throws CorruptDataError, BudgetError
+  void read(std::span<const SectionSpec> specs, std::span<const std::byte> message,
+            ReceivedRows& received);
+
+  /// The union of what was received in one row space, and the sums, made in the order of
+  /// `received`. Synchronizes the stream.
+  /// @param range  all indices lie in it
+  /// @param scale  what the sums are multiplied by, once
+  /// @throws BudgetError
+  void sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range, DType dtype,
+           Index width, double scale, RowSums& sums);
+
+ private:
+  Context context_;
+  std::vector<SectionCounts> counts_;
+  std::vector<std::span<const Index>> sets_;
+  std::vector<RowSparse> parts_;
+  Buffer<Index> count_;
+  AggregateWorkspace workspace_;
+};
+
+}  // namespace sparsesync
