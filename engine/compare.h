@@ -23,7 +23,9 @@ struct WorkerRecord;
 
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
-  LocalLink link;                    // of each worker, as far as it is known
+  SchemeOptions scheme_options;
+  bool pattern_given = false;  // then a scheme must heed it
+  LocalLink link;              // of each worker, as far as it is known
   int repeat = 5;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
@@ -107,6 +109,9 @@ class Comparison {
   std::vector<WorkerRecord> gather(std::vector<WorkerRecord> records);
   SchemeFigures figures_of(const SchemeEntry& entry,
                            const std::vector<WorkerRecord>& records) const;
+  /// @throws InputError if an option does not fit
+  void check_options() const;
+  Workload workload(const Statistics& statistics) const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
   Workers& workers_;
