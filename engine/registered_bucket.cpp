@@ -15,10 +15,12 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
       spaces_(row_spaces(spec_.tensors)),
       input_(context_, spec_),
       scheme_(entry.create({context_, &spec_, rank, size, seed})),
-      patterns_{scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)},
+      patterns_{scheme_->pattern(Phase::announce), scheme_->pattern(Phase::reduce),
+                scheme_->pattern(Phase::gather)},
       places_(spec_.tensors.size()),
       counts_(context_),
       observed_(spaces_.size()) {
+  if (spec_.announce) announced_.emplace(BucketInput::without_values(context_, spec_));
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     for (const RowSpace::Member& member : spaces_[i].members) {
       places_[member.tensor] = {i, member.first_row};
@@ -65,7 +67,7 @@ void RegisteredBucket::observe(Phase phase, const Exchange& exchange) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     if (phase == Phase::reduce) {
       observed_[i].touched = input_.touched(i);
-    } else {
+    } else if (phase == Phase::gather) {
       const SpaceResult& result = scheme_->result()[i];
       observed_[i].united = result.layout == Gradient::Layout::dense
                                 ? spaces_[i].rows

@@ -32,6 +32,8 @@ class RegisteredBucket {
   const BucketSpec& spec() const { return spec_; }
   Scheme& scheme() { return *scheme_; }
   BucketInput& input() { return input_; }
+  /// The rows that a step announces. Only where the bucket announces.
+  BucketInput& announced() { return *announced_; }
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
 
   /// After a gather phase. Synchronizes the stream.
@@ -65,8 +67,9 @@ class RegisteredBucket {
   BucketSpec spec_;
   std::vector<RowSpace> spaces_;
   BucketInput input_;
+  std::optional<BucketInput> announced_;
   std::unique_ptr<Scheme> scheme_;
-  std::array<Pattern, 2> patterns_;
+  std::array<Pattern, kPhases> patterns_;      // [phase]
   std::vector<Place> places_;                  // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]
   Buffer<Index> counts_;

@@ -33,6 +33,7 @@ ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t see
   statement.emplace_back("the scheme", spec.scheme);
   statement.emplace_back("the reduction", spec.reduction == Reduction::sum ? "sum" : "mean");
   statement.emplace_back("the number of rounds", fmt::format("{}", spec.rounds));
+  statement.emplace_back("whether it announces", spec.announce ? "yes" : "no");
   for (auto& [what, value] : statement_of(spec.options)) statement.emplace_back(what, value);
   statement.emplace_back("the seed", fmt::format("{}", seed));
   return statement;

@@ -69,10 +69,22 @@ std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors) {
 }
 
 BucketInput::BucketInput(const Context& context, const BucketSpec& spec)
+    : BucketInput(context, spec.tensors, row_spaces(spec.tensors)) {}
+
+BucketInput BucketInput::without_values(const Context& context, const BucketSpec& spec) {
+  std::vector<TensorSpec> tensors = spec.tensors;
+  for (TensorSpec& tensor : tensors) tensor.width = 0;
+  std::vector<RowSpace> spaces = row_spaces(spec.tensors);
+  for (RowSpace& space : spaces) space.width = 0;
+  return {context, std::move(tensors), std::move(spaces)};
+}
+
+BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors,
+                         std::vector<RowSpace> spaces)
     : context_(context),
-      tensors_(spec.tensors),
-      spaces_(row_spaces(spec.tensors)),
-      is_coalesced_(spec.tensors.size()),
+      tensors_(std::move(tensors)),
+      spaces_(std::move(spaces)),
+      is_coalesced_(tensors_.size()),
       workspace_(context),
       count_(context) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) storage_.emplace_back(context);
@@ -150,7 +162,8 @@ RowSparse BucketInput::coalesced(std::size_t space) {
     }
   }
   storage.indices.reserve(room);
-  storage.values.reserve(room * shape.row_bytes());
+  // A row of no width has an address too.
+  storage.values.reserve(std::max<Index>(1, room * shape.row_bytes()));
   Index filled = 0;
   for (const RowSpace::Member& member : shape.members) {
     filled = append(member, storage, filled, room);
@@ -159,6 +172,14 @@ RowSparse BucketInput::coalesced(std::size_t space) {
                   {storage.values.data(), shape.dtype, filled, shape.width}};
   storage.ready = true;
   return storage.view;
+}
+
+std::pair<std::string_view, Index> BucketInput::named(std::size_t space, Index row) const {
+  const std::vector<RowSpace::Member>& members = spaces_[space].members;
+  const auto after = std::find_if(members.begin(), members.end(),
+                                  [&](const auto& member) { return member.first_row > row; });
+  const RowSpace::Member& member = *std::prev(after);
+  return {tensors_[member.tensor].name, row - member.first_row};
 }
 
 Index BucketInput::touched(std::size_t space) const {

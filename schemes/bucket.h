@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/buffer.h"
@@ -39,6 +41,8 @@ struct BucketSpec {
   /// Full exchanges that each phase is cut into: less memory in flight for each.
   int rounds = 1;
   SchemeOptions options = {};
+  /// Every step says which rows it may touch before it has their values.
+  bool announce = false;
 };
 
 /// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands
@@ -80,6 +84,11 @@ class Gradient {
   }
   /// @param values  all rows of the tensor, aligned for their dtype
   static Gradient dense(const std::byte* values) { return {Layout::dense, {}, values}; }
+  /// Rows alone, for an announcement.
+  static Gradient rows(std::span<const Index> indices) {
+    static constexpr std::byte kNoValue{};
+    return {Layout::row_sparse, indices, &kNoValue};
+  }
   /// A worker that touched nothing.
   static Gradient empty() { return row_sparse({}, nullptr); }
 
@@ -100,6 +109,8 @@ class Gradient {
 class BucketInput {
  public:
   BucketInput(const Context& context, const BucketSpec& spec);
+  /// For rows without values: gradients of width 0, in the row spaces that `spec` has.
+  static BucketInput without_values(const Context& context, const BucketSpec& spec);
 
   /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
   /// phase is over.
@@ -117,11 +128,17 @@ class BucketInput {
   /// @throws BudgetError
   void add_to(std::size_t space, Matrix sums);
 
+  /// The tensor of a row of row space `space`, by its name, and the row's number there.
+  std::pair<std::string_view, Index> named(std::size_t space, Index row) const;
+
   /// Rows of row space `space` that this worker's gradients touch: exactly if coalesced() was
   /// called in this step, else with repeats counted and dense tensors in full.
   Index touched(std::size_t space) const;
 
  private:
+  BucketInput(const Context& context, std::vector<TensorSpec> tensors,
+              std::vector<RowSpace> spaces);
+
   struct SpaceStorage {
     explicit SpaceStorage(const Context& context) : indices(context), values(context) {}
     Buffer<Index> indices;
