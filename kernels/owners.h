@@ -29,19 +29,14 @@ struct OwnersWorkspace {
   Buffer<std::uint16_t> touchers;  // of each row, row after row
   Buffer<Index> begin;             // of each row's touchers, and of each number of them
   Buffer<Index> order;             // the rows by how many touched them
-  Buffer<std::uint64_t> levels;    // of each worker
+  Buffer<std::uint64_t> levels;    // what each worker sends, receives, weighs
 };
-
-/// What a worker sends more, in rows, for a row that it owns: the sum to n - 1 others in place of
-/// its own part to one. Where that is nothing (n = 2) owners are spread all the same.
-constexpr std::uint64_t load_of_a_row(std::size_t workers) {
-  return workers > 2 ? workers - 2 : 1;
-}
 
 namespace cpu {
 /// Chooses for each row of a union one of the workers that touched it, so that all workers send
-/// nearly the same: worker i sends its own rows and n - 2 times the rows that it owns (design: "Our
-/// own schemes", `owned`). The same choice on every device.
+/// nearly the same, and receive nearly the same: worker i sends its own rows and n - 2 more for
+/// each row that it owns, and receives the union and t - 2 more for each row that it owns and t
+/// touched (design: "Our own schemes", `owned`). The same choice on every device.
 ///
 /// A row that one worker touched is its. The others are chosen in batches, those of few touchers
 /// first, the last ones ever smaller: for a batch each worker weighs as much as it lies below the

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "kernels/bits.h"
 #include "kernels/locate.h"
@@ -62,12 +64,11 @@ class ValuesAlone : public Scheme {
       result_indices_.emplace_back(context_);
       result_values_.emplace_back(context_);
     }
-    counts_.reserve_exactly(static_cast<Index>(2 * spaces_.size()));
+    counts_.reserve_exactly(2);
   }
 
   Pattern pattern(Phase phase) const override {
     Pattern steps = all_to_all(Rank{rank_}, size_);
-    if (phase == Phase::announce && !announced_) return {};
     if (phase == Phase::reduce && !announced_ && size_ > 1) steps.push_back(steps.front());
     return steps;
   }
@@ -77,6 +78,7 @@ class ValuesAlone : public Scheme {
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
     if (!announced_) learn_sets(exchange, input);
+    if (announced_ && round.index == 0) expect_announced(input);
     take_values(round, input);
     pack_pushes(round);
     if (!payloads_.empty()) {
@@ -139,49 +141,70 @@ class ValuesAlone : public Scheme {
     }
   }
 
+  /// The rows of the input that lie in a round's range, as places in it. Synchronizes the stream.
+  IndexRange rows_in(Round round, std::size_t space, std::span<const Index> rows) {
+    std::array<Index, 2> bounds{};
+    const std::span<Index> located(counts_.data(), bounds.size());
+    locate(context_, rows, round.part_of(spaces_[space].rows), located);
+    fetch(context_, std::as_bytes(located), reinterpret_cast<std::byte*>(bounds.data()));
+    return {bounds[0], bounds[1]};
+  }
+
+  /// The places of a round's rows among those that this worker told of. Synchronizes the stream.
+  /// @throws InputError if it did not tell of one
+  std::span<const Index> told_places(Round round, std::size_t space, std::span<const Index> rows,
+                                     const BucketInput& input) {
+    const std::span<const Index> told =
+        state(round).sets.sets(space)[static_cast<std::size_t>(rank_)];
+    const std::span<Index> places = places_.reserve(static_cast<Index>(rows.size()));
+    const Count count(counts_.data());
+    find_places(context_, told, rows, places, count);
+    const Index found = resolve(context_, count);
+    if (found == static_cast<Index>(rows.size())) return places;
+    Index row = 0;
+    fetch(context_, std::as_bytes(part_of(rows, {found, found + 1})),
+          reinterpret_cast<std::byte*>(&row));
+    const auto [tensor, of_tensor] = input.named(space, row);
+    throw InputError(
+        fmt::format("tensor '{}': row {} was touched and not announced: announce every row that "
+                    "the step may touch",
+                    tensor, of_tensor));
+  }
+
+  /// Of all rounds, before the first one sends: the step can still be refused.
+  void expect_announced(BucketInput& input) {
+    const auto count = static_cast<int>(rounds_.size());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const std::span<const Index> rows = input.coalesced(i).indices;
+      for (int number = 0; number < count; ++number) {
+        const Round round{number, count};
+        told_places(round, i, part_of(rows, rows_in(round, i, rows)), input);
+      }
+    }
+  }
+
   /// Finds the values of the rows that this worker told of: in the input, where it has just these
   /// rows, else in a copy with rows of zeros for those that were announced and not touched.
   void take_values(Round round, BucketInput& input) {
     values_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const RowSparse all = input.coalesced(i);
-      locate(context_, all.indices, round.part_of(spaces_[i].rows), {counts_.data() + 2 * i, 2});
-      bounds_.resize(2);
-      fetch(context_, std::as_bytes(std::span(counts_.data() + 2 * i, 2)),
-            reinterpret_cast<std::byte*>(bounds_.data()));
-      const IndexRange part{bounds_[0], bounds_[1]};
-      ConstMatrix values{all.values.data + part.begin * all.values.row_bytes(), all.values.dtype,
-                         part.size(), all.values.width};
-      if (announced_) values = pad(round, i, part_of(all.indices, part), values, input);
-      values_.push_back(values);
+      const IndexRange part = rows_in(round, i, all.indices);
+      const ConstMatrix values{all.values.data + part.begin * all.values.row_bytes(),
+                               all.values.dtype, part.size(), all.values.width};
+      const auto told =
+          static_cast<Index>(state(round).sets.sets(i)[static_cast<std::size_t>(rank_)].size());
+      if (told == part.size()) {
+        values_.push_back(values);
+        continue;
+      }
+      const Matrix padded{padded_[i].reserve(told * values.row_bytes()).data(), values.dtype, told,
+                          values.width};
+      fill_zero(context_, {padded.data, static_cast<std::size_t>(padded.bytes())});
+      scatter_rows(context_, values, told_places(round, i, part_of(all.indices, part), input), 0,
+                   padded);
+      values_.push_back(as_const(padded));
     }
-  }
-
-  ConstMatrix pad(Round round, std::size_t space, std::span<const Index> rows, ConstMatrix values,
-                  const BucketInput& input) {
-    const std::span<const Index> told =
-        state(round).sets.sets(space)[static_cast<std::size_t>(rank_)];
-    const std::span<Index> places = places_.reserve(values.rows);
-    const Count count(counts_.data() + 2 * space);
-    find_places(context_, told, rows, places, count);
-    const Index found = resolve(context_, count);
-    if (found < values.rows) {
-      Index row = 0;
-      fetch(context_, std::as_bytes(part_of(rows, {found, found + 1})),
-            reinterpret_cast<std::byte*>(&row));
-      const auto [tensor, of_tensor] = input.named(space, row);
-      throw InputError(fmt::format(
-          "tensor '{}': row {} was touched and not announced: announce every row that the step "
-          "may touch",
-          tensor, of_tensor));
-    }
-    if (rows.size() == told.size()) return values;
-    const Matrix padded{
-        padded_[space].reserve(static_cast<Index>(told.size()) * values.row_bytes()).data(),
-        values.dtype, static_cast<Index>(told.size()), values.width};
-    fill_zero(context_, {padded.data, static_cast<std::size_t>(padded.bytes())});
-    scatter_rows(context_, values, places, 0, padded);
-    return as_const(padded);
   }
 
   /// What a message of values is made of: so many rows of each row space, which both ends know.
@@ -361,7 +384,6 @@ class ValuesAlone : public Scheme {
   std::vector<Section> sections_;
   std::vector<std::int64_t> begins_;
   std::vector<Payload> payloads_;
-  std::vector<Index> bounds_;
   std::vector<RowSparse> parts_;
   std::vector<ConstMatrix> values_;  // [row space]: of the rows that this worker told of
   std::vector<Buffer<std::byte>> padded_;

@@ -46,7 +46,8 @@ class Scheme {
  public:
   virtual ~Scheme() = default;
 
-  /// The messages of one round of a phase; empty on one worker.
+  /// The messages of one round of a phase; empty on one worker. That of Phase::announce is asked
+  /// of buckets that announce alone.
   virtual Pattern pattern(Phase phase) const = 0;
 
   /// One round of the phase after which all workers know which rows each of them may touch. Asked

@@ -10,8 +10,8 @@
 namespace sparsesync::cpu {
 namespace {
 
-/// Batches that the rows with several touchers are cut into; the last one is halved, down to as
-/// many rows as leave an imbalance of no account.
+/// Batches that the rows with several touchers are cut into; the last one is halved, down to so few
+/// rows that their imbalance is of no account.
 constexpr Index kBatches = 16;
 constexpr Index kSmallestBatch = 16;
 
@@ -75,24 +75,80 @@ std::span<Index> order_by_touchers(const Touchers& touchers, std::span<Index> or
   return order.first(static_cast<std::size_t>(shared));
 }
 
-/// What each worker lies below the level to which so much fills them.
-/// @param loads   of each worker
-/// @param sorted  as many numbers of scratch
-void weigh(std::span<const std::uint64_t> loads, std::uint64_t fill,
-           std::span<std::uint64_t> sorted, std::span<std::uint64_t> weights) {
-  std::copy(loads.begin(), loads.end(), sorted.begin());
-  std::sort(sorted.begin(), sorted.end());
-  std::uint64_t below = 0;
-  std::uint64_t level = 0;
-  for (std::size_t number = 1; number <= sorted.size(); ++number) {
-    below += sorted[number - 1];
-    level = (fill + below) / number;
-    if (number == sorted.size() || level <= sorted[number]) break;
+/// What the workers send and receive in a step, in rows, as far as it is settled, and what each may
+/// expect of the rows that have no owner yet.
+class Loads {
+ public:
+  /// @param scratch  4 numbers for each worker
+  Loads(std::span<const std::span<const Index>> touched, std::size_t united,
+        std::span<std::uint64_t> scratch)
+      : size_(touched.size()),
+        sent_(scratch.first(size_)),
+        received_(scratch.subspan(size_, size_)),
+        sorted_(scratch.subspan(2 * size_, size_)),
+        weights_(scratch.last(size_)) {
+    for (std::size_t worker = 0; worker < size_; ++worker) {
+      sent_[worker] = touched[worker].size();
+      received_[worker] = united;
+    }
   }
-  for (std::size_t worker = 0; worker < loads.size(); ++worker) {
-    weights[worker] = level > loads[worker] ? level - loads[worker] : 0;
+
+  /// A row that so many touched has found its owner: that one sends the sum to n - 1 in place of
+  /// its own part to one, and receives t - 1 parts in place of the sum.
+  void own(std::size_t owner, std::size_t touchers) {
+    sent_[owner] += sends();
+    received_[owner] += touchers;
+    received_[owner] -= 2;
   }
-}
+  /// A row that so many touched has no owner yet.
+  void expect(std::size_t touchers) {
+    to_send_ += sends();
+    to_receive_ += touchers - 2;
+  }
+  /// It has one now.
+  void expected(std::size_t touchers) {
+    to_send_ -= sends();
+    to_receive_ -= touchers - 2;
+  }
+
+  /// How much of a batch each worker should get, relative to the others: what it lies below the
+  /// level that the batch would fill all to. A load is what a worker will send and receive, each
+  /// weighed by what a row of the batch adds to it: that is how the sum of their squares falls
+  /// fastest.
+  std::span<const std::uint64_t> weigh(Index batch, std::size_t touchers) {
+    const std::uint64_t receives = touchers - 2;
+    const std::uint64_t fill =
+        static_cast<std::uint64_t>(batch) * (sends() * sends() + receives * receives);
+    for (std::size_t worker = 0; worker < size_; ++worker) {
+      weights_[worker] = sends() * (sent_[worker] + to_send_ / size_) +
+                         receives * (received_[worker] + to_receive_ / size_);
+    }
+    std::copy(weights_.begin(), weights_.end(), sorted_.begin());
+    std::sort(sorted_.begin(), sorted_.end());
+    std::uint64_t below = 0;
+    std::uint64_t level = 0;
+    for (std::size_t number = 1; number <= size_; ++number) {
+      below += sorted_[number - 1];
+      level = (fill + below) / number;
+      if (number == size_ || level <= sorted_[number]) break;
+    }
+    for (std::uint64_t& weight : weights_) weight = level > weight ? level - weight : 0;
+    return weights_;
+  }
+
+ private:
+  /// Of two workers each sends a row that both touched, whoever owns it: owners are spread all the
+  /// same.
+  std::uint64_t sends() const { return size_ > 2 ? size_ - 2 : 1; }
+
+  std::size_t size_;
+  std::span<std::uint64_t> sent_;
+  std::span<std::uint64_t> received_;
+  std::span<std::uint64_t> sorted_;
+  std::span<std::uint64_t> weights_;
+  std::uint64_t to_send_ = 0;
+  std::uint64_t to_receive_ = 0;
+};
 
 std::int32_t pick(std::span<const std::uint16_t> touchers, std::span<const std::uint64_t> weights,
                   std::uint64_t random) {
@@ -138,21 +194,14 @@ void choose_owners(const Context& context, std::span<const Index> united,
       transpose(touched, begin.first(united.size() + 2), workspace.touchers.reserve(total));
   const std::span<Index> shared =
       order_by_touchers(touchers, workspace.order.reserve(rows), begin.subspan(united.size() + 2));
-
-  const std::span<std::uint64_t> levels = workspace.levels.reserve(3 * size);
-  const std::span<std::uint64_t> loads = levels.first(touched.size());
-  const std::span<std::uint64_t> sorted = levels.subspan(touched.size(), touched.size());
-  const std::span<std::uint64_t> weights = levels.last(touched.size());
-  const std::uint64_t load = load_of_a_row(touched.size());
-  for (std::size_t worker = 0; worker < touched.size(); ++worker) {
-    loads[worker] = touched[worker].size();
-  }
+  Loads loads(touched, united.size(), workspace.levels.reserve(4 * size));
   for (Index row = 0; row < rows; ++row) {
     const std::span<const std::uint16_t> of_row = touchers.of(row);
     if (of_row.size() != 1) continue;
     owners[static_cast<std::size_t>(row)] = of_row.front();
-    loads[of_row.front()] += load;
+    loads.own(of_row.front(), 1);
   }
+  for (const Index row : shared) loads.expect(touchers.of(row).size());
   const auto all = static_cast<Index>(shared.size());
   const Index whole = std::max(kSmallestBatch, ceil_div(all, kBatches));
   for (Index at = 0; at < all;) {
@@ -160,17 +209,20 @@ void choose_owners(const Context& context, std::span<const Index> united,
     const Index batch = left > whole            ? whole
                         : left > kSmallestBatch ? ceil_div<Index>(left, 2)
                                                 : left;
-    weigh(loads, static_cast<std::uint64_t>(batch) * load, sorted, weights);
+    const std::span<const Index> of_batch = part_of(shared, {at, at + batch});
+    const std::span<const std::uint64_t> weights =
+        loads.weigh(batch, touchers.of(of_batch[static_cast<std::size_t>(batch / 2)]).size());
     parallel_for(context, batch, kGrain, [&](IndexRange range) {
-      for (Index i = at + range.begin; i < at + range.end; ++i) {
-        const auto row = static_cast<std::size_t>(shared[static_cast<std::size_t>(i)]);
-        owners[row] = pick(touchers.of(static_cast<Index>(row)), weights,
-                           mix64(static_cast<std::uint64_t>(united[row])));
+      for (const Index row : part_of(of_batch, range)) {
+        const auto place = static_cast<std::size_t>(row);
+        owners[place] =
+            pick(touchers.of(row), weights, mix64(static_cast<std::uint64_t>(united[place])));
       }
     });
-    for (Index i = at; i < at + batch; ++i) {
-      const auto row = static_cast<std::size_t>(shared[static_cast<std::size_t>(i)]);
-      loads[static_cast<std::size_t>(owners[row])] += load;
+    for (const Index row : of_batch) {
+      loads.own(static_cast<std::size_t>(owners[static_cast<std::size_t>(row)]),
+                touchers.of(row).size());
+      loads.expected(touchers.of(row).size());
     }
     at += batch;
   }
