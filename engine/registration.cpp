@@ -11,7 +11,8 @@ ControlChannel::Statement statement_of(const SchemeOptions& options) {
   return {{"the pattern", std::string(name_of(options.pattern))},
           {"the elements of a block", fmt::format("{}", options.block)},
           {"the workers of a node", fmt::format("{}", options.workers_per_node)},
-          {"the scheme between nodes", options.between_nodes}};
+          {"the scheme between nodes", options.between_nodes},
+          {"the type on the wire", std::string(options.wire ? name_of(*options.wire) : "own")}};
 }
 
 ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed) {

@@ -216,6 +216,11 @@ class Session::Engine {
     return at(id).bucket.scheme();
   }
 
+  std::int64_t non_finite(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    return at(id).bucket.non_finite();
+  }
+
   std::int64_t index_bytes_sent(BucketId id) {
     const std::lock_guard lock(mutex_);
     return at(id).bucket.index_bytes_sent();
@@ -435,6 +440,7 @@ class Session::Engine {
         run_round(entry.phase, bucket, exchange);
         exchange.next_round();
       }
+      if (entry.phase == Phase::gather) take_result(bucket);
     } catch (const RefusedError& refused) {
       const std::exception_ptr error = std::current_exception();
       exchange.refuse(refused.peer(), refused.reason());
@@ -450,6 +456,15 @@ class Session::Engine {
     const std::lock_guard lock(mutex_);
     bucket.observe(entry.phase, exchange);
     return {};
+  }
+
+  static void take_result(RegisteredBucket& bucket) {
+    bucket.widen_result();
+    if (bucket.non_finite() == 0) return;
+    log(LogLevel::warning,
+        fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
+                    "narrow for them, or a gradient was not finite",
+                    bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
   }
 
   static void run_round(Phase phase, RegisteredBucket& bucket, Exchange& exchange) {
@@ -533,6 +548,9 @@ std::vector<SpaceChoice> Session::choices(BucketId bucket) const {
 }
 const Scheme& Session::scheme(BucketId bucket) const {
   return engine_->scheme(bucket);
+}
+std::int64_t Session::non_finite(BucketId bucket) const {
+  return engine_->non_finite(bucket);
 }
 std::int64_t Session::index_bytes_sent(BucketId bucket) const {
   return engine_->index_bytes_sent(bucket);

@@ -100,6 +100,11 @@ class Session {
   /// After wait() for the bucket's gather.
   TensorResult result(BucketId bucket, std::size_t tensor);
 
+  /// After wait() for the gather of a bucket whose values cross as a narrower type
+  /// (SchemeOptions::wire): how many values of the sums are infinite or not a number. The same on
+  /// all workers; a warning is logged too, so that an overflow is never silent.
+  std::int64_t non_finite(BucketId bucket) const;
+
   /// Lets the scheme choose anew from the last step's sparsity, agreed by all.
   void adapt(BucketId bucket);
 

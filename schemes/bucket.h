@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,10 @@ struct SchemeOptions {
   int workers_per_node = 0;
   /// two_level: the scheme that crosses between nodes.
   std::string between_nodes = "balanced";
+  /// What values cross as, where that is narrower than their tensors: f32, f16 or bf16. Each
+  /// worker's rows are rounded to it, sums over workers are made in f32 and rounded to it once;
+  /// where partial sums cross, they are rounded to it at each worker that they pass.
+  std::optional<DType> wire = std::nullopt;
 };
 
 /// What all workers agree on when a bucket is registered.
@@ -68,6 +73,9 @@ struct RowSpace {
   /// Bytes of the dense tensors.
   Index dense_bytes() const { return rows * row_bytes(); }
 };
+
+/// The bucket as it crosses: tensors of the wire type, where there is one.
+BucketSpec on_wire(BucketSpec spec);
 
 /// In the order in which the tensors first need them.
 std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors);
@@ -108,6 +116,7 @@ class Gradient {
 /// dense sums. Owns the memory of what it converts; keeps it for the next step.
 class BucketInput {
  public:
+  /// Its row spaces are those of on_wire(spec).
   BucketInput(const Context& context, const BucketSpec& spec);
   /// For rows without values: gradients of width 0, in the row spaces that `spec` has.
   static BucketInput without_values(const Context& context, const BucketSpec& spec);
@@ -148,6 +157,8 @@ class BucketInput {
   };
 
   ConstMatrix values_of(std::size_t tensor) const;
+  /// The same, cast where the row space has another dtype. Valid until the next call.
+  ConstMatrix values_as(std::size_t tensor, DType dtype);
   /// Writes one tensor's coalesced rows from `filled` on; how many rows there are then.
   Index append(const RowSpace::Member& member, SpaceStorage& storage, Index filled, Index room);
 
@@ -159,6 +170,7 @@ class BucketInput {
   std::vector<bool> is_coalesced_;  // of each tensor's gradient, as it was given
   CoalesceWorkspace workspace_;
   Buffer<Index> count_;
+  Buffer<std::byte> wide_;  // rows of a tensor before they are rounded to the wire type
 };
 
 }  // namespace sparsesync
