@@ -89,11 +89,11 @@ StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
     record.messages_sent += after.messages_sent - before.messages_sent;
     record.index_bytes_sent += session.index_bytes_sent(bucket) - index_before;
   };
+  session.barrier();
   // A training loop announces before its forward pass: that is not in the time that it waits for.
   if (task_.bucket.announce) {
     counted([&] { session.wait(session.announce(bucket, announced_)); });
   }
-  session.barrier();
   record.begin = Clock::now();
   counted([&] { session.synchronize(bucket, gradients_); });
   record.end = Clock::now();

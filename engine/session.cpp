@@ -458,9 +458,10 @@ class Session::Engine {
     return {};
   }
 
-  static void take_result(RegisteredBucket& bucket) {
+  void take_result(RegisteredBucket& bucket) {
     bucket.widen_result();
-    if (bucket.non_finite() == 0) return;
+    // All workers see the same: one of them says so.
+    if (bucket.non_finite() == 0 || transport_->rank() != Rank{0}) return;
     log(LogLevel::warning,
         fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
                     "narrow for them, or a gradient was not finite",

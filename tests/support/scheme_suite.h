@@ -32,22 +32,6 @@ inline void PrintTo(const SchemeUnderTest& under_test, std::ostream* out) {
   *out << under_test.variant.label << " over " << under_test.workers.name;
 }
 
-/// A step; one that announces the very rows that it touches, where the scheme under test does.
-inline void synchronize(Session& session, BucketId bucket, const SchemeVariant& variant,
-                        std::span<const Gradient> gradients,
-                        const std::vector<TensorSpec>& tensors) {
-  if (variant.announce) {
-    std::vector<std::vector<Index>> rows;
-    std::vector<Gradient> announced;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      rows.push_back(touched_rows(gradients[i], tensors[i]));
-      announced.push_back(Gradient::rows(rows.back()));
-    }
-    session.wait(session.announce(bucket, announced));
-  }
-  session.synchronize(bucket, gradients);
-}
-
 class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
  protected:
   static const SchemeVariant& variant() { return GetParam().variant; }

@@ -1,11 +1,13 @@
 // Every scheme that exists, with every way to communicate that it has and with options that matter
-// to it.
+// to it; and a step of each.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "engine/session.h"
 #include "schemes/scheme.h"
+#include "tests/support/scheme_shapes.h"
 
 namespace sparsesync::testing {
 
@@ -44,6 +46,22 @@ inline std::vector<SchemeVariant> scheme_variants() {
     if (entry.announces) variants.push_back({name + "_announced", name, {}, true});
   }
   return variants;
+}
+
+/// A step; one that announces the very rows that it touches, where the scheme under test does.
+inline void synchronize(Session& session, BucketId bucket, const SchemeVariant& variant,
+                        std::span<const Gradient> gradients,
+                        const std::vector<TensorSpec>& tensors) {
+  if (variant.announce) {
+    std::vector<std::vector<Index>> rows;
+    std::vector<Gradient> announced;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      rows.push_back(touched_rows(gradients[i], tensors[i]));
+      announced.push_back(Gradient::rows(rows.back()));
+    }
+    session.wait(session.announce(bucket, announced));
+  }
+  session.synchronize(bucket, gradients);
 }
 
 }  // namespace sparsesync::testing
