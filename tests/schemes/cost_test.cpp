@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/memory.h"
+#include "kernels/index_code.h"
 #include "schemes/grid.h"
 #include "schemes/scheme.h"
 #include "tests/support/random.h"
@@ -111,6 +112,43 @@ TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
     EXPECT_GE(traffic.payload_sent[worker], rows * (4 + 32));
     EXPECT_LE(traffic.payload_sent[worker], rows * (4 + 32) + 4 * 36);
     EXPECT_EQ(traffic.messages_sent[worker], 4);
+  }
+}
+
+// A row that t workers touched takes t - 1 transfers to become one sum and n - 1 to be everywhere:
+// owned moves just that, and what a worker moves is near the mean, (k + (n - 2) / n |U|) rows.
+TEST(Cost, owned_moves_as_few_rows_as_can_be) {
+  HostMemory memory;
+  Random random(seed());
+  constexpr Index kRows = 4'000;
+  const TensorSpec tensor{"t", kRows, 16, DType::f32};  // a row is 64 bytes: no alignment between
+  for (const int size : {2, 3, 4, 8, 13}) {
+    const BucketSpec bucket{"b", {tensor}, "owned", Reduction::sum, 1};
+    const auto scheme =
+        scheme_named("owned").create({Context(memory), &bucket, Rank{0}, size, seed()});
+    const Sets sets = random_sets(random, kRows, size, 700);
+    std::vector<Index> touchers(kRows);
+    for (const std::vector<Index>& set : sets.rows) {
+      for (const Index row : set) ++touchers[static_cast<std::size_t>(row)];
+    }
+    Index transfers = 0;
+    double rows = 0;
+    for (const Index t : touchers) {
+      if (t > 0) transfers += t - 1 + size - 1;
+      rows += static_cast<double>(t) / size + (t > 0 ? (size - 2.0) / size : 0);
+    }
+    Index told = 0;  // by the index sets, 16 bytes of numbers among them
+    for (const std::vector<Index>& set : sets.rows) {
+      const auto count = static_cast<Index>(set.size());
+      told += 16 + encoded_bytes(cheapest_code(kRows, count), kRows, count);
+    }
+    const Traffic traffic = scheme->traffic(std::vector<IndexSets>{sets.views()});
+    Index moved = 0;
+    for (const Index sent : traffic.payload_sent) moved += sent;
+    const Index peers = size - 1;
+    EXPECT_EQ(moved - peers * told - 2 * size * peers * 16, transfers * 64) << size;
+    EXPECT_NEAR(static_cast<double>(transfers) / size, rows, 1e-6) << size;
+    EXPECT_LE(busiest(traffic), 1.08 * rows * 64) << size;
   }
 }
 
