@@ -20,7 +20,14 @@ struct SpaceStatistics {
   // union. 1 where nobody looked.
   double push_skewness = 1;
   double pull_skewness = 1;
+  // [i]: of the largest union among aligned groups of 2^i workers (0 to 2^i - 1, ...; the last one
+  // may have fewer), while 2^i < n. Empty where nobody looked.
+  std::vector<double> united_in_groups = {};
 };
+
+/// Rows that a group of `workers` of the `size` workers touched, as expected: between the groups
+/// that are known, or else between one worker and all of them, a power of the group's size.
+double united_by(const SpaceStatistics& statistics, int workers, int size);
 
 /// One for each row space of the bucket.
 using Statistics = std::vector<SpaceStatistics>;
