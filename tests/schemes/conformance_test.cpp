@@ -58,6 +58,34 @@ TEST_P(Patterns, word_from_each_worker_reaches_all_in_the_reduce_phase) {
   }
 }
 
+// What crosses dense has zeros for rows that nobody touched: they are not in the result.
+TEST(DynamicSplit, gives_no_rows_that_nobody_touched) {
+  const TensorSpec tensor{"t", 100, 4, DType::f32};
+  const int size = 4;
+  for (const int rounds : {1, 3}) {
+    expect_no_errors(run_sessions(size, [&](Session& session, HostMemory&) {
+      const BucketId id =
+          session.register_bucket({"b", {tensor}, "dynamic_split", Reduction::sum, rounds});
+      // All workers: nearly all of ranges 0 and 1. Range 2: dense only together. Range 3: sparse.
+      std::vector<Index> rows;
+      std::vector<Index> united;
+      for (Index row = 0; row < 100; ++row) {
+        const Index place = row % 25;
+        if (row < 50 ? place != 7 : row < 75 ? place % 4 == session.rank().value : place == 3) {
+          rows.push_back(row);
+        }
+        if (row < 50 ? place != 7 : row < 75 || place == 3) united.push_back(row);
+      }
+      const std::vector<float> values(rows.size() * 4, 1.0F);
+      const Gradient gradient = Gradient::row_sparse(rows, std::as_bytes(std::span(values)).data());
+      session.synchronize(id, std::array{gradient});
+      const TensorResult result = session.result(id, 0);
+      EXPECT_EQ(std::vector<Index>(result.indices.begin(), result.indices.end()), united);
+      EXPECT_EQ(value_at(result.values.data, DType::f32, 4 * 6), 4);
+    }));
+  }
+}
+
 TEST(Registry, knows_its_schemes_and_lists_them) {
   EXPECT_GE(names().size(), 3U);
   const std::vector<std::string> sorted = names();
