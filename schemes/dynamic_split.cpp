@@ -17,16 +17,29 @@ class DensifyingPlacement : public EvenPlacement {
       : EvenPlacement(space, environment, true) {}
 };
 
+double workspace_bytes(const Workload& workload) {
+  double bytes = even_ranges_workspace_bytes(workload);
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
+    // What came dense is kept without its zeros.
+    const double kept = workload.statistics[i].united * static_cast<double>(space.row_bytes());
+    if (kept > 0.9 * static_cast<double>(space.dense_bytes())) bytes += kept;
+  }
+  return bytes;
+}
+
 const SchemeRegistration registration({
     "dynamic_split",
     "as split_all_gather, but dense where that is smaller (SparCML, DSAR)",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
      Balance::imbalanced, Format::coo_then_dense},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return push_and_pull<DensifyingPlacement>(environment, Communication::ring);
+      return push_and_pull<DensifyingPlacement>(environment, environment.bucket->options.pattern);
     },
     [](const Workload& workload) { return split_cost(workload, true); },
-    even_ranges_workspace_bytes,
+    workspace_bytes,
+    false,
+    kCommunications,
 });
 
 }  // namespace

@@ -55,7 +55,9 @@ Cost split_cost(const Workload& workload, bool densifies) {
     sums.smallest += bytes.emptiest_sums;
     sums.largest += bytes.fullest_sums;
   }
-  total.gather = gather_cost(Communication::ring, workload.size, sums, workload.spaces.size());
+  total.gather = gather_cost(workload.options.pattern, workload.size, sums, workload.spaces.size());
+  // The fullest range's server, to which most is pushed, has its sums already.
+  total.gather.bytes_received -= sums.largest - sums.smallest;
   return total;
 }
 

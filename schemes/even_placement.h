@@ -54,7 +54,7 @@ struct EvenRangesBytes {
 EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceStatistics& known,
                                   bool densifies);
 
-/// The cost where sums go around a ring.
+/// The cost where sums go to all workers in the way of SchemeOptions::pattern.
 Cost split_cost(const Workload& workload, bool densifies);
 
 /// Bytes of workspace that a worker needs.

@@ -154,6 +154,7 @@ void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const 
       copy(context_, {outgrown_.back().data(), static_cast<std::size_t>(filled)}, grown.data());
       copy(context_, arrived, grown.data() + filled);
       arrived = grown.subspan(static_cast<std::size_t>(filled));
+      spill_.release();
     }
     std::size_t at = 0;
     for (int number = held; number < held + crossing; ++number) {
@@ -197,8 +198,21 @@ PhaseCost gather_cost(Communication way, int size, const GatheredBytes& bytes, s
   const double overhead =
       messages * static_cast<double>(kHeaderBytes) + peers * 16 * static_cast<double>(spaces);
   const double others = bytes.total - bytes.smallest + overhead;
-  if (way != Communication::point_to_point) return {messages, messages, others, others};
-  return {1, messages, peers * bytes.largest + overhead, others};
+  // The largest goes from worker to worker all around.
+  const double around = peers * bytes.largest + overhead;
+  switch (way) {
+    case Communication::ring:
+      return {messages, messages, others, others, around};
+    case Communication::hierarchy: {
+      // The largest is in each of its worker's messages, one or another in the rest of them.
+      const double mean = (bytes.total - bytes.largest) / peers;
+      const double sent = doublings * bytes.largest + (peers - doublings) * mean + overhead;
+      return {messages, messages, std::max(sent, others), others};
+    }
+    case Communication::point_to_point:
+      break;
+  }
+  return {1, messages, around, others};
 }
 
 }  // namespace sparsesync

@@ -86,8 +86,8 @@ struct GatheredBytes {
   double largest = 0;
 };
 
-/// What it is expected to cost. Where messages are passed on, whoever passes on all but the
-/// smallest has most to do.
+/// What it is expected to cost. Around the ring whoever passes on all but the smallest has most to
+/// do; the largest takes size - 1 messages, one after another, to be everywhere.
 /// @param spaces  row spaces: each has 16 bytes of numbers in each message
 PhaseCost gather_cost(Communication way, int size, const GatheredBytes& bytes, std::size_t spaces);
 

@@ -28,6 +28,7 @@ Cost& Cost::operator+=(const Cost& other) {
     to.messages += from.messages;
     to.bytes_sent += from.bytes_sent;
     to.bytes_received += from.bytes_received;
+    to.bytes_chained += from.bytes_chained;
   };
   add(reduce, other.reduce);
   add(gather, other.gather);
@@ -41,7 +42,8 @@ double Cost::bytes_busiest() const {
 
 double Cost::seconds(const Network& network) const {
   const auto phase = [&](const PhaseCost& cost) {
-    return cost.steps * network.latency_s + cost.bytes_busiest() * 8 / network.rate_bps;
+    return cost.steps * network.latency_s +
+           std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps;
   };
   return phase(reduce) + phase(gather);
 }

@@ -226,6 +226,22 @@ TEST(Cost, dynamic_split_moves_no_more_than_split_all_gather_nor_than_dense) {
   }
 }
 
+TEST(Cost, a_range_with_all_rows_goes_all_around_the_ring_and_only_doubles_in_a_hierarchy) {
+  const std::vector<RowSpace> spaces =
+      row_spaces(std::vector<TensorSpec>{{"t", 8'000, 31, DType::f32}});
+  Sets sets;
+  for (int worker = 0; worker < 8; ++worker) sets.rows.push_back(consecutive(0, 1'000));
+  const Statistics statistics{statistics_of(sets.views(), 8'000)};
+  const auto gather = [&](Communication way) {
+    return scheme_named("split_all_gather").cost({spaces, 8, statistics, {way}}).gather;
+  };
+  // 1,000 rows of 128 bytes, and little else.
+  EXPECT_NEAR(gather(Communication::ring).bytes_sent, 128'000, 500);
+  EXPECT_NEAR(gather(Communication::ring).bytes_chained, 7 * 128'000, 500);
+  EXPECT_NEAR(gather(Communication::hierarchy).bytes_busiest(), 3 * 128'000, 500);
+  EXPECT_NEAR(gather(Communication::point_to_point).bytes_busiest(), 7 * 128'000, 500);
+}
+
 TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
   HostMemory memory;
   std::vector<TensorSpec> many;
@@ -324,6 +340,10 @@ TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
   cost.gather = {1, 7, 500, 100};
   EXPECT_EQ(cost.bytes_busiest(), 2100);
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 0.5);
+  // No worker moves so much, but messages wait for each other.
+  cost.gather.bytes_chained = 3000;
+  EXPECT_EQ(cost.bytes_busiest(), 2100);
+  EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 3.0);
 }
 
 }  // namespace
