@@ -25,7 +25,9 @@ struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
   SchemeOptions scheme_options;
   bool pattern_given = false;  // then a scheme must heed it
-  LocalLink link;              // of each worker, as far as it is known
+  /// Rows are announced before the clock starts, to schemes that use it.
+  bool announce = false;
+  LocalLink link;  // of each worker, as far as it is known
   int repeat = 5;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
@@ -48,6 +50,7 @@ struct SchemeFigures {
   double bytes_index = 0;   // of those, what says which rows there are
   double bytes_values = 0;  // of those, values
   double messages = 0;      // all workers'
+  double non_finite = 0;    // values of the sums, where they crossed as a narrower type
   double seconds_median = 0;
   double seconds_min = 0;
   std::optional<double> seconds_predicted;  // nothing on a link without a rate
@@ -109,6 +112,7 @@ class Comparison {
   std::vector<WorkerRecord> gather(std::vector<WorkerRecord> records);
   SchemeFigures figures_of(const SchemeEntry& entry,
                            const std::vector<WorkerRecord>& records) const;
+  BucketSpec bucket_for(const SchemeEntry& entry) const;
   /// @throws InputError if an option does not fit
   void check_options() const;
   Workload workload(const Statistics& statistics) const;

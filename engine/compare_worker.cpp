@@ -27,7 +27,8 @@ std::uint64_t hash_bytes(std::uint64_t hash, std::span<const std::byte> bytes) {
 std::shared_ptr<const std::vector<ReferenceSum>> References::of(int step) {
   const std::lock_guard lock(mutex_);
   if (step != step_ || current_ == nullptr) {
-    current_ = std::make_shared<const std::vector<ReferenceSum>>(reference_sums(trace_, step));
+    current_ =
+        std::make_shared<const std::vector<ReferenceSum>>(reference_sums(trace_, step, wire_));
     step_ = step;
   }
   return current_;
@@ -45,7 +46,6 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   for (int repeat = 0; repeat < task_.repeat; ++repeat) {
     for (int step = 0; step < header.steps; ++step) {
       load(rank, step);
-      session.barrier();
       StepRecord& seen = record.steps.emplace_back(exchange(session, bucket));
       seen.bits = hash_result(session, bucket);
       if (repeat == 0) {
@@ -70,23 +70,34 @@ void CompareWorker::load(int rank, int step) {
   parts_ = task_.trace.load(rank, step);
   loaded_step_ = step;
   gradients_.clear();
+  announced_.clear();
   for (const TracePart& part : parts_) {
     gradients_.push_back(Gradient::row_sparse(part.indices, part.values.data()));
+    announced_.push_back(Gradient::rows(part.indices));
   }
 }
 
 StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
-  const TransportCounters before = session.counters();
-  const std::int64_t index_before = session.index_bytes_sent(bucket);
   StepRecord record;
+  const auto counted = [&](auto&& work) {
+    const TransportCounters before = session.counters();
+    const std::int64_t index_before = session.index_bytes_sent(bucket);
+    work();
+    const TransportCounters after = session.counters();
+    record.bytes_sent += after.bytes_sent - before.bytes_sent;
+    record.bytes_received += after.bytes_received - before.bytes_received;
+    record.messages_sent += after.messages_sent - before.messages_sent;
+    record.index_bytes_sent += session.index_bytes_sent(bucket) - index_before;
+  };
+  // A training loop announces before its forward pass: that is not in the time that it waits for.
+  if (task_.bucket.announce) {
+    counted([&] { session.wait(session.announce(bucket, announced_)); });
+  }
+  session.barrier();
   record.begin = Clock::now();
-  session.synchronize(bucket, gradients_);
+  counted([&] { session.synchronize(bucket, gradients_); });
   record.end = Clock::now();
-  const TransportCounters after = session.counters();
-  record.bytes_sent = after.bytes_sent - before.bytes_sent;
-  record.bytes_received = after.bytes_received - before.bytes_received;
-  record.messages_sent = after.messages_sent - before.messages_sent;
-  record.index_bytes_sent = session.index_bytes_sent(bucket) - index_before;
+  record.non_finite = session.non_finite(bucket);
   return record;
 }
 

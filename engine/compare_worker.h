@@ -22,11 +22,13 @@ namespace sparsesync {
 /// threads.
 class References {
  public:
-  explicit References(const Trace& trace) : trace_(trace) {}
+  /// @param wire  what values cross as, where not as their own type
+  References(const Trace& trace, std::optional<DType> wire) : trace_(trace), wire_(wire) {}
   std::shared_ptr<const std::vector<ReferenceSum>> of(int step);
 
  private:
   const Trace& trace_;
+  std::optional<DType> wire_;
   std::mutex mutex_;
   int step_ = -1;
   std::shared_ptr<const std::vector<ReferenceSum>> current_;
@@ -68,6 +70,7 @@ class CompareWorker {
   int loaded_step_ = -1;
   std::vector<TracePart> parts_;
   std::vector<Gradient> gradients_;
+  std::vector<Gradient> announced_;
   std::vector<Index> all_rows_;
 };
 

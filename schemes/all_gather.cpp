@@ -15,10 +15,6 @@ SectionSpec section_spec(const RowSpace& space, Round round) {
   return {part, part.size(), space.row_bytes(), IndexCode::coo};
 }
 
-DType own_dtype(const RowSpace& space) {
-  return space.dtype;
-}
-
 class AllGather : public Scheme {
  public:
   explicit AllGather(const SchemeEnvironment& environment)
@@ -35,7 +31,10 @@ class AllGather : public Scheme {
     for (int worker = 0; worker < size_; ++worker) {
       received_.emplace_back(context_, spaces_.size());
     }
-    for (std::size_t i = 0; i < spaces_.size(); ++i) sums_.emplace_back(context_, rounds_);
+    for (const RowSpace& space : spaces_) {
+      dtypes_.push_back(space.dtype);
+      sums_.emplace_back(context_, rounds_);
+    }
   }
 
   Pattern pattern(Phase phase) const override {
@@ -46,7 +45,7 @@ class AllGather : public Scheme {
     const Round round = exchange.round();
     specs_.clear();
     for (const RowSpace& space : spaces_) specs_.push_back(section_spec(space, round));
-    own_.write(specs_, input, own_dtype, gather_.own(own_.find(specs_, input)));
+    own_.write(specs_, input, dtypes_, gather_.own(own_.find(specs_, input)));
     gather_.run(exchange, largest_message_bytes(specs_),
                 [&](int worker, std::span<const std::byte> bytes) {
                   return summation_.read_leading(specs_, bytes,
@@ -100,6 +99,7 @@ class AllGather : public Scheme {
   int rounds_;
   double scale_;
   Communication way_;
+  std::vector<DType> dtypes_;
   std::vector<SectionSpec> specs_;  // of the round
   OwnRows own_;
   MessageGather gather_;

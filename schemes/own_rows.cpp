@@ -29,7 +29,7 @@ std::int64_t OwnRows::find(std::span<const SectionSpec> specs, BucketInput& inpu
 }
 
 void OwnRows::write(std::span<const SectionSpec> specs, BucketInput& input,
-                    DType (*dtype_of)(const RowSpace&), std::span<std::byte> message) {
+                    std::span<const DType> dtypes, std::span<std::byte> message) {
   lay_out(context_, specs, counts_, message, sections_);
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     const RowSparse all = input.coalesced(i);
@@ -38,15 +38,14 @@ void OwnRows::write(std::span<const SectionSpec> specs, BucketInput& input,
     encode(context_, section.code, specs[i].range, part_of(all.indices, bounds), section.indices);
     const ConstMatrix rows{all.values.data + bounds.begin * all.values.row_bytes(),
                            all.values.dtype, bounds.size(), all.values.width};
-    const DType dtype = dtype_of(spaces_[i]);
-    if (dtype == rows.dtype) {
+    if (dtypes[i] == rows.dtype) {
       copy(context_, {rows.data, static_cast<std::size_t>(rows.bytes())}, section.values.data());
       continue;
     }
     const std::span<Index> places = places_.reserve(bounds.size());
     number(context_, places);
     fill_zero(context_, section.values);
-    add_rows(context_, rows, places, {section.values.data(), dtype, rows.rows, rows.width});
+    add_rows(context_, rows, places, {section.values.data(), dtypes[i], rows.rows, rows.width});
   }
 }
 

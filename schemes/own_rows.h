@@ -24,9 +24,9 @@ class OwnRows {
   std::int64_t find(std::span<const SectionSpec> specs, BucketInput& input);
 
   /// Writes the message of the rows that were found. Does not synchronize the stream.
-  /// @param dtype_of  what a row space's values cross as: its dtype or its sums'
-  void write(std::span<const SectionSpec> specs, BucketInput& input,
-             DType (*dtype_of)(const RowSpace&), std::span<std::byte> message);
+  /// @param dtypes  what each row space's values cross as: its dtype or its sums'
+  void write(std::span<const SectionSpec> specs, BucketInput& input, std::span<const DType> dtypes,
+             std::span<std::byte> message);
 
  private:
   Context context_;

@@ -9,7 +9,8 @@
 // The order of summation is a tree: s(r) is r's own row, plus that of worker p + r where there is
 // one; groups of 2^i neighbours are added pair by pair, the lower ranks first: for n = 4
 // (s(0) + s(1)) + (s(2) + s(3)). Where one side has no such row, the other's stays as it is. Both
-// sides of a pair add the same way, so that all workers have the same bits.
+// sides of a pair add the same way, so that all workers have the same bits. Sums are rounded once,
+// at the end; where the bucket asks for a narrower type on the wire, in each step.
 #include <algorithm>
 #include <array>
 
@@ -22,12 +23,12 @@
 namespace sparsesync {
 namespace {
 
-/// What partial sums travel as.
-DType partial_dtype(const RowSpace& space) {
-  return sum_dtype(space.dtype);
+/// What partial sums travel as: what sums are made in, unless a bucket says what crosses.
+DType partial_dtype(const RowSpace& space, const SchemeOptions& options) {
+  return options.wire ? space.dtype : sum_dtype(space.dtype);
 }
-Index partial_row_bytes(const RowSpace& space) {
-  return space.width * element_bytes(partial_dtype(space));
+Index partial_row_bytes(const RowSpace& space, const SchemeOptions& options) {
+  return space.width * element_bytes(partial_dtype(space, options));
 }
 
 /// Who meets whom.
@@ -90,7 +91,10 @@ class RecursiveDoubling : public Scheme {
       messages_.emplace_back(context_);
       for (int side = 0; side < 2; ++side) pair.emplace_back(context_, spaces_.size());
     }
-    for (std::size_t i = 0; i < spaces_.size(); ++i) sums_.emplace_back(context_, rounds_);
+    for (const RowSpace& space : spaces_) {
+      partial_.push_back(partial_dtype(space, environment.bucket->options));
+      sums_.emplace_back(context_, rounds_);
+    }
   }
 
   Pattern pattern(Phase phase) const override {
@@ -101,10 +105,9 @@ class RecursiveDoubling : public Scheme {
     const Round round = exchange.round();
     specs_.clear();
     result_specs_.clear();
-    for (const RowSpace& space : spaces_) {
-      const IndexRange part = round.part_of(space.rows);
-      specs_.push_back({part, part.size(), partial_row_bytes(space), IndexCode::coo});
-      result_specs_.push_back({part, part.size(), space.row_bytes(), IndexCode::coo});
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      specs_.push_back(section_spec(i, round, true));
+      result_specs_.push_back(section_spec(i, round, false));
     }
     inbox_.set_limit(largest_message_bytes(specs_));
     hold_own(input);
@@ -133,6 +136,14 @@ class RecursiveDoubling : public Scheme {
 
  private:
   static constexpr auto kNothing = [](Rank, std::span<const std::byte>) {};
+
+  /// @param partial  of partial sums, or of the result
+  SectionSpec section_spec(std::size_t space, Round round, bool partial) const {
+    const RowSpace& shape = spaces_[space];
+    const IndexRange part = round.part_of(shape.rows);
+    const DType dtype = partial ? partial_[space] : shape.dtype;
+    return {part, part.size(), shape.width * element_bytes(dtype), IndexCode::coo};
+  }
 
   /// A worker that is folded: its rows go, the result comes.
   void hand_over(Exchange& exchange, Round round) {
@@ -194,7 +205,7 @@ class RecursiveDoubling : public Scheme {
     // Alone it meets nobody.
     side_ = doubling_.takes_in(rank_) || doubling_.size == 1 ? 0 : side_in(1);
     const std::span<std::byte> message = messages_[pair_].reserve(own_.find(specs_, input));
-    own_.write(specs_, input, partial_dtype, message);
+    own_.write(specs_, input, partial_, message);
     const MessageGather::Extent extent =
         summation_.read_leading(specs_, message, pairs_[pair_][side_]);
     held_ = {message.data(), extent.bytes, extent.index_bytes};
@@ -216,9 +227,9 @@ class RecursiveDoubling : public Scheme {
       const Section& section = sections_[i];
       sums.sections.push_back({section.counts, section.code, section.indices, section.values});
       encode(context_, section.code, specs_[i].range, sums.named(i), section.indices);
-      summation_.add_up(pairs_[pair_], i, sums.named(i), 1,
-                        {section.values.data(), partial_dtype(spaces_[i]), section.counts.rows,
-                         spaces_[i].width});
+      summation_.add_up(
+          pairs_[pair_], i, sums.named(i), 1,
+          {section.values.data(), partial_[i], section.counts.rows, spaces_[i].width});
     }
     pair_ = 1 - pair_;
     side_ = side;
@@ -229,7 +240,7 @@ class RecursiveDoubling : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const RowSpace& space = spaces_[i];
       RowSums& sums = sums_[i].of(round);
-      const DType partial = partial_dtype(space);
+      const DType partial = partial_[i];
       if (partial == space.dtype) {
         summation_.sum(parts, i, specs_[i].range, partial, space.width, scale_, sums);
         continue;
@@ -264,6 +275,7 @@ class RecursiveDoubling : public Scheme {
   int rounds_;
   double scale_;
   Doubling doubling_;
+  std::vector<DType> partial_;  // of the row spaces' partial sums
   // Of a round's messages: of partial sums, and of the result.
   std::vector<SectionSpec> specs_;
   std::vector<SectionSpec> result_specs_;
@@ -303,10 +315,8 @@ Traffic RecursiveDoubling::traffic(std::span<const IndexSets> sets) const {
     std::vector<SectionSpec> specs;
     std::vector<SectionCounts> counts;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const IndexRange part = round.part_of(spaces_[i].rows);
-      const Index row = partial ? partial_row_bytes(spaces_[i]) : spaces_[i].row_bytes();
-      const auto rows = static_cast<Index>(indices_in(set_of(i), part).size());
-      specs.push_back({part, part.size(), row, IndexCode::coo});
+      specs.push_back(section_spec(i, round, partial));
+      const auto rows = static_cast<Index>(indices_in(set_of(i), specs[i].range).size());
       counts.push_back({rows, rows});
     }
     return message_bytes(specs, counts);
@@ -350,7 +360,7 @@ Cost cost(const Workload& workload) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];
     const auto index = static_cast<double>(coo_index_bytes(space.rows));
-    const double row = index + static_cast<double>(partial_row_bytes(space));
+    const double row = index + static_cast<double>(partial_row_bytes(space, workload.options));
     for (int group = 1; group < doubling.paired; group *= 2) {
       all.bytes_sent += row * united_by(known, doubling.summed(0, group), workload.size);
       all.bytes_received += row * united_by(known, doubling.summed(group, group), workload.size);
@@ -379,11 +389,12 @@ double workspace_bytes(const Workload& workload) {
     const double half = united_by(known, std::max(1, doubling.paired / 2), workload.size);
     // What is held and what comes, as messages and decoded indices; what was held before; the
     // result, and before it is rounded.
-    const auto partial = static_cast<double>(partial_row_bytes(space));
-    bytes += 3 * half * (partial + 4 + 8) +
-             known.united * (static_cast<double>(space.row_bytes()) + 8 +
-                             (partial_dtype(space) == space.dtype ? 0 : partial)) +
-             static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(2 * half)));
+    const auto partial = static_cast<double>(partial_row_bytes(space, workload.options));
+    bytes +=
+        3 * half * (partial + 4 + 8) +
+        known.united * (static_cast<double>(space.row_bytes()) + 8 +
+                        (partial_dtype(space, workload.options) == space.dtype ? 0 : partial)) +
+        static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(2 * half)));
   }
   return bytes;
 }

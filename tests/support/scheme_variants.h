@@ -13,11 +13,12 @@ struct SchemeVariant {
   std::string label;  // a word
   std::string scheme;
   SchemeOptions options = {};
+  bool announce = false;
 
   SchemeEntry entry() const { return scheme_named(scheme); }
   BucketSpec bucket(std::vector<TensorSpec> tensors, int rounds = 1,
                     Reduction reduction = Reduction::sum) const {
-    return {"b", std::move(tensors), scheme, reduction, rounds, options};
+    return {"b", std::move(tensors), scheme, reduction, rounds, options, announce};
   }
   /// Whether its options fit so many workers.
   bool fits(int size) const {
@@ -40,6 +41,7 @@ inline std::vector<SchemeVariant> scheme_variants() {
     for (const Communication pattern : entry.patterns) {
       variants.push_back({name + "_" + std::string(name_of(pattern)), name, {pattern}});
     }
+    if (entry.announces) variants.push_back({name + "_announced", name, {}, true});
   }
   return variants;
 }
