@@ -23,7 +23,7 @@ enum class Reduction : std::uint8_t { sum, mean };
 
 /// What can be chosen of schemes. Each heeds what means something to it.
 struct SchemeOptions {
-  /// How all_gather's messages go.
+  /// How messages go that all workers are to have: all_gather's rows, the split schemes' sums.
   Communication pattern = Communication::ring;
   /// Elements of a block of block_ps.
   Index block = 256;

@@ -339,8 +339,9 @@ void add_compare_command(CLI::App& app) {
   add_count(command, "--repeat", given->repeat, 1, 1'000'000,
             "Times that all steps are run; the median counts (5 if not given)");
   command
-      .add_option("--pattern", given->pattern,
-                  "How the messages of all_gather go (ring if not given)")
+      .add_option(
+          "--pattern", given->pattern,
+          "How the messages of all_gather and of the split schemes' sums go (ring if not given)")
       ->type_name("ring|hierarchy|point_to_point");
   command
       .add_option("--wire", given->wire,

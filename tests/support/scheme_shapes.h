@@ -64,6 +64,16 @@ inline std::vector<Shape> shapes() {
        [](Random& random, const TensorSpec& tensor, int, int) {
          return random_gradient(random, tensor, distinct_rows(random, tensor.rows, tensor.rows));
        }},
+      {"nearly_everything_touched",
+       {{"t", 90, 12}, {"u", 70, 1}},
+       [](Random& random, const TensorSpec& tensor, int, int) {
+         std::vector<Index> rows;
+         for (Index row = 0; row < tensor.rows - 5; ++row) {
+           if (random.below(12) > 0) rows.push_back(row);
+         }
+         return random_gradient(random, tensor, rows);
+       },
+       2},
       {"empty_on_one_worker",
        {{"t", 500, 4}},
        [](Random& random, const TensorSpec& tensor, int worker, int size) {
