@@ -147,7 +147,7 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
           }
         }
       }
-      statistics[i] = statistics_of(views_of(of_space), spaces_[i].rows);
+      statistics[i] = statistics_of(views_of(of_space), spaces_[i], options_.scheme_options);
     }
   }
 }

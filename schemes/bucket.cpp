@@ -15,6 +15,19 @@ namespace {
 // So that sums of a few byte counts still fit in 64 bits.
 constexpr Index kMostBytes = std::numeric_limits<Index>::max() / 64;
 
+std::vector<TensorSpec> tensors_like(std::span<const RowSpace> spaces) {
+  std::vector<TensorSpec> tensors;
+  for (const RowSpace& space : spaces)
+    tensors.push_back({"", space.rows, space.width, space.dtype});
+  return tensors;
+}
+
+std::vector<RowSpace> with_one_member_each(std::span<const RowSpace> spaces) {
+  std::vector<RowSpace> all(spaces.begin(), spaces.end());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].members = {{i, 0}};
+  return all;
+}
+
 }  // namespace
 
 void validate(const BucketSpec& spec) {
@@ -69,10 +82,17 @@ std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors) {
 }
 
 BucketInput::BucketInput(const Context& context, const BucketSpec& spec)
+    : BucketInput(context, spec.tensors, row_spaces(spec.tensors)) {}
+
+BucketInput::BucketInput(const Context& context, std::span<const RowSpace> spaces)
+    : BucketInput(context, tensors_like(spaces), with_one_member_each(spaces)) {}
+
+BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors,
+                         std::vector<RowSpace> spaces)
     : context_(context),
-      tensors_(spec.tensors),
-      spaces_(row_spaces(spec.tensors)),
-      is_coalesced_(spec.tensors.size()),
+      tensors_(std::move(tensors)),
+      spaces_(std::move(spaces)),
+      is_coalesced_(tensors_.size()),
       workspace_(context),
       count_(context) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) storage_.emplace_back(context);

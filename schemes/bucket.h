@@ -100,6 +100,8 @@ class Gradient {
 class BucketInput {
  public:
   BucketInput(const Context& context, const BucketSpec& spec);
+  /// Of row spaces that are no bucket's: a tensor for each, without a name.
+  BucketInput(const Context& context, std::span<const RowSpace> spaces);
 
   /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
   /// phase is over.
@@ -122,6 +124,9 @@ class BucketInput {
   Index touched(std::size_t space) const;
 
  private:
+  BucketInput(const Context& context, std::vector<TensorSpec> tensors,
+              std::vector<RowSpace> spaces);
+
   struct SpaceStorage {
     explicit SpaceStorage(const Context& context) : indices(context), values(context) {}
     Buffer<Index> indices;

@@ -20,6 +20,9 @@ struct SpaceStatistics {
   // union. 1 where nobody looked.
   double push_skewness = 1;
   double pull_skewness = 1;
+  // Of what some schemes make of the rows; empty where nobody looked.
+  std::vector<SpaceStatistics> blocks = {};  // block_ps: one, the blocks in the place of rows
+  std::vector<SpaceStatistics> nodes = {};   // two_level: of each range, nodes as workers: nodes.h
 };
 
 /// One for each row space of the bucket.
@@ -83,6 +86,10 @@ std::vector<Index> united_rows(const IndexSets& sets);
 
 /// The sparsity of index sets in [0, rows).
 SpaceStatistics statistics_of(const IndexSets& sets, Index rows);
+
+/// The same, and what schemes with these options make of the rows of a row space.
+SpaceStatistics statistics_of(const IndexSets& sets, const RowSpace& space,
+                              const SchemeOptions& options);
 
 /// The mean of the largest of `count` numbers drawn from a standard normal distribution
 /// (Blom, "Statistical estimates and transformed beta-variables", 1958). Two samples: 0.56;

@@ -50,11 +50,13 @@ TEST(Cost, expected_is_near_counted) {
       const Sets a = random_sets(random, 50'000, size, 2'000);
       const Sets b = random_sets(random, 9'000, size, 900);
       const std::vector<IndexSets> sets{a.views(), b.views()};
-      const Statistics statistics{statistics_of(sets[0], 50'000), statistics_of(sets[1], 9'000)};
+      const std::vector<RowSpace> spaces = row_spaces(tensors);
+      const Statistics statistics{statistics_of(sets[0], spaces[0], variant.options),
+                                  statistics_of(sets[1], spaces[1], variant.options)};
       scheme->adapt(statistics);
       const double counted = busiest(scheme->traffic(sets));
       const double expected =
-          entry.cost({row_spaces(tensors), size, statistics, variant.options}).bytes_busiest();
+          entry.cost({spaces, size, statistics, variant.options}).bytes_busiest();
       // Imbalance is a mean over keys: within 5% of this one; the ring's largest parts within 10%.
       EXPECT_NEAR(expected / counted, 1, 0.1) << variant.label << ", " << size << " workers";
     }

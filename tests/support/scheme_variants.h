@@ -33,7 +33,9 @@ struct SchemeVariant {
 };
 
 inline std::vector<SchemeVariant> scheme_variants() {
-  std::vector<SchemeVariant> variants;
+  SchemeOptions small_blocks;
+  small_blocks.block = 5;
+  std::vector<SchemeVariant> variants{{"block_ps_of_5", "block_ps", small_blocks}};
   for (const SchemeEntry& entry : all_schemes()) {
     const std::string name(entry.name);
     if (entry.patterns.empty()) variants.push_back({name, name});
