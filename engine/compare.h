@@ -110,7 +110,7 @@ class Comparison {
   SchemeFigures figures_of(const SchemeEntry& entry,
                            const std::vector<WorkerRecord>& records) const;
   /// @throws InputError if an option does not fit
-  void check_options() const;
+  void check_options();
   Workload workload(const Statistics& statistics) const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
@@ -118,6 +118,7 @@ class Comparison {
   Trace trace_;
   CompareOptions options_;
   std::vector<SchemeEntry> schemes_;
+  std::vector<std::string> unfit_;  // [scheme]: why it does not fit these workers; else empty
   std::vector<RowSpace> spaces_;
   /// Index sets by step and row space, and what they say.
   std::vector<std::vector<std::vector<std::vector<Index>>>> sets_;  // [step][space][worker]

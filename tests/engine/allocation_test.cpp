@@ -6,6 +6,7 @@
 
 #include "tests/support/mpi_workers.h"
 #include "tests/support/scheme_shapes.h"
+#include "tests/support/scheme_variants.h"
 
 namespace {
 
@@ -80,8 +81,9 @@ void expect_no_allocations(const WorkersUnderTest& workers, int size) {
                                         {"b", 300, 3, DType::bf16},
                                         {"c", 700, 8, DType::f32},
                                         {"d", 40, 3, DType::bf16}};
-  for (const SchemeEntry& entry : all_schemes()) {
-    if (entry.all_reduces && !workers.has_all_reduce) continue;
+  for (const SchemeVariant& variant : scheme_variants()) {
+    if (variant.entry().all_reduces && !workers.has_all_reduce) continue;
+    if (!variant.fits(size)) continue;
     Random random(seed());
     Inputs inputs;
     for (int worker = 0; worker < size; ++worker) {
@@ -91,28 +93,31 @@ void expect_no_allocations(const WorkersUnderTest& workers, int size) {
       own[3].layout = Gradient::Layout::dense;
       own[3].values.assign(static_cast<std::size_t>(40 * 3 * 2), std::byte{0});
     }
-    expect_no_errors(run_sessions(
-        workers, size,
-        [&](Session& session, HostMemory&) {
-          const auto rank = static_cast<std::size_t>(session.rank().value);
-          const BucketId id =
-              session.register_bucket({"b", tensors, std::string(entry.name), Reduction::sum, 2});
-          std::vector<Gradient> gradients;
-          for (const OwnedGradient& gradient : inputs[rank]) gradients.push_back(gradient.view());
-          const auto step = [&] { session.synchronize(id, gradients); };
-          for (int i = 0; i < kWarmUp; ++i) step();
-          session.barrier();
-          // Between the barrier and the first step other workers of this process may still be at
-          // the barrier: what counts begins after one more step.
-          step();
-          const std::int64_t before = allocations;
-          for (int i = 0; i < kSteps; ++i) step();
-          EXPECT_EQ(allocations - before, 0) << entry.name << ", worker " << rank << " of " << size;
-          // Others count until here.
-          step();
-          session.barrier();
-        },
-        {kDeadline, 1, 2}));
+    expect_no_errors(run_sessions(workers, size,
+                                  [&](Session& session, HostMemory&) {
+                                    const auto rank =
+                                        static_cast<std::size_t>(session.rank().value);
+                                    const BucketId id =
+                                        session.register_bucket(variant.bucket(tensors, 2));
+                                    std::vector<Gradient> gradients;
+                                    for (const OwnedGradient& gradient : inputs[rank])
+                                      gradients.push_back(gradient.view());
+                                    const auto step = [&] { session.synchronize(id, gradients); };
+                                    for (int i = 0; i < kWarmUp; ++i) step();
+                                    session.barrier();
+                                    // Between the barrier and the first step other workers of this
+                                    // process may still be at the barrier: what counts begins after
+                                    // one more step.
+                                    step();
+                                    const std::int64_t before = allocations;
+                                    for (int i = 0; i < kSteps; ++i) step();
+                                    EXPECT_EQ(allocations - before, 0)
+                                        << variant.label << ", worker " << rank << " of " << size;
+                                    // Others count until here.
+                                    step();
+                                    session.barrier();
+                                  },
+                                  {kDeadline, 1, 2}));
   }
 }
 
