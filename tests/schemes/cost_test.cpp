@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "engine/memory.h"
+#include "schemes/block_space.h"
 #include "schemes/grid.h"
+#include "schemes/nodes.h"
 #include "schemes/scheme.h"
 #include "tests/support/random.h"
 #include "tests/support/scheme_variants.h"
@@ -178,6 +180,31 @@ TEST(Grid, the_cheapest_is_the_cheapest) {
   // Few wide rows: columns divide evenly, rows do not.
   EXPECT_EQ(best.column_slices, 8);
   EXPECT_EQ(cheapest_grid({DType::f32, 1, 793'471, {}}, 8, statistics).column_slices, 1);
+}
+
+// Where nobody looked, blocks and node unions are estimated: well where rows lie anywhere.
+TEST(Statistics, what_becomes_of_rows_is_estimated_where_nobody_looked) {
+  Random random(seed());
+  SchemeOptions options;
+  options.workers_per_node = 2;
+  for (const Index width : {1, 16, 100, 256, 300}) {
+    const RowSpace space{DType::f32, width, 40'000, {}};
+    const Sets sets = random_sets(random, space.rows, 8, 1'500);
+    const SpaceStatistics seen = statistics_of(sets.views(), space, options);
+    const SpaceStatistics rows_alone = statistics_of(sets.views(), space.rows);
+    const SpaceStatistics blocks = block_statistics(space, options.block, rows_alone);
+    ASSERT_EQ(seen.blocks.size(), 1U);
+    EXPECT_NEAR(blocks.touched_mean / seen.blocks[0].touched_mean, 1, 0.03) << width;
+    EXPECT_NEAR(blocks.touched_max / seen.blocks[0].touched_max, 1, 0.03) << width;
+    EXPECT_NEAR(blocks.united / seen.blocks[0].united, 1, 0.03) << width;
+    ASSERT_EQ(seen.nodes.size(), 2U);
+    for (int place = 0; place < 2; ++place) {
+      const SpaceStatistics& of_range = seen.nodes[static_cast<std::size_t>(place)];
+      const SpaceStatistics estimate = range_statistics(rows_alone, space.rows, Nodes(8, 2), place);
+      EXPECT_NEAR(estimate.touched_mean / of_range.touched_mean, 1, 0.1) << width;
+      EXPECT_NEAR(estimate.united / of_range.united, 1, 0.1) << width;
+    }
+  }
 }
 
 TEST(Statistics, the_largest_of_normal_numbers) {
