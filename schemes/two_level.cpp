@@ -7,8 +7,10 @@
 // in a node places q + 1, ..., w - 1, 0, ..., q; between nodes that of the other scheme, nodes in
 // the place of ranks. Sums cross in their sum type until they are complete and are rounded once.
 //
-// Rows that cancel inside a node do not cross between nodes. One node: dense_ring; nodes of one
-// worker: the other scheme alone.
+// Rows that cancel inside a node do not cross between nodes; index sets do not tell, and the
+// account counts them. Ranges are of row numbers: what everybody touches may lie in one of them,
+// and then crosses between that place's workers. One node: dense_ring; nodes of one worker: the
+// other scheme alone.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

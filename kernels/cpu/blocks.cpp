@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/bits.h"
 #include "kernels/cpu/row.h"
 #include "kernels/cpu/zero.h"
 #include "kernels/threads.h"
@@ -125,24 +126,43 @@ void walk_pieces(const RowSparse& blocks, Index place, Index row, Index width, F
 }
 
 /// Calls found(row, place) for each row that is not zero and whose first block of those that are
-/// there stands at one of `places`.
+/// there stands at one of `places`. Of narrow rows so many are looked at together that they fill a
+/// line of the cache.
 template <typename T, typename Found>
 void find_rows(const RowSparse& blocks, Index total_rows, Index width, IndexRange places,
                Found&& found) {
+  constexpr Index kLine = 64;
   const Index block = blocks.values.width;
+  const auto row_bytes = width * static_cast<Index>(sizeof(T));
+  const Index together = ceil_div(kLine, row_bytes);
   for (Index place = places.begin; place < places.end; ++place) {
     const Index number = number_at(blocks, place);
-    Index row = number * block / width;
+    const Index first = number * block;
+    Index row = first / width;
     // One that began in a block before is that one's, if that is there.
     if (place > 0 && number_at(blocks, place - 1) >= row * width / block) ++row;
-    const Index end = std::min(((number + 1) * block - 1) / width + 1, total_rows);
-    for (; row < end; ++row) {
-      bool zero = true;
-      walk_pieces(blocks, place, row, width, [&](IndexRange elements, const std::byte* from) {
-        zero = zero && are_zero<T>(from, elements.size());
-      });
-      if (!zero) found(row, place);
+    const Index end = std::min((first + block - 1) / width + 1, total_rows);
+    const IndexRange inside{ceil_div(first, width), std::min((first + block) / width, total_rows)};
+    const auto find_in_pieces = [&](Index end_of_these) {
+      for (; row < end_of_these; ++row) {
+        bool zero = true;
+        walk_pieces(blocks, place, row, width, [&](IndexRange elements, const std::byte* from) {
+          zero = zero && are_zero<T>(from, elements.size());
+        });
+        if (!zero) found(row, place);
+      }
+    };
+    find_in_pieces(std::min(end, inside.begin));
+    while (row < inside.end) {
+      const Index count = std::min(together, inside.end - row);
+      const std::byte* from = blocks.values.data + place * blocks.values.row_bytes() +
+                              (row * width - first) * static_cast<Index>(sizeof(T));
+      const bool zero = are_zero<T>(from, count * width);
+      for (const Index behind = row + count; row < behind; ++row, from += row_bytes) {
+        if (!zero && (count == 1 || !are_zero<T>(from, width))) found(row, place);
+      }
     }
+    find_in_pieces(end);
   }
 }
 
