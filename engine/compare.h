@@ -114,7 +114,7 @@ class Comparison {
                            const std::vector<WorkerRecord>& records) const;
   BucketSpec bucket_for(const SchemeEntry& entry) const;
   /// @throws InputError if an option does not fit
-  void check_options() const;
+  void check_options();
   Workload workload(const Statistics& statistics) const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
@@ -122,6 +122,7 @@ class Comparison {
   Trace trace_;
   CompareOptions options_;
   std::vector<SchemeEntry> schemes_;
+  std::vector<std::string> unfit_;  // [scheme]: why it does not fit these workers; else empty
   std::vector<RowSpace> spaces_;
   /// Index sets by step and row space, and what they say.
   std::vector<std::vector<std::vector<std::vector<Index>>>> sets_;  // [step][space][worker]

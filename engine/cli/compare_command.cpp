@@ -277,7 +277,8 @@ void compare(const CompareArguments& given) {
   const auto prepare = [&] {
     Trace trace = Trace::open(given.trace);
     if (!workers) {
-      workers = std::make_unique<LocalWorkers>(trace.header().workers, options.link);
+      workers = std::make_unique<LocalWorkers>(trace.header().workers, options.link,
+                                               options.scheme_options.workers_per_node);
     }
     if (workers->leads()) {
       json = std::make_unique<JsonOutput>(given.json);

@@ -231,7 +231,7 @@ TEST_F(Compare, refuses_a_trace_of_another_number_of_workers) {
 TEST(WorkerRecords, arrive_as_they_left) {
   WorkerRecord record;
   record.steps = {{Clock::time_point{std::chrono::seconds(5)},
-                   Clock::time_point{std::chrono::seconds(7)}, 1, 2, 3, 4, ~std::uint64_t{0}}};
+                   Clock::time_point{std::chrono::seconds(7)}, 1, 2, 3, 4, 5, ~std::uint64_t{0}}};
   record.first_difference = "worker 1, \xff";
   record.memory_bytes = 1 << 20;
   record.choices = {{"elias_fano", 2, 4}, {"", std::nullopt, std::nullopt}};
