@@ -21,7 +21,7 @@ void EvenPlacement::name_rows(const Context& context, int group, std::span<const
 
 EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceStatistics& known,
                                   bool densifies) {
-  const Index range = ceil_div<Index>(space.rows, size);
+  const auto range = ceil_div<Index>(space.rows, size);
   const auto row = static_cast<double>(space.row_bytes());
   const double dense = static_cast<double>(range) * row;
   const auto bytes = [&](double rows) {
