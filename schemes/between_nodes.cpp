@@ -28,11 +28,6 @@ void join(SpaceStatistics& to, const SpaceStatistics& from) {
   to.blocks.clear();
 }
 
-BucketSpec spec_of(const BucketSpec& bucket, std::vector<TensorSpec> tensors) {
-  return {bucket.name, std::move(tensors), bucket.options.between_nodes, Reduction::sum,
-          1,           bucket.options};
-}
-
 }  // namespace
 
 IndexRange Division::rows(std::size_t space, int place, Round round) const {
@@ -41,14 +36,15 @@ IndexRange Division::rows(std::size_t space, int place, Round round) const {
   return {range.begin + part.begin, range.begin + part.end};
 }
 
-std::vector<TensorSpec> tensors_between(const Division& division, int place, Round round) {
+BucketSpec spec_between(const Division& division, const SchemeOptions& options, int place,
+                        Round round) {
   std::vector<TensorSpec> tensors;
   for (std::size_t i = 0; i < division.spaces.size(); ++i) {
     const RowSpace& space = division.spaces[i];
     tensors.push_back({std::to_string(i), std::max<Index>(1, division.rows(i, place, round).size()),
                        space.width, sum_dtype(space.dtype)});
   }
-  return tensors;
+  return {"between", std::move(tensors), options.between_nodes, Reduction::sum, 1, options};
 }
 
 Statistics statistics_between(const Division& division, std::span<const RowSpace> spaces, int place,
@@ -77,10 +73,11 @@ BetweenNodes::BetweenNodes(const Context& context, const Division& division,
                            std::uint64_t seed)
     : place_(place),
       round_(round),
-      spec_(spec_of(bucket, tensors_between(division, place, round))),
-      spaces_(row_spaces(spec_.tensors)),
+      spec_(spec_between(division, bucket.options, place, round)),
+      crossing_(on_wire(spec_)),
+      spaces_(row_spaces(crossing_.tensors)),
       scheme_(scheme_named(spec_.scheme)
-                  .create({context, &spec_, Rank{node}, division.nodes.count(), seed})) {}
+                  .create({context, &crossing_, Rank{node}, division.nodes.count(), seed})) {}
 
 void BetweenNodes::adapt(const Division& division, const Statistics& statistics) {
   scheme_->adapt(statistics_between(division, spaces_, place_, round_.count, statistics));

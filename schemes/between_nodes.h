@@ -29,6 +29,7 @@ class BetweenNodes {
   BetweenNodes(const Context& context, const Division& division, const BucketSpec& bucket,
                int place, Round round, int node, std::uint64_t seed);
 
+  /// What goes in: sums, which cross as the wire type where there is one.
   const BucketSpec& spec() const { return spec_; }
   /// Their members are numbered as the bucket's row spaces.
   std::span<const RowSpace> spaces() const { return spaces_; }
@@ -46,12 +47,14 @@ class BetweenNodes {
   int place_;
   Round round_;
   BucketSpec spec_;
+  BucketSpec crossing_;
   std::vector<RowSpace> spaces_;
   std::unique_ptr<Scheme> scheme_;
 };
 
-/// The tensors of a part.
-std::vector<TensorSpec> tensors_between(const Division& division, int place, Round round);
+/// A part: its tensors are of their sum type.
+BucketSpec spec_between(const Division& division, const SchemeOptions& options, int place,
+                        Round round);
 
 /// The sparsity of a part: that of its range, shared out evenly among the rounds.
 /// @param spaces  row spaces of those tensors

@@ -5,7 +5,8 @@
 // place q of all nodes then run another scheme on their range, which is sparse again, and its sums
 // go around each node's ring (all-gather). The first two are the reduce phase. Order of summation:
 // in a node places q + 1, ..., w - 1, 0, ..., q; between nodes that of the other scheme, nodes in
-// the place of ranks. Sums cross in their sum type until they are complete and are rounded once.
+// the place of ranks. Sums cross in their sum type until they are complete and are rounded once;
+// where the bucket asks for a narrower type on the wire, they cross between nodes as that.
 //
 // Rows that cancel inside a node do not cross between nodes; index sets do not tell, and the
 // account counts them. Ranges are of row numbers: what everybody touches may lie in one of them,
@@ -20,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/cast.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
 #include "schemes/between_nodes.h"
@@ -52,6 +54,7 @@ class TwoLevel : public Scheme {
         ring_(context_, division_, environment.rank, bucket_.rounds),
         bounds_(context_),
         named_(context_),
+        wide_(context_),
         united_(division_.spaces.size()) {
     for (int node = 0; node < division_.nodes.count(); ++node) {
       alike_.push_back(division_.nodes.worker(node, place_));
@@ -194,7 +197,7 @@ class TwoLevel : public Scheme {
   void take_sums(Round round) {
     BetweenNodes& between = part(round);
     for (std::size_t i = 0; i < between.spaces().size(); ++i) {
-      const SpaceResult& result = between.scheme().result()[i];
+      const SpaceResult result = as_sums(between.scheme().result()[i]);
       for (const RowSpace::Member& member : between.spaces()[i].members) {
         const Matrix own = ring_.sums(member.tensor, place_, round);
         if (own.rows == 0) continue;
@@ -218,6 +221,19 @@ class TwoLevel : public Scheme {
     }
   }
 
+  /// A result between nodes in its sum type, if it crossed as a narrower one; valid until the next
+  /// call.
+  SpaceResult as_sums(SpaceResult result) {
+    const ConstMatrix crossed = result.values;
+    const DType sum = sum_dtype(crossed.dtype);
+    if (crossed.dtype == sum) return result;
+    Matrix wide{nullptr, sum, crossed.rows, crossed.width};
+    wide.data = wide_.reserve(wide.bytes()).data();
+    cast(context_, crossed, wide);
+    result.values = as_const(wide);
+    return result;
+  }
+
   /// The rows of a result that lie in a range, counted from where it begins; valid until the next
   /// call.
   RowSparse member_rows(const SpaceResult& result, IndexRange range) {
@@ -233,6 +249,7 @@ class TwoLevel : public Scheme {
     values.rows = places.size();
     return {named, values};
   }
+
   Context context_;
   BucketSpec bucket_;
   std::uint64_t seed_;
@@ -248,6 +265,7 @@ class TwoLevel : public Scheme {
   std::optional<Statistics> statistics_;
   Buffer<Index> bounds_;
   Buffer<Index> named_;
+  Buffer<std::byte> wide_;
   std::vector<std::optional<Index>> united_;  // rows of this place's ranges
   std::vector<SpaceResult> results_;
 };
@@ -258,7 +276,8 @@ void for_each_place(const Workload& workload, See&& see) {
   const Division division{{workload.spaces.begin(), workload.spaces.end()},
                           Nodes(workload.size, workload.options.workers_per_node)};
   for (int place = 0; place < division.nodes.per_node(); ++place) {
-    const std::vector<RowSpace> spaces = row_spaces(tensors_between(division, place, {}));
+    const std::vector<RowSpace> spaces =
+        row_spaces(on_wire(spec_between(division, workload.options, place, {})).tensors);
     const Statistics statistics =
         statistics_between(division, spaces, place, 1, workload.statistics);
     see(Workload{spaces, division.nodes.count(), statistics, workload.options});

@@ -240,6 +240,7 @@ TEST(WorkerRecords, arrive_as_they_left) {
   ASSERT_EQ(arrived.steps.size(), 1U);
   EXPECT_EQ(arrived.steps[0].end - arrived.steps[0].begin, std::chrono::seconds(2));
   EXPECT_EQ(arrived.steps[0].index_bytes_sent, 4);
+  EXPECT_EQ(arrived.steps[0].non_finite, 5);
   EXPECT_EQ(arrived.steps[0].bits, ~std::uint64_t{0});
   EXPECT_EQ(arrived.first_difference->substr(0, 10), "worker 1, ");
   EXPECT_EQ(arrived.memory_bytes, 1 << 20);
