@@ -16,6 +16,7 @@
 #include <tuple>
 #include <utility>
 
+#include "analysis/median.h"
 #include "kernels/error.h"
 
 namespace sparsesync {
@@ -357,6 +358,29 @@ std::vector<double> replay(const RecordedStep& step, const LocalLink& link) {
 double replayed_seconds(const RecordedStep& step, const LocalLink& link) {
   const std::vector<double> ends = replay(step, link);
   return ends.empty() ? 0 : *std::max_element(ends.begin(), ends.end());
+}
+
+StepTimes times_of(const std::vector<double>& seconds) {
+  return {median(seconds), *std::min_element(seconds.begin(), seconds.end())};
+}
+
+StepTimes replayed_times(const RecordedRun& run, const LocalLink& link) {
+  const std::size_t steps = run.steps > 0 ? index(run.steps) : 0;
+  if (steps == 0 || run.recorded.size() < steps || run.recorded.size() % steps != 0) {
+    throw InputError(
+        fmt::format("a recorded run of {} steps where whole repeats have {}: record "
+                    "it anew",
+                    run.recorded.size(), run.steps));
+  }
+  std::vector<double> seconds;
+  for (std::size_t first = 0; first < run.recorded.size(); first += steps) {
+    double all = 0;
+    for (std::size_t step = first; step < first + steps; ++step) {
+      all += replayed_seconds(run.recorded[step], link);
+    }
+    seconds.push_back(all / run.steps);
+  }
+  return times_of(seconds);
 }
 
 RecordedTraffic traffic_of(std::span<const RecordedEvent> events) {

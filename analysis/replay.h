@@ -46,6 +46,22 @@ std::vector<double> replay(const RecordedStep& step, const LocalLink& link);
 /// From the common beginning to the last worker's end. @throws what replay() throws
 double replayed_seconds(const RecordedStep& step, const LocalLink& link);
 
+/// A run of the same steps, `repeat` times.
+struct RecordedRun {
+  int steps = 1;                       // of a repeat
+  std::vector<RecordedStep> recorded;  // [repeat · steps + step]
+};
+
+struct StepTimes {
+  double median = 0;  // over repeats, of the mean over steps
+  double min = 0;
+};
+/// What a step of the run takes on a link. @throws what replay() throws, InputError if no repeat is
+/// complete
+StepTimes replayed_times(const RecordedRun& run, const LocalLink& link);
+/// The same of times that were measured. @param seconds  of each repeat's mean step; one at least
+StepTimes times_of(const std::vector<double>& seconds);
+
 /// What one worker moved in a step.
 struct RecordedTraffic {
   std::int64_t bytes_sent = 0;

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "analysis/replay.h"
 #include "analysis/trace.h"
 #include "engine/transport/local.h"
 #include "engine/workers.h"
@@ -18,12 +20,21 @@
 
 namespace sparsesync {
 
+class Recording;
 class References;
 struct WorkerRecord;
+
+enum class CompareClock : std::uint8_t {
+  real,     // the machine's
+  replayed  // the virtual one: a recorded run, replayed on links
+};
 
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
   LocalLink link;                    // of each worker, as far as it is known
+  /// Where it is `replayed`, `link` is the one to replay on, and the workers are those of one
+  /// process, without a link of their own.
+  CompareClock clock = CompareClock::real;
   int repeat = 5;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
@@ -54,6 +65,8 @@ struct SchemeFigures {
   bool correct = false;
   std::string first_difference;      // where it is not correct
   std::vector<SpaceChoice> choices;  // of each tensor
+  /// With the clock `replayed`: replayed_times() says what the same run takes on other links.
+  std::shared_ptr<const RecordedRun> recorded;
 
   double bytes_busiest() const {
     return bytes_sent_max > bytes_received_max ? bytes_sent_max : bytes_received_max;
@@ -101,12 +114,16 @@ class Comparison {
   SchemeFigures measure(const SchemeEntry& entry, References& references,
                         const std::filesystem::path& result_folder);
   /// Runs the workers that are here.
+  /// @param recording  of all of them; null where time is the machine's
   std::vector<WorkerRecord> run_workers(const SchemeEntry& entry, References& references,
-                                        const std::filesystem::path& result_folder);
+                                        const std::filesystem::path& result_folder,
+                                        Recording* recording);
   /// What all workers brought home, by rank.
   std::vector<WorkerRecord> gather(std::vector<WorkerRecord> records);
   SchemeFigures figures_of(const SchemeEntry& entry,
                            const std::vector<WorkerRecord>& records) const;
+  /// Seconds of each repeat's mean step, by the machine's clock.
+  std::vector<double> measured_seconds(const std::vector<WorkerRecord>& records) const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
   Workers& workers_;

@@ -46,7 +46,9 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
     for (int step = 0; step < header.steps; ++step) {
       load(rank, step);
       session.barrier();
-      StepRecord& seen = record.steps.emplace_back(exchange(session, bucket));
+      StepRecord& seen = record.steps.emplace_back(task_.recording == nullptr
+                                                       ? exchange(session, bucket)
+                                                       : recorded_exchange(session, bucket));
       seen.bits = hash_result(session, bucket);
       if (repeat == 0) {
         check(session, bucket, step, record);
@@ -87,6 +89,15 @@ StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
   record.bytes_received = after.bytes_received - before.bytes_received;
   record.messages_sent = after.messages_sent - before.messages_sent;
   record.index_bytes_sent = session.index_bytes_sent(bucket) - index_before;
+  return record;
+}
+
+StepRecord CompareWorker::recorded_exchange(Session& session, BucketId bucket) {
+  task_.recording->begin_step(session.rank(), Clock::now() + task_.deadline);
+  const StepRecord record = exchange(session, bucket);
+  task_.recording->end_step(session.rank());
+  // Nobody checks while others still compute.
+  session.barrier();
   return record;
 }
 

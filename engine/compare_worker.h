@@ -14,6 +14,7 @@
 #include "analysis/trace.h"
 #include "engine/memory.h"
 #include "engine/session.h"
+#include "engine/transport/recording.h"
 #include "engine/worker_record.h"
 
 namespace sparsesync {
@@ -45,6 +46,7 @@ class CompareWorker {
     /// Worker 0 asks it once for each step.
     std::function<std::optional<Imbalance>(const Scheme&, int step)> imbalance_of;
     std::function<void()> step_done;
+    Recording* recording = nullptr;  // of all workers' steps, where one is made
   };
 
   /// @param task  outlives the worker
@@ -57,6 +59,7 @@ class CompareWorker {
  private:
   void load(int rank, int step);
   StepRecord exchange(Session& session, BucketId bucket);
+  StepRecord recorded_exchange(Session& session, BucketId bucket);
   std::uint64_t hash_result(Session& session, BucketId bucket) const;
   /// The result's rows; all of them where it is dense.
   std::span<const Index> rows_of(const TensorResult& result);

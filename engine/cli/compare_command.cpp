@@ -72,8 +72,13 @@ CompareOptions options_from(const CompareArguments& given) {
   if (given.transport == "local" && (given.chunk || given.window)) {
     throw InputError("--chunk and --window are for --transport mpi alone: leave them out");
   }
-  if (given.clock != "real") {
-    throw InputError(fmt::format("--clock '{}': this build has real alone", given.clock));
+  if (given.clock != "real" && given.clock != "virtual") {
+    throw InputError(fmt::format("--clock '{}': this build has real and virtual", given.clock));
+  }
+  if (given.transport == "mpi" && given.clock == "virtual") {
+    throw InputError(
+        "--clock virtual records the workers of one process: leave --transport mpi out, or use "
+        "--clock real");
   }
   CompareOptions options;
   for (const std::string& name : split_names(given.schemes)) {
@@ -85,6 +90,7 @@ CompareOptions options_from(const CompareArguments& given) {
   }
   if (given.rate_bps > 0) options.link.rate_bps = given.rate_bps;
   options.link.latency_s = given.latency_s;
+  if (given.clock == "virtual") options.clock = CompareClock::replayed;
   options.repeat = given.repeat;
   if (given.memory > 0) options.memory = given.memory;
   options.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(given.deadline_s * 1000));
@@ -258,7 +264,10 @@ void compare(const CompareArguments& given) {
   const auto prepare = [&] {
     Trace trace = Trace::open(given.trace);
     if (!workers) {
-      workers = std::make_unique<LocalWorkers>(trace.header().workers, options.link);
+      // On the virtual clock the link is the replay's.
+      const bool waits = options.clock == CompareClock::real;
+      workers = std::make_unique<LocalWorkers>(trace.header().workers,
+                                               waits ? options.link : LocalLink{});
     }
     if (workers->leads()) {
       json = std::make_unique<JsonOutput>(given.json);
@@ -316,7 +325,11 @@ void add_compare_command(CLI::App& app) {
            "Of each worker's link, in each direction, such as 200mbit (unshaped if not given)");
   add_seconds(command, "--latency", given->latency_s,
               "Of each worker's link, such as 50us (0 if not given)");
-  command.add_option("--clock", given->clock, "What time is: real")->type_name("real");
+  command
+      .add_option("--clock", given->clock,
+                  "What time is: real, or virtual, where each worker's computing is recorded and "
+                  "replayed on the link as if it had a machine of its own (over local alone)")
+      ->type_name("real|virtual");
   add_count(command, "--repeat", given->repeat, 1, 1'000'000,
             "Times that all steps are run; the median counts (5 if not given)");
   add_bytes(command, "--memory", given->memory,
@@ -338,6 +351,7 @@ void add_compare_command(CLI::App& app) {
       "'correct' compares every element on every worker with a sum made from the trace's files.\n"
       "Example:\n"
       "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json\n"
+      "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport mpi");
   command.callback([given] { compare(*given); });
 }
