@@ -35,7 +35,8 @@ class Recording {
   /// turn. Any thread, while no call of the worker's transport is under way or made meanwhile.
   /// @throws DeadlineError if there is no turn until then
   void begin_step(Rank worker, Clock::time_point deadline);
-  /// It ended: all its groups are finished. A step that fails is not ended and leaves no record.
+  /// It ended: all its groups are finished. A step that fails is not ended; it leaves no record and
+  /// gives its turn up when its transport goes or the next one begins.
   void end_step(Rank worker);
 
   /// The steps that all workers ended, in order; forgets them. While no worker is in a step.
