@@ -15,6 +15,7 @@
 #include "analysis/yardsticks.h"
 #include "engine/compare_worker.h"
 #include "engine/provenance.h"
+#include "engine/registration.h"
 #include "engine/transport/recording.h"
 #include "kernels/bits.h"
 
@@ -115,6 +116,7 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
       if (!stands) schemes_.push_back(scheme_named(name));
     }
   }
+  check_options();
   trace_.validate();
   for (int step = 0; step < header.steps; ++step) {
     auto& of_step = sets_.emplace_back(spaces_.size());
@@ -151,6 +153,21 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
   }
 }
 
+void Comparison::check_options() const {
+  if (options_.pattern_given &&
+      std::all_of(schemes_.begin(), schemes_.end(),
+                  [](const SchemeEntry& entry) { return entry.patterns.empty(); })) {
+    throw InputError("--pattern: none of these schemes has a choice of it: leave it out");
+  }
+  for (const SchemeEntry& entry : schemes_) {
+    if (entry.check != nullptr) entry.check(options_.scheme_options, workers_.size());
+  }
+}
+
+Workload Comparison::workload(const Statistics& statistics) const {
+  return {spaces_, workers_.size(), statistics, options_.scheme_options};
+}
+
 ControlChannel::Statement Comparison::statement() const {
   const TraceHeader& header = trace_.header();
   ControlChannel::Statement statement{
@@ -172,6 +189,9 @@ ControlChannel::Statement Comparison::statement() const {
   std::vector<std::string_view> names;
   for (const SchemeEntry& entry : schemes_) names.push_back(entry.name);
   statement.emplace_back("--schemes", fmt::format("{}", fmt::join(names, ",")));
+  for (auto& [what, value] : statement_of(options_.scheme_options)) {
+    statement.emplace_back(what, value);
+  }
   statement.emplace_back("--repeat", fmt::format("{}", options_.repeat));
   statement.emplace_back("--memory", options_.memory ? fmt::format("{}", *options_.memory) : "all");
   statement.emplace_back("--deadline", fmt::format("{} ms", options_.deadline.count()));
@@ -199,7 +219,7 @@ std::vector<MemoryNeed> Comparison::memory_needs() const {
   for (const SchemeEntry& entry : schemes_) {
     double bytes = 0;
     for (const Statistics& statistics : statistics_) {
-      bytes = std::max(bytes, entry.workspace_bytes(spaces_, trace_.header().workers, statistics));
+      bytes = std::max(bytes, entry.workspace_bytes(workload(statistics)));
     }
     needs.push_back({std::string(entry.name), bytes, reason_to_skip(bytes)});
   }
@@ -210,7 +230,8 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                                   const std::filesystem::path& result_folder,
                                                   Recording* recording) {
   const TraceHeader& header = trace_.header();
-  const BucketSpec bucket{"trace", header.tensors, std::string(entry.name), Reduction::sum, 1};
+  const BucketSpec bucket{"trace", header.tensors,         std::string(entry.name), Reduction::sum,
+                          1,       options_.scheme_options};
   const std::int64_t memory = options_.memory.value_or(
       static_cast<std::int64_t>(memory_to_give() / workers_.on_this_machine()));
   const auto imbalance_of = [&](const Scheme& scheme, int step) {
@@ -331,8 +352,7 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
     const Network network_model{options_.link.latency_s, *options_.link.rate_bps};
     double predicted = 0;
     for (const Statistics& statistics : statistics_) {
-      predicted +=
-          entry.cost(spaces_, header.workers, statistics).seconds(network_model) / header.steps;
+      predicted += entry.cost(workload(statistics)).seconds(network_model) / header.steps;
     }
     figures.seconds_predicted = predicted;
   }

@@ -31,7 +31,9 @@ enum class CompareClock : std::uint8_t {
 
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
-  LocalLink link;                    // of each worker, as far as it is known
+  SchemeOptions scheme_options;
+  bool pattern_given = false;  // then a scheme must heed it
+  LocalLink link;              // of each worker, as far as it is known
   /// Where it is `replayed`, `link` is the one to replay on, and the workers are those of one
   /// process, without a link of their own.
   CompareClock clock = CompareClock::real;
@@ -124,6 +126,9 @@ class Comparison {
                            const std::vector<WorkerRecord>& records) const;
   /// Seconds of each repeat's mean step, by the machine's clock.
   std::vector<double> measured_seconds(const std::vector<WorkerRecord>& records) const;
+  /// @throws InputError if an option does not fit
+  void check_options() const;
+  Workload workload(const Statistics& statistics) const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
   Workers& workers_;

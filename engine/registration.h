@@ -13,6 +13,8 @@ namespace sparsesync {
 /// All that must be the same on all workers. The bucket need not be a valid one.
 ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed);
 
+ControlChannel::Statement statement_of(const SchemeOptions& options);
+
 /// A hash of what was agreed.
 std::uint64_t signature_of(const ControlChannel::Statement& statement);
 

@@ -72,6 +72,7 @@ class Session::Engine {
       // What all agree on may still be wrong: then it is so for all.
       validate(spec);
       const SchemeEntry entry = scheme_named(spec.scheme);
+      if (entry.check != nullptr) entry.check(spec.options, transport_->size());
       if (entry.all_reduces && !transport_->has_all_reduce()) {
         throw UnsupportedError(
             fmt::format("scheme {}: this transport has no all-reduce of its own; run it over mpi",

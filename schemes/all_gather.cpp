@@ -222,25 +222,28 @@ class AllGather : public Scheme {
   std::vector<SpaceResult> results_;
 };
 
-Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+Cost cost(const Workload& workload) {
   // The worker before the one that touched least passes on all other parts.
   double bytes = 0;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const auto row = static_cast<double>(coo_index_bytes(spaces[i].rows) + spaces[i].row_bytes());
-    bytes += (size - 1.0) * statistics[i].touched_mean * row;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const auto row = static_cast<double>(coo_index_bytes(workload.spaces[i].rows) +
+                                         workload.spaces[i].row_bytes());
+    bytes += (workload.size - 1.0) * workload.statistics[i].touched_mean * row;
   }
-  const double headers = (size - 1.0) * static_cast<double>(kHeaderBytes + 16 * spaces.size());
-  return {{size - 1.0, size - 1.0, bytes + headers, bytes + headers}, {}};
+  const double headers =
+      (workload.size - 1.0) * static_cast<double>(kHeaderBytes + 16 * workload.spaces.size());
+  return {{workload.size - 1.0, workload.size - 1.0, bytes + headers, bytes + headers}, {}};
 }
 
-double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+double workspace_bytes(const Workload& workload) {
   double bytes = 0;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const auto values = static_cast<double>(spaces[i].row_bytes());
-    const double total = size * statistics[i].touched_mean;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const auto values = static_cast<double>(workload.spaces[i].row_bytes());
+    const double total = workload.size * workload.statistics[i].touched_mean;
     // As messages and decoded indices; as sums; as scratch.
-    bytes += total * (values + 4 + 8) + statistics[i].united * (values + 8) +
-             static_cast<double>(unite_workspace_bytes(spaces[i].rows, static_cast<Index>(total)));
+    bytes += total * (values + 4 + 8) + workload.statistics[i].united * (values + 8) +
+             static_cast<double>(
+                 unite_workspace_bytes(workload.spaces[i].rows, static_cast<Index>(total)));
   }
   return bytes;
 }
@@ -248,7 +251,8 @@ double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statist
 const SchemeRegistration registration({
     "all_gather",
     "every worker's rows to all others around a ring, added up by each (AGsparse)",
-    {Communication::ring, Aggregation::one_shot, Partition::centralization, Balance::none, "COO"},
+    {Communication::ring, Aggregation::one_shot, Partition::centralization, Balance::none,
+     Format::coo},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return std::make_unique<AllGather>(environment);
     },

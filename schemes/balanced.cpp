@@ -64,21 +64,23 @@ class GridPlacement : public Placement {
   SortWorkspace workspace_;
 };
 
-Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
-  Cost total = push_pull_overhead(spaces, size);
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    total += expected_cost(spaces[i], size, statistics[i],
-                           cheapest_grid(spaces[i], size, statistics[i]));
+Cost cost(const Workload& workload) {
+  Cost total = push_pull_overhead(workload.spaces, workload.size);
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    total +=
+        expected_cost(workload.spaces[i], workload.size, workload.statistics[i],
+                      cheapest_grid(workload.spaces[i], workload.size, workload.statistics[i]));
   }
   return total;
 }
 
-double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+double workspace_bytes(const Workload& workload) {
   double bytes = 0;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const Grid grid = cheapest_grid(spaces[i], size, statistics[i]);
-    bytes += push_pull_workspace_bytes(spaces[i], size, statistics[i], grid,
-                                       ceil_div<Index>(spaces[i].rows, grid.row_groups));
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const Grid grid = cheapest_grid(workload.spaces[i], workload.size, workload.statistics[i]);
+    bytes +=
+        push_pull_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i], grid,
+                                  ceil_div<Index>(workload.spaces[i].rows, grid.row_groups));
   }
   return bytes;
 }
@@ -87,7 +89,7 @@ const SchemeRegistration registration({
     "balanced",
     "row groups by a keyed bijection x column slices: equal parts, no exchange before the push",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::balanced, "cheapest of COO, Elias-Fano and bitmap"},
+     Balance::balanced, Format::cheapest_code},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return push_and_pull<GridPlacement>(environment);
     },

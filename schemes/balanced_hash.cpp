@@ -58,16 +58,17 @@ class HashPlacement : public Placement {
   Buffer<Index> positions_;
 };
 
-Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
-  Cost total = push_pull_overhead(spaces, size);
-  const double others = (size - 1.0) / size;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const SpaceStatistics& known = statistics[i];
-    const auto rows = static_cast<double>(spaces[i].rows);
-    const auto row_bytes = static_cast<double>(spaces[i].row_bytes());
-    const double imbalance = expected_imbalance(known.united, rows, size);
-    const double pushed = others * known.touched_mean *
-                          (row_bytes + static_cast<double>(coo_index_bytes(spaces[i].rows)));
+Cost cost(const Workload& workload) {
+  Cost total = push_pull_overhead(workload.spaces, workload.size);
+  const double others = (workload.size - 1.0) / workload.size;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const SpaceStatistics& known = workload.statistics[i];
+    const auto rows = static_cast<double>(workload.spaces[i].rows);
+    const auto row_bytes = static_cast<double>(workload.spaces[i].row_bytes());
+    const double imbalance = expected_imbalance(known.united, rows, workload.size);
+    const double pushed =
+        others * known.touched_mean *
+        (row_bytes + static_cast<double>(coo_index_bytes(workload.spaces[i].rows)));
     const double values = others * known.united * row_bytes;
     const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
     total += {{0, 0, pushed, pushed * imbalance},
@@ -76,15 +77,16 @@ Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statisti
   return total;
 }
 
-double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+double workspace_bytes(const Workload& workload) {
   double bytes = 0;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const double touched = statistics[i].touched_max;
-    const double domains = static_cast<double>(spaces[i].rows) *
-                           static_cast<double>(domain_entry_bytes(spaces[i].rows));
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const double touched = workload.statistics[i].touched_max;
+    const double domains = static_cast<double>(workload.spaces[i].rows) *
+                           static_cast<double>(domain_entry_bytes(workload.spaces[i].rows));
     const double cells = 2 * touched * 1.1 * sizeof(Index);
     bytes += domains + cells +
-             push_pull_workspace_bytes(spaces[i], size, statistics[i], {size, 1}, spaces[i].rows);
+             push_pull_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i],
+                                       {workload.size, 1}, workload.spaces[i].rows);
   }
   return bytes;
 }
@@ -93,7 +95,7 @@ const SchemeRegistration registration({
     "balanced_hash",
     "rows hashed to the workers, COO push and hash-bitmap pull (Zen's Algorithms 1 and 2)",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::balanced, "COO push, hash-bitmap pull"},
+     Balance::balanced, Format::coo_push_bitmap_pull},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return push_and_pull<HashPlacement>(environment);
     },

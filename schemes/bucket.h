@@ -11,11 +11,24 @@
 #include "kernels/coalesce.h"
 #include "kernels/context.h"
 #include "kernels/views.h"
+#include "schemes/design_space.h"
 #include "schemes/tensor.h"
 
 namespace sparsesync {
 
 enum class Reduction : std::uint8_t { sum, mean };
+
+/// What can be chosen of schemes. Each heeds what means something to it.
+struct SchemeOptions {
+  /// How all_gather's messages go.
+  Communication pattern = Communication::ring;
+  /// Elements of a block of block_ps.
+  Index block = 256;
+  /// two_level: the workers of a node, which have consecutive ranks; 0: as the transport tells.
+  int workers_per_node = 0;
+  /// two_level: the scheme that crosses between nodes.
+  std::string between_nodes = "balanced";
+};
 
 /// What all workers agree on when a bucket is registered.
 struct BucketSpec {
@@ -25,6 +38,7 @@ struct BucketSpec {
   Reduction reduction = Reduction::sum;
   /// Full exchanges that each phase is cut into: less memory in flight for each.
   int rounds = 1;
+  SchemeOptions options = {};
 };
 
 /// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands

@@ -117,20 +117,20 @@ class DenseNative : public Scheme {
   std::vector<SpaceResult> results_;
 };
 
-Cost cost(std::span<const RowSpace> spaces, int size, const Statistics&) {
-  const auto steps = static_cast<double>(spreading_word(Rank{0}, size).size());
+Cost cost(const Workload& workload) {
+  const auto steps = static_cast<double>(spreading_word(Rank{0}, workload.size).size());
   double bytes = steps * static_cast<double>(kHeaderBytes);
-  for (const RowSpace& space : spaces) {
+  for (const RowSpace& space : workload.spaces) {
     bytes += static_cast<double>(
-        all_reduce_bytes(space.elements() * element_bytes(sum_dtype(space.dtype)), size));
+        all_reduce_bytes(space.elements() * element_bytes(sum_dtype(space.dtype)), workload.size));
   }
   // As a ring's, which long vectors take: 2 (n - 1) messages one after another.
-  return {{steps + 2 * (size - 1.0), steps, bytes, bytes}, {}};
+  return {{steps + 2 * (workload.size - 1.0), steps, bytes, bytes}, {}};
 }
 
-double workspace_bytes(std::span<const RowSpace> spaces, int, const Statistics&) {
+double workspace_bytes(const Workload& workload) {
   double bytes = 0;
-  for (const RowSpace& space : spaces) {
+  for (const RowSpace& space : workload.spaces) {
     const DType sum = sum_dtype(space.dtype);
     bytes += static_cast<double>(space.elements()) * static_cast<double>(element_bytes(sum));
     if (sum != space.dtype) bytes += static_cast<double>(space.dense_bytes());
@@ -142,7 +142,7 @@ const SchemeRegistration registration({
     "dense_native",
     "the network's own all-reduce of the dense tensors, where it has one",
     {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
-     "dense"},
+     Format::dense},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return std::make_unique<DenseNative>(environment);
     },

@@ -245,27 +245,28 @@ class DenseRing : public Scheme {
   std::vector<SpaceResult> results_;
 };
 
-Cost cost(std::span<const RowSpace> spaces, int size, const Statistics&) {
-  const double share = (size - 1.0) / size;
+Cost cost(const Workload& workload) {
+  const double share = (workload.size - 1.0) / workload.size;
   const auto phase = [&](const FlatArray& array) {
-    const double headers = (size - 1.0) * static_cast<double>(kHeaderBytes);
+    const double headers = (workload.size - 1.0) * static_cast<double>(kHeaderBytes);
     const double bytes = share * static_cast<double>(array.bytes()) + headers;
-    return PhaseCost{size - 1.0, size - 1.0, bytes, bytes};
+    return PhaseCost{workload.size - 1.0, workload.size - 1.0, bytes, bytes};
   };
-  return {phase(flat_sums(spaces)), phase(flat_values(spaces))};
+  return {phase(flat_sums(workload.spaces)), phase(flat_values(workload.spaces))};
 }
 
-double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics&) {
-  const auto sums = static_cast<double>(flat_sums(spaces).bytes());
-  const auto values = static_cast<double>(flat_values(spaces).bytes());
-  return sums + (size > 1 ? sums / size : 0) + (are_own_sums(spaces) ? 0 : values);
+double workspace_bytes(const Workload& workload) {
+  const auto sums = static_cast<double>(flat_sums(workload.spaces).bytes());
+  const auto values = static_cast<double>(flat_values(workload.spaces).bytes());
+  return sums + (workload.size > 1 ? sums / workload.size : 0) +
+         (are_own_sums(workload.spaces) ? 0 : values);
 }
 
 const SchemeRegistration registration({
     "dense_ring",
     "ring all-reduce of the dense tensors: reduce-scatter, then all-gather",
     {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
-     "dense"},
+     Format::dense},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return std::make_unique<DenseRing>(environment);
     },

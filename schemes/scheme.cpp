@@ -16,38 +16,6 @@ std::vector<SchemeEntry>& registry() {
 
 }  // namespace
 
-std::string_view name_of(Communication communication) {
-  switch (communication) {
-    case Communication::ring:
-      return "ring";
-    case Communication::hierarchy:
-      return "hierarchy";
-    case Communication::point_to_point:
-      return "point_to_point";
-  }
-  return "";
-}
-
-std::string_view name_of(Aggregation aggregation) {
-  return aggregation == Aggregation::incremental ? "incremental" : "one_shot";
-}
-
-std::string_view name_of(Partition partition) {
-  return partition == Partition::centralization ? "centralization" : "parallelism";
-}
-
-std::string_view name_of(Balance balance) {
-  switch (balance) {
-    case Balance::balanced:
-      return "balanced";
-    case Balance::imbalanced:
-      return "imbalanced";
-    case Balance::none:
-      return "-";
-  }
-  return "";
-}
-
 double scale_of(const SchemeEnvironment& environment) {
   return environment.bucket->reduction == Reduction::mean ? 1.0 / environment.size : 1.0;
 }

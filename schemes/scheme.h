@@ -13,28 +13,11 @@
 #include "kernels/context.h"
 #include "kernels/index_code.h"
 #include "schemes/bucket.h"
+#include "schemes/design_space.h"
 #include "schemes/exchange.h"
 #include "schemes/statistics.h"
 
 namespace sparsesync {
-
-// ---- The design space (Zen, OSDI 2025, section 3): four dimensions, and the format on the wire.
-enum class Communication : std::uint8_t { ring, hierarchy, point_to_point };
-enum class Aggregation : std::uint8_t { incremental, one_shot };
-enum class Partition : std::uint8_t { centralization, parallelism };
-enum class Balance : std::uint8_t { balanced, imbalanced, none };
-
-struct DesignSpace {
-  Communication communication;
-  Aggregation aggregation;
-  Partition partition;
-  Balance balance;
-  std::string_view format;
-};
-std::string_view name_of(Communication communication);
-std::string_view name_of(Aggregation aggregation);
-std::string_view name_of(Partition partition);
-std::string_view name_of(Balance balance);
 
 /// What every worker ends with, for one row space: rows numbered in the row space. A view of the
 /// scheme's memory, valid until the bucket's next reduce phase begins.
@@ -103,6 +86,14 @@ constexpr int around_ring(int number, int size) {
   return ((number % size) + size) % size;
 }
 
+/// What a cost is asked for. A view.
+struct Workload {
+  std::span<const RowSpace> spaces;
+  int size = 1;
+  const Statistics& statistics;
+  SchemeOptions options = {};
+};
+
 /// A scheme as the registry knows it.
 struct SchemeEntry {
   std::string_view name;
@@ -110,13 +101,17 @@ struct SchemeEntry {
   DesignSpace design;
   std::unique_ptr<Scheme> (*create)(const SchemeEnvironment& environment);
   /// The cost in one step, as expected from statistics, at the scheme's best choices.
-  Cost (*cost)(std::span<const RowSpace> spaces, int size, const Statistics& statistics);
+  Cost (*cost)(const Workload& workload);
   /// Bytes of workspace that a worker needs beyond its input, as expected from statistics.
-  double (*workspace_bytes)(std::span<const RowSpace> spaces, int size,
-                            const Statistics& statistics);
+  double (*workspace_bytes)(const Workload& workload);
   /// Whether it asks the transport for its own all-reduce: then it needs one that has it, and the
   /// order of summation, and so the bits, are that network's.
   bool all_reduces = false;
+  /// The ways to communicate that SchemeOptions::pattern chooses from; none where it is not heeded.
+  std::span<const Communication> patterns = {};
+  /// Looks at the options that the scheme heeds; null where all are fine.
+  /// @throws InputError if one does not fit so many workers
+  void (*check)(const SchemeOptions& options, int size) = nullptr;
 };
 
 /// Adds a scheme to those that exist; each does so at the foot of its own file.

@@ -39,13 +39,14 @@ class EvenPlacement : public Placement {
   EvenRanges ranges_;
 };
 
-Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
-  Cost total = push_pull_overhead(spaces, size);
-  const double others = (size - 1.0) / size;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const SpaceStatistics& known = statistics[i];
-    const auto row = static_cast<double>(spaces[i].row_bytes() +
-                                         coo_index_bytes(ceil_div<Index>(spaces[i].rows, size)));
+Cost cost(const Workload& workload) {
+  Cost total = push_pull_overhead(workload.spaces, workload.size);
+  const double others = (workload.size - 1.0) / workload.size;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const SpaceStatistics& known = workload.statistics[i];
+    const auto row = static_cast<double>(
+        workload.spaces[i].row_bytes() +
+        coo_index_bytes(ceil_div<Index>(workload.spaces[i].rows, workload.size)));
     const double pushed = others * known.touched_mean * row;
     const double pulled = others * known.united * row;
     total += {{0, 0, pushed, pushed * known.push_skewness},
@@ -54,11 +55,12 @@ Cost cost(std::span<const RowSpace> spaces, int size, const Statistics& statisti
   return total;
 }
 
-double workspace_bytes(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+double workspace_bytes(const Workload& workload) {
   double bytes = 0;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    bytes += push_pull_workspace_bytes(spaces[i], size, statistics[i], {size, 1},
-                                       ceil_div<Index>(spaces[i].rows, size));
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    bytes += push_pull_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i],
+                                       {workload.size, 1},
+                                       ceil_div<Index>(workload.spaces[i].rows, workload.size));
   }
   return bytes;
 }
@@ -67,7 +69,7 @@ const SchemeRegistration registration({
     "sparse_ps",
     "a server on every worker for an even range of the rows (Sparse PS)",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::imbalanced, "COO"},
+     Balance::imbalanced, Format::coo},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       return push_and_pull<EvenPlacement>(environment);
     },

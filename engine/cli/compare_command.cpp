@@ -34,6 +34,8 @@ struct CompareArguments {
   double deadline_s = 60;
   std::int64_t chunk = 0;
   int window = 0;
+  std::string pattern;
+  SchemeOptions options;
   std::string result;
   bool force = false;
   std::string json;
@@ -88,6 +90,9 @@ CompareOptions options_from(const CompareArguments& given) {
     }
     options.schemes.push_back(name);
   }
+  options.scheme_options = given.options;
+  options.pattern_given = !given.pattern.empty();
+  if (options.pattern_given) options.scheme_options.pattern = communication_named(given.pattern);
   if (given.rate_bps > 0) options.link.rate_bps = given.rate_bps;
   options.link.latency_s = given.latency_s;
   if (given.clock == "virtual") options.clock = CompareClock::replayed;
@@ -332,6 +337,18 @@ void add_compare_command(CLI::App& app) {
       ->type_name("real|virtual");
   add_count(command, "--repeat", given->repeat, 1, 1'000'000,
             "Times that all steps are run; the median counts (5 if not given)");
+  command
+      .add_option("--pattern", given->pattern,
+                  "How the messages of all_gather go (ring if not given)")
+      ->type_name("ring|hierarchy|point_to_point");
+  add_count(command, "--block", given->options.block, 1, 1 << 20,
+            "Elements of a block of block_ps (256 if not given)");
+  add_count(command, "--workers-per-node", given->options.workers_per_node, 1, 1 << 20,
+            "The workers of a node, for two_level (as the transport tells if not given)");
+  command
+      .add_option("--between-nodes", given->options.between_nodes,
+                  "The scheme between nodes, for two_level (balanced if not given)")
+      ->type_name("NAME");
   add_bytes(command, "--memory", given->memory,
             "Workspace of each worker at most, such as 2GiB (what the machine has, if not given)");
   add_seconds(command, "--deadline", given->deadline_s,

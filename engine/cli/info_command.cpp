@@ -56,7 +56,7 @@ std::string schemes_text() {
     const DesignSpace& design = entry.design;
     table.add_row({std::string(entry.name), std::string(name_of(design.communication)),
                    std::string(name_of(design.aggregation)), std::string(name_of(design.partition)),
-                   std::string(name_of(design.balance)), std::string(design.format)});
+                   std::string(name_of(design.balance)), std::string(name_of(design.format))});
     summaries += fmt::format("{}: {}\n", entry.name, entry.summary);
   }
   return table.text() + "\n" + summaries;
@@ -77,7 +77,7 @@ std::string as_json() {
                                {"aggregation", name_of(entry.design.aggregation)},
                                {"partition", name_of(entry.design.partition)},
                                {"balance", name_of(entry.design.balance)},
-                               {"format", entry.design.format}});
+                               {"format", name_of(entry.design.format)}});
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }

@@ -9,7 +9,7 @@ const std::array<std::vector<int>, 3> kSizes{{{1, 2, 3, 4, 7}, {3}, {2}}};
 
 INSTANTIATE_TEST_SUITE_P(mpi, SchemeSuite,
                          ::testing::ValuesIn(all_schemes_over(mpi_workers("mpi"), 7, kSizes)),
-                         [](const auto& each) { return each.param.scheme; });
+                         [](const auto& each) { return each.param.variant.label; });
 
 }  // namespace
 }  // namespace sparsesync::testing

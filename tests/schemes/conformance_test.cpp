@@ -9,7 +9,12 @@ const std::array<std::vector<int>, 3> kSizes{{{1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 2
 INSTANTIATE_TEST_SUITE_P(local, SchemeSuite,
                          ::testing::ValuesIn(all_schemes_over(local_workers("local", {}), 9,
                                                               kSizes)),
-                         [](const auto& each) { return each.param.scheme; });
+                         [](const auto& each) { return each.param.variant.label; });
+
+class Patterns : public ::testing::TestWithParam<SchemeVariant> {};
+
+INSTANTIATE_TEST_SUITE_P(schemes, Patterns, ::testing::ValuesIn(scheme_variants()),
+                         [](const auto& each) { return each.param.label; });
 
 std::vector<std::string> names() {
   std::vector<std::string> names;
@@ -17,21 +22,17 @@ std::vector<std::string> names() {
   return names;
 }
 
-class Patterns : public ::testing::TestWithParam<std::string> {};
-
-INSTANTIATE_TEST_SUITE_P(schemes, Patterns, ::testing::ValuesIn(names()),
-                         [](const auto& each) { return each.param; });
-
 // Word from each worker reaches all others by the end of a reduce phase: what agreement on a
 // refusal needs.
 TEST_P(Patterns, word_from_each_worker_reaches_all_in_the_reduce_phase) {
   HostMemory memory;
-  const BucketSpec bucket{"b", {{"t", 100, 4, DType::f32}}, GetParam(), Reduction::sum, 1};
+  const BucketSpec bucket = GetParam().bucket({{"t", 100, 4, DType::f32}});
   for (int size = 1; size <= 9; ++size) {
+    if (!GetParam().fits(size)) continue;
     std::vector<Pattern> patterns;
     for (int rank = 0; rank < size; ++rank) {
       const auto scheme =
-          scheme_named(GetParam()).create({Context(memory), &bucket, Rank{rank}, size, 1});
+          GetParam().entry().create({Context(memory), &bucket, Rank{rank}, size, 1});
       patterns.push_back(scheme->pattern(Phase::reduce));
     }
     std::vector<std::vector<bool>> knows(static_cast<std::size_t>(size),

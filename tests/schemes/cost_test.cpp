@@ -8,6 +8,7 @@
 #include "schemes/grid.h"
 #include "schemes/scheme.h"
 #include "tests/support/random.h"
+#include "tests/support/scheme_variants.h"
 
 namespace sparsesync::testing {
 namespace {
@@ -40,9 +41,11 @@ TEST(Cost, expected_is_near_counted) {
   Random random(seed());
   const std::vector<TensorSpec> tensors{{"a", 50'000, 16, DType::f32},
                                         {"b", 9'000, 64, DType::f32}};
-  for (const SchemeEntry& entry : all_schemes()) {
+  for (const SchemeVariant& variant : scheme_variants()) {
+    const SchemeEntry entry = variant.entry();
     for (const int size : {2, 4, 7, 8}) {
-      const BucketSpec bucket{"b", tensors, std::string(entry.name), Reduction::sum, 1};
+      if (!variant.fits(size)) continue;
+      const BucketSpec bucket = variant.bucket(tensors);
       const auto scheme = entry.create({Context(memory), &bucket, Rank{0}, size, seed()});
       const Sets a = random_sets(random, 50'000, size, 2'000);
       const Sets b = random_sets(random, 9'000, size, 900);
@@ -50,23 +53,28 @@ TEST(Cost, expected_is_near_counted) {
       const Statistics statistics{statistics_of(sets[0], 50'000), statistics_of(sets[1], 9'000)};
       scheme->adapt(statistics);
       const double counted = busiest(scheme->traffic(sets));
-      const double expected = entry.cost(row_spaces(tensors), size, statistics).bytes_busiest();
+      const double expected =
+          entry.cost({row_spaces(tensors), size, statistics, variant.options}).bytes_busiest();
       // Imbalance is a mean over keys: within 5% of this one; the ring's largest parts within 10%.
-      EXPECT_NEAR(expected / counted, 1, 0.1) << entry.name << ", " << size << " workers";
+      EXPECT_NEAR(expected / counted, 1, 0.1) << variant.label << ", " << size << " workers";
     }
   }
 }
 
 TEST(Cost, one_worker_moves_nothing) {
   HostMemory memory;
-  const BucketSpec bucket{"b", {{"t", 100, 4, DType::f32}}, "", Reduction::sum, 1};
-  for (const SchemeEntry& entry : all_schemes()) {
+  for (const SchemeVariant& variant : scheme_variants()) {
+    if (!variant.fits(1)) continue;
+    const SchemeEntry entry = variant.entry();
+    const BucketSpec bucket = variant.bucket({{"t", 100, 4, DType::f32}});
     const auto scheme = entry.create({Context(memory), &bucket, Rank{0}, 1, 1});
     const std::vector<Index> rows{1, 2, 3};
     const Traffic traffic = scheme->traffic(std::vector<IndexSets>{{rows}});
     EXPECT_EQ(traffic.payload_sent[0], 0) << entry.name;
     EXPECT_EQ(traffic.messages_sent[0], 0) << entry.name;
-    EXPECT_EQ(entry.cost(row_spaces(bucket.tensors), 1, {{3, 3, 3}}).bytes_busiest(), 0)
+    const Statistics statistics{{3, 3, 3}};
+    EXPECT_EQ(
+        entry.cost({row_spaces(bucket.tensors), 1, statistics, variant.options}).bytes_busiest(), 0)
         << entry.name;
   }
 }
@@ -115,9 +123,11 @@ TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
       {{"t", 26'000, 16, DType::f32}},
       many,
       {{"a", 100, 4, DType::f32}, {"b", 200, 32, DType::f32}, {"c", 300, 100, DType::f32}}};
-  for (const SchemeEntry& entry : all_schemes()) {
+  for (const SchemeVariant& variant : scheme_variants()) {
+    if (!variant.fits(6)) continue;
+    const SchemeEntry entry = variant.entry();
     for (const std::vector<TensorSpec>& tensors : buckets) {
-      const BucketSpec bucket{"b", tensors, std::string(entry.name), Reduction::sum, 1};
+      const BucketSpec bucket = variant.bucket(tensors);
       const auto scheme = entry.create({Context(memory), &bucket, Rank{0}, 6, 1});
       std::vector<IndexSets> sets;
       const std::vector<Index> rows{1, 5, 90};

@@ -13,13 +13,14 @@
 
 #include "schemes/scheme.h"
 #include "tests/support/scheme_shapes.h"
+#include "tests/support/scheme_variants.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {
 
 /// A scheme, and how its workers are connected.
 struct SchemeUnderTest {
-  std::string scheme;
+  SchemeVariant variant;
   WorkersUnderTest workers;
   int most_workers = 9;
   /// Every number of workers for the first dtype, some for the second; the others take the same
@@ -29,17 +30,19 @@ struct SchemeUnderTest {
 
 class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
  protected:
-  static const std::string& name() { return GetParam().scheme; }
-  static SchemeEntry entry() { return scheme_named(name()); }
+  static const SchemeVariant& variant() { return GetParam().variant; }
+  static const std::string& name() { return variant().label; }
+  static SchemeEntry entry() { return variant().entry(); }
   static const WorkersUnderTest& workers() { return GetParam().workers; }
   /// Of `sizes` those that can be run.
   static std::vector<int> sizes(std::vector<int> sizes) {
-    std::erase_if(sizes, [](int size) { return size > GetParam().most_workers; });
+    std::erase_if(sizes,
+                  [](int size) { return size > GetParam().most_workers || !variant().fits(size); });
     return sizes;
   }
-  static const std::vector<int>& sizes_for(DType dtype) {
+  static std::vector<int> sizes_for(DType dtype) {
     const std::array<std::vector<int>, 3>& all = GetParam().sizes;
-    return dtype == DType::f32 ? all[0] : dtype == DType::bf16 ? all[1] : all[2];
+    return sizes(dtype == DType::f32 ? all[0] : dtype == DType::bf16 ? all[1] : all[2]);
   }
   /// One seed, or many under SPARSESYNC_FULL.
   static std::vector<std::uint64_t> seeds() {
@@ -53,7 +56,8 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
   static bool fits(const std::vector<TensorSpec>& tensors, int size) {
     const std::vector<RowSpace> spaces = row_spaces(tensors);
     const Statistics few(spaces.size(), {60, 60, 60.0 * size});
-    return entry().workspace_bytes(spaces, size, few) <= static_cast<double>(kBudget);
+    return entry().workspace_bytes({spaces, size, few, variant().options}) <=
+           static_cast<double>(kBudget);
   }
 
   /// Runs three steps (adapting after the first), the first and the last with the same input.
@@ -64,7 +68,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
     SCOPED_TRACE(::testing::Message()
                  << name() << ", " << (dtype ? name_of(*dtype) : "several dtypes") << ", "
                  << shape.name << ", " << size << " workers, seed " << seed);
-    const BucketSpec bucket{"b", shape.tensors, name(), Reduction::sum, shape.rounds};
+    const BucketSpec bucket = variant().bucket(shape.tensors, shape.rounds);
     Random random(seed);
     std::vector<Inputs> steps(2);
     std::vector<std::vector<ExactSum>> sums(2);
@@ -123,7 +127,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
     expect_no_errors(run_sessions(
         workers, size,
         [&](Session& session, HostMemory&) {
-          const BucketId id = session.register_bucket({"b", {tensor}, name(), Reduction::sum, 1});
+          const BucketId id = session.register_bucket(variant().bucket({tensor}));
           session.synchronize(
               id, std::array{inputs[static_cast<std::size_t>(session.rank().value)][0].view()});
           workers.note(session.rank().value) = digest_of(bits_of(session.result(id, 0)));
@@ -191,7 +195,7 @@ void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor, 
       run_sessions(under_test.workers, size, [&](Session& session, HostMemory& memory) {
         const auto rank = static_cast<std::size_t>(session.rank().value);
         const BucketId id =
-            session.register_bucket({"b", {tensor}, under_test.scheme, reduction, 1});
+            session.register_bucket(under_test.variant.bucket({tensor}, 1, reduction));
         session.synchronize(id, std::array{inputs[rank][0].view()});
         std::vector<T> dense(expected.size());
         to_dense(
@@ -218,6 +222,7 @@ void expect_integers_to_wrap(const SchemeUnderTest& under_test) {
   const TensorSpec tensor{"t", 6, 3, ValueTraits<T>::dtype};
   Random random(seed());
   for (const int size : {1, 2, 4}) {
+    if (!under_test.variant.fits(size)) continue;
     Inputs inputs;
     std::vector<std::uint64_t> expected(18);
     for (int worker = 0; worker < size; ++worker) {
@@ -249,6 +254,7 @@ void expect_mean(const SchemeUnderTest& under_test) {
   using Sum = typename ValueTraits<T>::Sum;
   const TensorSpec tensor{"t", 100, 4, ValueTraits<T>::dtype};
   for (const int size : {1, 3, 4}) {
+    if (!under_test.variant.fits(size)) continue;
     Random random(seed());
     Inputs inputs;
     std::vector<Sum> sums(400);
@@ -323,11 +329,10 @@ TEST_P(SchemeSuite, refuses_what_does_not_fit) {
       workers(), 3,
       [&](Session& session, HostMemory&) {
         const TransportCounters before = session.counters();
-        EXPECT_THROW(session.register_bucket({"b", {huge}, name(), Reduction::sum, 1}),
-                     BudgetError);
+        EXPECT_THROW(session.register_bucket(variant().bucket({huge})), BudgetError);
         // A few hundred bytes of agreement, no values.
         EXPECT_LT(session.counters().bytes_sent - before.bytes_sent, 2000);
-        const BucketId id = session.register_bucket({"b", {small}, name(), Reduction::sum, 1});
+        const BucketId id = session.register_bucket(variant().bucket({small}));
         session.synchronize(id, std::array{Gradient::empty()});
       },
       {kDeadline, 1}, kBudget));
@@ -350,8 +355,7 @@ TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
         }
         expect_no_errors(run_sessions(workers(), size, [&](Session& session, HostMemory&) {
           const int rank = session.rank().value;
-          const BucketId id =
-              session.register_bucket({"b", {tensor}, name(), Reduction::sum, rounds});
+          const BucketId id = session.register_bucket(variant().bucket({tensor}, rounds));
           const Gradient good = inputs[static_cast<std::size_t>(rank)][0].view();
           const std::vector<Index> outside{3, 100};
           const std::vector<std::byte> values(32);
@@ -391,9 +395,9 @@ inline std::vector<SchemeUnderTest> all_schemes_over(const WorkersUnderTest& wor
                                                      int most_workers,
                                                      const std::array<std::vector<int>, 3>& sizes) {
   std::vector<SchemeUnderTest> all;
-  for (const SchemeEntry& entry : all_schemes()) {
-    if (entry.all_reduces && !workers.has_all_reduce) continue;
-    all.push_back({std::string(entry.name), workers, most_workers, sizes});
+  for (SchemeVariant& variant : scheme_variants()) {
+    if (variant.entry().all_reduces && !workers.has_all_reduce) continue;
+    all.push_back({std::move(variant), workers, most_workers, sizes});
   }
   return all;
 }
