@@ -28,6 +28,8 @@ Cost& Cost::operator+=(const Cost& other) {
     to.messages += from.messages;
     to.bytes_sent += from.bytes_sent;
     to.bytes_received += from.bytes_received;
+    to.encoded_bytes += from.encoded_bytes;
+    to.aggregated_bytes += from.aggregated_bytes;
   };
   add(reduce, other.reduce);
   add(gather, other.gather);
@@ -41,7 +43,9 @@ double Cost::bytes_busiest() const {
 
 double Cost::seconds(const Network& network) const {
   const auto phase = [&](const PhaseCost& cost) {
-    return cost.steps * network.latency_s + cost.bytes_busiest() * 8 / network.rate_bps;
+    return cost.steps * network.latency_s + cost.bytes_busiest() * 8 / network.rate_bps +
+           cost.encoded_bytes * network.encode_s_per_byte +
+           cost.aggregated_bytes * network.aggregate_s_per_byte;
   };
   return phase(reduce) + phase(gather);
 }

@@ -25,10 +25,13 @@ struct SpaceStatistics {
 /// One for each row space of the bucket.
 using Statistics = std::vector<SpaceStatistics>;
 
-/// The α-β model of a link, the same in each direction of each worker.
+/// The α-β model of a link, the same in each direction of each worker, and what a byte of rows
+/// costs the worker's processor (0 where that is not known).
 struct Network {
   double latency_s = 0;
   double rate_bps = 0;  // bits/s
+  double encode_s_per_byte = 0;
+  double aggregate_s_per_byte = 0;
 };
 
 /// What a phase is expected to cost: one exchange, headers included.
@@ -37,6 +40,10 @@ struct PhaseCost {
   double messages = 0;        // that the busiest worker sends
   double bytes_sent = 0;      // by the worker that sends most
   double bytes_received = 0;  // by the worker that receives most
+  // Bytes of values, not of indices, that the busiest worker's processor handles, its own among
+  // them; 0 where nobody has counted.
+  double encoded_bytes = 0;     // looked at and brought into messages
+  double aggregated_bytes = 0;  // taken from messages, and added or brought to their places
 
   double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
 };
@@ -52,8 +59,8 @@ struct Cost {
   /// Over both phases: the larger of what the worker that sends most sends and of what the one that
   /// receives most receives.
   double bytes_busiest() const;
-  /// steps · latency + bytes · 8 / rate of the phase's busiest worker, phase after phase; compute
-  /// is not counted.
+  /// steps · latency + bytes · 8 / rate of the phase's busiest worker, and what its processor takes
+  /// for the bytes that it encodes and aggregates, one after the other, phase after phase.
   double seconds(const Network& network) const;
 };
 
