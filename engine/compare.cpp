@@ -67,25 +67,6 @@ std::optional<std::string> refusal_in(const std::exception_ptr& error) {
   }
 }
 
-/// Of several workers' errors one that the others follow from: a worker that only lost another one
-/// is not it.
-std::exception_ptr first_cause(const std::vector<WorkerRecord>& records) {
-  std::exception_ptr consequence;
-  for (const WorkerRecord& record : records) {
-    if (!record.error) continue;
-    try {
-      std::rethrow_exception(record.error);
-    } catch (const AbortedError&) {
-      consequence = record.error;
-    } catch (const PeerLostError&) {
-      consequence = record.error;
-    } catch (...) {
-      return record.error;
-    }
-  }
-  return consequence;
-}
-
 }  // namespace
 
 Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
@@ -276,7 +257,9 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
 }
 
 std::vector<WorkerRecord> Comparison::gather(std::vector<WorkerRecord> records) {
-  if (const std::exception_ptr cause = first_cause(records)) {
+  std::vector<std::exception_ptr> errors;
+  for (const WorkerRecord& record : records) errors.push_back(record.error);
+  if (const std::exception_ptr cause = first_cause(errors)) {
     records.front().refusal = refusal_in(cause);
     if (!records.front().refusal) std::rethrow_exception(cause);
   }

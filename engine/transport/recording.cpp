@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
-#include <ctime>
 #include <mutex>
 #include <optional>
 #include <utility>
+
+#include "engine/processor_time.h"
 
 namespace sparsesync {
 namespace {
@@ -18,15 +18,6 @@ using Kind = RecordedEvent::Kind;
 
 std::size_t index(Rank rank) {
   return static_cast<std::size_t>(rank.value);
-}
-
-/// The processor time of a thread so far, in seconds.
-double processor_seconds(clockid_t thread) {
-  timespec time{};
-  if (clock_gettime(thread, &time) != 0) {
-    throw Error("the processor time of a worker's thread cannot be read: it is gone");
-  }
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 }  // namespace
