@@ -225,14 +225,21 @@ class AllGather : public Scheme {
 Cost cost(const Workload& workload) {
   // The worker before the one that touched least passes on all other parts.
   double bytes = 0;
+  double encoded = 0;
+  double aggregated = 0;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const auto row = static_cast<double>(coo_index_bytes(workload.spaces[i].rows) +
                                          workload.spaces[i].row_bytes());
     bytes += (workload.size - 1.0) * workload.statistics[i].touched_mean * row;
+    const auto values = static_cast<double>(workload.spaces[i].row_bytes());
+    encoded += workload.statistics[i].touched_max * values;
+    aggregated += workload.size * workload.statistics[i].touched_mean * values;
   }
   const double headers =
       (workload.size - 1.0) * static_cast<double>(kHeaderBytes + 16 * workload.spaces.size());
-  return {{workload.size - 1.0, workload.size - 1.0, bytes + headers, bytes + headers}, {}};
+  return {{workload.size - 1.0, workload.size - 1.0, bytes + headers, bytes + headers, encoded,
+           aggregated},
+          {}};
 }
 
 double workspace_bytes(const Workload& workload) {

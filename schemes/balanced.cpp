@@ -70,6 +70,7 @@ Cost cost(const Workload& workload) {
     total +=
         expected_cost(workload.spaces[i], workload.size, workload.statistics[i],
                       cheapest_grid(workload.spaces[i], workload.size, workload.statistics[i]));
+    total += push_pull_compute(workload.spaces[i], workload.size, workload.statistics[i], 1, 1);
   }
   return total;
 }

@@ -73,6 +73,7 @@ Cost cost(const Workload& workload) {
     const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
     total += {{0, 0, pushed, pushed * imbalance},
               {0, 0, values * imbalance + bitmaps, values + bitmaps}};
+    total += push_pull_compute(workload.spaces[i], workload.size, known, imbalance, imbalance);
   }
   return total;
 }

@@ -252,7 +252,9 @@ Cost cost(const Workload& workload) {
     const double bytes = share * static_cast<double>(array.bytes()) + headers;
     return PhaseCost{workload.size - 1.0, workload.size - 1.0, bytes, bytes};
   };
-  return {phase(flat_sums(workload.spaces)), phase(flat_values(workload.spaces))};
+  Cost total{phase(flat_sums(workload.spaces)), phase(flat_values(workload.spaces))};
+  total.reduce.aggregated_bytes = share * static_cast<double>(flat_sums(workload.spaces).bytes());
+  return total;
 }
 
 double workspace_bytes(const Workload& workload) {
