@@ -176,6 +176,11 @@ ControlChannel::Statement Comparison::statement() const {
   statement.emplace_back("--repeat", fmt::format("{}", options_.repeat));
   statement.emplace_back("--memory", options_.memory ? fmt::format("{}", *options_.memory) : "all");
   statement.emplace_back("--deadline", fmt::format("{} ms", options_.deadline.count()));
+  const Network network = options_.network.value_or(Network{});
+  statement.emplace_back(
+      "--network",
+      fmt::format("{} s, {} bits/s, {} and {} s/byte", network.latency_s, network.rate_bps,
+                  network.encode_s_per_byte, network.aggregate_s_per_byte));
   statement.emplace_back("--result", options_.result ? "given" : "not given");
   return statement;
 }
@@ -331,11 +336,14 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   }
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
                          figures.messages * static_cast<double>(kHeaderBytes);
-  if (options_.link.rate_bps) {
-    const Network network_model{options_.link.latency_s, *options_.link.rate_bps};
+  std::optional<Network> network_model = options_.network;
+  if (!network_model && options_.link.rate_bps) {
+    network_model = {options_.link.latency_s, *options_.link.rate_bps};
+  }
+  if (network_model) {
     double predicted = 0;
     for (const Statistics& statistics : statistics_) {
-      predicted += entry.cost(workload(statistics)).seconds(network_model) / header.steps;
+      predicted += entry.cost(workload(statistics)).seconds(*network_model) / header.steps;
     }
     figures.seconds_predicted = predicted;
   }

@@ -37,6 +37,8 @@ struct CompareOptions {
   /// Where it is `replayed`, `link` is the one to replay on, and the workers are those of one
   /// process, without a link of their own.
   CompareClock clock = CompareClock::real;
+  /// What seconds are predicted from; nothing: from `link`, if it has a rate.
+  std::optional<Network> network;
   int repeat = 5;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
@@ -61,7 +63,7 @@ struct SchemeFigures {
   double messages = 0;      // all workers'
   double seconds_median = 0;
   double seconds_min = 0;
-  std::optional<double> seconds_predicted;  // nothing on a link without a rate
+  std::optional<double> seconds_predicted;  // nothing where neither rate nor network is known
   std::optional<Imbalance> imbalance;       // means over steps
   std::int64_t memory_bytes = 0;            // workspace of the worker that needed most
   bool correct = false;

@@ -51,8 +51,8 @@ Cost cost(const Workload& workload) {
     const double pulled = others * known.united * row;
     total += {{0, 0, pushed, pushed * known.push_skewness},
               {0, 0, pulled * known.pull_skewness, pulled}};
-    total += push_pull_compute(workload.spaces[i], workload.size, known, known.push_skewness,
-                               known.pull_skewness);
+    total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1},
+                               known.push_skewness, known.pull_skewness);
   }
   return total;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/network_file.h"
 #include "analysis/table.h"
 #include "engine/cli/command.h"
 #include "engine/cli/progress.h"
@@ -36,6 +37,7 @@ struct CompareArguments {
   int window = 0;
   std::string pattern;
   SchemeOptions options;
+  std::string network;
   std::string result;
   bool force = false;
   std::string json;
@@ -104,6 +106,24 @@ CompareOptions options_from(const CompareArguments& given) {
   return options;
 }
 
+/// Reads --network: what predictions are made from and, on the virtual clock, the link to replay
+/// on. What the command line says of the link goes before what the file says.
+/// @param between_nodes  whether messages cross between machines
+void take_network(const CompareArguments& given, bool between_nodes, CompareOptions& options) {
+  if (given.network.empty()) return;
+  Network network = read_network(given.network).network(between_nodes);
+  if (given.rate_bps > 0) {
+    network.rate_bps = given.rate_bps;
+    network.latency_s = given.latency_s;
+  } else {
+    if (given.latency_s > 0) network.latency_s = given.latency_s;
+    if (options.clock == CompareClock::replayed) {
+      options.link = {network.rate_bps, network.latency_s};
+    }
+  }
+  options.network = network;
+}
+
 Json tensors_json(const std::vector<TensorSpec>& tensors) {
   Json json = Json::array();
   for (const TensorSpec& tensor : tensors) {
@@ -155,6 +175,7 @@ std::string as_json(const CompareReport& report, const CompareArguments& given,
   Json origin;
   for (const auto& [name, value] : provenance()) origin[name] = value;
   origin["trace"] = given.trace;
+  if (!given.network.empty()) origin["network"] = given.network;
   origin["seed"] = seed;
   const Json json{
       {"tensors", tensors_json(report.tensors)},
@@ -267,6 +288,7 @@ void compare(const CompareArguments& given) {
   std::unique_ptr<Progress> progress;
   std::optional<Comparison> comparison;
   const auto prepare = [&] {
+    take_network(given, !workers || workers->on_this_machine() < workers->size(), options);
     Trace trace = Trace::open(given.trace);
     if (!workers) {
       // On the virtual clock the link is the replay's.
@@ -335,6 +357,11 @@ void add_compare_command(CLI::App& app) {
                   "What time is: real, or virtual, where each worker's computing is recorded and "
                   "replayed on the link as if it had a machine of its own (over local alone)")
       ->type_name("real|virtual");
+  command
+      .add_option("--network", given->network,
+                  "What calibrate has measured: seconds are predicted from it, and on the virtual "
+                  "clock it is the link where --rate is not given")
+      ->type_name("NETWORK.json");
   add_count(command, "--repeat", given->repeat, 1, 1'000'000,
             "Times that all steps are run; the median counts (5 if not given)");
   command
