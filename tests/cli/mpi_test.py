@@ -87,6 +87,30 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
             assert other["correct"] and one["bytes_total"] == other["bytes_total"]
 
 
+def test_a_calibration_of_one_node_and_predictions_from_it(mpirun, trace, tmp_path):
+    result = mpirun((3, ["calibrate", "--transport", "mpi", "--repeat", 2, "--out", "N.json"]))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("inside a node") == 1, "rank 0 alone prints"
+    links = json.loads((tmp_path / "N.json").read_text())["links"]
+    assert links["inter"] is None and links["intra"]["rate_bps"] > 0
+    made = trace(3)
+    options = ["--transport", "mpi", "--repeat", 1, "--schemes", "balanced", "--json", "mpi.json"]
+    result = mpirun((3, ["compare", made, *options, "--network", "N.json"]))
+    assert result.returncode == 0, result.stderr
+    (balanced,) = json.loads((tmp_path / "mpi.json").read_text())["schemes"]
+    assert balanced["seconds_predicted"] > 0
+    # All must have the same.
+    result = mpirun((2, ["compare", made, *options, "--network", "N.json"]), (1, ["compare", made, *options]),
+                    options=["--enable-recovery"])
+    assert len(said(result)) == 3 and all("--network is" in line for line in said(result)), result.stderr
+
+
+def test_a_calibration_needs_two_workers(mpirun, tmp_path):
+    result = mpirun((1, ["calibrate", "--transport", "mpi", "--out", "N.json"]))
+    assert result.returncode == 2 and "2 or more" in result.stderr
+    assert not (tmp_path / "N.json").exists()
+
+
 def test_without_mpirun_it_says_how_to_start(refused, trace):
     made = trace(4)
     refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"],
