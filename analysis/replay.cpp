@@ -287,7 +287,7 @@ class Simulation {
     return false;
   }
 
-  void add_arriving(Worker& worker, double time, std::int32_t sender) {
+  static void add_arriving(Worker& worker, double time, std::int32_t sender) {
     worker.arriving.emplace_back(time, sender);
     std::push_heap(worker.arriving.begin(), worker.arriving.end(), std::greater<>());
   }

@@ -34,10 +34,10 @@ class Recording {
   /// A step of a worker begins: from here on what its transport's thread does counts. Waits for a
   /// turn. Any thread, while no call of the worker's transport is under way or made meanwhile.
   /// @throws DeadlineError if there is no turn until then
-  void begin_step(Rank worker, Clock::time_point deadline);
+  void begin_step(Rank rank, Clock::time_point deadline);
   /// It ended: all its groups are finished. A step that fails is not ended; it leaves no record and
   /// gives its turn up when its transport goes or the next one begins.
-  void end_step(Rank worker);
+  void end_step(Rank rank);
 
   /// The steps that all workers ended, in order; forgets them. While no worker is in a step.
   std::vector<RecordedStep> take_steps();

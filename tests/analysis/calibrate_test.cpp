@@ -38,7 +38,8 @@ struct Noise {
 std::vector<TimedTransfer> samples_of(Random& random, double latency, double rate, Noise noise,
                                       int repeat = 11) {
   std::vector<TimedTransfer> samples;
-  for (double bytes = 32; bytes < 20e6; bytes *= 4) {
+  for (int size = 32; size < 20'000'000; size *= 4) {
+    const auto bytes = static_cast<double>(size);
     for (int i = 0; i < repeat; ++i) {
       double seconds = (latency + bytes * 8 / rate) * std::exp(noise.share * normal(random));
       if (uniform(random) < noise.outliers) seconds *= noise.outlier_factor;
