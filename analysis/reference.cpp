@@ -64,15 +64,21 @@ Precision precision_of(DType dtype) {
   throw ContractError("the roundoff of an integer dtype");
 }
 
+/// The precision of what is rounded to.
+Precision precision_of(const ReferenceSum& reference) {
+  return precision_of(reference.wire.value_or(reference.dtype));
+}
+
 /// How far from the exact sum a right result may be.
 double tolerance(const ReferenceSum& reference, double magnitude) {
   if (reference.exact || magnitude == 0) return 0;
-  const Precision precision = precision_of(reference.dtype);
+  const Precision precision = precision_of(reference);
+  const double roundings = reference.wire ? reference.workers + 1 : 2;
   const double sums = reference.dtype == DType::f64 ? 2 : 1;  // the reference's own errors
   // A worker's repeats are rounded to the element type once, and the sum once more.
   return magnitude * (sums * precision.sum_roundoff * static_cast<double>(reference.most_terms) +
-                      2 * precision.element_roundoff) +
-         2 * precision.subnormal;
+                      roundings * precision.element_roundoff) +
+         roundings * precision.subnormal;
 }
 
 bool agrees(const ReferenceSum& reference, double got, double sum, double magnitude) {
@@ -80,7 +86,7 @@ bool agrees(const ReferenceSum& reference, double got, double sum, double magnit
   if (std::isinf(sum)) return got == sum;
   if (std::abs(got - sum) <= tolerance(reference, magnitude)) return true;
   // Where terms overflow the element type, the order of summation decides what comes out.
-  return magnitude > precision_of(reference.dtype).largest && !std::isfinite(got);
+  return magnitude > precision_of(reference).largest && !std::isfinite(got);
 }
 
 void add_part(const TracePart& part, ReferenceSum& reference) {
@@ -131,7 +137,7 @@ std::optional<std::string> row_difference(const ReferenceSum& reference, Index r
 
 }  // namespace
 
-std::vector<ReferenceSum> reference_sums(const Trace& trace, int step) {
+std::vector<ReferenceSum> reference_sums(const Trace& trace, int step, std::optional<DType> wire) {
   const TraceHeader& header = trace.header();
   std::vector<ReferenceSum> all(header.tensors.size());
   std::vector<std::vector<TracePart>> parts;
@@ -140,6 +146,8 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step) {
     ReferenceSum& reference = all[t];
     reference.dtype = header.tensors[t].dtype;
     reference.width = header.tensors[t].width;
+    reference.workers = header.workers;
+    reference.wire = wire;
     std::vector<Index>& indices = reference.indices;
     for (const std::vector<TracePart>& part : parts) {
       indices.insert(indices.end(), part[t].indices.begin(), part[t].indices.end());
@@ -153,7 +161,7 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step) {
     // Made values are whole numbers up to 4.
     reference.exact =
         is_integer(reference.dtype) ||
-        (!trace.has_values() && 4 * reference.most_terms <= precision_of(reference.dtype).whole);
+        (!trace.has_values() && 4 * reference.most_terms <= precision_of(reference).whole);
     indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
     const std::size_t elements = indices.size() * static_cast<std::size_t>(reference.width);
     if (is_integer(reference.dtype)) {

@@ -24,17 +24,23 @@ struct ReferenceSum {
   std::vector<std::uint64_t> integers;  // sums of integers, modulo 2^64
   std::int64_t most_terms = 0;          // added to one row, repeats counted
   bool exact = false;  // whether every order of summation gives the very same numbers
+  int workers = 1;
+  std::optional<DType> wire;  // what values crossed as, where not as their own type
 };
 
 /// One for each tensor. Integers and made values (whole numbers) are exact; recorded ones of a
 /// floating-point type are held to the bound of summing.
+/// @param wire  what values cross as, where not as their own type
 /// @throws InputError what Trace::load() throws
-std::vector<ReferenceSum> reference_sums(const Trace& trace, int step);
+std::vector<ReferenceSum> reference_sums(const Trace& trace, int step,
+                                         std::optional<DType> wire = std::nullopt);
 
 /// The first element in which a result differs from the reference, in words; nothing if none does.
 /// An element may be off by u · terms · Σ|x|, u being the unit roundoff of the sums, and by two
 /// roundings of the element type where that is narrower; in f64 by twice the terms, the reference
-/// being summed in f64 too. Exact sums may not be off at all; integers are compared as they wrap.
+/// being summed in f64 too. Where n workers' values crossed as a narrower type of unit roundoff w
+/// it may be off by w · (n + 1) · Σ|x|: each of n partial sums is rounded once at most, and the sum
+/// once more. Exact sums may not be off at all; integers are compared as they wrap.
 /// Where Σ|x| overflows the element type, infinities and NaN are right too. NaN equals NaN.
 /// Rows that are in only one of the two must be zero.
 /// @param indices  increasing

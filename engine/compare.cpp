@@ -73,7 +73,7 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
     : workers_(workers),
       trace_(std::move(trace)),
       options_(std::move(options)),
-      spaces_(row_spaces(trace_.header().tensors)) {
+      spaces_(row_spaces(on_wire(bucket_for({})).tensors)) {
   const TraceHeader& header = trace_.header();
   if (header.workers != workers_.size()) {
     throw InputError(fmt::format(
@@ -134,7 +134,22 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
   }
 }
 
+BucketSpec Comparison::bucket_for(const SchemeEntry& entry) const {
+  return {"trace",
+          trace_.header().tensors,
+          std::string(entry.name),
+          Reduction::sum,
+          1,
+          options_.scheme_options,
+          options_.announce && entry.announces};
+}
+
 void Comparison::check_options() const {
+  if (options_.announce && std::none_of(schemes_.begin(), schemes_.end(),
+                                        [](const SchemeEntry& entry) { return entry.announces; })) {
+    throw InputError("--announce: none of these schemes uses announced rows: leave it out");
+  }
+  validate(bucket_for(schemes_.front()));
   if (options_.pattern_given &&
       std::all_of(schemes_.begin(), schemes_.end(),
                   [](const SchemeEntry& entry) { return entry.patterns.empty(); })) {
@@ -173,6 +188,7 @@ ControlChannel::Statement Comparison::statement() const {
   for (auto& [what, value] : statement_of(options_.scheme_options)) {
     statement.emplace_back(what, value);
   }
+  statement.emplace_back("--announce", options_.announce ? "given" : "not given");
   statement.emplace_back("--repeat", fmt::format("{}", options_.repeat));
   statement.emplace_back("--memory", options_.memory ? fmt::format("{}", *options_.memory) : "all");
   statement.emplace_back("--deadline", fmt::format("{} ms", options_.deadline.count()));
@@ -216,8 +232,7 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                                   const std::filesystem::path& result_folder,
                                                   Recording* recording) {
   const TraceHeader& header = trace_.header();
-  const BucketSpec bucket{"trace", header.tensors,         std::string(entry.name), Reduction::sum,
-                          1,       options_.scheme_options};
+  const BucketSpec bucket = bucket_for(entry);
   const std::int64_t memory = options_.memory.value_or(
       static_cast<std::int64_t>(memory_to_give() / workers_.on_this_machine()));
   const auto imbalance_of = [&](const Scheme& scheme, int step) {
@@ -327,11 +342,12 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
       }
       figures.bytes_sent_max += static_cast<double>(sent_max);
       figures.bytes_received_max += static_cast<double>(received_max);
+      figures.non_finite += static_cast<double>(records.front().steps[at].non_finite);
     }
   }
   // Sums of whole numbers so far: exact.
   for (double* sum : {&figures.bytes_sent_max, &figures.bytes_received_max, &figures.bytes_total,
-                      &figures.bytes_index, &figures.messages}) {
+                      &figures.bytes_index, &figures.messages, &figures.non_finite}) {
     *sum /= options_.repeat * header.steps;
   }
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
@@ -406,7 +422,7 @@ CompareReport Comparison::run() {
     });
     staging = workers_.all_gather(named).front();
   }
-  References references(trace_);  // the same for all schemes
+  References references(trace_, options_.scheme_options.wire);  // the same for all schemes
   const std::vector<MemoryNeed> needs = memory_needs();
   for (std::size_t i = 0; i < schemes_.size(); ++i) {
     // A machine may have less than the others.

@@ -33,7 +33,9 @@ struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
   SchemeOptions scheme_options;
   bool pattern_given = false;  // then a scheme must heed it
-  LocalLink link;              // of each worker, as far as it is known
+  /// Rows are announced before the clock starts, to schemes that use it.
+  bool announce = false;
+  LocalLink link;  // of each worker, as far as it is known
   /// Where it is `replayed`, `link` is the one to replay on, and the workers are those of one
   /// process, without a link of their own.
   CompareClock clock = CompareClock::real;
@@ -61,6 +63,7 @@ struct SchemeFigures {
   double bytes_index = 0;   // of those, what says which rows there are
   double bytes_values = 0;  // of those, values
   double messages = 0;      // all workers'
+  double non_finite = 0;    // values of the sums, where they crossed as a narrower type
   double seconds_median = 0;
   double seconds_min = 0;
   std::optional<double> seconds_predicted;  // nothing where neither rate nor network is known
@@ -128,6 +131,7 @@ class Comparison {
                            const std::vector<WorkerRecord>& records) const;
   /// Seconds of each repeat's mean step, by the machine's clock.
   std::vector<double> measured_seconds(const std::vector<WorkerRecord>& records) const;
+  BucketSpec bucket_for(const SchemeEntry& entry) const;
   /// @throws InputError if an option does not fit
   void check_options() const;
   Workload workload(const Statistics& statistics) const;

@@ -27,7 +27,8 @@ std::uint64_t hash_bytes(std::uint64_t hash, std::span<const std::byte> bytes) {
 std::shared_ptr<const std::vector<ReferenceSum>> References::of(int step) {
   const std::lock_guard lock(mutex_);
   if (step != step_ || current_ == nullptr) {
-    current_ = std::make_shared<const std::vector<ReferenceSum>>(reference_sums(trace_, step));
+    current_ =
+        std::make_shared<const std::vector<ReferenceSum>>(reference_sums(trace_, step, wire_));
     step_ = step;
   }
   return current_;
@@ -39,16 +40,13 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   Session session(std::move(transport), memory_, {task_.deadline, header.seed});
   const BucketId bucket = session.register_bucket(task_.bucket);
   load(rank, 0);
-  exchange(session, bucket);
+  exchange(session, bucket, nullptr);
   session.adapt(bucket);
   record.choices = session.choices(bucket);
   for (int repeat = 0; repeat < task_.repeat; ++repeat) {
     for (int step = 0; step < header.steps; ++step) {
       load(rank, step);
-      session.barrier();
-      StepRecord& seen = record.steps.emplace_back(task_.recording == nullptr
-                                                       ? exchange(session, bucket)
-                                                       : recorded_exchange(session, bucket));
+      StepRecord& seen = record.steps.emplace_back(exchange(session, bucket, task_.recording));
       seen.bits = hash_result(session, bucket);
       if (repeat == 0) {
         check(session, bucket, step, record);
@@ -72,32 +70,40 @@ void CompareWorker::load(int rank, int step) {
   parts_ = task_.trace.load(rank, step);
   loaded_step_ = step;
   gradients_.clear();
+  announced_.clear();
   for (const TracePart& part : parts_) {
     gradients_.push_back(Gradient::row_sparse(part.indices, part.values.data()));
+    announced_.push_back(Gradient::rows(part.indices));
   }
 }
 
-StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
-  const TransportCounters before = session.counters();
-  const std::int64_t index_before = session.index_bytes_sent(bucket);
+StepRecord CompareWorker::exchange(Session& session, BucketId bucket, Recording* recording) {
   StepRecord record;
-  record.begin = Clock::now();
-  session.synchronize(bucket, gradients_);
-  record.end = Clock::now();
-  const TransportCounters after = session.counters();
-  record.bytes_sent = after.bytes_sent - before.bytes_sent;
-  record.bytes_received = after.bytes_received - before.bytes_received;
-  record.messages_sent = after.messages_sent - before.messages_sent;
-  record.index_bytes_sent = session.index_bytes_sent(bucket) - index_before;
-  return record;
-}
-
-StepRecord CompareWorker::recorded_exchange(Session& session, BucketId bucket) {
-  task_.recording->begin_step(session.rank(), Clock::now() + task_.deadline);
-  const StepRecord record = exchange(session, bucket);
-  task_.recording->end_step(session.rank());
-  // Nobody checks while others still compute.
+  const auto counted = [&](auto&& work) {
+    const TransportCounters before = session.counters();
+    const std::int64_t index_before = session.index_bytes_sent(bucket);
+    work();
+    const TransportCounters after = session.counters();
+    record.bytes_sent += after.bytes_sent - before.bytes_sent;
+    record.bytes_received += after.bytes_received - before.bytes_received;
+    record.messages_sent += after.messages_sent - before.messages_sent;
+    record.index_bytes_sent += session.index_bytes_sent(bucket) - index_before;
+  };
   session.barrier();
+  // A training loop announces before its forward pass: that is not in the time that it waits for.
+  if (task_.bucket.announce) {
+    counted([&] { session.wait(session.announce(bucket, announced_)); });
+  }
+  if (recording != nullptr) recording->begin_step(session.rank(), Clock::now() + task_.deadline);
+  record.begin = Clock::now();
+  counted([&] { session.synchronize(bucket, gradients_); });
+  record.end = Clock::now();
+  if (recording != nullptr) {
+    recording->end_step(session.rank());
+    // Nobody checks while others still compute.
+    session.barrier();
+  }
+  record.non_finite = session.non_finite(bucket);
   return record;
 }
 

@@ -23,11 +23,13 @@ namespace sparsesync {
 /// threads.
 class References {
  public:
-  explicit References(const Trace& trace) : trace_(trace) {}
+  /// @param wire  what values cross as, where not as their own type
+  References(const Trace& trace, std::optional<DType> wire) : trace_(trace), wire_(wire) {}
   std::shared_ptr<const std::vector<ReferenceSum>> of(int step);
 
  private:
   const Trace& trace_;
+  std::optional<DType> wire_;
   std::mutex mutex_;
   int step_ = -1;
   std::shared_ptr<const std::vector<ReferenceSum>> current_;
@@ -58,8 +60,8 @@ class CompareWorker {
 
  private:
   void load(int rank, int step);
-  StepRecord exchange(Session& session, BucketId bucket);
-  StepRecord recorded_exchange(Session& session, BucketId bucket);
+  /// @param recording  of the step, from where the clock starts; null for none
+  StepRecord exchange(Session& session, BucketId bucket, Recording* recording);
   std::uint64_t hash_result(Session& session, BucketId bucket) const;
   /// The result's rows; all of them where it is dense.
   std::span<const Index> rows_of(const TensorResult& result);
@@ -71,6 +73,7 @@ class CompareWorker {
   int loaded_step_ = -1;
   std::vector<TracePart> parts_;
   std::vector<Gradient> gradients_;
+  std::vector<Gradient> announced_;
   std::vector<Index> all_rows_;
 };
 

@@ -2,17 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <utility>
 
 #include "kernels/error.h"
 
 namespace sparsesync {
 
-void PhaseOrder::add(const std::string& bucket_name) {
-  const BucketId id{names_.size()};
-  names_.push_back(bucket_name);
+void PhaseOrder::add(const std::string& bucket_name, bool announces) {
+  const BucketId id{buckets_.size()};
+  buckets_.push_back({bucket_name, announces});
   for (std::vector<OrderEntry>* order : {&order_, &next_order_}) {
+    if (announces) order->push_back({id, Phase::announce});
     order->push_back({id, Phase::reduce});
     order->push_back({id, Phase::gather});
   }
@@ -23,23 +23,30 @@ void PhaseOrder::check(const std::vector<OrderEntry>& order, std::int64_t from_s
     throw InputError(fmt::format(
         "an order from step {} on: step {} is next, give that or a later one", from_step, step_));
   }
-  std::vector<std::array<bool, 2>> seen(names_.size());
+  std::vector<std::size_t> next;  // of each bucket's phases
+  for (const Bucket& bucket : buckets_) next.push_back(bucket.announces ? 0 : 1);
   for (const OrderEntry& entry : order) {
-    if (entry.bucket.value >= names_.size()) {
+    if (entry.bucket.value >= buckets_.size()) {
       throw InputError(fmt::format("an order with the {}: there are {} buckets", describe(entry),
-                                   names_.size()));
+                                   buckets_.size()));
     }
-    std::array<bool, 2>& of_bucket = seen[entry.bucket.value];
-    if (entry.phase == Phase::gather && !of_bucket[0]) {
-      throw InputError(fmt::format("an order with the {} before its reduce", describe(entry)));
+    const auto phase = static_cast<std::size_t>(entry.phase);
+    std::size_t& next_phase = next[entry.bucket.value];
+    if (phase < next_phase) {
+      const bool none = entry.phase == Phase::announce && !buckets_[entry.bucket.value].announces;
+      throw InputError(fmt::format("an order with the {}{}", describe(entry),
+                                   none ? ", which announces nothing" : " twice"));
     }
-    if (std::exchange(of_bucket[static_cast<std::size_t>(entry.phase)], true)) {
-      throw InputError(fmt::format("an order with the {} twice", describe(entry)));
+    if (phase > next_phase) {
+      throw InputError(fmt::format("an order with the {} before its {}", describe(entry),
+                                   name_of(static_cast<Phase>(next_phase))));
     }
+    ++next_phase;
   }
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    if (!seen[i][0] || !seen[i][1]) {
-      throw InputError(fmt::format("an order without both phases of bucket '{}'", names_[i]));
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    if (next[i] < kPhases) {
+      throw InputError(fmt::format("an order without the {}: give all phases of all buckets",
+                                   describe({{i}, static_cast<Phase>(next[i])})));
     }
   }
 }
@@ -63,8 +70,8 @@ void PhaseOrder::begin_step() {
 
 std::string PhaseOrder::describe(OrderEntry entry) const {
   const std::size_t number = entry.bucket.value;
-  const std::string name =
-      number < names_.size() ? "'" + names_[number] + "'" : fmt::format("number {}", number);
+  const std::string name = number < buckets_.size() ? "'" + buckets_[number].name + "'"
+                                                    : fmt::format("number {}", number);
   return fmt::format("{} of bucket {}", name_of(entry.phase), name);
 }
 

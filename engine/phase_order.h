@@ -25,12 +25,11 @@ struct OrderEntry {
 /// Walks the order, step after step. A step posts every entry once.
 class PhaseOrder {
  public:
-  /// Adds both phases of a new bucket at the end.
-  void add(const std::string& bucket_name);
+  /// Adds the phases of a new bucket at the end.
+  void add(const std::string& bucket_name, bool announces);
 
-  /// @throws InputError unless `order` has every phase of every bucket once, each reduce before its
-  /// gather, and
-  ///         `from_step` has not begun
+  /// @throws InputError unless `order` has every phase of every bucket once, each announce before
+  ///         its reduce and each reduce before its gather, and `from_step` has not begun
   void check(const std::vector<OrderEntry>& order, std::int64_t from_step) const;
   /// Takes an order that was checked, from a step on. Between steps.
   void replace(std::vector<OrderEntry> order, std::int64_t from_step);
@@ -50,7 +49,11 @@ class PhaseOrder {
  private:
   void begin_step();
 
-  std::vector<std::string> names_;  // of the buckets
+  struct Bucket {
+    std::string name;
+    bool announces = false;
+  };
+  std::vector<Bucket> buckets_;
   std::vector<OrderEntry> order_;
   std::vector<OrderEntry> next_order_;
   std::int64_t next_order_from_ = 0;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/cast.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
 
@@ -12,22 +13,54 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
                                    std::uint64_t seed)
     : context_(context),
       spec_(std::move(spec)),
-      spaces_(row_spaces(spec_.tensors)),
+      crossing_(on_wire(spec_)),
+      spaces_(row_spaces(crossing_.tensors)),
       input_(context_, spec_),
-      scheme_(entry.create({context_, &spec_, rank, size, seed})),
-      patterns_{scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)},
+      scheme_(entry.create({context_, &crossing_, rank, size, seed})),
+      patterns_{spec_.announce ? scheme_->pattern(Phase::announce) : Pattern{},
+                scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)},
       places_(spec_.tensors.size()),
       counts_(context_),
       observed_(spaces_.size()) {
+  if (spec_.announce) announced_.emplace(BucketInput::without_values(context_, spec_));
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     for (const RowSpace::Member& member : spaces_[i].members) {
       places_[member.tensor] = {i, member.first_row};
     }
   }
-  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) result_indices_.emplace_back(context_);
+  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
+    result_indices_.emplace_back(context_);
+    widened_.emplace_back(context_);
+  }
 }
 
 TensorResult RegisteredBucket::result(std::size_t tensor) {
+  TensorResult result = crossed(tensor);
+  const DType own = spec_.tensors[tensor].dtype;
+  if (result.values.dtype != own) {
+    result.values.data = widened_[tensor].data();
+    result.values.dtype = own;
+  }
+  return result;
+}
+
+void RegisteredBucket::widen_result() {
+  non_finite_ = 0;
+  if (!spec_.options.wire) return;
+  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
+    const ConstMatrix values = crossed(i).values;
+    const Count count(counts_.reserve(2).data());
+    count_non_finite(context_, values, count);
+    non_finite_ += resolve(context_, count);
+    if (values.dtype == spec_.tensors[i].dtype) continue;
+    Matrix own{nullptr, spec_.tensors[i].dtype, values.rows, values.width};
+    own.data = widened_[i].reserve(own.bytes()).data();
+    cast(context_, values, own);
+  }
+}
+
+/// The result in the type that it crossed as.
+TensorResult RegisteredBucket::crossed(std::size_t tensor) {
   SPARSESYNC_EXPECT(tensor, <, spec_.tensors.size());
   const Place place = places_[tensor];
   const SpaceResult& space = scheme_->result()[place.space];
@@ -65,7 +98,7 @@ void RegisteredBucket::observe(Phase phase, const Exchange& exchange) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     if (phase == Phase::reduce) {
       observed_[i].touched = input_.touched(i);
-    } else {
+    } else if (phase == Phase::gather) {
       const SpaceResult& result = scheme_->result()[i];
       observed_[i].united = result.layout == Gradient::Layout::dense
                                 ? spaces_[i].rows

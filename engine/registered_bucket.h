@@ -32,12 +32,22 @@ class RegisteredBucket {
   const BucketSpec& spec() const { return spec_; }
   Scheme& scheme() { return *scheme_; }
   BucketInput& input() { return input_; }
+  /// The rows that a step announces. Only where the bucket announces.
+  BucketInput& announced() { return *announced_; }
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
 
   /// After a gather phase. Synchronizes the stream.
   TensorResult result(std::size_t tensor);
   /// What the scheme chose, for each tensor.
   std::vector<SpaceChoice> choices() const;
+
+  /// After the last round of a gather phase: makes the result's values the tensors' own type where
+  /// they crossed as another. Synchronizes the stream.
+  /// @throws BudgetError
+  void widen_result();
+  /// Of a result that crossed as a narrower type, the values that are infinite or not a number: the
+  /// same on all workers.
+  std::int64_t non_finite() const { return non_finite_; }
 
   /// Notes what a phase that is over showed.
   void observe(Phase phase, const Exchange& exchange);
@@ -61,14 +71,20 @@ class RegisteredBucket {
     Index first_row = 0;
   };
 
+  TensorResult crossed(std::size_t tensor);
+
   Context context_;
   BucketSpec spec_;
+  BucketSpec crossing_;  // the same, as the scheme sees it
   std::vector<RowSpace> spaces_;
   BucketInput input_;
+  std::optional<BucketInput> announced_;
   std::unique_ptr<Scheme> scheme_;
-  std::array<Pattern, 2> patterns_;
+  std::array<Pattern, kPhases> patterns_;      // [phase]
   std::vector<Place> places_;                  // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]
+  std::vector<Buffer<std::byte>> widened_;     // [tensor], where it crosses as another type
+  std::int64_t non_finite_ = 0;
   Buffer<Index> counts_;
   std::vector<Observed> observed_;
   std::int64_t index_bytes_sent_ = 0;

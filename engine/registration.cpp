@@ -11,7 +11,8 @@ ControlChannel::Statement statement_of(const SchemeOptions& options) {
   return {{"the pattern", std::string(name_of(options.pattern))},
           {"the elements of a block", fmt::format("{}", options.block)},
           {"the workers of a node", fmt::format("{}", options.workers_per_node)},
-          {"the scheme between nodes", options.between_nodes}};
+          {"the scheme between nodes", options.between_nodes},
+          {"the type on the wire", std::string(options.wire ? name_of(*options.wire) : "own")}};
 }
 
 ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed) {
@@ -33,6 +34,7 @@ ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t see
   statement.emplace_back("the scheme", spec.scheme);
   statement.emplace_back("the reduction", spec.reduction == Reduction::sum ? "sum" : "mean");
   statement.emplace_back("the number of rounds", fmt::format("{}", spec.rounds));
+  statement.emplace_back("whether it announces", spec.announce ? "yes" : "no");
   for (auto& [what, value] : statement_of(spec.options)) statement.emplace_back(what, value);
   statement.emplace_back("the seed", fmt::format("{}", seed));
   return statement;

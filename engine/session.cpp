@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +25,18 @@
 #include "kernels/threads.h"
 
 namespace sparsesync {
+namespace {
+
+std::vector<std::string_view> schemes_that_announce() {
+  std::vector<std::string_view> names;
+  for (const SchemeEntry& entry : all_schemes()) {
+    if (entry.announces) names.push_back(entry.name);
+  }
+  return names;
+}
+
+}  // namespace
+
 struct Session::Ticket::State {
   bool done = false;
   std::exception_ptr error;
@@ -78,6 +91,11 @@ class Session::Engine {
             fmt::format("scheme {}: this transport has no all-reduce of its own; run it over mpi",
                         spec.scheme));
       }
+      if (spec.announce && !entry.announces) {
+        throw InputError(
+            fmt::format("scheme {} does not use announced rows: do not announce, or use {}",
+                        spec.scheme, fmt::join(schemes_that_announce(), " or ")));
+      }
       std::unique_ptr<Entry> registered;
       std::exception_ptr error;
       std::string refusal;
@@ -102,7 +120,7 @@ class Session::Engine {
       const std::lock_guard lock(mutex_);
       id.value = buckets_.size();
       buckets_.push_back(std::move(registered));
-      order_.add(spec.name);
+      order_.add(spec.name, spec.announce);
     });
     return id;
   }
@@ -127,6 +145,10 @@ class Session::Engine {
     const std::lock_guard lock(mutex_);
     throw_if_over();
     Entry& entry = at(id);
+    if (phase == Phase::announce && !entry.bucket.spec().announce) {
+      throw InputError(fmt::format("bucket '{}' does not announce: register it as one that does",
+                                   entry.bucket.spec().name));
+    }
     Ticket ticket;
     ticket.state_ = unused_ticket();
     Submission& submission = entry.queue(phase).push_left_over();
@@ -194,6 +216,11 @@ class Session::Engine {
     return at(id).bucket.scheme();
   }
 
+  std::int64_t non_finite(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    return at(id).bucket.non_finite();
+  }
+
   std::int64_t index_bytes_sent(BucketId id) {
     const std::lock_guard lock(mutex_);
     return at(id).bucket.index_bytes_sent();
@@ -210,7 +237,7 @@ class Session::Engine {
     template <typename... Arguments>
     explicit Entry(const Arguments&... arguments) : bucket(arguments...) {}
     RegisteredBucket bucket;
-    std::array<Queue<Submission>, 2> queues;
+    std::array<Queue<Submission>, kPhases> queues;
     Queue<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
   };
 
@@ -390,8 +417,10 @@ class Session::Engine {
   /// alone.
   Outcome exchange_phase(OrderEntry entry, RegisteredBucket& bucket,
                          std::span<const Gradient> gradients) {
-    if (entry.phase == Phase::reduce) bucket.refused.reset();
-    // All workers know of a refusal by the end of the reduce phase: nobody gathers.
+    // All workers know of a refusal by the end of the phase: nobody goes on with the step.
+    const bool first =
+        entry.phase != Phase::gather && (entry.phase == Phase::announce) == bucket.spec().announce;
+    if (first) bucket.refused.reset();
     if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
     Exchange exchange(*transport_, context_,
                       {static_cast<std::uint32_t>(entry.bucket.value) + 1, bucket.signature},
@@ -405,15 +434,13 @@ class Session::Engine {
       return {error};
     };
     try {
+      if (entry.phase == Phase::announce) bucket.announced().set(gradients);
       if (entry.phase == Phase::reduce) bucket.input().set(gradients);
       for (int round = 0; round < bucket.spec().rounds; ++round) {
-        if (entry.phase == Phase::reduce) {
-          bucket.scheme().reduce(exchange, bucket.input());
-        } else {
-          bucket.scheme().gather(exchange);
-        }
+        run_round(entry.phase, bucket, exchange);
         exchange.next_round();
       }
+      if (entry.phase == Phase::gather) take_result(bucket);
     } catch (const RefusedError& refused) {
       const std::exception_ptr error = std::current_exception();
       exchange.refuse(refused.peer(), refused.reason());
@@ -429,6 +456,27 @@ class Session::Engine {
     const std::lock_guard lock(mutex_);
     bucket.observe(entry.phase, exchange);
     return {};
+  }
+
+  void take_result(RegisteredBucket& bucket) {
+    bucket.widen_result();
+    // All workers see the same: one of them says so.
+    if (bucket.non_finite() == 0 || transport_->rank() != Rank{0}) return;
+    log(LogLevel::warning,
+        fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
+                    "narrow for them, or a gradient was not finite",
+                    bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
+  }
+
+  static void run_round(Phase phase, RegisteredBucket& bucket, Exchange& exchange) {
+    switch (phase) {
+      case Phase::announce:
+        return bucket.scheme().announce(exchange, bucket.announced());
+      case Phase::reduce:
+        return bucket.scheme().reduce(exchange, bucket.input());
+      case Phase::gather:
+        return bucket.scheme().gather(exchange);
+    }
   }
 
   std::unique_ptr<Transport> transport_;
@@ -469,6 +517,9 @@ BucketId Session::register_bucket(const BucketSpec& spec) {
 void Session::set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
   engine_->set_order(order, from_step);
 }
+Session::Ticket Session::announce(BucketId bucket, std::span<const Gradient> rows) {
+  return engine_->submit(bucket, Phase::announce, rows);
+}
 Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients) {
   return engine_->submit(bucket, phase, gradients);
 }
@@ -498,6 +549,9 @@ std::vector<SpaceChoice> Session::choices(BucketId bucket) const {
 }
 const Scheme& Session::scheme(BucketId bucket) const {
   return engine_->scheme(bucket);
+}
+std::int64_t Session::non_finite(BucketId bucket) const {
+  return engine_->non_finite(bucket);
 }
 std::int64_t Session::index_bytes_sent(BucketId bucket) const {
   return engine_->index_bytes_sent(bucket);

@@ -71,6 +71,13 @@ class Session {
   /// @throws AgreementError, InputError
   void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step);
 
+  /// Starts to tell the others, in the background, which rows the coming step may touch: so that
+  /// its values cross without indices, and the indices while their values are still being computed.
+  /// Once a step, before the reduce of a bucket that announces.
+  /// @param rows  for each tensor Gradient::rows(), in any order, repeats allowed: the caller's
+  ///              memory, unchanged until wait(). The reduce throws InputError if it touches others
+  Ticket announce(BucketId bucket, std::span<const Gradient> rows);
+
   /// Starts a phase in the background.
   /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until
   /// wait()
@@ -84,13 +91,19 @@ class Session {
   /// CorruptDataError
   void wait(const Ticket& ticket);
 
-  /// A bucket's whole step in one call: submits its reduce and its gather and waits for both.
+  /// A bucket's whole step in one call: submits its reduce and its gather and waits for both; after
+  /// announce() where the bucket announces.
   /// @param gradients  one for each tensor, the caller's memory, unchanged until this returns
   /// @throws what wait() throws
   void synchronize(BucketId bucket, std::span<const Gradient> gradients);
 
   /// After wait() for the bucket's gather.
   TensorResult result(BucketId bucket, std::size_t tensor);
+
+  /// After wait() for the gather of a bucket whose values cross as a narrower type
+  /// (SchemeOptions::wire): how many values of the sums are infinite or not a number. The same on
+  /// all workers; a warning is logged too, so that an overflow is never silent.
+  std::int64_t non_finite(BucketId bucket) const;
 
   /// Lets the scheme choose anew from the last step's sparsity, agreed by all.
   void adapt(BucketId bucket);

@@ -25,7 +25,8 @@ std::string text_of(const WorkerRecord& record) {
             {"imbalances", Json::array()},   {"refusal", or_null(record.refusal)}};
   for (const StepRecord& step : record.steps) {
     json["steps"].push_back({(step.end - step.begin).count(), step.bytes_sent, step.bytes_received,
-                             step.messages_sent, step.index_bytes_sent, step.bits});
+                             step.messages_sent, step.index_bytes_sent, step.non_finite,
+                             step.bits});
   }
   for (const SpaceChoice& choice : record.choices) {
     json["choices"].push_back(
@@ -42,9 +43,9 @@ WorkerRecord record_from(const std::string& text) {
     const Json json = Json::parse(text);
     WorkerRecord record;
     for (const Json& step : json.at("steps")) {
-      record.steps.push_back({Clock::time_point{},
-                              Clock::time_point{Clock::duration(step.at(0).get<std::int64_t>())},
-                              step.at(1), step.at(2), step.at(3), step.at(4), step.at(5)});
+      record.steps.push_back(
+          {Clock::time_point{}, Clock::time_point{Clock::duration(step.at(0).get<std::int64_t>())},
+           step.at(1), step.at(2), step.at(3), step.at(4), step.at(5), step.at(6)});
     }
     record.first_difference = if_any<std::string>(json.at("difference"));
     record.memory_bytes = json.at("memory");

@@ -20,7 +20,8 @@ struct StepRecord {
   std::int64_t bytes_received = 0;
   std::int64_t messages_sent = 0;
   std::int64_t index_bytes_sent = 0;
-  std::uint64_t bits = 0;  // a hash of the result
+  std::int64_t non_finite = 0;  // values of the sums, where they crossed as a narrower type
+  std::uint64_t bits = 0;       // a hash of the result
 };
 
 /// What one worker brings home.

@@ -18,12 +18,13 @@ namespace sparsesync {
 /// `coo`: each index as a number. `elias_fano`: elias_fano.h. `bitmap`: bit i of the string (bits
 /// count from the lowest of each byte on) says whether the range's index i is there; no bytes where
 /// there is none.
-enum class IndexCode : std::uint8_t { coo, elias_fano, bitmap };
+/// `all`: every index of the range, in no bytes; of no other set.
+enum class IndexCode : std::uint8_t { coo, elias_fano, bitmap, all };
 
-/// All of them; the first is taken where several are the cheapest.
+/// Those that write any set; the first is taken where several are the cheapest.
 inline constexpr std::array kIndexCodes{IndexCode::coo, IndexCode::elias_fano, IndexCode::bitmap};
 
-/// The name in JSON and tables: "coo", "elias_fano", "bitmap".
+/// The name in JSON and tables: "coo", "elias_fano", "bitmap", "all".
 std::string_view name_of(IndexCode code);
 
 /// Bytes of one COO index: 4, or 8 where 4 cannot name every index.
@@ -43,6 +44,8 @@ SPARSESYNC_HOST_DEVICE constexpr Index encoded_bytes(IndexCode code, Index unive
       return count * coo_index_bytes(universe);
     case IndexCode::bitmap:
       return count == 0 ? 0 : bitmap_bytes(universe);
+    case IndexCode::all:
+      return 0;
     case IndexCode::elias_fano:
       break;
   }
@@ -53,6 +56,7 @@ SPARSESYNC_HOST_DEVICE constexpr Index encoded_bytes(IndexCode code, Index unive
 
 /// The code with the fewest bytes for this count, in closed form; the first of them where they tie.
 SPARSESYNC_HOST_DEVICE constexpr IndexCode cheapest_code(Index universe, Index count) {
+  if (count == universe && count > 0) return IndexCode::all;
   const auto bytes = [&](IndexCode code) { return encoded_bytes(code, universe, count); };
   const IndexCode listed =
       bytes(IndexCode::elias_fano) < bytes(IndexCode::coo) ? IndexCode::elias_fano : IndexCode::coo;
@@ -62,7 +66,8 @@ SPARSESYNC_HOST_DEVICE constexpr IndexCode cheapest_code(Index universe, Index c
 namespace cpu {
 /// Writes `indices` in `code`. Does not synchronize the stream.
 /// @param range    what the indices are known to lie in: range.size() is the code's universe
-/// @param indices  increasing strictly, all in `range` (undefined otherwise)
+/// @param indices  increasing strictly, all in `range` (undefined otherwise); for `all` as many as
+///                 the range has (a broken contract otherwise)
 /// @param out      encoded_bytes(code, range.size(), indices.size()) bytes, of any alignment
 void encode(const Context& context, IndexCode code, IndexRange range,
             std::span<const Index> indices, std::span<std::byte> out);

@@ -37,6 +37,15 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
 inline constexpr Operation rows_at{cpu::rows_at};
 
 namespace cpu {
+/// groups_of[i] = the group of rows[i]. Does not synchronize the stream.
+/// @param rows    in [0, R)
+/// @param groups  at most 2^31
+void find_groups(const Context& context, const RowGroups& groups, std::span<const Index> rows,
+                 std::span<std::int32_t> groups_of);
+}  // namespace cpu
+inline constexpr Operation find_groups{cpu::find_groups};
+
+namespace cpu {
 /// Finds where each range begins, and counts its rows from there. Does not synchronize the stream.
 /// @param rows         increasing, in [0, R)
 /// @param indices      receives, for each row, its distance from the beginning of its range

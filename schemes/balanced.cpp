@@ -4,6 +4,7 @@
 #include "kernels/aggregate.h"
 #include "kernels/bijection.h"
 #include "kernels/partition.h"
+#include "schemes/known_rows.h"
 #include "schemes/push_pull.h"
 
 namespace sparsesync {
@@ -15,6 +16,10 @@ SpaceStatistics first_guess(const RowSpace& space, int size) {
   return {touched, touched, std::min(static_cast<double>(space.rows), touched * (1 + size) / 2)};
 }
 
+std::uint64_t key_of(const SchemeEnvironment& environment, int number) {
+  return mix64(environment.seed + static_cast<std::uint64_t>(number));
+}
+
 class GridPlacement : public Placement {
  public:
   /// @param number  of the row space in its bucket: turns its groups against the others'
@@ -22,7 +27,7 @@ class GridPlacement : public Placement {
       : Placement(space, {environment.size, 1}, {}),
         number_(number),
         size_(environment.size),
-        key_(mix64(environment.seed + static_cast<std::uint64_t>(number))),
+        key_(key_of(environment, number)),
         groups_(space.rows, 1, 0, key_),
         workspace_(environment.context) {
     GridPlacement::adapt(first_guess(space, size_));
@@ -64,6 +69,30 @@ class GridPlacement : public Placement {
   SortWorkspace workspace_;
 };
 
+/// The same groups where rows are announced. Slices then cost no indices: as many as there can be.
+class GridOwnership : public Ownership {
+ public:
+  GridOwnership(const RowSpace& space, int number, const SchemeEnvironment& environment)
+      : grid_(possible_grids(space, environment.size).back()),
+        groups_(space.rows, grid_.row_groups, number % grid_.row_groups,
+                key_of(environment, number)) {}
+
+  Grid grid() const override { return grid_; }
+  void choose(const Context& context, std::span<const Index> united,
+              std::span<const std::span<const Index>>, std::span<std::int32_t> groups) override {
+    find_groups(context, groups_, united, groups);
+  }
+
+ private:
+  Grid grid_;
+  RowGroups groups_;
+};
+
+std::unique_ptr<Scheme> create(const SchemeEnvironment& environment) {
+  if (!environment.bucket->announce) return push_and_pull<GridPlacement>(environment);
+  return values_alone<GridOwnership>(environment);
+}
+
 Cost cost(const Workload& workload) {
   Cost total = push_pull_overhead(workload.spaces, workload.size);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
@@ -92,11 +121,13 @@ const SchemeRegistration registration({
     "row groups by a keyed bijection x column slices: equal parts, no exchange before the push",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
      Balance::balanced, Format::cheapest_code},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return push_and_pull<GridPlacement>(environment);
-    },
+    create,
     cost,
     workspace_bytes,
+    false,
+    {},
+    nullptr,
+    true,
 });
 
 }  // namespace

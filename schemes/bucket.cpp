@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "kernels/cast.h"
 #include "kernels/compact.h"
 #include "kernels/rows.h"
 
@@ -15,7 +16,34 @@ namespace {
 // So that sums of a few byte counts still fit in 64 bits.
 constexpr Index kMostBytes = std::numeric_limits<Index>::max() / 64;
 
+void validate_wire(const BucketSpec& spec, const TensorSpec& tensor) {
+  if (!spec.options.wire) return;
+  const DType wire = *spec.options.wire;
+  const auto told = [&](std::string_view what) {
+    return InputError(fmt::format("bucket '{}', tensor '{}': {} on the wire: {}", spec.name,
+                                  tensor.name, name_of(wire), what));
+  };
+  if (wire != DType::f32 && wire != DType::f16 && wire != DType::bf16) {
+    throw told("use f32, f16 or bf16");
+  }
+  if (is_integer(tensor.dtype)) {
+    throw told(
+        fmt::format("its {} cross as they are: leave the wire type out", name_of(tensor.dtype)));
+  }
+  const bool fits = wire == tensor.dtype || element_bytes(wire) < element_bytes(tensor.dtype);
+  if (!fits) {
+    throw told(
+        fmt::format("not narrower than its {}: leave the wire type out", name_of(tensor.dtype)));
+  }
+}
+
 }  // namespace
+
+BucketSpec on_wire(BucketSpec spec) {
+  if (!spec.options.wire) return spec;
+  for (TensorSpec& tensor : spec.tensors) tensor.dtype = *spec.options.wire;
+  return spec;
+}
 
 void validate(const BucketSpec& spec) {
   if (spec.tensors.empty()) {
@@ -43,6 +71,7 @@ void validate(const BucketSpec& spec) {
                       tensor.name, tensor.rows, tensor.width));
     }
     bytes += 8 * tensor.rows * tensor.width;
+    validate_wire(spec, tensor);
     if (spec.reduction == Reduction::mean && is_integer(tensor.dtype)) {
       throw InputError(
           fmt::format("bucket '{}', tensor '{}': a mean of {} is no integer: use the sum, or a "
@@ -69,12 +98,30 @@ std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors) {
 }
 
 BucketInput::BucketInput(const Context& context, const BucketSpec& spec)
+    : BucketInput(context, spec.tensors, row_spaces(on_wire(spec).tensors)) {}
+
+BucketInput BucketInput::without_values(const Context& context, const BucketSpec& spec) {
+  std::vector<TensorSpec> tensors = spec.tensors;
+  for (TensorSpec& tensor : tensors) tensor.width = 0;
+  std::vector<RowSpace> spaces = row_spaces(on_wire(spec).tensors);
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    for (const RowSpace::Member& member : spaces[i].members) {
+      tensors[member.tensor].dtype = spaces[i].dtype;
+    }
+    spaces[i].width = 0;
+  }
+  return {context, std::move(tensors), std::move(spaces)};
+}
+
+BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors,
+                         std::vector<RowSpace> spaces)
     : context_(context),
-      tensors_(spec.tensors),
-      spaces_(row_spaces(spec.tensors)),
-      is_coalesced_(spec.tensors.size()),
+      tensors_(std::move(tensors)),
+      spaces_(std::move(spaces)),
+      is_coalesced_(tensors_.size()),
       workspace_(context),
-      count_(context) {
+      count_(context),
+      wide_(context) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) storage_.emplace_back(context);
   count_.reserve_exactly(1);
 }
@@ -115,15 +162,34 @@ Index BucketInput::append(const RowSpace::Member& member, SpaceStorage& storage,
   const Count count(count_.data());
   const std::span<Index> indices(storage.indices.data() + filled,
                                  static_cast<std::size_t>(room - filled));
-  const Matrix out{storage.values.data() + filled * values.row_bytes(), values.dtype, room - filled,
-                   values.width};
+  Matrix to{storage.values.data() + filled * storage.view.values.row_bytes(),
+            storage.view.values.dtype, room - filled, values.width};
+  Matrix out = to;
+  if (to.dtype != values.dtype) {
+    out.dtype = values.dtype;
+    out.data = wide_.reserve(out.bytes()).data();
+  }
   if (gradient.layout() == Gradient::Layout::dense) {
     compact(context_, values, member.first_row, indices, out, count);
   } else {
     coalesce(context_, {gradient.indices(), values}, tensors_[member.tensor].rows, member.first_row,
              indices, out, count, workspace_);
   }
-  return filled + resolve(context_, count);
+  const Index rows = resolve(context_, count);
+  if (out.data != to.data) {
+    to.rows = out.rows = rows;
+    cast(context_, as_const(out), to);
+  }
+  return filled + rows;
+}
+
+ConstMatrix BucketInput::values_as(std::size_t tensor, DType dtype) {
+  const ConstMatrix values = values_of(tensor);
+  if (values.dtype == dtype) return values;
+  Matrix as{nullptr, dtype, values.rows, values.width};
+  as.data = wide_.reserve(as.bytes()).data();
+  cast(context_, values, as);
+  return as_const(as);
 }
 
 RowSparse BucketInput::coalesced(std::size_t space) {
@@ -134,6 +200,12 @@ RowSparse BucketInput::coalesced(std::size_t space) {
   if (shape.members.size() == 1 && is_coalesced_[only] &&
       gradients_[only].layout() == Gradient::Layout::row_sparse) {
     storage.view = {gradients_[only].indices(), values_of(only)};
+    if (storage.view.values.dtype != shape.dtype) {
+      Matrix values{nullptr, shape.dtype, storage.view.values.rows, shape.width};
+      values.data = storage.values.reserve(values.bytes()).data();
+      cast(context_, storage.view.values, values);
+      storage.view.values = as_const(values);
+    }
     storage.ready = true;
     return storage.view;
   }
@@ -150,7 +222,9 @@ RowSparse BucketInput::coalesced(std::size_t space) {
     }
   }
   storage.indices.reserve(room);
-  storage.values.reserve(room * shape.row_bytes());
+  // A row of no width has an address too.
+  storage.values.reserve(std::max<Index>(1, room * shape.row_bytes()));
+  storage.view.values = {nullptr, shape.dtype, 0, shape.width};
   Index filled = 0;
   for (const RowSpace::Member& member : shape.members) {
     filled = append(member, storage, filled, room);
@@ -159,6 +233,14 @@ RowSparse BucketInput::coalesced(std::size_t space) {
                   {storage.values.data(), shape.dtype, filled, shape.width}};
   storage.ready = true;
   return storage.view;
+}
+
+std::pair<std::string_view, Index> BucketInput::named(std::size_t space, Index row) const {
+  const std::vector<RowSpace::Member>& members = spaces_[space].members;
+  const auto after = std::find_if(members.begin(), members.end(),
+                                  [&](const auto& member) { return member.first_row > row; });
+  const RowSpace::Member& member = *std::prev(after);
+  return {tensors_[member.tensor].name, row - member.first_row};
 }
 
 Index BucketInput::touched(std::size_t space) const {
@@ -173,7 +255,9 @@ void BucketInput::add_to(std::size_t space, Matrix sums) {
   const RowSpace& shape = spaces_[space];
   SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
   for (const RowSpace::Member& member : shape.members) {
-    ConstMatrix values = values_of(member.tensor);
+    // Sums are at least as wide as what crosses: an f32 is added as it is, an f64 is not.
+    const DType own = tensors_[member.tensor].dtype;
+    ConstMatrix values = values_as(member.tensor, sum_dtype(own) == sums.dtype ? own : shape.dtype);
     Matrix of_member{sums.data + member.first_row * sums.row_bytes(), sums.dtype,
                      tensors_[member.tensor].rows, sums.width};
     if (gradients_[member.tensor].layout() == Gradient::Layout::row_sparse) {

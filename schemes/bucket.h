@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/buffer.h"
@@ -20,7 +23,7 @@ enum class Reduction : std::uint8_t { sum, mean };
 
 /// What can be chosen of schemes. Each heeds what means something to it.
 struct SchemeOptions {
-  /// How all_gather's messages go.
+  /// How messages go that all workers are to have: all_gather's rows, the split schemes' sums.
   Communication pattern = Communication::ring;
   /// Elements of a block of block_ps.
   Index block = 256;
@@ -28,6 +31,10 @@ struct SchemeOptions {
   int workers_per_node = 0;
   /// two_level: the scheme that crosses between nodes.
   std::string between_nodes = "balanced";
+  /// What values cross as, where that is narrower than their tensors: f32, f16 or bf16. Each
+  /// worker's rows are rounded to it, sums over workers are made in f32 and rounded to it once;
+  /// where partial sums cross, they are rounded to it at each worker that they pass.
+  std::optional<DType> wire = std::nullopt;
 };
 
 /// What all workers agree on when a bucket is registered.
@@ -39,6 +46,8 @@ struct BucketSpec {
   /// Full exchanges that each phase is cut into: less memory in flight for each.
   int rounds = 1;
   SchemeOptions options = {};
+  /// Every step says which rows it may touch before it has their values.
+  bool announce = false;
 };
 
 /// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands
@@ -65,6 +74,9 @@ struct RowSpace {
   Index dense_bytes() const { return rows * row_bytes(); }
 };
 
+/// The bucket as it crosses: tensors of the wire type, where there is one.
+BucketSpec on_wire(BucketSpec spec);
+
 /// In the order in which the tensors first need them.
 std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors);
 
@@ -80,6 +92,11 @@ class Gradient {
   }
   /// @param values  all rows of the tensor, aligned for their dtype
   static Gradient dense(const std::byte* values) { return {Layout::dense, {}, values}; }
+  /// Rows alone, for an announcement.
+  static Gradient rows(std::span<const Index> indices) {
+    static constexpr std::byte kNoValue{};
+    return {Layout::row_sparse, indices, &kNoValue};
+  }
   /// A worker that touched nothing.
   static Gradient empty() { return row_sparse({}, nullptr); }
 
@@ -99,7 +116,10 @@ class Gradient {
 /// dense sums. Owns the memory of what it converts; keeps it for the next step.
 class BucketInput {
  public:
+  /// Its row spaces are those of on_wire(spec).
   BucketInput(const Context& context, const BucketSpec& spec);
+  /// For rows without values: gradients of width 0, in the row spaces that `spec` has.
+  static BucketInput without_values(const Context& context, const BucketSpec& spec);
 
   /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
   /// phase is over.
@@ -117,11 +137,17 @@ class BucketInput {
   /// @throws BudgetError
   void add_to(std::size_t space, Matrix sums);
 
+  /// The tensor of a row of row space `space`, by its name, and the row's number there.
+  std::pair<std::string_view, Index> named(std::size_t space, Index row) const;
+
   /// Rows of row space `space` that this worker's gradients touch: exactly if coalesced() was
   /// called in this step, else with repeats counted and dense tensors in full.
   Index touched(std::size_t space) const;
 
  private:
+  BucketInput(const Context& context, std::vector<TensorSpec> tensors,
+              std::vector<RowSpace> spaces);
+
   struct SpaceStorage {
     explicit SpaceStorage(const Context& context) : indices(context), values(context) {}
     Buffer<Index> indices;
@@ -131,6 +157,8 @@ class BucketInput {
   };
 
   ConstMatrix values_of(std::size_t tensor) const;
+  /// The same, cast where the row space has another dtype. Valid until the next call.
+  ConstMatrix values_as(std::size_t tensor, DType dtype);
   /// Writes one tensor's coalesced rows from `filled` on; how many rows there are then.
   Index append(const RowSpace::Member& member, SpaceStorage& storage, Index filled, Index room);
 
@@ -142,6 +170,7 @@ class BucketInput {
   std::vector<bool> is_coalesced_;  // of each tensor's gradient, as it was given
   CoalesceWorkspace workspace_;
   Buffer<Index> count_;
+  Buffer<std::byte> wide_;  // rows of a tensor before they are rounded to the wire type
 };
 
 }  // namespace sparsesync

@@ -4,7 +4,8 @@
 // All row spaces form one flat array of elements, cut into `size` even chunks. Chunk c starts at
 // worker c + 1 and is added to along the ring until it ends, complete, at its owner c: its order of
 // summation is ranks c + 1, ..., n - 1, 0, ..., c, the same in every run. Sums travel in their sum
-// type and are rounded once, by the owner.
+// type and are rounded once, by the owner; where the bucket asks for a narrower type on the wire,
+// at each worker that they pass.
 #include <algorithm>
 #include <array>
 
@@ -98,6 +99,7 @@ class DenseRing : public Scheme {
         flat_sums_(flat_sums(spaces_)),
         flat_values_(flat_values(spaces_)),
         own_sums_(are_own_sums(spaces_)),
+        narrow_(environment.bucket->options.wire && !own_sums_),
         sums_(context_),
         values_(context_),
         inbox_(context_, 1) {
@@ -126,17 +128,20 @@ class DenseRing : public Scheme {
       }
     }
     for (int step = 0; step + 1 < size_; ++step) {
-      const IndexRange outgoing = flat_sums_.bytes_of(chunk(exchange.round(), rank_ - 1 - step));
+      const IndexRange outgoing = chunk(exchange.round(), rank_ - 1 - step);
       const IndexRange incoming = chunk(exchange.round(), rank_ - 2 - step);
-      const IndexRange incoming_bytes = flat_sums_.bytes_of(incoming);
+      const IndexRange outgoing_bytes = crossing().bytes_of(outgoing);
+      const IndexRange incoming_bytes = crossing().bytes_of(incoming);
       inbox_.set_limit(incoming_bytes.size());
-      const std::array payload{Payload{sums_.data() + outgoing.begin, outgoing.size()}};
+      if (narrow_) round_chunk(outgoing, 1);
+      const std::byte* const sums = narrow_ ? values_.data() : sums_.data();
+      const std::array payload{Payload{sums + outgoing_bytes.begin, outgoing_bytes.size()}};
       exchange.step(payload, inbox_, [&](Rank, std::span<const std::byte> bytes) {
         expect_bytes(bytes, incoming_bytes.size());
         add_chunk(incoming, bytes.data());
       });
     }
-    round_own_chunk(chunk(exchange.round(), rank_));
+    if (!own_sums_ || scale_ != 1) round_chunk(chunk(exchange.round(), rank_), scale_);
   }
 
   void gather(Exchange& exchange) override {
@@ -170,7 +175,7 @@ class DenseRing : public Scheme {
         const int right = (worker + 1) % size_;
         for (int step = 0; step + 1 < size_; ++step) {
           const Round at{round, rounds_};
-          traffic.message(worker, right, flat_sums_.bytes_of(chunk(at, worker - 1 - step)).size());
+          traffic.message(worker, right, crossing().bytes_of(chunk(at, worker - 1 - step)).size());
           traffic.message(worker, right, flat_values_.bytes_of(chunk(at, worker - step)).size());
         }
       }
@@ -211,22 +216,29 @@ class DenseRing : public Scheme {
   /// Values that are their own sums need no second array.
   std::byte* value_bytes() const { return own_sums_ ? sums_.data() : values_.data(); }
 
+  /// What partial sums cross as.
+  const FlatArray& crossing() const { return narrow_ ? flat_values_ : flat_sums_; }
+
   /// @param bytes  of the chunk as the left neighbour has summed it so far
   void add_chunk(IndexRange elements, const std::byte* bytes) {
-    const Index first = flat_sums_.bytes_of(elements).begin;
+    const std::byte* const base = bytes - crossing().bytes_of(elements).begin;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const Matrix sums = flat_sums_.piece(i, elements, sums_.data());
       if (sums.width == 0) continue;
-      const std::byte* const addends = bytes + (sums.data - (sums_.data() + first));
-      add(context_, {addends, sums.dtype, sums.rows, sums.width}, sums);
+      const ConstMatrix addends = crossing().piece(i, elements, base);
+      if (narrow_) {
+        static constexpr Index kOnlyRow[] = {0};
+        add_rows(context_, addends, kOnlyRow, sums);
+      } else {
+        add(context_, addends, sums);
+      }
     }
   }
 
-  void round_own_chunk(IndexRange own) {
-    if (own_sums_ && scale_ == 1) return;
+  void round_chunk(IndexRange elements, double scale) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      round_sums(context_, as_const(flat_sums_.piece(i, own, sums_.data())), scale_,
-                 flat_values_.piece(i, own, value_bytes()));
+      round_sums(context_, as_const(flat_sums_.piece(i, elements, sums_.data())), scale,
+                 flat_values_.piece(i, elements, value_bytes()));
     }
   }
 
@@ -239,6 +251,7 @@ class DenseRing : public Scheme {
   FlatArray flat_sums_;
   FlatArray flat_values_;
   bool own_sums_;
+  bool narrow_;  // partial sums cross as the values do
   Buffer<std::byte> sums_;
   Buffer<std::byte> values_;
   Inbox inbox_;
@@ -252,7 +265,8 @@ Cost cost(const Workload& workload) {
     const double bytes = share * static_cast<double>(array.bytes()) + headers;
     return PhaseCost{workload.size - 1.0, workload.size - 1.0, bytes, bytes};
   };
-  Cost total{phase(flat_sums(workload.spaces)), phase(flat_values(workload.spaces))};
+  const FlatArray values = flat_values(workload.spaces);
+  Cost total{phase(workload.options.wire ? values : flat_sums(workload.spaces)), phase(values)};
   total.reduce.aggregated_bytes = share * static_cast<double>(flat_sums(workload.spaces).bytes());
   return total;
 }

@@ -53,7 +53,15 @@ class RefusalProvider : public ReceiveProvider {
 }  // namespace
 
 const char* name_of(Phase phase) {
-  return phase == Phase::reduce ? "reduce" : "gather";
+  switch (phase) {
+    case Phase::announce:
+      return "announce";
+    case Phase::reduce:
+      return "reduce";
+    case Phase::gather:
+      return "gather";
+  }
+  return "";
 }
 
 Pattern all_to_all(Rank rank, int size) {

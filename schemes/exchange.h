@@ -14,8 +14,11 @@
 
 namespace sparsesync {
 
-enum class Phase : std::uint8_t { reduce, gather };
-/// "reduce", "gather".
+/// What is posted of a bucket in a step: that which rows will be touched is announced (where the
+/// bucket says so), then the two phases of the scheme.
+enum class Phase : std::uint8_t { announce, reduce, gather };
+inline constexpr std::size_t kPhases = 3;
+/// "announce", "reduce", "gather".
 const char* name_of(Phase phase);
 
 /// A worker's part of one step: it sends to these and receives from those, all at once.

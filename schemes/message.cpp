@@ -17,6 +17,7 @@ constexpr Index kNumberBytes = sizeof(SectionCounts);
 static_assert(kNumberBytes == 16);
 
 IndexCode code_of(const SectionSpec& spec, Index indices) {
+  if (spec.densifies && indices > 0 && indices == spec.range.size()) return IndexCode::all;
   return spec.code ? *spec.code : cheapest_code(spec.range.size(), indices);
 }
 
@@ -61,6 +62,17 @@ void fill_sections(std::span<const SectionSpec> specs, std::span<const SectionCo
 
 }  // namespace
 
+SectionCounts crossing(const SectionSpec& spec, Index rows) {
+  const Index all = spec.range.size();
+  // In floating point: the bytes of a whole range may be beyond counting.
+  const auto bytes = [&](Index count) {
+    return static_cast<double>(count) * static_cast<double>(spec.row_bytes) +
+           static_cast<double>(encoded_bytes(code_of(spec, count), all, count));
+  };
+  return spec.densifies && bytes(all) < bytes(rows) ? SectionCounts{all, all}
+                                                    : SectionCounts{rows, rows};
+}
+
 std::int64_t message_bytes(std::span<const SectionSpec> specs,
                            std::span<const SectionCounts> counts) {
   return walk(specs, counts, kIgnore, kIgnore);
@@ -92,16 +104,16 @@ void lay_out(const Context& context, std::span<const SectionSpec> specs,
   fill_sections(specs, counts, message, sections);
 }
 
-void read_layout(const Context& context, std::span<const SectionSpec> specs,
-                 std::span<const std::byte> message, std::vector<SectionCounts>& counts,
-                 std::vector<ConstSection>& sections) {
+std::int64_t read_leading(const Context& context, std::span<const SectionSpec> specs,
+                          std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
+                          std::vector<ConstSection>& sections) {
   counts.resize(specs.size());
   const std::span<std::byte> numbers = std::as_writable_bytes(std::span(counts));
-  if (message.size() < numbers.size()) {
+  if (bytes.size() < numbers.size()) {
     throw CorruptDataError(
-        fmt::format("a message of {} bytes: too few for its numbers", message.size()));
+        fmt::format("a message of {} bytes: too few for its numbers", bytes.size()));
   }
-  fetch(context, message.first(numbers.size()), numbers.data());
+  fetch(context, bytes.first(numbers.size()), numbers.data());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const auto [indices, rows] = counts[i];
     if (indices < 0 || indices > specs[i].range.size() || rows < 0 || rows > specs[i].most_rows) {
@@ -110,11 +122,23 @@ void read_layout(const Context& context, std::span<const SectionSpec> specs,
           specs[i].range.size(), rows, specs[i].most_rows));
     }
   }
-  if (message_bytes(specs, counts) != static_cast<Index>(message.size())) {
-    throw CorruptDataError(fmt::format("a message of {} bytes whose numbers say {}", message.size(),
-                                       message_bytes(specs, counts)));
+  const std::int64_t own = message_bytes(specs, counts);
+  if (own > static_cast<Index>(bytes.size())) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes whose numbers say {}", bytes.size(), own));
   }
-  fill_sections(specs, counts, message, sections);
+  fill_sections(specs, counts, bytes.first(static_cast<std::size_t>(own)), sections);
+  return own;
+}
+
+void read_layout(const Context& context, std::span<const SectionSpec> specs,
+                 std::span<const std::byte> message, std::vector<SectionCounts>& counts,
+                 std::vector<ConstSection>& sections) {
+  const std::int64_t bytes = read_leading(context, specs, message, counts, sections);
+  if (bytes != static_cast<Index>(message.size())) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes whose numbers say {}", message.size(), bytes));
+  }
 }
 
 }  // namespace sparsesync

@@ -23,6 +23,7 @@ struct SectionSpec {
   Index most_rows = 0;            // rows of values that there can be
   Index row_bytes = 0;            // of one row of values
   std::optional<IndexCode> code;  // the cheapest one if none is given
+  bool densifies = false;         // all rows of the range cross where that takes fewer bytes
 };
 
 /// How much there is of one row space: as it stands in a message.
@@ -41,6 +42,10 @@ struct BasicSection {
 };
 using Section = BasicSection<std::byte>;
 using ConstSection = BasicSection<const std::byte>;
+
+/// What crosses where so many rows of the range are to: they, or all rows of the range with zeros
+/// between, whose indices need no bytes.
+SectionCounts crossing(const SectionSpec& spec, Index rows);
 
 /// Bytes of a message.
 std::int64_t message_bytes(std::span<const SectionSpec> specs,
@@ -64,6 +69,13 @@ void lay_out(const Context& context, std::span<const SectionSpec> specs,
 void read_layout(const Context& context, std::span<const SectionSpec> specs,
                  std::span<const std::byte> message, std::vector<SectionCounts>& counts,
                  std::vector<ConstSection>& sections);
+
+/// The same where other bytes may follow the message.
+/// @return the message's own
+/// @throws CorruptDataError unless the numbers are possible and the message lies in `bytes`
+std::int64_t read_leading(const Context& context, std::span<const SectionSpec> specs,
+                          std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
+                          std::vector<ConstSection>& sections);
 
 /// Bytes of a message that are not values.
 std::int64_t index_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);

@@ -27,6 +27,9 @@ class Placement {
   struct Codes {
     std::optional<IndexCode> push;
     std::optional<IndexCode> pull;
+    /// Whether a group crosses dense where that takes fewer bytes: for groups of one server, pulled
+    /// by the indices that they are pushed by.
+    bool densifies = false;
   };
   /// Where a row stands.
   struct Place {

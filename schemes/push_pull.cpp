@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "kernels/compact.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
 #include "kernels/sort.h"
 #include "schemes/message.h"
+#include "schemes/message_gather.h"
 #include "schemes/row_sums.h"
 
 namespace sparsesync {
@@ -13,7 +15,7 @@ namespace {
 
 class PushPull : public Scheme {
  public:
-  PushPull(const SchemeEnvironment& environment, Placements placements)
+  PushPull(const SchemeEnvironment& environment, Placements placements, Communication pulling)
       : context_(environment.context),
         spaces_(row_spaces(environment.bucket->tensors)),
         rank_(environment.rank.value),
@@ -23,16 +25,18 @@ class PushPull : public Scheme {
         peers_(peers_after(environment.rank, environment.size)),
         servers_(peers_),
         placements_(std::move(placements)),
+        pulling_(pulling),
         outbox_(context_),
         push_inbox_(context_, peers_.size()),
         counts_(context_),
+        gathered_(context_),
+        places_(context_),
         sort_workspace_(context_),
         summation_(context_),
         results_(spaces_.size()) {
     servers_.push_back(environment.rank);
     for (int round = 0; round < rounds_; ++round) {
-      pull_outboxes_.emplace_back(context_);
-      pull_inboxes_.emplace_back(context_, peers_.size());
+      pulls_.emplace_back(context_, environment.rank, size_, pulling_);
       pulled_.emplace_back(static_cast<std::size_t>(size_));
     }
     for (int worker = 0; worker < size_; ++worker) pushed_.emplace_back(context_, spaces_.size());
@@ -41,7 +45,9 @@ class PushPull : public Scheme {
     }
   }
 
-  Pattern pattern(Phase) const override { return all_to_all(Rank{rank_}, size_); }
+  Pattern pattern(Phase phase) const override {
+    return phase == Phase::reduce ? all_to_all(Rank{rank_}, size_) : pulls_.front().pattern();
+  }
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
@@ -59,18 +65,14 @@ class PushPull : public Scheme {
 
   void gather(Exchange& exchange) override {
     const Round round = exchange.round();
-    Inbox& inbox = pull_inboxes_[static_cast<std::size_t>(round.index)];
     pack_pull(round);
     std::int64_t limit = 0;
     for (const Rank peer : peers_) {
       limit = std::max(limit, largest_message_bytes(sections_of(round, peer.value, Phase::gather)));
     }
-    inbox.set_limit(limit);
-    if (!payloads_.empty()) {
-      exchange.step(payloads_, inbox, [&](Rank from, std::span<const std::byte> message) {
-        read_pull(round, from.value, message);
-      });
-    }
+    pull_of(round).run(exchange, limit, [&](int server, std::span<const std::byte> bytes) {
+      return read_pull(round, server, bytes);
+    });
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       name_rows(round, i);
       if (round.last()) place_rows(i);
@@ -92,7 +94,7 @@ class PushPull : public Scheme {
   }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
-    return push_pull_traffic(placements_, size_, rounds_, sets);
+    return push_pull_traffic(placements_, size_, rounds_, pulling_, sets);
   }
   std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
     return push_pull_imbalance(placements_, size_, sets);
@@ -117,6 +119,7 @@ class PushPull : public Scheme {
         row_count.push_back(0);
       }
       for (int group = 0; group < size; ++group) shares.emplace_back(context);
+      for (int i = 0; i < rounds * size; ++i) kept.emplace_back(context);
     }
     // The input, divided among the groups.
     Index input_rows = 0;
@@ -130,6 +133,7 @@ class PushPull : public Scheme {
     std::vector<Buffer<Index>> shares;
     std::vector<Buffer<Index>> rows;
     std::vector<Index> row_count;
+    std::vector<Buffer<std::byte>> kept;  // [round][server], of what came dense: rows not zero
     // The result.
     Buffer<Index> order;
     Buffer<Index> slots;
@@ -198,8 +202,9 @@ class PushPull : public Scheme {
     begins_.assign(1, 0);
     for (const Rank server : servers_) {
       for (std::size_t i = 0; i < spaces; ++i) {
-        const auto rows = static_cast<Index>(selection(i, server.value).indices.size());
-        counts_of_.push_back({rows, rows});
+        counts_of_.push_back(
+            crossing(placements_[i]->push_section(round, server.value),
+                     static_cast<Index>(selection(i, server.value).indices.size())));
       }
       begins_.push_back(
           begins_.back() +
@@ -220,11 +225,17 @@ class PushPull : public Scheme {
       lay_out(context_, specs, counts, message, sections_);
       for (std::size_t i = 0; i < spaces; ++i) {
         const Selection chosen = selection(i, server);
-        encode(context_, sections_[i].code, specs[i].range, chosen.indices, sections_[i].indices);
+        Matrix rows{sections_[i].values.data(), spaces_[i].dtype,
+                    static_cast<Index>(chosen.indices.size()), placements_[i]->slice_width()};
+        const bool densified = rows.rows < counts[i].rows;
+        if (densified) rows.data = gathered_.reserve(rows.bytes()).data();
         gather_rows(context_, input.coalesced(i).values, chosen.sources,
-                    placements_[i]->first_column(server),
-                    {sections_[i].values.data(), spaces_[i].dtype, counts[i].rows,
-                     placements_[i]->slice_width()});
+                    placements_[i]->first_column(server), rows);
+        if (densified) {
+          write_dense(specs[i], chosen.indices, as_const(rows), sections_[i]);
+        } else {
+          encode(context_, sections_[i].code, specs[i].range, chosen.indices, sections_[i].indices);
+        }
       }
       if (server == rank_) {
         read_push(round, rank_, message);
@@ -232,6 +243,16 @@ class PushPull : public Scheme {
         payloads_.push_back({message.data(), bytes, index_bytes(specs, counts)});
       }
     }
+  }
+
+  /// Writes all rows of a section's range: those that are there, and zeros between.
+  void write_dense(const SectionSpec& spec, std::span<const Index> indices, ConstMatrix rows,
+                   const Section& section) {
+    const std::span<Index> places = places_.reserve(rows.rows);
+    shift(context_, indices, -spec.range.begin, places);
+    fill_zero(context_, section.values);
+    scatter_rows(context_, rows, places, 0,
+                 {section.values.data(), rows.dtype, section.counts.rows, rows.width});
   }
 
   void read_push(Round round, int worker, std::span<const std::byte> message) {
@@ -249,7 +270,10 @@ class PushPull : public Scheme {
                    spaces_[space].dtype, placement.slice_width(), scale_, sums_of(round, space));
   }
 
-  /// The same message for all; it is read where it stands for the own part.
+  /// A gather of its own for each round: results are read from it after the last one.
+  MessageGather& pull_of(Round round) { return pulls_[static_cast<std::size_t>(round.index)]; }
+
+  /// The same message for all.
   void pack_pull(Round round) {
     const std::size_t spaces = spaces_.size();
     const std::span<Index> located = counts_.reserve(static_cast<Index>(2 * spaces));
@@ -259,19 +283,25 @@ class PushPull : public Scheme {
     }
     bounds_.resize(2 * spaces);
     fetch(context_, std::as_bytes(located), reinterpret_cast<std::byte*>(bounds_.data()));
+    const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::gather);
     counts_of_.clear();
     for (std::size_t i = 0; i < spaces; ++i) {
-      counts_of_.push_back({bounds_[2 * i + 1] - bounds_[2 * i], sums_of(round, i).rows});
+      const Index rows = sums_of(round, i).rows;
+      counts_of_.push_back(specs[i].densifies
+                               ? crossing(specs[i], rows)
+                               : SectionCounts{bounds_[2 * i + 1] - bounds_[2 * i], rows});
     }
-    const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::gather);
-    const std::int64_t bytes = message_bytes(specs, counts_of_);
-    // A message of its own for each round: results are read from it after the last one.
-    const std::span<std::byte> message =
-        pull_outboxes_[static_cast<std::size_t>(round.index)].reserve(bytes);
-    lay_out(context_, specs, counts_of_, message, sections_);
+    lay_out(context_, specs, counts_of_, pull_of(round).own(message_bytes(specs, counts_of_)),
+            sections_);
     for (std::size_t i = 0; i < spaces; ++i) {
       Placement& placement = *placements_[i];
       const RowSums& sums = sums_of(round, i);
+      if (sums.rows < counts_of_[i].rows) {
+        write_dense(specs[i], sums.named(),
+                    {sums.values.data(), spaces_[i].dtype, sums.rows, placement.slice_width()},
+                    sections_[i]);
+        continue;
+      }
       const std::span<const Index> share =
           sums.named().subspan(static_cast<std::size_t>(bounds_[2 * i]),
                                static_cast<std::size_t>(counts_of_[i].indices));
@@ -279,20 +309,47 @@ class PushPull : public Scheme {
              placement.renumber(context_, placement.group_of(rank_), share), sections_[i].indices);
       copy(context_, {sums.values.data(), sections_[i].values.size()}, sections_[i].values.data());
     }
-    payloads_.assign(peers_.size(), {message.data(), bytes, index_bytes(specs, counts_of_)});
-    read_pull(round, rank_, message);
   }
 
-  void read_pull(Round round, int server, std::span<const std::byte> message) {
+  /// @param bytes  other messages may follow
+  MessageGather::Extent read_pull(Round round, int server, std::span<const std::byte> bytes) {
     const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
     std::vector<ConstSection>& sections =
         pulled_[static_cast<std::size_t>(round.index)][static_cast<std::size_t>(server)];
-    read_layout(context_, specs, message, counts_read_, sections);
+    const std::int64_t own = read_leading(context_, specs, bytes, counts_read_, sections);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      decode(
-          context_, sections[i].code, specs[i].range, sections[i].indices,
-          storage_[i].shares[static_cast<std::size_t>(server)].reserve(sections[i].counts.indices));
+      const std::span<Index> share =
+          storage_[i].shares[static_cast<std::size_t>(server)].reserve(sections[i].counts.indices);
+      if (specs[i].densifies && sections[i].code == IndexCode::all) {
+        drop_zeros(i, specs[i].range, share, kept_of(round, server, i), sections[i]);
+      } else {
+        decode(context_, sections[i].code, specs[i].range, sections[i].indices, share);
+      }
     }
+    return {own, index_bytes(specs, counts_read_)};
+  }
+
+  Buffer<std::byte>& kept_of(Round round, int server, std::size_t space) {
+    return storage_[space].kept[static_cast<std::size_t>(round.index * size_ + server)];
+  }
+
+  /// Makes a section that came dense one of the rows that are not all zero: others were perhaps
+  /// touched by nobody.
+  void drop_zeros(std::size_t space, IndexRange range, std::span<Index> share,
+                  Buffer<std::byte>& kept, ConstSection& section) {
+    if (section.counts.rows != section.counts.indices) {
+      throw CorruptDataError("a dense section whose indices and rows differ in number");
+    }
+    const Index row_bytes = placements_[space]->slice_bytes();
+    const ConstMatrix dense{section.values.data(), spaces_[space].dtype, section.counts.rows,
+                            placements_[space]->slice_width()};
+    const std::span<std::byte> values = kept.reserve(dense.bytes());
+    const Count count(counts_.reserve(1).data());
+    compact(context_, dense, range.begin, share,
+            {values.data(), dense.dtype, dense.rows, dense.width}, count);
+    const Index rows = resolve(context_, count);
+    section.counts = {rows, rows};
+    section.values = values.first(static_cast<std::size_t>(rows * row_bytes));
   }
 
   /// Joins the shares of each group and turns their indices into rows.
@@ -378,6 +435,7 @@ class PushPull : public Scheme {
   std::vector<Rank> peers_;
   std::vector<Rank> servers_;  // the peers, and this worker
   Placements placements_;
+  Communication pulling_;
   // Of the message that is being written or read: kept, so that a step allocates nothing.
   std::vector<SectionSpec> specs_;
   std::vector<Section> sections_;
@@ -388,12 +446,13 @@ class PushPull : public Scheme {
   std::vector<Index> bounds_;
   Buffer<std::byte> outbox_;
   Inbox push_inbox_;
-  std::vector<ReceivedRows> pushed_;  // [worker]
-  std::vector<Buffer<std::byte>> pull_outboxes_;
-  std::vector<Inbox> pull_inboxes_;                             // [round]
+  std::vector<ReceivedRows> pushed_;                            // [worker]
+  std::vector<MessageGather> pulls_;                            // [round]
   std::vector<std::vector<std::vector<ConstSection>>> pulled_;  // [round][server][row space]
   std::vector<SpaceStorage> storage_;
   Buffer<Index> counts_;
+  Buffer<std::byte> gathered_;  // of a section that is made dense: its rows
+  Buffer<Index> places_;        // and where they go
   SortWorkspace sort_workspace_;
   RowSummation summation_;
   std::vector<SpaceResult> results_;
@@ -401,8 +460,9 @@ class PushPull : public Scheme {
 
 }  // namespace
 
-std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements) {
-  return std::make_unique<PushPull>(environment, std::move(placements));
+std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements,
+                                      Communication pulling) {
+  return std::make_unique<PushPull>(environment, std::move(placements), pulling);
 }
 
 }  // namespace sparsesync

@@ -2,7 +2,8 @@
 //
 // Push: each worker sends each server its rows of the server's group, the server's slice of their
 // values. Pull: each server sends all workers its slice of its group's sums, and its share of the
-// group's indices: the c servers of a group divide them. Sums are made in rank order.
+// group's indices: the c servers of a group divide them. Sums are made in rank order. A pull is an
+// all-gather of messages and goes in any of its ways (message_gather.h).
 #pragma once
 
 #include <memory>
@@ -17,25 +18,28 @@ namespace sparsesync {
 /// One placement for each row space of the bucket.
 using Placements = std::vector<std::unique_ptr<Placement>>;
 
-std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements);
+/// @param pulling  how the servers' messages go
+std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements,
+                                      Communication pulling);
 
 /// The same where all row spaces are placed alike.
 /// @tparam Kind  made from a row space, its number in the bucket and the environment
 template <typename Kind>
-std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment) {
+std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment,
+                                      Communication pulling = Communication::point_to_point) {
   Placements placements;
   for (const RowSpace& space : row_spaces(environment.bucket->tensors)) {
     const auto number = static_cast<int>(placements.size());
     placements.push_back(std::make_unique<Kind>(space, number, environment));
   }
-  return push_and_pull(environment, std::move(placements));
+  return push_and_pull(environment, std::move(placements), pulling);
 }
 
 // ---- The account of what that moves.
 
 /// What crosses in one step, exactly.
 /// @param sets  the workers' index sets, one IndexSets for each placement's row space
-Traffic push_pull_traffic(const Placements& placements, int size, int rounds,
+Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Communication pulling,
                           std::span<const IndexSets> sets);
 
 /// How unevenly the placements spread elements over the servers.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/aggregate.h"
+#include "schemes/message_gather.h"
 #include "schemes/push_pull.h"
 
 namespace sparsesync {
@@ -62,21 +63,22 @@ IndexRange Placement::share(Round round, int server) const {
 
 SectionSpec Placement::push_section(Round round, int server) const {
   const IndexRange all = range(round, group_of(server));
-  return {all, all.size(), slice_bytes(), codes_.push};
+  return {all, all.size(), slice_bytes(), codes_.push, codes_.densifies};
 }
 
 SectionSpec Placement::pull_section(Round round, int server) const {
   const int group = group_of(server);
   return {pulled(group, share(round, server)), pulled(group, range(round, group)).size(),
-          slice_bytes(), codes_.pull};
+          slice_bytes(), codes_.pull, codes_.densifies};
 }
 
-Traffic push_pull_traffic(const Placements& placements, int size, int rounds,
+Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Communication pulling,
                           std::span<const IndexSets> sets) {
   Traffic traffic(size);
   const std::vector<std::vector<GroupIndices>> all = all_indices(placements, sets);
   for (int number = 0; number < rounds; ++number) {
     const Round round{number, rounds};
+    std::vector<std::int64_t> pulls;
     for (int server = 0; server < size; ++server) {
       std::vector<SectionSpec> push;
       std::vector<SectionSpec> pull;
@@ -92,18 +94,20 @@ Traffic push_pull_traffic(const Placements& placements, int size, int rounds,
         pull.push_back(placements[i]->pull_section(round, server));
         pulled.push_back({count(i, size, placements[i]->share(round, server)),
                           count(i, size, placements[i]->range(round))});
+        if (pull[i].densifies) pulled[i] = crossing(pull[i], pulled[i].rows);
       }
+      pulls.push_back(message_bytes(pull, pulled));
       for (int worker = 0; worker < size; ++worker) {
         if (worker == server) continue;
         std::vector<SectionCounts> pushed;
         for (std::size_t i = 0; i < placements.size(); ++i) {
           const Index rows = count(i, worker, placements[i]->range(round));
-          pushed.push_back({rows, rows});
+          pushed.push_back(crossing(push[i], rows));
         }
         traffic.message(worker, server, message_bytes(push, pushed));
-        traffic.message(server, worker, message_bytes(pull, pulled));
       }
     }
+    count_gather(pulling, pulls, traffic);
   }
   return traffic;
 }

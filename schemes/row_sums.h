@@ -10,7 +10,10 @@
 #include "kernels/buffer.h"
 #include "kernels/context.h"
 #include "kernels/views.h"
+#include "schemes/bucket.h"
 #include "schemes/message.h"
+#include "schemes/message_gather.h"
+#include "schemes/scheme.h"
 
 namespace sparsesync {
 
@@ -21,6 +24,9 @@ struct ReceivedRows {
   }
   std::vector<ConstSection> sections;  // views of the message
   std::vector<Buffer<Index>> indices;  // decoded
+  std::span<const Index> named(std::size_t space) const {
+    return {indices[space].data(), static_cast<std::size_t>(sections[space].counts.rows)};
+  }
 };
 
 /// Sums of one row space: a row of values for each index.
@@ -30,6 +36,21 @@ struct RowSums {
   Buffer<std::byte> values;
   Index rows = 0;
   std::span<const Index> named() const { return {indices.data(), static_cast<std::size_t>(rows)}; }
+};
+
+/// The sums of one row space, round by round, each of a range of rows that follows the last one's.
+class SumsOfRounds {
+ public:
+  SumsOfRounds(const Context& context, int rounds);
+  RowSums& of(Round round) { return sums_[static_cast<std::size_t>(round.index)]; }
+  /// All rounds' rows; valid until one of them is summed anew. Does not synchronize the stream.
+  /// @throws BudgetError
+  SpaceResult joined(const RowSpace& space);
+
+ private:
+  Context context_;
+  std::vector<RowSums> sums_;
+  RowSums joined_;
 };
 
 /// Reads messages and sums them up; keeps its memory from one step to the next.
@@ -45,6 +66,25 @@ class RowSummation {
   /// @throws CorruptDataError, BudgetError
   void read(std::span<const SectionSpec> specs, std::span<const std::byte> message,
             ReceivedRows& received);
+
+  /// The same where other bytes may follow the message.
+  /// @return the message's own, and how many of them are no values
+  MessageGather::Extent read_leading(std::span<const SectionSpec> specs,
+                                     std::span<const std::byte> bytes, ReceivedRows& received);
+
+  /// The union of what was received in one row space. Synchronizes the stream.
+  /// @param range  all indices lie in it
+  /// @return how many of `united` there are
+  /// @throws BudgetError
+  Index unite(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
+              Buffer<Index>& united);
+  /// The sums of rows that unite() was last called with, made in the order of `received`. Does not
+  /// synchronize the stream.
+  /// @param scale  what the sums are multiplied by, once
+  /// @param sums   united.size() rows of the dtype and width of what was received
+  /// @throws BudgetError
+  void add_up(std::span<const ReceivedRows> received, std::size_t space,
+              std::span<const Index> united, double scale, Matrix sums);
 
   /// The union of what was received in one row space, and the sums, made in the order of
   /// `received`. Synchronizes the stream.

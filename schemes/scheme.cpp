@@ -16,6 +16,10 @@ std::vector<SchemeEntry>& registry() {
 
 }  // namespace
 
+void Scheme::announce(Exchange&, BucketInput&) {
+  throw ContractError("announced rows for a scheme that does not use them");
+}
+
 double scale_of(const SchemeEnvironment& environment) {
   return environment.bucket->reduction == Reduction::mean ? 1.0 / environment.size : 1.0;
 }

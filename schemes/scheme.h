@@ -46,8 +46,14 @@ class Scheme {
  public:
   virtual ~Scheme() = default;
 
-  /// The messages of one round of a phase; empty on one worker.
+  /// The messages of one round of a phase; empty on one worker. That of Phase::announce is asked
+  /// of buckets that announce alone.
   virtual Pattern pattern(Phase phase) const = 0;
+
+  /// One round of the phase after which all workers know which rows each of them may touch. Asked
+  /// of buckets that announce, of schemes whose entry says that they use it.
+  /// @param rows  their values are not there
+  virtual void announce(Exchange& exchange, BucketInput& rows);
 
   /// One round of the phase after which each owner has the sum of its part.
   /// @throws BudgetError, what Exchange::step() throws, CorruptDataError
@@ -112,6 +118,8 @@ struct SchemeEntry {
   /// Looks at the options that the scheme heeds; null where all are fine.
   /// @throws InputError if one does not fit so many workers
   void (*check)(const SchemeOptions& options, int size) = nullptr;
+  /// Whether it can use index sets that cross ahead of the values.
+  bool announces = false;
 };
 
 /// Adds a scheme to those that exist; each does so at the foot of its own file.

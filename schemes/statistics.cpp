@@ -28,6 +28,7 @@ Cost& Cost::operator+=(const Cost& other) {
     to.messages += from.messages;
     to.bytes_sent += from.bytes_sent;
     to.bytes_received += from.bytes_received;
+    to.bytes_chained += from.bytes_chained;
     to.encoded_bytes += from.encoded_bytes;
     to.aggregated_bytes += from.aggregated_bytes;
   };
@@ -43,7 +44,8 @@ double Cost::bytes_busiest() const {
 
 double Cost::seconds(const Network& network) const {
   const auto phase = [&](const PhaseCost& cost) {
-    return cost.steps * network.latency_s + cost.bytes_busiest() * 8 / network.rate_bps +
+    return cost.steps * network.latency_s +
+           std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps +
            cost.encoded_bytes * network.encode_s_per_byte +
            cost.aggregated_bytes * network.aggregate_s_per_byte;
   };
@@ -87,6 +89,16 @@ SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
     statistics.touched_mean += touched / workers;
     statistics.touched_max = std::max(statistics.touched_max, touched);
   }
+  for (std::size_t group = 1; group < sets.size(); group *= 2) {
+    std::size_t most = 0;
+    for (std::size_t first = 0; first < sets.size(); first += group) {
+      const auto begin = sets.begin() + static_cast<std::ptrdiff_t>(first);
+      const std::size_t workers_of_it = std::min(group, sets.size() - first);
+      most = std::max(
+          most, united_rows({begin, begin + static_cast<std::ptrdiff_t>(workers_of_it)}).size());
+    }
+    statistics.united_in_groups.push_back(static_cast<double>(most));
+  }
   for (Index part = 0; part < ranges.parts(); ++part) {
     std::size_t pushed = 0;
     for (const std::span<const Index> set : sets) {
@@ -100,6 +112,26 @@ SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
         std::max(statistics.pull_skewness, workers * pulled / statistics.united);
   }
   return statistics;
+}
+
+double united_by(const SpaceStatistics& statistics, int workers, int size) {
+  if (workers >= size) return statistics.united;
+  const std::vector<double>& known = statistics.united_in_groups;
+  // The groups next to it: as many workers or fewer, and more.
+  std::pair<double, double> below{1, known.empty() ? statistics.touched_max : known.front()};
+  std::pair<double, double> above{size, statistics.united};
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    const auto group = static_cast<double>(std::size_t{1} << i);
+    if (group <= workers) {
+      below = {group, known[i]};
+    } else {
+      above = {group, known[i]};
+      break;
+    }
+  }
+  if (below.second <= 0) return 0;
+  const double power = std::log(above.second / below.second) / std::log(above.first / below.first);
+  return below.second * std::pow(workers / below.first, power);
 }
 
 double expected_largest_normal(int count) {

@@ -20,7 +20,14 @@ struct SpaceStatistics {
   // union. 1 where nobody looked.
   double push_skewness = 1;
   double pull_skewness = 1;
+  // [i]: of the largest union among aligned groups of 2^i workers (0 to 2^i - 1, ...; the last one
+  // may have fewer), while 2^i < n. Empty where nobody looked.
+  std::vector<double> united_in_groups = {};
 };
+
+/// Rows that a group of `workers` of the `size` workers touched, as expected: between the groups
+/// that are known, or else between one worker and all of them, a power of the group's size.
+double united_by(const SpaceStatistics& statistics, int workers, int size);
 
 /// One for each row space of the bucket.
 using Statistics = std::vector<SpaceStatistics>;
@@ -40,6 +47,9 @@ struct PhaseCost {
   double messages = 0;        // that the busiest worker sends
   double bytes_sent = 0;      // by the worker that sends most
   double bytes_received = 0;  // by the worker that receives most
+  // Of the longest chain of messages, each of which waits for the one before; 0 where no chain is
+  // longer than what one worker moves.
+  double bytes_chained = 0;
   // Bytes of values, not of indices, that the busiest worker's processor handles, its own among
   // them; 0 where nobody has counted.
   double encoded_bytes = 0;     // looked at and brought into messages
@@ -59,8 +69,9 @@ struct Cost {
   /// Over both phases: the larger of what the worker that sends most sends and of what the one that
   /// receives most receives.
   double bytes_busiest() const;
-  /// steps · latency + bytes · 8 / rate of the phase's busiest worker, and what its processor takes
-  /// for the bytes that it encodes and aggregates, one after the other, phase after phase.
+  /// steps · latency + bytes · 8 / rate of the phase's busiest worker or longest chain, and what
+  /// its processor takes for the bytes that it encodes and aggregates, one after the other, phase
+  /// after phase.
   double seconds(const Network& network) const;
 };
 

@@ -36,6 +36,8 @@ struct CompareArguments {
   std::int64_t chunk = 0;
   int window = 0;
   std::string pattern;
+  std::string wire;
+  bool announce = false;
   SchemeOptions options;
   std::string network;
   std::string result;
@@ -95,6 +97,8 @@ CompareOptions options_from(const CompareArguments& given) {
   options.scheme_options = given.options;
   options.pattern_given = !given.pattern.empty();
   if (options.pattern_given) options.scheme_options.pattern = communication_named(given.pattern);
+  if (!given.wire.empty()) options.scheme_options.wire = dtype_named(given.wire);
+  options.announce = given.announce;
   if (given.rate_bps > 0) options.link.rate_bps = given.rate_bps;
   options.link.latency_s = given.latency_s;
   if (given.clock == "virtual") options.clock = CompareClock::replayed;
@@ -158,6 +162,7 @@ Json scheme_json(const SchemeFigures& figures) {
           {"bytes_index", figures.bytes_index},
           {"bytes_values", figures.bytes_values},
           {"messages", figures.messages},
+          {"non_finite_values", figures.non_finite},
           {"seconds_median", figures.seconds_median},
           {"seconds_min", figures.seconds_min},
           {"seconds_predicted", or_null(figures.seconds_predicted)},
@@ -182,6 +187,8 @@ std::string as_json(const CompareReport& report, const CompareArguments& given,
       {"workers", report.workers},
       {"transport", given.transport},
       {"clock", given.clock},
+      {"wire", given.wire.empty() ? Json(nullptr) : Json(given.wire)},
+      {"announce", given.announce},
       {"network",
        {{"rate_bps", or_null(report.link.rate_bps)}, {"latency_s", report.link.latency_s}}},
       {"steps", report.steps},
@@ -248,7 +255,14 @@ std::string table_of(const CompareReport& report) {
                        : "-",
                    format_bytes(static_cast<double>(of.memory_bytes)), of.correct ? "yes" : "NO"});
   }
-  return table.text() + skipped;
+  std::string overflowed;
+  for (const SchemeFigures* figures : ran) {
+    if (figures->non_finite == 0) continue;
+    overflowed +=
+        fmt::format("{}: {} values of a step's sums are not finite: too large for --wire?\n",
+                    figures->name, figures->non_finite);
+  }
+  return table.text() + overflowed + skipped;
 }
 
 std::string heading(const CompareReport& report, const CompareArguments& given) {
@@ -365,9 +379,17 @@ void add_compare_command(CLI::App& app) {
   add_count(command, "--repeat", given->repeat, 1, 1'000'000,
             "Times that all steps are run; the median counts (5 if not given)");
   command
-      .add_option("--pattern", given->pattern,
-                  "How the messages of all_gather go (ring if not given)")
+      .add_option(
+          "--pattern", given->pattern,
+          "How the messages of all_gather and of the split schemes' sums go (ring if not given)")
       ->type_name("ring|hierarchy|point_to_point");
+  command
+      .add_option("--wire", given->wire,
+                  "What values cross as, where that is narrower than their dtype")
+      ->type_name("f32|bf16|f16");
+  command.add_flag("--announce", given->announce,
+                   "Announce the rows of a step before its clock starts, to schemes that use it; "
+                   "their bytes are counted");
   add_count(command, "--block", given->options.block, 1, 1 << 20,
             "Elements of a block of block_ps (256 if not given)");
   add_count(command, "--workers-per-node", given->options.workers_per_node, 1, 1 << 20,

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 namespace sparsesync {
 
@@ -18,6 +19,8 @@ std::string_view name_of(IndexCode code) {
       return "elias_fano";
     case IndexCode::bitmap:
       return "bitmap";
+    case IndexCode::all:
+      return "all";
   }
   throw ContractError("an index code that does not exist");
 }
@@ -201,7 +204,9 @@ void encode(const Context&, IndexCode code, IndexRange range, std::span<const In
             std::span<std::byte> out) {
   SPARSESYNC_EXPECT(static_cast<Index>(out.size()), ==,
                     encoded_bytes(code, range.size(), static_cast<Index>(indices.size())));
-  if (code == IndexCode::elias_fano) {
+  if (code == IndexCode::all) {
+    SPARSESYNC_EXPECT(static_cast<Index>(indices.size()), ==, range.size());
+  } else if (code == IndexCode::elias_fano) {
     encode_elias_fano(range, indices, out);
   } else if (code == IndexCode::bitmap) {
     encode_bitmap(range, indices, out);
@@ -215,12 +220,14 @@ void encode(const Context&, IndexCode code, IndexRange range, std::span<const In
 void decode(const Context&, IndexCode code, IndexRange range, std::span<const std::byte> bytes,
             std::span<Index> indices) {
   const auto count = static_cast<Index>(indices.size());
-  if (count > range.size() ||
+  if (count > range.size() || (code == IndexCode::all && count < range.size()) ||
       static_cast<Index>(bytes.size()) != encoded_bytes(code, range.size(), count)) {
     throw CorruptDataError(fmt::format("{} code: {} bytes for {} indices in a range of {}",
                                        name_of(code), bytes.size(), count, range.size()));
   }
-  if (code == IndexCode::elias_fano) {
+  if (code == IndexCode::all) {
+    std::iota(indices.begin(), indices.end(), range.begin);
+  } else if (code == IndexCode::elias_fano) {
     decode_elias_fano(range, bytes, indices);
   } else if (code == IndexCode::bitmap) {
     decode_bitmap(range, bytes, indices);

@@ -63,6 +63,17 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
   });
 }
 
+void find_groups(const Context& context, const RowGroups& groups, std::span<const Index> rows,
+                 std::span<std::int32_t> groups_of) {
+  SPARSESYNC_EXPECT(groups_of.size(), ==, rows.size());
+  parallel_for(context, static_cast<Index>(rows.size()), kGrain, [&](IndexRange range) {
+    for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end);
+         ++i) {
+      groups_of[i] = static_cast<std::int32_t>(groups.place(rows[i]).group);
+    }
+  });
+}
+
 void divide_evenly(const Context& context, const EvenRanges& ranges, std::span<const Index> rows,
                    std::span<Index> indices, std::span<Index> range_begin) {
   SPARSESYNC_EXPECT(indices.size(), ==, rows.size());

@@ -6,6 +6,7 @@
 
 #include "tests/support/mpi_workers.h"
 #include "tests/support/scheme_shapes.h"
+#include "tests/support/scheme_variants.h"
 
 namespace {
 
@@ -73,46 +74,52 @@ namespace {
 constexpr int kWarmUp = 12;  // until all that is used in turn was used
 constexpr int kSteps = 20;
 
-/// Steps of a bucket with two row spaces, one of them of several tensors, in two rounds; gradients
-/// that are coalesced, that are not, and that are dense.
+/// Steps of a bucket with three row spaces, two of them of several tensors and one nearly full, in
+/// two rounds; gradients that are coalesced, that are not, and that are dense.
 void expect_no_allocations(const WorkersUnderTest& workers, int size) {
   const std::vector<TensorSpec> tensors{{"a", 5000, 8, DType::f32},
                                         {"b", 300, 3, DType::bf16},
                                         {"c", 700, 8, DType::f32},
-                                        {"d", 40, 3, DType::bf16}};
-  for (const SchemeEntry& entry : all_schemes()) {
-    if (entry.all_reduces && !workers.has_all_reduce) continue;
+                                        {"d", 40, 3, DType::bf16},
+                                        {"e", 150, 5, DType::f32}};
+  for (const SchemeVariant& variant : scheme_variants()) {
+    if (variant.entry().all_reduces && !workers.has_all_reduce) continue;
+    if (!variant.fits(size) || variant.announce) continue;
     Random random(seed());
     Inputs inputs;
     for (int worker = 0; worker < size; ++worker) {
       std::vector<OwnedGradient>& own = inputs.emplace_back();
       for (const TensorSpec& tensor : tensors) own.push_back(some_rows(random, tensor, 200));
       std::reverse(own[1].indices.begin(), own[1].indices.end());
+      own[4] = random_gradient(random, tensors[4], distinct_rows(random, 150, 140));
       own[3].layout = Gradient::Layout::dense;
       own[3].values.assign(static_cast<std::size_t>(40 * 3 * 2), std::byte{0});
     }
-    expect_no_errors(run_sessions(
-        workers, size,
-        [&](Session& session, HostMemory&) {
-          const auto rank = static_cast<std::size_t>(session.rank().value);
-          const BucketId id =
-              session.register_bucket({"b", tensors, std::string(entry.name), Reduction::sum, 2});
-          std::vector<Gradient> gradients;
-          for (const OwnedGradient& gradient : inputs[rank]) gradients.push_back(gradient.view());
-          const auto step = [&] { session.synchronize(id, gradients); };
-          for (int i = 0; i < kWarmUp; ++i) step();
-          session.barrier();
-          // Between the barrier and the first step other workers of this process may still be at
-          // the barrier: what counts begins after one more step.
-          step();
-          const std::int64_t before = allocations;
-          for (int i = 0; i < kSteps; ++i) step();
-          EXPECT_EQ(allocations - before, 0) << entry.name << ", worker " << rank << " of " << size;
-          // Others count until here.
-          step();
-          session.barrier();
-        },
-        {kDeadline, 1, 2}));
+    expect_no_errors(run_sessions(workers, size,
+                                  [&](Session& session, HostMemory&) {
+                                    const auto rank =
+                                        static_cast<std::size_t>(session.rank().value);
+                                    const BucketId id =
+                                        session.register_bucket(variant.bucket(tensors, 2));
+                                    std::vector<Gradient> gradients;
+                                    for (const OwnedGradient& gradient : inputs[rank])
+                                      gradients.push_back(gradient.view());
+                                    const auto step = [&] { session.synchronize(id, gradients); };
+                                    for (int i = 0; i < kWarmUp; ++i) step();
+                                    session.barrier();
+                                    // Between the barrier and the first step other workers of this
+                                    // process may still be at the barrier: what counts begins after
+                                    // one more step.
+                                    step();
+                                    const std::int64_t before = allocations;
+                                    for (int i = 0; i < kSteps; ++i) step();
+                                    EXPECT_EQ(allocations - before, 0)
+                                        << variant.label << ", worker " << rank << " of " << size;
+                                    // Others count until here.
+                                    step();
+                                    session.barrier();
+                                  },
+                                  {kDeadline, 1, 2}));
   }
 }
 

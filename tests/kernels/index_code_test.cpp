@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -460,6 +461,23 @@ TEST_F(Bitmap, RefusesPaddingThatIsNotZeroAndAnotherNumberOfBits) {
   }
 }
 
+class AllCode : public OperationTest {};
+
+TEST_F(AllCode, IsEveryIndexInNoBytes) {
+  const IndexRange range{7, 107};
+  std::vector<Index> indices(100);
+  std::iota(indices.begin(), indices.end(), range.begin);
+  EXPECT_EQ(encoded_bytes(IndexCode::all, 100, 100), 0);
+  encode(context_, IndexCode::all, range, indices, {});
+  EXPECT_EQ(decoded(context_, IndexCode::all, range, {}, 100), indices);
+  EXPECT_THROW(decoded(context_, IndexCode::all, range, {}, 99), CorruptDataError);
+  EXPECT_THROW(decoded(context_, IndexCode::all, range, {}, 101), CorruptDataError);
+  EXPECT_THROW(decoded(context_, IndexCode::all, range, std::vector<std::byte>(1), 100),
+               CorruptDataError);
+  EXPECT_THROW(encode(context_, IndexCode::all, range, std::span(indices).first(99), {}),
+               ContractError);
+}
+
 TEST(CheapestCode, IsTheSmallest) {
   Random random(testing::seed());
   std::map<IndexCode, int> taken;
@@ -486,7 +504,9 @@ TEST(CheapestCode, IsTheSmallest) {
   // From a density of about a quarter on.
   EXPECT_EQ(cheapest_code(10'000, 2'300), IndexCode::elias_fano);
   EXPECT_EQ(cheapest_code(10'000, 2'700), IndexCode::bitmap);
-  EXPECT_EQ(cheapest_code(10'000, 10'000), IndexCode::bitmap);
+  EXPECT_EQ(cheapest_code(10'000, 9'999), IndexCode::bitmap);
+  EXPECT_EQ(cheapest_code(10'000, 10'000), IndexCode::all);
+  EXPECT_EQ(cheapest_code(0, 0), IndexCode::coo);
   EXPECT_GT(taken[IndexCode::coo], 0);
   EXPECT_GT(taken[IndexCode::elias_fano], 1000);
   EXPECT_GT(taken[IndexCode::bitmap], 1000);
@@ -496,6 +516,7 @@ TEST(IndexCodeNames, AreThoseOfTheTables) {
   EXPECT_EQ(name_of(IndexCode::coo), "coo");
   EXPECT_EQ(name_of(IndexCode::elias_fano), "elias_fano");
   EXPECT_EQ(name_of(IndexCode::bitmap), "bitmap");
+  EXPECT_EQ(name_of(IndexCode::all), "all");
 }
 
 }  // namespace

@@ -58,6 +58,95 @@ TEST_P(Patterns, word_from_each_worker_reaches_all_in_the_reduce_phase) {
   }
 }
 
+/// What worker 0 ends with, made dense.
+std::vector<float> dense_result(const BucketSpec& bucket, const Inputs& inputs) {
+  const TensorSpec& tensor = bucket.tensors.front();
+  std::vector<float> dense(static_cast<std::size_t>(tensor.rows * tensor.width));
+  expect_no_errors(run_sessions(static_cast<int>(inputs.size()), [&](Session& session,
+                                                                     HostMemory& memory) {
+    const BucketId id = session.register_bucket(bucket);
+    const auto rank = static_cast<std::size_t>(session.rank().value);
+    session.synchronize(id, std::array{inputs[rank][0].view()});
+    if (rank != 0) return;
+    to_dense(Context(memory), session.result(id, 0),
+             {reinterpret_cast<std::byte*>(dense.data()), tensor.dtype, tensor.rows, tensor.width});
+  }));
+  return dense;
+}
+
+TEST(AllGather, makes_the_same_bits_in_every_way) {
+  const TensorSpec tensor{"t", 400, 7, DType::f32};
+  for (const int size : {2, 5, 8}) {
+    Random random(seed());
+    Inputs inputs;
+    for (int worker = 0; worker < size; ++worker) {
+      inputs.push_back({inexact_gradient(random, tensor, 200)});
+    }
+    const auto in_way = [&](Communication way) {
+      return dense_result({"b", {tensor}, "all_gather", Reduction::sum, 2, {way}}, inputs);
+    };
+    EXPECT_EQ(in_way(Communication::hierarchy), in_way(Communication::ring)) << size;
+    EXPECT_EQ(in_way(Communication::point_to_point), in_way(Communication::ring)) << size;
+  }
+}
+
+TEST(RecursiveDoubling, sums_in_the_order_that_it_names) {
+  const TensorSpec tensor{"t", 60, 7, DType::f32};
+  for (const auto& [size, paired] : {std::pair{1, 1}, {2, 2}, {3, 2}, {4, 4}, {7, 4}, {8, 8}}) {
+    Random random(seed());
+    Inputs inputs;
+    std::vector<std::vector<float>> sums;
+    for (int worker = 0; worker < size; ++worker) {
+      inputs.push_back({inexact_gradient(random, tensor, 40)});
+      const OwnedGradient& gradient = inputs.back()[0];
+      std::vector<float>& own = sums.emplace_back(static_cast<std::size_t>(60 * 7));
+      for (std::size_t i = 0; i < gradient.indices.size() * 7; ++i) {
+        own[static_cast<std::size_t>(gradient.indices[i / 7]) * 7 + i % 7] =
+            element_of<float>(gradient, i);
+      }
+    }
+    const auto add = [](std::vector<float>& to, const std::vector<float>& from) {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+    };
+    const auto half = static_cast<std::size_t>(paired);
+    for (std::size_t rank = half; rank < sums.size(); ++rank) add(sums[rank - half], sums[rank]);
+    for (std::size_t group = 1; group < half; group *= 2) {
+      for (std::size_t first = 0; first < half; first += 2 * group) {
+        add(sums[first], sums[first + group]);
+      }
+    }
+    EXPECT_EQ(dense_result({"b", {tensor}, "recursive_doubling"}, inputs), sums[0]) << size;
+  }
+}
+
+// What crosses dense has zeros for rows that nobody touched: they are not in the result.
+TEST(DynamicSplit, gives_no_rows_that_nobody_touched) {
+  const TensorSpec tensor{"t", 100, 4, DType::f32};
+  const int size = 4;
+  for (const int rounds : {1, 3}) {
+    expect_no_errors(run_sessions(size, [&](Session& session, HostMemory&) {
+      const BucketId id =
+          session.register_bucket({"b", {tensor}, "dynamic_split", Reduction::sum, rounds});
+      // All workers: nearly all of ranges 0 and 1. Range 2: dense only together. Range 3: sparse.
+      std::vector<Index> rows;
+      std::vector<Index> united;
+      for (Index row = 0; row < 100; ++row) {
+        const Index place = row % 25;
+        if (row < 50 ? place != 7 : row < 75 ? place % 4 == session.rank().value : place == 3) {
+          rows.push_back(row);
+        }
+        if (row < 50 ? place != 7 : row < 75 || place == 3) united.push_back(row);
+      }
+      const std::vector<float> values(rows.size() * 4, 1.0F);
+      const Gradient gradient = Gradient::row_sparse(rows, std::as_bytes(std::span(values)).data());
+      session.synchronize(id, std::array{gradient});
+      const TensorResult result = session.result(id, 0);
+      EXPECT_EQ(std::vector<Index>(result.indices.begin(), result.indices.end()), united);
+      EXPECT_EQ(value_at(result.values.data, DType::f32, 4 * 6), 4);
+    }));
+  }
+}
+
 TEST(Registry, knows_its_schemes_and_lists_them) {
   EXPECT_GE(names().size(), 3U);
   const std::vector<std::string> sorted = names();

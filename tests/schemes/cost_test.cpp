@@ -2,9 +2,13 @@
 // cheapest one.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <memory>
+#include <numeric>
 
 #include "engine/memory.h"
+#include "kernels/index_code.h"
 #include "schemes/grid.h"
 #include "schemes/scheme.h"
 #include "tests/support/random.h"
@@ -114,6 +118,168 @@ TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
   }
 }
 
+// A row that t workers touched takes t - 1 transfers to become one sum and n - 1 to be everywhere:
+// owned moves just that, and what a worker moves is near the mean, (k + (n - 2) / n |U|) rows.
+TEST(Cost, owned_moves_as_few_rows_as_can_be) {
+  HostMemory memory;
+  Random random(seed());
+  constexpr Index kRows = 4'000;
+  const TensorSpec tensor{"t", kRows, 16, DType::f32};  // a row is 64 bytes: no alignment between
+  for (const int size : {2, 3, 4, 8, 13}) {
+    const BucketSpec bucket{"b", {tensor}, "owned", Reduction::sum, 1};
+    const auto scheme =
+        scheme_named("owned").create({Context(memory), &bucket, Rank{0}, size, seed()});
+    const Sets sets = random_sets(random, kRows, size, 700);
+    std::vector<Index> touchers(kRows);
+    for (const std::vector<Index>& set : sets.rows) {
+      for (const Index row : set) ++touchers[static_cast<std::size_t>(row)];
+    }
+    Index transfers = 0;
+    double rows = 0;
+    for (const Index t : touchers) {
+      if (t > 0) transfers += t - 1 + size - 1;
+      rows += static_cast<double>(t) / size + (t > 0 ? (size - 2.0) / size : 0);
+    }
+    Index told = 0;  // by the index sets, 16 bytes of numbers among them
+    for (const std::vector<Index>& set : sets.rows) {
+      const auto count = static_cast<Index>(set.size());
+      told += 16 + encoded_bytes(cheapest_code(kRows, count), kRows, count);
+    }
+    const Traffic traffic = scheme->traffic(std::vector<IndexSets>{sets.views()});
+    Index moved = 0;
+    for (const Index sent : traffic.payload_sent) moved += sent;
+    const Index peers = size - 1;
+    EXPECT_EQ(moved - peers * told - 2 * size * peers * 16, transfers * 64) << size;
+    EXPECT_NEAR(static_cast<double>(transfers) / size, rows, 1e-6) << size;
+    EXPECT_LE(busiest(traffic), 1.08 * rows * 64) << size;
+  }
+}
+
+/// What one tensor's sets make a scheme move.
+Traffic traffic_of(const std::string& scheme, const TensorSpec& tensor, const Sets& sets,
+                   const SchemeOptions& options = {}, int rounds = 1) {
+  HostMemory memory;
+  const BucketSpec bucket{"b", {tensor}, scheme, Reduction::sum, rounds, options};
+  const auto size = static_cast<int>(sets.rows.size());
+  return scheme_named(scheme)
+      .create({Context(memory), &bucket, Rank{0}, size, 1})
+      ->traffic(std::vector<IndexSets>{sets.views()});
+}
+
+/// `rows` rows from `begin` on.
+std::vector<Index> consecutive(Index begin, Index rows) {
+  std::vector<Index> all(static_cast<std::size_t>(rows));
+  std::iota(all.begin(), all.end(), begin);
+  return all;
+}
+
+TEST(Cost, recursive_doubling_doubles_what_is_disjoint_and_not_what_is_shared) {
+  // Width 3 and an index are 16 bytes: no alignment but that of the numbers.
+  const TensorSpec tensor{"t", 8'000, 3, DType::f32};
+  constexpr Index kRows = 100;
+  constexpr std::int64_t kPart = kRows * 16;
+  for (const bool shared : {false, true}) {
+    Sets sets;
+    for (Index worker = 0; worker < 8; ++worker) {
+      sets.rows.push_back(consecutive(shared ? 50 : worker * 1'000, kRows));
+    }
+    const Traffic traffic = traffic_of("recursive_doubling", tensor, sets);
+    for (std::size_t worker = 0; worker < 8; ++worker) {
+      const std::int64_t parts = shared ? 3 : 1 + 2 + 4;
+      EXPECT_EQ(traffic.payload_sent[worker], parts * kPart + 3 * 16) << shared;
+      EXPECT_EQ(traffic.payload_received[worker], parts * kPart + 3 * 16) << shared;
+      EXPECT_EQ(traffic.messages_sent[worker], 3);
+    }
+  }
+}
+
+TEST(Cost, recursive_doubling_folds_what_is_past_a_power_of_two) {
+  const TensorSpec tensor{"t", 8'000, 3, DType::f32};
+  Sets sets;
+  for (Index worker = 0; worker < 5; ++worker) {
+    sets.rows.push_back(consecutive(worker * 1'000, 100));
+  }
+  const Traffic traffic = traffic_of("recursive_doubling", tensor, sets);
+  const auto parts = [](std::int64_t count, std::int64_t messages) {
+    return count * 1'600 + messages * 16;
+  };
+  // Worker 4 gives its part to worker 0, and has all five from it.
+  EXPECT_EQ(traffic.payload_sent,
+            (std::vector<std::int64_t>{parts(2 + 3 + 5, 3), parts(1 + 3, 2), parts(1 + 2, 2),
+                                       parts(1 + 2, 2), parts(1, 1)}));
+  EXPECT_EQ(traffic.payload_received,
+            (std::vector<std::int64_t>{parts(1 + 1 + 2, 3), parts(2 + 2, 2), parts(1 + 3, 2),
+                                       parts(1 + 3, 2), parts(5, 1)}));
+}
+
+TEST(Cost, all_gather_by_a_hierarchy_moves_the_bytes_of_the_ring_in_fewer_messages) {
+  const TensorSpec tensor{"t", 10'000, 3, DType::f32};
+  for (int size = 2; size <= 17; ++size) {
+    Random random(seed());
+    Sets sets;
+    for (int worker = 0; worker < size; ++worker) {
+      sets.rows.push_back(distinct_rows(random, tensor.rows, 100));
+    }
+    const Traffic ring = traffic_of("all_gather", tensor, sets);
+    const Traffic hierarchy = traffic_of("all_gather", tensor, sets, {Communication::hierarchy});
+    const Traffic each = traffic_of("all_gather", tensor, sets, {Communication::point_to_point});
+    EXPECT_EQ(hierarchy.payload_sent, ring.payload_sent) << size;
+    EXPECT_EQ(hierarchy.payload_received, ring.payload_received) << size;
+    EXPECT_EQ(each.payload_sent, ring.payload_sent) << size;
+    for (const std::int64_t messages : hierarchy.messages_sent) {
+      EXPECT_EQ(messages, std::bit_width(static_cast<unsigned>(size - 1))) << size;
+    }
+    EXPECT_EQ(each.messages_sent, ring.messages_sent);
+  }
+}
+
+TEST(Cost, dynamic_split_moves_no_more_than_split_all_gather_nor_than_dense) {
+  const TensorSpec tensor{"t", 1'003, 2, DType::f32};
+  Random random(seed());
+  for (const int size : {2, 3, 8}) {
+    for (Index touched = 0; touched <= tensor.rows; touched += 59) {
+      Sets sets;
+      for (int worker = 0; worker < size; ++worker) {
+        sets.rows.push_back(distinct_rows(random, tensor.rows, touched));
+      }
+      for (const int rounds : {1, 3}) {
+        const Traffic split = traffic_of("split_all_gather", tensor, sets, {}, rounds);
+        const Traffic dynamic = traffic_of("dynamic_split", tensor, sets, {}, rounds);
+        const Traffic dense = traffic_of("dense_ring", tensor, sets, {}, rounds);
+        for (std::size_t worker = 0; worker < sets.rows.size(); ++worker) {
+          // Alignment goes by what stands before.
+          const std::int64_t messages = dynamic.messages_sent[worker];
+          EXPECT_LE(dynamic.payload_sent[worker], split.payload_sent[worker] + 16 * messages);
+          // A range, where dense_ring's chunks are of elements; numbers and alignment.
+          EXPECT_LE(dynamic.payload_sent[worker],
+                    dense.payload_sent[worker] + messages * (tensor.width * 4 + 2 * 16))
+              << touched << " rows, " << size << " workers";
+        }
+        if (touched == tensor.rows) {
+          EXPECT_LT(busiest(dynamic), 0.75 * busiest(split));
+        }
+        EXPECT_EQ(dynamic.messages_sent, split.messages_sent);
+      }
+    }
+  }
+}
+
+TEST(Cost, a_range_with_all_rows_goes_all_around_the_ring_and_only_doubles_in_a_hierarchy) {
+  const std::vector<RowSpace> spaces =
+      row_spaces(std::vector<TensorSpec>{{"t", 8'000, 31, DType::f32}});
+  Sets sets;
+  for (int worker = 0; worker < 8; ++worker) sets.rows.push_back(consecutive(0, 1'000));
+  const Statistics statistics{statistics_of(sets.views(), 8'000)};
+  const auto gather = [&](Communication way) {
+    return scheme_named("split_all_gather").cost({spaces, 8, statistics, {way}}).gather;
+  };
+  // 1,000 rows of 128 bytes, and little else.
+  EXPECT_NEAR(gather(Communication::ring).bytes_sent, 128'000, 500);
+  EXPECT_NEAR(gather(Communication::ring).bytes_chained, 7 * 128'000, 500);
+  EXPECT_NEAR(gather(Communication::hierarchy).bytes_busiest(), 3 * 128'000, 500);
+  EXPECT_NEAR(gather(Communication::point_to_point).bytes_busiest(), 7 * 128'000, 500);
+}
+
 TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
   HostMemory memory;
   std::vector<TensorSpec> many;
@@ -128,21 +294,26 @@ TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
     const SchemeEntry entry = variant.entry();
     for (const std::vector<TensorSpec>& tensors : buckets) {
       const BucketSpec bucket = variant.bucket(tensors);
-      const auto scheme = entry.create({Context(memory), &bucket, Rank{0}, 6, 1});
+      std::vector<std::unique_ptr<Scheme>> schemes;
+      for (int rank = 0; rank < 6; ++rank) {
+        schemes.push_back(entry.create({Context(memory), &bucket, Rank{rank}, 6, 1}));
+      }
       std::vector<IndexSets> sets;
       const std::vector<Index> rows{1, 5, 90};
       for (std::size_t i = 0; i < row_spaces(tensors).size(); ++i)
         sets.emplace_back(IndexSets(6, rows));
-      const Traffic traffic = scheme->traffic(sets);
-      std::size_t messages = 0;
-      for (const Phase phase : {Phase::reduce, Phase::gather}) {
-        for (const Step& step : scheme->pattern(phase)) messages += step.to.size();
-      }
-      for (const std::int64_t sent : traffic.messages_sent) {
-        EXPECT_EQ(sent, static_cast<std::int64_t>(messages)) << entry.name;
-      }
-      if (entry.name == "balanced") {
-        EXPECT_EQ(messages, 10U);
+      const Traffic traffic = schemes.front()->traffic(sets);
+      for (std::size_t rank = 0; rank < schemes.size(); ++rank) {
+        std::size_t messages = 0;
+        for (const Phase phase : {Phase::announce, Phase::reduce, Phase::gather}) {
+          if (phase == Phase::announce && !variant.announce) continue;
+          for (const Step& step : schemes[rank]->pattern(phase)) messages += step.to.size();
+        }
+        EXPECT_EQ(traffic.messages_sent[rank], static_cast<std::int64_t>(messages))
+            << variant.label << ", worker " << rank;
+        if (variant.label == "balanced") {
+          EXPECT_EQ(messages, 10U);
+        }
       }
     }
   }
@@ -176,6 +347,23 @@ TEST(Grid, the_cheapest_is_the_cheapest) {
   // Few wide rows: columns divide evenly, rows do not.
   EXPECT_EQ(best.column_slices, 8);
   EXPECT_EQ(cheapest_grid({DType::f32, 1, 793'471, {}}, 8, statistics).column_slices, 1);
+}
+
+TEST(Statistics, unions_of_groups) {
+  // Five workers in groups of two: {0, 1}, {2, 3}, {4}.
+  const Sets sets{{{1, 2}, {2, 3}, {4}, {5, 6, 7}, {1}}};
+  const SpaceStatistics known = statistics_of(sets.views(), 10);
+  EXPECT_EQ(known.united_in_groups, (std::vector<double>{3, 4, 7}));
+  EXPECT_EQ(united_by(known, 1, 5), 3);
+  EXPECT_EQ(united_by(known, 2, 5), 4);
+  EXPECT_NEAR(united_by(known, 3, 5), 5.55, 0.01);  // 4 · (3 / 2)^(log2 7 / 4)
+  EXPECT_EQ(united_by(known, 4, 5), 7);
+  EXPECT_EQ(united_by(known, 5, 5), 7);
+  // Where nobody looked: disjoint sets, the same ones, none.
+  EXPECT_NEAR(united_by({10, 10, 80}, 4, 8), 40, 1e-9);
+  EXPECT_EQ(united_by({10, 10, 10}, 4, 8), 10);
+  EXPECT_EQ(united_by({0, 0, 0}, 4, 8), 0);
+  EXPECT_EQ(united_by({7, 7, 7}, 1, 1), 7);
 }
 
 TEST(Statistics, the_largest_of_normal_numbers) {
@@ -214,6 +402,11 @@ TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
   cost.gather = {1, 7, 500, 100};
   EXPECT_EQ(cost.bytes_busiest(), 2100);
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 0.5);
+  // No worker moves so much, but messages wait for each other.
+  cost.gather.bytes_chained = 3000;
+  EXPECT_EQ(cost.bytes_busiest(), 2100);
+  EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 3.0);
+  cost.gather.bytes_chained = 0;
   // Processors count where it is known what a byte costs them.
   cost.reduce.encoded_bytes = 300;
   cost.reduce.aggregated_bytes = 50;

@@ -89,6 +89,45 @@ TEST(Message, that_lies_is_refused) {
   }
 }
 
+TEST(Message, is_read_at_the_head_of_others) {
+  const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
+  const auto bytes = static_cast<std::size_t>(message_bytes(kSpecs, counts));
+  std::vector<std::byte> two(bytes + 100);
+  std::vector<Section> sections;
+  lay_out(kContext, kSpecs, counts, std::span(two).first(bytes), sections);
+  std::vector<SectionCounts> counts_read;
+  std::vector<ConstSection> read;
+  EXPECT_EQ(read_leading(kContext, kSpecs, two, counts_read, read), static_cast<Index>(bytes));
+  EXPECT_EQ(read[0].values.data(), sections[0].values.data());
+  EXPECT_EQ(read[2].values.size(), 2U);
+  EXPECT_THROW(read_layout(kContext, kSpecs, two, counts_read, read), CorruptDataError);
+  for (std::size_t size = 0; size < bytes; ++size) {
+    EXPECT_THROW(read_leading(kContext, kSpecs, std::span(two).first(size), counts_read, read),
+                 CorruptDataError);
+  }
+}
+
+TEST(Message, crosses_dense_where_that_takes_fewer_bytes) {
+  // 12 bytes a row, and 4 for an index: three quarters of the rows.
+  const SectionSpec spec{{100, 200}, 100, 12, IndexCode::coo, true};
+  for (Index rows = 0; rows <= 100; ++rows) {
+    const SectionCounts counts = crossing(spec, rows);
+    EXPECT_EQ(counts.rows, rows > 75 ? 100 : rows);
+    EXPECT_EQ(counts.indices, counts.rows);
+    const std::vector<SectionSpec> specs{spec};
+    const std::vector<SectionCounts> all{counts};
+    EXPECT_EQ(message_bytes(specs, all),
+              16 + (rows > 75   ? 100 * 12
+                    : rows == 0 ? 0
+                                : round_up<Index>(rows * 4, 16) + rows * 12));
+    SectionSpec never = spec;
+    never.densifies = false;
+    EXPECT_EQ(crossing(never, rows).rows, rows);
+  }
+  const Index huge = Index{1} << 40;
+  EXPECT_EQ(crossing({{0, huge}, huge, Index{1} << 30, IndexCode::coo, true}, 7).rows, 7);
+}
+
 TEST(Message, bounds_do_not_overflow) {
   const Index huge = Index{1} << 56;
   EXPECT_EQ(largest_message_bytes(std::vector<SectionSpec>{{{0, huge}, huge, huge, std::nullopt}}),

@@ -64,6 +64,16 @@ inline std::vector<Shape> shapes() {
        [](Random& random, const TensorSpec& tensor, int, int) {
          return random_gradient(random, tensor, distinct_rows(random, tensor.rows, tensor.rows));
        }},
+      {"nearly_everything_touched",
+       {{"t", 90, 12}, {"u", 70, 1}},
+       [](Random& random, const TensorSpec& tensor, int, int) {
+         std::vector<Index> rows;
+         for (Index row = 0; row < tensor.rows - 5; ++row) {
+           if (random.below(12) > 0) rows.push_back(row);
+         }
+         return random_gradient(random, tensor, rows);
+       },
+       2},
       {"empty_on_one_worker",
        {{"t", 500, 4}},
        [](Random& random, const TensorSpec& tensor, int worker, int size) {
@@ -135,6 +145,30 @@ inline std::vector<Shape> shapes() {
 /// For "beyond": neither a dense tensor nor a table of its rows fits into this.
 inline constexpr std::int64_t kBudget = std::int64_t{48} << 20U;
 
+/// The rows of a gradient that are touched, increasing: of a dense one those that are not zero.
+inline std::vector<Index> touched_rows(const Gradient& gradient, const TensorSpec& tensor) {
+  std::vector<Index> rows(gradient.indices().begin(), gradient.indices().end());
+  if (gradient.layout() == Gradient::Layout::dense) {
+    for (Index row = 0; row < tensor.rows; ++row) {
+      bool touched = false;
+      for (Index c = 0; c < tensor.width; ++c) {
+        touched = touched || value_at(gradient.values(), tensor.dtype, row * tensor.width + c) != 0;
+      }
+      if (touched) rows.push_back(row);
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return rows;
+}
+
+/// Ones, as many as a tensor of a test may have elements of.
+inline const std::vector<std::byte> kOnes = [] {
+  std::vector<std::byte> ones;
+  for (int i = 0; i < 1000; ++i) append_value(ones, DType::f32, 1);
+  return ones;
+}();
+
 inline std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, const Inputs& inputs,
                                          const std::vector<TensorSpec>& tensors,
                                          std::vector<std::vector<std::vector<Index>>>& storage) {
@@ -144,22 +178,11 @@ inline std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, co
     for (std::size_t worker = 0; worker < inputs.size(); ++worker) {
       std::vector<Index>& rows = storage[i][worker];
       for (const RowSpace::Member& member : spaces[i].members) {
-        const OwnedGradient& gradient = inputs[worker][member.tensor];
-        const TensorSpec& tensor = tensors[member.tensor];
-        if (gradient.layout == Gradient::Layout::dense) {
-          for (Index row = 0; row < tensor.rows; ++row) {
-            bool touched = false;
-            for (Index c = 0; c < tensor.width; ++c) {
-              touched = touched ||
-                        value_at(gradient.values.data(), tensor.dtype, row * tensor.width + c) != 0;
-            }
-            if (touched) rows.push_back(member.first_row + row);
-          }
+        for (const Index row :
+             touched_rows(inputs[worker][member.tensor].view(), tensors[member.tensor])) {
+          rows.push_back(member.first_row + row);
         }
-        for (const Index row : gradient.indices) rows.push_back(member.first_row + row);
       }
-      std::sort(rows.begin(), rows.end());
-      rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
       sets[i].emplace_back(rows);
     }
   }

@@ -28,6 +28,10 @@ struct SchemeUnderTest {
   std::array<std::vector<int>, 3> sizes;
 };
 
+inline void PrintTo(const SchemeUnderTest& under_test, std::ostream* out) {
+  *out << under_test.variant.label << " over " << under_test.workers.name;
+}
+
 class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
  protected:
   static const SchemeVariant& variant() { return GetParam().variant; }
@@ -96,7 +100,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
             for (const OwnedGradient& gradient : steps[step][rank])
               gradients.push_back(gradient.view());
             const TransportCounters before = session.counters();
-            session.synchronize(id, gradients);
+            synchronize(session, id, variant(), gradients, shape.tensors);
             const TransportCounters after = session.counters();
             std::string& of_step = bits.emplace_back();
             for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
@@ -128,8 +132,8 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
         workers, size,
         [&](Session& session, HostMemory&) {
           const BucketId id = session.register_bucket(variant().bucket({tensor}));
-          session.synchronize(
-              id, std::array{inputs[static_cast<std::size_t>(session.rank().value)][0].view()});
+          const auto rank = static_cast<std::size_t>(session.rank().value);
+          synchronize(session, id, variant(), std::array{inputs[rank][0].view()}, {tensor});
           workers.note(session.rank().value) = digest_of(bits_of(session.result(id, 0)));
         },
         {kDeadline, 1, threads}));
@@ -196,7 +200,7 @@ void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor, 
         const auto rank = static_cast<std::size_t>(session.rank().value);
         const BucketId id =
             session.register_bucket(under_test.variant.bucket({tensor}, 1, reduction));
-        session.synchronize(id, std::array{inputs[rank][0].view()});
+        synchronize(session, id, under_test.variant, std::array{inputs[rank][0].view()}, {tensor});
         std::vector<T> dense(expected.size());
         to_dense(
             Context(memory), session.result(id, 0),
@@ -333,7 +337,7 @@ TEST_P(SchemeSuite, refuses_what_does_not_fit) {
         // A few hundred bytes of agreement, no values.
         EXPECT_LT(session.counters().bytes_sent - before.bytes_sent, 2000);
         const BucketId id = session.register_bucket(variant().bucket({small}));
-        session.synchronize(id, std::array{Gradient::empty()});
+        synchronize(session, id, variant(), std::array{Gradient::empty()}, {small});
       },
       {kDeadline, 1}, kBudget));
 }
@@ -362,16 +366,18 @@ TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
           const Gradient wrong = Gradient::row_sparse(outside, values.data());
           for (const bool refused : {false, true, true, false}) {
             const std::array gradients{refused && rank == bad ? wrong : good};
-            const auto reduced = session.submit(id, Phase::reduce, gradients);
-            const auto gathered = session.submit(id, Phase::gather);
+            const std::array rows{Gradient::rows(gradients[0].indices())};
+            std::vector<Session::Ticket> tickets;
+            if (variant().announce) tickets.push_back(session.announce(id, rows));
+            tickets.push_back(session.submit(id, Phase::reduce, gradients));
+            tickets.push_back(session.submit(id, Phase::gather));
             if (!refused) {
-              session.wait(reduced);
-              session.wait(gathered);
+              for (const Session::Ticket& ticket : tickets) session.wait(ticket);
               EXPECT_EQ(sum.difference(session.result(id, 0)), "");
               continue;
             }
             try {
-              session.wait(reduced);
+              session.wait(tickets.front());
               ADD_FAILURE() << "worker " << rank << " was not told";
             } catch (const InputError& error) {
               EXPECT_EQ(rank, bad);
@@ -382,10 +388,74 @@ TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
               EXPECT_EQ(error.peer().value, bad);
               EXPECT_NE(error.reason().find("index 100"), std::string::npos) << error.what();
             }
-            EXPECT_THROW(session.wait(gathered), RefusedError);
+            for (std::size_t later = 1; later < tickets.size(); ++later) {
+              EXPECT_THROW(session.wait(tickets[later]), RefusedError);
+            }
           }
         }));
       }
+    }
+  }
+}
+
+// What was announced and stays zero is sent as zeros; what was touched and not announced is
+// refused, agreed by all, and the next step works.
+TEST_P(SchemeSuite, announced_rows_are_at_least_those_touched) {
+  if (!variant().announce) GTEST_SKIP() << name() << " announces nothing";
+  const std::vector<TensorSpec> tensors{{"a", 100, 4, DType::f32}, {"b", 70, 4, DType::f32}};
+  for (const int size : sizes({1, 2, 5})) {
+    for (const int rounds : {1, 3}) {
+      Random random(seed());
+      std::vector<ExactSum> sums(tensors.begin(), tensors.end());
+      Inputs inputs;
+      for (int worker = 0; worker < size; ++worker) {
+        std::vector<OwnedGradient>& of_worker = inputs.emplace_back();
+        for (std::size_t t = 0; t < tensors.size(); ++t) {
+          of_worker.push_back(some_rows(random, tensors[t], 30));
+          sums[t].add(of_worker.back());
+        }
+      }
+      expect_no_errors(run_sessions(workers(), size, [&](Session& session, HostMemory&) {
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        const BucketId id = session.register_bucket(variant().bucket(tensors, rounds));
+        const std::array gradients{inputs[rank][0].view(), inputs[rank][1].view()};
+        for (const bool missing : {false, true, false}) {
+          // Repeated, in any order, and more than is touched.
+          std::vector<Index> of_a{42, 7, 42, 99};
+          std::vector<Index> of_b{69, 0};
+          const auto add = [](std::vector<Index>& to, const OwnedGradient& gradient) {
+            to.insert(to.end(), gradient.indices.rbegin(), gradient.indices.rend());
+          };
+          add(of_a, inputs[rank][0]);
+          const bool leaves_out = missing && rank == 0;
+          if (!leaves_out) add(of_b, inputs[rank][1]);
+          const std::array rows{Gradient::rows(of_a), Gradient::rows(of_b)};
+          const std::array touched{gradients[0],
+                                   leaves_out ? Gradient::dense(kOnes.data()) : gradients[1]};
+          const auto announced = session.announce(id, rows);
+          const auto reduced = session.submit(id, Phase::reduce, touched);
+          const auto gathered = session.submit(id, Phase::gather);
+          session.wait(announced);
+          if (!missing) {
+            session.wait(reduced);
+            session.wait(gathered);
+            EXPECT_EQ(sums[0].difference(session.result(id, 0)), "");
+            EXPECT_EQ(sums[1].difference(session.result(id, 1)), "");
+            continue;
+          }
+          try {
+            session.wait(reduced);
+            ADD_FAILURE() << "worker " << rank << " was not told";
+          } catch (const InputError& error) {
+            EXPECT_EQ(rank, 0U);
+            EXPECT_EQ(std::string(error.what()).find("tensor 'b': row 1 was touched and not"), 0U)
+                << error.what();
+          } catch (const RefusedError& error) {
+            EXPECT_EQ(error.peer(), Rank{0});
+          }
+          EXPECT_THROW(session.wait(gathered), RefusedError);
+        }
+      }));
     }
   }
 }

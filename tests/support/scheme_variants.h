@@ -1,11 +1,13 @@
 // Every scheme that exists, with every way to communicate that it has and with options that matter
-// to it.
+// to it; and a step of each.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "engine/session.h"
 #include "schemes/scheme.h"
+#include "tests/support/scheme_shapes.h"
 
 namespace sparsesync::testing {
 
@@ -13,11 +15,12 @@ struct SchemeVariant {
   std::string label;  // a word
   std::string scheme;
   SchemeOptions options = {};
+  bool announce = false;
 
   SchemeEntry entry() const { return scheme_named(scheme); }
   BucketSpec bucket(std::vector<TensorSpec> tensors, int rounds = 1,
                     Reduction reduction = Reduction::sum) const {
-    return {"b", std::move(tensors), scheme, reduction, rounds, options};
+    return {"b", std::move(tensors), scheme, reduction, rounds, options, announce};
   }
   /// Whether its options fit so many workers.
   bool fits(int size) const {
@@ -40,8 +43,25 @@ inline std::vector<SchemeVariant> scheme_variants() {
     for (const Communication pattern : entry.patterns) {
       variants.push_back({name + "_" + std::string(name_of(pattern)), name, {pattern}});
     }
+    if (entry.announces) variants.push_back({name + "_announced", name, {}, true});
   }
   return variants;
+}
+
+/// A step; one that announces the very rows that it touches, where the scheme under test does.
+inline void synchronize(Session& session, BucketId bucket, const SchemeVariant& variant,
+                        std::span<const Gradient> gradients,
+                        const std::vector<TensorSpec>& tensors) {
+  if (variant.announce) {
+    std::vector<std::vector<Index>> rows;
+    std::vector<Gradient> announced;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      rows.push_back(touched_rows(gradients[i], tensors[i]));
+      announced.push_back(Gradient::rows(rows.back()));
+    }
+    session.wait(session.announce(bucket, announced));
+  }
+  session.synchronize(bucket, gradients);
 }
 
 }  // namespace sparsesync::testing

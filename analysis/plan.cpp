@@ -1,0 +1,70 @@
+#include "analysis/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sparsesync {
+namespace {
+
+/// Why a scheme cannot be used; empty where it can.
+std::string reason_against(const PlanQuestion& question, const SchemeEntry& entry,
+                           const SchemeOptions& options, double memory) {
+  if (entry.all_reduces && !question.has_all_reduce) {
+    return "this transport has no all-reduce of its own";
+  }
+  if (question.announce && !entry.announces) return "does not use announced rows";
+  if (question.memory && memory > *question.memory) {
+    return fmt::format("needs about {:.0f} bytes of workspace, there are {:.0f}", memory,
+                       *question.memory);
+  }
+  if (entry.check == nullptr) return "";
+  try {
+    entry.check(options, question.size);
+  } catch (const InputError& unfit) {
+    return unfit.what();
+  }
+  return "";
+}
+
+Prediction predict(const PlanQuestion& question, const SchemeEntry& entry,
+                   std::optional<Communication> pattern) {
+  Prediction prediction{std::string(entry.name), pattern, 0, 0, 0, ""};
+  const SchemeOptions options = options_for(prediction, question.options);
+  const Workload workload{question.spaces, question.size, question.statistics, options};
+  const Cost cost = entry.cost(workload);
+  prediction.seconds = cost.seconds(question.network);
+  prediction.bytes_busiest = cost.bytes_busiest();
+  prediction.memory_bytes = entry.workspace_bytes(workload);
+  prediction.ruled_out = reason_against(question, entry, options, prediction.memory_bytes);
+  return prediction;
+}
+
+}  // namespace
+
+std::string Prediction::label() const {
+  return pattern ? fmt::format("{} ({})", scheme, name_of(*pattern)) : scheme;
+}
+
+SchemeOptions options_for(const Prediction& prediction, SchemeOptions options) {
+  options.pattern = prediction.pattern.value_or(options.pattern);
+  return options;
+}
+
+std::vector<Prediction> plan(const PlanQuestion& question) {
+  std::vector<Prediction> predictions;
+  for (const SchemeEntry& entry : all_schemes()) {
+    if (entry.patterns.empty()) predictions.push_back(predict(question, entry, std::nullopt));
+    for (const Communication pattern : entry.patterns) {
+      predictions.push_back(predict(question, entry, pattern));
+    }
+  }
+  std::stable_sort(predictions.begin(), predictions.end(),
+                   [](const Prediction& a, const Prediction& b) {
+                     if (a.ruled_out.empty() != b.ruled_out.empty()) return a.ruled_out.empty();
+                     return a.seconds < b.seconds;
+                   });
+  return predictions;
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,100 @@
+// Choosing owners of a million rows among 16 workers: from the places of their rows, and from their
+// sets.
+#include "kernels/owners.h"
+
+#include <benchmark/benchmark.h>
+
+#include <numeric>
+#include <vector>
+
+#include "bench/kernels/inputs.h"
+#include "kernels/aggregate.h"
+
+namespace sparsesync::bench {
+namespace {
+
+constexpr std::size_t kWorkers = 16;
+
+/// Sets of which a row in a hundred is in all, and the others in `touchers` of them on average, one
+/// at least.
+std::vector<std::vector<Index>> sets_of(std::span<const Index> united, Index touchers) {
+  std::vector<std::vector<Index>> sets(kWorkers);
+  for (const Index row : united) {
+    const std::uint64_t random = mix64(kSeed ^ static_cast<std::uint64_t>(row));
+    const bool hot = random % 100 == 0;
+    for (std::size_t worker = 0; worker < kWorkers; ++worker) {
+      const std::uint64_t draw = mix64(random + worker) % (kWorkers - 1);
+      const bool forced = (random >> 32U) % kWorkers == worker;
+      if (hot || forced || draw < static_cast<std::uint64_t>(touchers - 1)) {
+        sets[worker].push_back(row);
+      }
+    }
+  }
+  return sets;
+}
+
+void find_all_places(const Context& context, std::span<const Index> united,
+                     const std::vector<std::vector<Index>>& sets,
+                     std::vector<std::vector<Index>>& places) {
+  Index found = 0;
+  for (std::size_t worker = 0; worker < sets.size(); ++worker) {
+    find_places(context, united, sets[worker], places[worker], Count(&found));
+  }
+}
+
+/// Whether every owner touched its row.
+bool are_touchers(std::span<const std::vector<Index>> places,
+                  std::span<const std::int32_t> owners) {
+  std::vector<bool> owned(owners.size());
+  for (std::size_t worker = 0; worker < places.size(); ++worker) {
+    for (const Index place : places[worker]) {
+      const auto at = static_cast<std::size_t>(place);
+      if (owners[at] == static_cast<std::int32_t>(worker)) owned[at] = true;
+    }
+  }
+  return std::accumulate(owned.begin(), owned.end(), std::size_t{0}) == owners.size();
+}
+
+/// @param from_sets  whether the union and the places are part of what is timed
+void measure(benchmark::State& state, bool from_sets) {
+  const Host host(1);
+  const std::vector<Index> rows = distinct_rows(kRows, sized(state.range(0)));
+  const std::vector<std::vector<Index>> sets = sets_of(rows, state.range(1));
+  std::vector<std::vector<Index>> places;
+  for (const std::vector<Index>& set : sets) places.emplace_back(set.size());
+  find_all_places(host.context(), rows, sets, places);
+  const std::vector<std::span<const Index>> touched(places.begin(), places.end());
+  const std::vector<std::span<const Index>> views(sets.begin(), sets.end());
+  Index touches = 0;
+  for (const std::vector<Index>& set : sets) touches += static_cast<Index>(set.size());
+  AggregateWorkspace aggregate_workspace(host.context());
+  OwnersWorkspace workspace(host.context());
+  std::vector<Index> united(static_cast<std::size_t>(touches));
+  std::vector<std::int32_t> owners(rows.size());
+  for ([[maybe_unused]] auto _ : state) {
+    if (from_sets) {
+      Index count = 0;
+      unite(host.context(), {0, kRows}, views, united, Count(&count), aggregate_workspace);
+      find_all_places(host.context(), std::span(united).first(rows.size()), sets, places);
+    }
+    choose_owners(host.context(), rows, touched, owners, workspace);
+    benchmark::ClobberMemory();
+  }
+  if (!are_touchers(places, owners)) state.SkipWithError("an owner that did not touch its row");
+  set_rates(state, static_cast<Index>(rows.size()), touches * static_cast<Index>(sizeof(Index)));
+}
+
+void choose_from_places(benchmark::State& state) {
+  measure(state, false);
+}
+void choose_from_sets(benchmark::State& state) {
+  measure(state, true);
+}
+
+const std::vector<std::vector<std::int64_t>> kInputs{{1'000'000},
+                                                     {3, static_cast<Index>(kWorkers)}};
+BENCHMARK(choose_from_places)->ArgNames({"rows", "touchers"})->ArgsProduct(kInputs);
+BENCHMARK(choose_from_sets)->ArgNames({"rows", "touchers"})->ArgsProduct(kInputs);
+
+}  // namespace
+}  // namespace sparsesync::bench

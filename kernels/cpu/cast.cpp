@@ -1,0 +1,53 @@
+// CPU bodies of the casts.
+#include "kernels/cast.h"
+
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/cpu/row.h"
+#include "kernels/threads.h"
+
+namespace sparsesync::cpu {
+namespace {
+
+/// Calls body with a value of the C++ type of a floating-point dtype.
+template <typename Body>
+void for_float(DType dtype, Body&& body) {
+  for_dtype(dtype, [&]<typename T>(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      throw ContractError("a cast of integers");
+    } else {
+      body(value);
+    }
+  });
+}
+
+}  // namespace
+
+void cast(const Context& context, ConstMatrix from, Matrix to) {
+  SPARSESYNC_EXPECT(from.rows, ==, to.rows);
+  SPARSESYNC_EXPECT(from.width, ==, to.width);
+  for_float(from.dtype, [&]<typename From>(From) {
+    for_float(to.dtype, [&]<typename To>(To) {
+      using Wide = typename ValueTraits<To>::Sum;
+      parallel_for(context, from.rows * from.width, row_grain(sizeof(From)), [&](IndexRange range) {
+        for (Index i = range.begin; i < range.end; ++i) {
+          const auto wide = static_cast<Wide>(ValueTraits<From>::widen(load<From>(from.data, i)));
+          store(to.data, i, ValueTraits<To>::narrow(wide));
+        }
+      });
+    });
+  });
+}
+
+void count_non_finite(const Context&, ConstMatrix values, Count count) {
+  Index found = 0;
+  for_float(values.dtype, [&]<typename T>(T) {
+    for (Index i = 0; i < values.rows * values.width; ++i) {
+      found += std::isfinite(ValueTraits<T>::widen(load<T>(values.data, i))) ? 0 : 1;
+    }
+  });
+  *count.location() = found;
+}
+
+}  // namespace sparsesync::cpu

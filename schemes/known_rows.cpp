@@ -1,0 +1,524 @@
+#include "schemes/known_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/bits.h"
+#include "kernels/locate.h"
+#include "kernels/rows.h"
+#include "schemes/message.h"
+#include "schemes/row_sums.h"
+#include "schemes/set_exchange.h"
+
+namespace sparsesync {
+namespace {
+
+/// One round: who touched what, what follows from it, and the sums of what this worker serves.
+struct RoundState {
+  RoundState(const SchemeEnvironment& environment, std::span<const RowSpace> spaces)
+      : sets(environment, spaces),
+        outbox(environment.context),
+        inbox(environment.context, static_cast<std::size_t>(environment.size - 1)),
+        pulled(static_cast<std::size_t>(environment.size)) {
+    for (std::size_t i = 0; i < spaces.size(); ++i) {
+      plans.emplace_back(environment.context, environment.size);
+      sums.emplace_back(environment.context);
+    }
+  }
+  SetExchange sets;
+  std::vector<RowPlan> plans;                     // [row space]
+  std::vector<Buffer<std::byte>> sums;            // [row space]
+  Buffer<std::byte> outbox;                       // of the pull: results are read from it
+  Inbox inbox;                                    // of the pull
+  std::vector<std::vector<ConstSection>> pulled;  // [server][row space]
+};
+
+class ValuesAlone : public Scheme {
+ public:
+  ValuesAlone(const SchemeEnvironment& environment, Ownerships ownerships)
+      : context_(environment.context),
+        spaces_(row_spaces(environment.bucket->tensors)),
+        rank_(environment.rank.value),
+        size_(environment.size),
+        announced_(environment.bucket->announce),
+        scale_(scale_of(environment)),
+        peers_(peers_after(environment.rank, environment.size)),
+        servers_(peers_),
+        ownerships_(std::move(ownerships)),
+        outbox_(context_),
+        inbox_(context_, peers_.size()),
+        pushed_(static_cast<std::size_t>(size_)),
+        places_(context_),
+        counts_(context_),
+        workspace_(context_),
+        results_(spaces_.size()) {
+    servers_.push_back(environment.rank);
+    for (int round = 0; round < environment.bucket->rounds; ++round) {
+      rounds_.emplace_back(environment, spaces_);
+    }
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      padded_.emplace_back(context_);
+      result_indices_.emplace_back(context_);
+      result_values_.emplace_back(context_);
+    }
+    counts_.reserve_exactly(2);
+  }
+
+  Pattern pattern(Phase phase) const override {
+    Pattern steps = all_to_all(Rank{rank_}, size_);
+    if (phase == Phase::reduce && !announced_ && size_ > 1) steps.push_back(steps.front());
+    return steps;
+  }
+
+  void announce(Exchange& exchange, BucketInput& rows) override { learn_sets(exchange, rows); }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    const Round round = exchange.round();
+    if (!announced_) learn_sets(exchange, input);
+    if (announced_ && round.index == 0) expect_announced(input);
+    take_values(round, input);
+    pack_pushes(round);
+    if (!payloads_.empty()) {
+      exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> message) {
+        read_push(round, from.value, message);
+      });
+    }
+    for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
+  }
+
+  void gather(Exchange& exchange) override {
+    const Round round = exchange.round();
+    if (round.index == 0) make_room();
+    pack_pull(round);
+    if (!payloads_.empty()) {
+      exchange.step(payloads_, state(round).inbox,
+                    [&](Rank from, std::span<const std::byte> message) {
+                      read_pull(round, from.value, message);
+                    });
+    }
+  }
+
+  std::span<const SpaceResult> result() const override { return results_; }
+
+  void adapt(const Statistics& statistics) override {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) ownerships_[i]->adapt(statistics[i]);
+  }
+
+  std::vector<SpaceChoice> choices() const override {
+    std::vector<SpaceChoice> choices;
+    for (const std::unique_ptr<Ownership>& ownership : ownerships_) {
+      const Grid grid = ownership->grid();
+      choices.push_back({"sets_ahead", grid.row_groups, grid.column_slices});
+    }
+    return choices;
+  }
+
+  Traffic traffic(std::span<const IndexSets> sets) const override;
+  std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override;
+
+ private:
+  RoundState& state(Round round) { return rounds_[static_cast<std::size_t>(round.index)]; }
+  Index slice_width(std::size_t space) const {
+    return spaces_[space].width / ownerships_[space]->grid().column_slices;
+  }
+  int group_of(std::size_t space, int server) const {
+    return server / ownerships_[space]->grid().column_slices;
+  }
+  Index first_column(std::size_t space, int server) const {
+    return server % ownerships_[space]->grid().column_slices * slice_width(space);
+  }
+
+  void learn_sets(Exchange& exchange, BucketInput& rows) {
+    const Round round = exchange.round();
+    RoundState& state = this->state(round);
+    state.sets.run(exchange, rows);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      state.plans[i].make(state.sets.sets(i), round.part_of(spaces_[i].rows), Rank{rank_},
+                          group_of(i, rank_), *ownerships_[i]);
+    }
+  }
+
+  /// The rows of the input that lie in a round's range, as places in it. Synchronizes the stream.
+  IndexRange rows_in(Round round, std::size_t space, std::span<const Index> rows) {
+    std::array<Index, 2> bounds{};
+    const std::span<Index> located(counts_.data(), bounds.size());
+    locate(context_, rows, round.part_of(spaces_[space].rows), located);
+    fetch(context_, std::as_bytes(located), reinterpret_cast<std::byte*>(bounds.data()));
+    return {bounds[0], bounds[1]};
+  }
+
+  /// The places of a round's rows among those that this worker told of. Synchronizes the stream.
+  /// @throws InputError if it did not tell of one
+  std::span<const Index> told_places(Round round, std::size_t space, std::span<const Index> rows,
+                                     const BucketInput& input) {
+    const std::span<const Index> told =
+        state(round).sets.sets(space)[static_cast<std::size_t>(rank_)];
+    const std::span<Index> places = places_.reserve(static_cast<Index>(rows.size()));
+    const Count count(counts_.data());
+    find_places(context_, told, rows, places, count);
+    const Index found = resolve(context_, count);
+    if (found == static_cast<Index>(rows.size())) return places;
+    Index row = 0;
+    fetch(context_, std::as_bytes(part_of(rows, {found, found + 1})),
+          reinterpret_cast<std::byte*>(&row));
+    const auto [tensor, of_tensor] = input.named(space, row);
+    throw InputError(
+        fmt::format("tensor '{}': row {} was touched and not announced: announce every row that "
+                    "the step may touch",
+                    tensor, of_tensor));
+  }
+
+  /// Of all rounds, before the first one sends: the step can still be refused.
+  void expect_announced(BucketInput& input) {
+    const auto count = static_cast<int>(rounds_.size());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const std::span<const Index> rows = input.coalesced(i).indices;
+      for (int number = 0; number < count; ++number) {
+        const Round round{number, count};
+        told_places(round, i, part_of(rows, rows_in(round, i, rows)), input);
+      }
+    }
+  }
+
+  /// Finds the values of the rows that this worker told of: in the input, where it has just these
+  /// rows, else in a copy with rows of zeros for those that were announced and not touched.
+  void take_values(Round round, BucketInput& input) {
+    values_.clear();
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowSparse all = input.coalesced(i);
+      const IndexRange part = rows_in(round, i, all.indices);
+      const ConstMatrix values{all.values.data + part.begin * all.values.row_bytes(),
+                               all.values.dtype, part.size(), all.values.width};
+      const auto told =
+          static_cast<Index>(state(round).sets.sets(i)[static_cast<std::size_t>(rank_)].size());
+      if (told == part.size()) {
+        values_.push_back(values);
+        continue;
+      }
+      const Matrix padded{padded_[i].reserve(told * values.row_bytes()).data(), values.dtype, told,
+                          values.width};
+      fill_zero(context_, {padded.data, static_cast<std::size_t>(padded.bytes())});
+      scatter_rows(context_, values, told_places(round, i, part_of(all.indices, part), input), 0,
+                   padded);
+      values_.push_back(as_const(padded));
+    }
+  }
+
+  /// What a message of values is made of: so many rows of each row space, which both ends know.
+  template <typename RowsOf>
+  void specify(RowsOf&& rows_of) {
+    specs_.clear();
+    numbers_.clear();
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Index rows = rows_of(i);
+      const Index bytes = slice_width(i) * element_bytes(spaces_[i].dtype);
+      specs_.push_back({{0, 0}, rows, bytes, IndexCode::coo});
+      numbers_.push_back({0, rows});
+    }
+  }
+  void specify_push(Round round, int server) {
+    specify([&](std::size_t i) {
+      return static_cast<Index>(state(round).plans[i].pushed(group_of(i, server)).size());
+    });
+  }
+  void specify_served(Round round, int worker) {
+    specify([&](std::size_t i) {
+      return static_cast<Index>(state(round).plans[i].served(worker).size());
+    });
+  }
+  void specify_pull(Round round, int server) {
+    specify([&](std::size_t i) {
+      return static_cast<Index>(state(round).plans[i].pulled(group_of(i, server)).size());
+    });
+  }
+
+  /// A message for each server, the own one among them: it is read where it stands.
+  void pack_pushes(Round round) {
+    begins_.assign(1, 0);
+    for (const Rank server : servers_) {
+      specify_push(round, server.value);
+      begins_.push_back(begins_.back() + round_up<Index>(message_bytes(specs_, numbers_), 16));
+    }
+    const std::span<std::byte> all = outbox_.reserve(begins_.back());
+    payloads_.clear();
+    for (std::size_t place = 0; place < servers_.size(); ++place) {
+      const int server = servers_[place].value;
+      specify_push(round, server);
+      const std::int64_t bytes = message_bytes(specs_, numbers_);
+      const std::span<std::byte> message = part_of(all, {begins_[place], begins_[place] + bytes});
+      lay_out(context_, specs_, numbers_, message, sections_);
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        gather_rows(
+            context_, values_[i], state(round).plans[i].pushed(group_of(i, server)),
+            first_column(i, server),
+            {sections_[i].values.data(), spaces_[i].dtype, numbers_[i].rows, slice_width(i)});
+      }
+      if (server == rank_) {
+        read_push(round, rank_, message);
+      } else {
+        payloads_.push_back({message.data(), bytes, index_bytes(specs_, numbers_)});
+      }
+    }
+    std::int64_t limit = 0;
+    for (const Rank peer : peers_) {
+      specify_served(round, peer.value);
+      limit = std::max(limit, message_bytes(specs_, numbers_));
+    }
+    inbox_.set_limit(limit);
+  }
+
+  /// @throws CorruptDataError unless it has just the rows that all know of
+  void read_sections(std::span<const std::byte> message, std::vector<ConstSection>& sections) {
+    read_layout(context_, specs_, message, numbers_read_, sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      if (numbers_read_[i].rows != numbers_[i].rows) {
+        throw CorruptDataError(fmt::format("a message of {} rows where {} were to come",
+                                           numbers_read_[i].rows, numbers_[i].rows));
+      }
+    }
+  }
+
+  void read_push(Round round, int worker, std::span<const std::byte> message) {
+    specify_served(round, worker);
+    read_sections(message, pushed_[static_cast<std::size_t>(worker)]);
+  }
+
+  void sum_pushes(Round round, std::size_t space) {
+    const RowPlan& plan = state(round).plans[space];
+    parts_.clear();
+    for (int worker = 0; worker < size_; ++worker) {
+      const std::span<const Index> rows = plan.served(worker);
+      const ConstSection& section = pushed_[static_cast<std::size_t>(worker)][space];
+      parts_.push_back({rows,
+                        {section.values.data(), spaces_[space].dtype,
+                         static_cast<Index>(rows.size()), slice_width(space)}});
+    }
+    const std::span<const Index> rows = plan.served_union();
+    const auto count = static_cast<Index>(rows.size());
+    const Index row_bytes = slice_width(space) * element_bytes(spaces_[space].dtype);
+    aggregate(context_, rows, parts_, scale_,
+              {state(round).sums[space].reserve(count * row_bytes).data(), spaces_[space].dtype,
+               count, slice_width(space)},
+              workspace_);
+  }
+
+  /// For the rows of all rounds.
+  void make_room() {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      Index rows = 0;
+      for (const RoundState& round : rounds_) {
+        rows += static_cast<Index>(round.plans[i].united().size());
+      }
+      const std::span<Index> indices = result_indices_[i].reserve(rows);
+      std::size_t filled = 0;
+      for (const RoundState& round : rounds_) {
+        const std::span<const Index> united = round.plans[i].united();
+        copy(context_, std::as_bytes(united),
+             reinterpret_cast<std::byte*>(indices.data() + filled));
+        filled += united.size();
+      }
+      results_[i] = {Gradient::Layout::row_sparse,
+                     indices,
+                     {result_values_[i].reserve(rows * spaces_[i].row_bytes()).data(),
+                      spaces_[i].dtype, rows, spaces_[i].width}};
+    }
+  }
+
+  /// The same message for all; it is read where it stands for the own part.
+  void pack_pull(Round round) {
+    specify_pull(round, rank_);
+    const std::int64_t bytes = message_bytes(specs_, numbers_);
+    const std::span<std::byte> message = state(round).outbox.reserve(bytes);
+    lay_out(context_, specs_, numbers_, message, sections_);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      copy(context_, {state(round).sums[i].data(), sections_[i].values.size()},
+           sections_[i].values.data());
+    }
+    payloads_.assign(peers_.size(), {message.data(), bytes, index_bytes(specs_, numbers_)});
+    std::int64_t limit = 0;
+    for (const Rank peer : peers_) {
+      specify_pull(round, peer.value);
+      limit = std::max(limit, message_bytes(specs_, numbers_));
+    }
+    state(round).inbox.set_limit(limit);
+    read_pull(round, rank_, message);
+  }
+
+  /// Brings a server's sums to their rows and columns of the result.
+  void read_pull(Round round, int server, std::span<const std::byte> message) {
+    specify_pull(round, server);
+    std::vector<ConstSection>& sections = state(round).pulled[static_cast<std::size_t>(server)];
+    read_sections(message, sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowPlan& plan = state(round).plans[i];
+      Index before = 0;
+      for (int earlier = 0; earlier < round.index; ++earlier) {
+        before +=
+            static_cast<Index>(rounds_[static_cast<std::size_t>(earlier)].plans[i].united().size());
+      }
+      const Matrix out{result_values_[i].data() + before * spaces_[i].row_bytes(), spaces_[i].dtype,
+                       static_cast<Index>(plan.united().size()), spaces_[i].width};
+      scatter_rows(context_,
+                   {sections[i].values.data(), spaces_[i].dtype, numbers_[i].rows, slice_width(i)},
+                   plan.pulled(group_of(i, server)), first_column(i, server), out);
+    }
+  }
+
+  Context context_;
+  std::vector<RowSpace> spaces_;
+  int rank_;
+  int size_;
+  bool announced_;
+  double scale_;
+  std::vector<Rank> peers_;
+  std::vector<Rank> servers_;  // the peers, and this worker
+  Ownerships ownerships_;
+  std::vector<RoundState> rounds_;
+  // Of the message that is being written or read: kept, so that a step allocates nothing.
+  std::vector<SectionSpec> specs_;
+  std::vector<SectionCounts> numbers_;
+  std::vector<SectionCounts> numbers_read_;
+  std::vector<Section> sections_;
+  std::vector<std::int64_t> begins_;
+  std::vector<Payload> payloads_;
+  std::vector<RowSparse> parts_;
+  std::vector<ConstMatrix> values_;  // [row space]: of the rows that this worker told of
+  std::vector<Buffer<std::byte>> padded_;
+  Buffer<std::byte> outbox_;
+  Inbox inbox_;
+  std::vector<std::vector<ConstSection>> pushed_;  // [worker][row space]
+  Buffer<Index> places_;
+  Buffer<Index> counts_;
+  AggregateWorkspace workspace_;
+  std::vector<Buffer<Index>> result_indices_;
+  std::vector<Buffer<std::byte>> result_values_;
+  std::vector<SpaceResult> results_;
+};
+
+// ---- The account.
+
+/// The owners of a round's rows, and who touched them, worked out from index sets alone.
+struct OwnedRows {
+  std::vector<Index> united;
+  std::vector<std::vector<Index>> places;  // [worker]
+  std::vector<std::int32_t> groups;        // of each row of the union
+};
+
+OwnedRows owned_rows(const Context& context, Ownership& ownership, const IndexSets& sets,
+                     IndexRange range) {
+  OwnedRows rows;
+  IndexSets in_range;
+  for (const std::span<const Index> set : sets) in_range.push_back(indices_in(set, range));
+  rows.united = united_rows(in_range);
+  IndexSets touched;
+  for (const std::span<const Index> set : in_range) {
+    std::vector<Index>& places = rows.places.emplace_back();
+    for (const Index row : set) {
+      places.push_back(std::lower_bound(rows.united.begin(), rows.united.end(), row) -
+                       rows.united.begin());
+    }
+  }
+  touched.assign(rows.places.begin(), rows.places.end());
+  rows.groups.resize(rows.united.size());
+  ownership.choose(context, rows.united, touched, rows.groups);
+  return rows;
+}
+
+Traffic ValuesAlone::traffic(std::span<const IndexSets> sets) const {
+  Traffic traffic(size_);
+  const auto count = static_cast<int>(rounds_.size());
+  const auto size = static_cast<std::size_t>(size_);
+  for (int number = 0; number < count; ++number) {
+    const Round round{number, count};
+    // [row space][worker, or the union][group]
+    std::vector<std::vector<std::vector<Index>>> rows(spaces_.size());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const OwnedRows owned =
+          owned_rows(context_, *ownerships_[i], sets[i], round.part_of(spaces_[i].rows));
+      rows[i].assign(size + 1, std::vector<Index>(size));
+      for (std::size_t worker = 0; worker < size; ++worker) {
+        for (const Index place : owned.places[worker]) {
+          ++rows[i][worker]
+                [static_cast<std::size_t>(owned.groups[static_cast<std::size_t>(place)])];
+        }
+      }
+      for (const std::int32_t group : owned.groups) {
+        ++rows[i][size][static_cast<std::size_t>(group)];
+      }
+    }
+    const auto values_of = [&](std::size_t of, int server) {
+      std::vector<SectionSpec> specs;
+      std::vector<SectionCounts> numbers;
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        const Index moved = rows[i][of][static_cast<std::size_t>(group_of(i, server))];
+        specs.push_back(
+            {{0, 0}, moved, slice_width(i) * element_bytes(spaces_[i].dtype), IndexCode::coo});
+        numbers.push_back({0, moved});
+      }
+      return message_bytes(specs, numbers);
+    };
+    const std::vector<SectionSpec> set_specs = set_sections(spaces_, round);
+    for (int worker = 0; worker < size_; ++worker) {
+      std::vector<SectionCounts> told;
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        const std::span<const Index> set = sets[i][static_cast<std::size_t>(worker)];
+        told.push_back({static_cast<Index>(indices_in(set, set_specs[i].range).size()), 0});
+      }
+      for (int other = 0; other < size_; ++other) {
+        if (other == worker) continue;
+        traffic.message(worker, other, message_bytes(set_specs, told));
+        traffic.message(worker, other, values_of(static_cast<std::size_t>(worker), other));
+        traffic.message(worker, other, values_of(size, worker));
+      }
+    }
+  }
+  return traffic;
+}
+
+std::optional<Imbalance> ValuesAlone::imbalance(std::span<const IndexSets> sets) const {
+  // Of what servers send: a push is not even where owners are those who touched a row.
+  const Traffic all = traffic(sets);
+  const auto worst = [&](const std::vector<std::int64_t>& bytes) {
+    double total = 0;
+    for (const std::int64_t of_worker : bytes) total += static_cast<double>(of_worker);
+    const auto most = static_cast<double>(*std::max_element(bytes.begin(), bytes.end()));
+    return total > 0 ? size_ * most / total : 1;
+  };
+  return Imbalance{worst(all.payload_received), worst(all.payload_sent)};
+}
+
+}  // namespace
+
+std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment, Ownerships ownerships) {
+  return std::make_unique<ValuesAlone>(environment, std::move(ownerships));
+}
+
+PhaseCost set_exchange_cost(const Workload& workload) {
+  if (workload.size < 2) return {};
+  const double peers = workload.size - 1.0;
+  double bytes =
+      static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const Index rows = workload.spaces[i].rows;
+    const auto touched =
+        std::min(rows, static_cast<Index>(std::llround(workload.statistics[i].touched_mean)));
+    bytes += static_cast<double>(encoded_bytes(cheapest_code(rows, touched), rows, touched));
+  }
+  return {1, peers, peers * bytes, peers * bytes};
+}
+
+double values_alone_workspace_bytes(const RowSpace& space, int size,
+                                    const SpaceStatistics& statistics) {
+  const auto row = static_cast<double>(space.row_bytes());
+  const double touches = size * statistics.touched_mean;
+  // Sets, places and rows served of every worker; what is pushed and what comes; sums and pulls.
+  return touches * (3.0 * sizeof(Index) + 2) +
+         statistics.united * (row * (2 + 2.0 / size) + 7.0 * sizeof(Index)) +
+         (statistics.touched_max + statistics.touched_mean) * row +
+         static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(touches)));
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,42 @@
+// Values alone: the scheme for workers that all know which rows each of them touched.
+//
+// The index sets cross first: in the reduce phase before the values, or ahead of it where the step
+// was announced. Then each worker sends each server the values of its rows of the server's group,
+// the server's slice of them, and no index; and each server sends all others its slice of the
+// sums. Sums are made in rank order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "schemes/row_plan.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+
+/// One for each row space of the bucket.
+using Ownerships = std::vector<std::unique_ptr<Ownership>>;
+
+std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment, Ownerships ownerships);
+
+/// The same where all row spaces are owned alike.
+/// @tparam Kind  made from a row space, its number in the bucket and the environment
+template <typename Kind>
+std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment) {
+  Ownerships ownerships;
+  for (const RowSpace& space : row_spaces(environment.bucket->tensors)) {
+    const auto number = static_cast<int>(ownerships.size());
+    ownerships.push_back(std::make_unique<Kind>(space, number, environment));
+  }
+  return values_alone(environment, std::move(ownerships));
+}
+
+/// Bytes that every worker sends and receives for the index sets ahead, with header and numbers.
+PhaseCost set_exchange_cost(const Workload& workload);
+
+/// Bytes that a worker needs for one row space, as expected from statistics.
+double values_alone_workspace_bytes(const RowSpace& space, int size,
+                                    const SpaceStatistics& statistics);
+
+}  // namespace sparsesync

@@ -1,0 +1,218 @@
+#include "schemes/message_gather.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/bits.h"
+#include "kernels/error.h"
+#include "kernels/rows.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;
+
+/// Keeps what comes at a step in one place of an inbox: it is passed on later.
+class OnePlace : public ReceiveProvider {
+ public:
+  OnePlace(Inbox& inbox, std::size_t place) : inbox_(inbox), place_(place) {}
+  std::byte* provide(std::size_t, const Header& header) override {
+    return inbox_.provide(place_, header);
+  }
+
+ private:
+  Inbox& inbox_;
+  std::size_t place_;
+};
+
+/// Receives right behind what is held, where there is room for it.
+class Behind : public ReceiveProvider {
+ public:
+  Behind(Buffer<std::byte>& all, std::int64_t filled, Buffer<std::byte>& spill, std::int64_t limit)
+      : all_(all), filled_(filled), spill_(spill), limit_(limit) {}
+  std::byte* provide(std::size_t, const Header& header) override {
+    if (header.bytes > static_cast<std::uint64_t>(limit_)) {
+      throw ProtocolError("messages of more bytes than there can be");
+    }
+    const auto bytes = static_cast<std::int64_t>(header.bytes);
+    if (bytes <= all_.capacity() - filled_) return all_.data() + filled_;
+    return spill_.reserve(bytes).data();
+  }
+
+ private:
+  Buffer<std::byte>& all_;
+  std::int64_t filled_;
+  Buffer<std::byte>& spill_;
+  std::int64_t limit_;
+};
+
+/// Messages that cross in the step of a hierarchy before which so many are held.
+int crossing_messages(int held, int size) {
+  return std::min(held, size - held);
+}
+
+}  // namespace
+
+MessageGather::MessageGather(const Context& context, Rank rank, int size, Communication way)
+    : context_(context),
+      rank_(rank.value),
+      size_(size),
+      way_(way),
+      all_(context),
+      inbox_(context, way == Communication::hierarchy ? 0 : static_cast<std::size_t>(size - 1)),
+      spill_(context),
+      held_(static_cast<std::size_t>(size)) {}
+
+Pattern MessageGather::pattern() const {
+  switch (way_) {
+    case Communication::ring:
+      return around_the_ring(Rank{rank_}, size_);
+    case Communication::hierarchy:
+      return spreading_word(Rank{rank_}, size_);
+    case Communication::point_to_point:
+      break;
+  }
+  return all_to_all(Rank{rank_}, size_);
+}
+
+std::span<std::byte> MessageGather::own(std::int64_t bytes) {
+  outgrown_.clear();
+  own_bytes_ = bytes;
+  return all_.reserve(round_up(bytes, kAlignment)).first(static_cast<std::size_t>(bytes));
+}
+
+void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read) {
+  read_whole(0, {all_.data(), static_cast<std::size_t>(own_bytes_)}, read);
+  if (size_ == 1) return;
+  inbox_.set_limit(limit);
+  switch (way_) {
+    case Communication::ring:
+      return pass_around(exchange, read);
+    case Communication::hierarchy:
+      return send_doubling(exchange, limit, read);
+    case Communication::point_to_point:
+      return send_to_each(exchange, read);
+  }
+}
+
+/// @param number  counted backwards from this worker
+void MessageGather::read_whole(int number, std::span<const std::byte> message, const Read& read) {
+  const Extent extent = read(around_ring(rank_ - number, size_), message);
+  if (extent.bytes != static_cast<std::int64_t>(message.size())) {
+    throw CorruptDataError("bytes behind the end of a message");
+  }
+  held_[static_cast<std::size_t>(number)] = {message, extent.index_bytes};
+}
+
+void MessageGather::pass_around(Exchange& exchange, const Read& read) {
+  for (int step = 0; step + 1 < size_; ++step) {
+    const Held& passed_on = held_[static_cast<std::size_t>(step)];
+    const std::array payload{Payload{passed_on.message.data(),
+                                     static_cast<std::int64_t>(passed_on.message.size()),
+                                     passed_on.index_bytes}};
+    OnePlace place(inbox_, static_cast<std::size_t>(step));
+    exchange.step(payload, place, [&](Rank, std::span<const std::byte> message) {
+      read_whole(step + 1, message, read);
+    });
+  }
+}
+
+void MessageGather::send_to_each(Exchange& exchange, const Read& read) {
+  payloads_.assign(static_cast<std::size_t>(size_ - 1),
+                   {held_[0].message.data(), own_bytes_, held_[0].index_bytes});
+  exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> message) {
+    read_whole(around_ring(rank_ - from.value, size_), message, read);
+  });
+}
+
+void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const Read& read) {
+  held_[0].end = round_up(own_bytes_, kAlignment);
+  for (int held = 1; held < size_; held *= 2) {
+    const int crossing = crossing_messages(held, size_);
+    const std::int64_t filled = held_[static_cast<std::size_t>(held - 1)].end;
+    const std::int64_t sent = held_[static_cast<std::size_t>(crossing - 1)].end;
+    std::int64_t index_bytes = sent;
+    for (int i = 0; i < crossing; ++i) {
+      const Held& each = held_[static_cast<std::size_t>(i)];
+      index_bytes -= static_cast<std::int64_t>(each.message.size()) - each.index_bytes;
+    }
+    const std::array payload{Payload{all_.data(), sent, index_bytes}};
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    Behind behind(all_, filled, spill_,
+                  limit < kMost / size_ - kAlignment ? crossing * (limit + kAlignment) : kMost);
+    std::span<const std::byte> arrived;
+    exchange.step(payload, behind,
+                  [&](Rank, std::span<const std::byte> bytes) { arrived = bytes; });
+    if (arrived.data() != all_.data() + filled) {
+      // Only once sends are done: the memory that they read stays where it is, with all views of
+      // it.
+      outgrown_.push_back(std::move(all_));
+      const std::span<std::byte> grown =
+          all_.reserve(filled + static_cast<std::int64_t>(arrived.size()));
+      copy(context_, {outgrown_.back().data(), static_cast<std::size_t>(filled)}, grown.data());
+      copy(context_, arrived, grown.data() + filled);
+      arrived = grown.subspan(static_cast<std::size_t>(filled));
+      spill_.release();
+    }
+    std::size_t at = 0;
+    for (int number = held; number < held + crossing; ++number) {
+      const Extent extent = read(around_ring(rank_ - number, size_), arrived.subspan(at));
+      const std::span<const std::byte> message =
+          arrived.subspan(at, static_cast<std::size_t>(extent.bytes));
+      at += static_cast<std::size_t>(round_up(extent.bytes, kAlignment));
+      if (at > arrived.size()) throw CorruptDataError("messages that end too early");
+      held_[static_cast<std::size_t>(number)] = {message, extent.index_bytes,
+                                                 filled + static_cast<std::int64_t>(at)};
+    }
+    if (at != arrived.size()) throw CorruptDataError("bytes behind the end of messages");
+  }
+}
+
+void count_gather(Communication way, std::span<const std::int64_t> bytes, Traffic& traffic) {
+  const auto size = static_cast<int>(bytes.size());
+  for (int owner = 0; owner < size; ++owner) {
+    const std::int64_t message = bytes[static_cast<std::size_t>(owner)];
+    for (int distance = 1; distance < size && way != Communication::hierarchy; ++distance) {
+      const int to = (owner + distance) % size;
+      traffic.message(way == Communication::ring ? around_ring(to - 1, size) : owner, to, message);
+    }
+    if (way != Communication::hierarchy) continue;
+    for (int held = 1; held < size; held *= 2) {
+      std::int64_t sent = 0;
+      for (int i = 0; i < crossing_messages(held, size); ++i) {
+        sent += round_up(bytes[static_cast<std::size_t>(around_ring(owner - i, size))], kAlignment);
+      }
+      traffic.message(owner, (owner + held) % size, sent);
+    }
+  }
+}
+
+PhaseCost gather_cost(Communication way, int size, const GatheredBytes& bytes, std::size_t spaces) {
+  if (size == 1) return {};
+  const double peers = size - 1.0;
+  double doublings = 0;
+  for (int held = 1; held < size; held *= 2) ++doublings;
+  const double messages = way == Communication::hierarchy ? doublings : peers;
+  const double overhead =
+      messages * static_cast<double>(kHeaderBytes) + peers * 16 * static_cast<double>(spaces);
+  const double others = bytes.total - bytes.smallest + overhead;
+  // The largest goes from worker to worker all around.
+  const double around = peers * bytes.largest + overhead;
+  switch (way) {
+    case Communication::ring:
+      return {messages, messages, others, others, around};
+    case Communication::hierarchy: {
+      // The largest is in each of its worker's messages, one or another in the rest of them.
+      const double mean = (bytes.total - bytes.largest) / peers;
+      const double sent = doublings * bytes.largest + (peers - doublings) * mean + overhead;
+      return {messages, messages, std::max(sent, others), others};
+    }
+    case Communication::point_to_point:
+      break;
+  }
+  return {1, messages, around, others};
+}
+
+}  // namespace sparsesync

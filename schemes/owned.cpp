@@ -1,0 +1,72 @@
+// owned: our own scheme for the fewest bytes. All workers know all index sets, and each row is
+// owned by one of the workers that touched it (design: "Our own schemes"): a row that t workers
+// touched takes t - 1 transfers to its owner and n - 1 from it, which no scheme without adding
+// switches can do with less.
+#include <algorithm>
+
+#include "schemes/known_rows.h"
+
+namespace sparsesync {
+namespace {
+
+class TouchersOwn : public Ownership {
+ public:
+  TouchersOwn(const RowSpace&, int /*number*/, const SchemeEnvironment& environment)
+      : size_(environment.size), workspace_(environment.context) {}
+
+  Grid grid() const override { return {size_, 1}; }
+  void choose(const Context& context, std::span<const Index> united,
+              std::span<const std::span<const Index>> touched,
+              std::span<std::int32_t> groups) override {
+    choose_owners(context, united, touched, groups, workspace_);
+  }
+
+ private:
+  int size_;
+  OwnersWorkspace workspace_;
+};
+
+Cost cost(const Workload& workload) {
+  const double n = workload.size;
+  const double headers =
+      (n - 1) * static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
+  const double steps = workload.size > 1 ? 1.0 : 0.0;
+  Cost total{{steps, n - 1, headers, headers}, {steps, n - 1, headers, headers}};
+  total += {set_exchange_cost(workload), {}};
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const SpaceStatistics& known = workload.statistics[i];
+    const auto row = static_cast<double>(workload.spaces[i].row_bytes());
+    const double pushed = (known.touched_mean - known.united / n) * row;
+    const double pulled = (n - 1) / n * known.united * row;
+    total += {{0, 0, pushed, pushed}, {0, 0, pulled, pulled}};
+  }
+  return total;
+}
+
+double workspace_bytes(const Workload& workload) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    bytes +=
+        values_alone_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i]);
+  }
+  return bytes;
+}
+
+const SchemeRegistration registration({
+    "owned",
+    "index sets first, then values alone, each row summed by one of those who touched it",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::balanced, Format::values_alone},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      return values_alone<TouchersOwn>(environment);
+    },
+    cost,
+    workspace_bytes,
+    false,
+    {},
+    nullptr,
+    true,
+});
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,415 @@
+// recursive_doubling (SparCML's "SSAR recursive doubling"; Renggli et al., SC 2019): in step i each
+// worker and the one whose rank differs in bit i send each other the rows that they have summed so
+// far, and both add the two up. One phase: gather is empty. Rows cross as COO, in the type of sums.
+//
+// Any number of workers: with p the largest power of two up to n, worker p + r first sends its rows
+// to worker r, and last has the result from it. (Rabenseifner, "Optimization of collective
+// reduction operations", 2004.)
+//
+// The order of summation is a tree: s(r) is r's own row, plus that of worker p + r where there is
+// one; groups of 2^i neighbours are added pair by pair, the lower ranks first: for n = 4
+// (s(0) + s(1)) + (s(2) + s(3)). Where one side has no such row, the other's stays as it is. Both
+// sides of a pair add the same way, so that all workers have the same bits. Sums are rounded once,
+// at the end; where the bucket asks for a narrower type on the wire, in each step.
+#include <algorithm>
+#include <array>
+
+#include "kernels/aggregate.h"
+#include "kernels/rows.h"
+#include "schemes/own_rows.h"
+#include "schemes/row_sums.h"
+#include "schemes/scheme.h"
+
+namespace sparsesync {
+namespace {
+
+/// What partial sums travel as: what sums are made in, unless a bucket says what crosses.
+DType partial_dtype(const RowSpace& space, const SchemeOptions& options) {
+  return options.wire ? space.dtype : sum_dtype(space.dtype);
+}
+Index partial_row_bytes(const RowSpace& space, const SchemeOptions& options) {
+  return space.width * element_bytes(partial_dtype(space, options));
+}
+
+/// Who meets whom.
+struct Doubling {
+  int size;
+  int paired;  // the largest power of two up to size: workers 0 to paired - 1 meet in pairs
+
+  explicit Doubling(int workers) : size(workers), paired(1) {
+    while (2 * paired <= size) paired *= 2;
+  }
+  int folded() const { return size - paired; }
+  /// Whether a worker's rows go to another one at first.
+  bool is_folded(int rank) const { return rank >= paired; }
+  /// Whether a worker adds another one's rows to its own at first.
+  bool takes_in(int rank) const { return rank < folded(); }
+  /// Workers whose rows a worker has summed once it has met those within `group` of it.
+  int summed(int rank, int group) const {
+    const int first = rank / group * group;
+    return group + std::clamp(folded() - first, 0, group);
+  }
+};
+
+Pattern pattern_of(const Doubling& doubling, int rank) {
+  Pattern pattern;
+  const int other = doubling.is_folded(rank) ? rank - doubling.paired : rank + doubling.paired;
+  if (doubling.folded() > 0) {
+    Step& first = pattern.emplace_back();
+    if (doubling.is_folded(rank)) first.to = {Rank{other}};
+    if (doubling.takes_in(rank)) first.from = {Rank{other}};
+  }
+  for (int group = 1; group < doubling.paired; group *= 2) {
+    Step& step = pattern.emplace_back();
+    if (doubling.is_folded(rank)) continue;
+    step.to = {Rank{rank ^ group}};
+    step.from = step.to;
+  }
+  if (doubling.folded() > 0) {
+    Step& last = pattern.emplace_back();
+    if (doubling.takes_in(rank)) last.to = {Rank{other}};
+    if (doubling.is_folded(rank)) last.from = {Rank{other}};
+  }
+  return pattern;
+}
+
+class RecursiveDoubling : public Scheme {
+ public:
+  explicit RecursiveDoubling(const SchemeEnvironment& environment)
+      : context_(environment.context),
+        spaces_(row_spaces(environment.bucket->tensors)),
+        rank_(environment.rank.value),
+        rounds_(environment.bucket->rounds),
+        scale_(scale_of(environment)),
+        doubling_(environment.size),
+        own_(context_, spaces_),
+        inbox_(context_, 1),
+        wide_(context_),
+        summation_(context_),
+        results_(spaces_.size()) {
+    for (std::vector<ReceivedRows>& pair : pairs_) {
+      messages_.emplace_back(context_);
+      for (int side = 0; side < 2; ++side) pair.emplace_back(context_, spaces_.size());
+    }
+    for (const RowSpace& space : spaces_) {
+      partial_.push_back(partial_dtype(space, environment.bucket->options));
+      sums_.emplace_back(context_, rounds_);
+    }
+  }
+
+  Pattern pattern(Phase phase) const override {
+    return phase == Phase::reduce ? pattern_of(doubling_, rank_) : Pattern{};
+  }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    const Round round = exchange.round();
+    specs_.clear();
+    result_specs_.clear();
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      specs_.push_back(section_spec(i, round, true));
+      result_specs_.push_back(section_spec(i, round, false));
+    }
+    inbox_.set_limit(largest_message_bytes(specs_));
+    hold_own(input);
+    if (doubling_.is_folded(rank_)) {
+      hand_over(exchange, round);
+    } else {
+      double_up(exchange, round);
+    }
+  }
+
+  void gather(Exchange& exchange) override {
+    if (!exchange.round().last()) return;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) results_[i] = sums_[i].joined(spaces_[i]);
+  }
+
+  std::span<const SpaceResult> result() const override { return results_; }
+  void adapt(const Statistics&) override {}
+  std::vector<SpaceChoice> choices() const override {
+    return std::vector<SpaceChoice>(
+        spaces_.size(), {std::string(name_of(IndexCode::coo)), std::nullopt, std::nullopt});
+  }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
+    return std::nullopt;
+  }
+  Traffic traffic(std::span<const IndexSets> sets) const override;
+
+ private:
+  static constexpr auto kNothing = [](Rank, std::span<const std::byte>) {};
+
+  /// @param partial  of partial sums, or of the result
+  SectionSpec section_spec(std::size_t space, Round round, bool partial) const {
+    const RowSpace& shape = spaces_[space];
+    const IndexRange part = round.part_of(shape.rows);
+    const DType dtype = partial ? partial_[space] : shape.dtype;
+    return {part, part.size(), shape.width * element_bytes(dtype), IndexCode::coo};
+  }
+
+  /// A worker that is folded: its rows go, the result comes.
+  void hand_over(Exchange& exchange, Round round) {
+    exchange.step(std::array{held_}, inbox_, kNothing);
+    for (int group = 1; group < doubling_.paired; group *= 2) exchange.step({}, inbox_, kNothing);
+    exchange.step({}, inbox_, [&](Rank, std::span<const std::byte> message) {
+      ReceivedRows& received = pairs_[0][0];
+      summation_.read(result_specs_, message, received);
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        // Copied, not summed: no bit of it may change.
+        RowSums& sums = sums_[i].of(round);
+        const std::span<const Index> rows = received.named(i);
+        sums.rows = static_cast<Index>(rows.size());
+        copy(context_, std::as_bytes(rows),
+             reinterpret_cast<std::byte*>(sums.indices.reserve(sums.rows).data()));
+        const std::span<const std::byte> values = received.sections[i].values;
+        copy(context_, values, sums.values.reserve(static_cast<Index>(values.size())).data());
+      }
+    });
+  }
+
+  void double_up(Exchange& exchange, Round round) {
+    const auto read_other = [&](Rank, std::span<const std::byte> message) {
+      summation_.read(specs_, message, pairs_[pair_][1 - side_]);
+    };
+    bool both = false;  // whether the pair has its other side, to be added up
+    if (doubling_.folded() > 0) {
+      exchange.step({}, inbox_, read_other);
+      both = doubling_.takes_in(rank_);
+    }
+    for (int group = 1; group < doubling_.paired; group *= 2) {
+      if (both) merge(side_in(group));
+      exchange.step(std::array{held_}, inbox_, read_other);
+      both = true;
+    }
+    finish(round, std::span(pairs_[pair_]).subspan(both ? 0 : side_, both ? 2 : 1));
+    if (doubling_.folded() == 0) return;
+    if (doubling_.takes_in(rank_)) {
+      hold_result(round);
+      exchange.step(std::array{held_}, inbox_, kNothing);
+    } else {
+      exchange.step({}, inbox_, kNothing);
+    }
+  }
+
+  /// This worker's side when it meets the one whose rank differs in this bit: 0 is the lower
+  /// ranks'.
+  std::size_t side_in(int group) const { return (rank_ & group) == 0 ? 0 : 1; }
+
+  /// The next of two messages, which becomes the one that is held.
+  std::span<std::byte> next_message(std::span<const SectionSpec> specs, std::int64_t bytes) {
+    const std::span<std::byte> message = messages_[1 - pair_].reserve(bytes);
+    held_ = {message.data(), bytes, index_bytes(specs, counts_)};
+    return message;
+  }
+
+  void hold_own(BucketInput& input) {
+    pair_ = 0;
+    // Alone it meets nobody.
+    side_ = doubling_.takes_in(rank_) || doubling_.size == 1 ? 0 : side_in(1);
+    const std::span<std::byte> message = messages_[pair_].reserve(own_.find(specs_, input));
+    own_.write(specs_, input, partial_, message);
+    const MessageGather::Extent extent =
+        summation_.read_leading(specs_, message, pairs_[pair_][side_]);
+    held_ = {message.data(), extent.bytes, extent.index_bytes};
+  }
+
+  /// Adds up the pair: the sums are what is held, written where they will be sent from.
+  /// @param side  of the next pair, that they become
+  void merge(std::size_t side) {
+    ReceivedRows& sums = pairs_[1 - pair_][side];
+    counts_.clear();
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Index rows = summation_.unite(pairs_[pair_], i, specs_[i].range, sums.indices[i]);
+      counts_.push_back({rows, rows});
+    }
+    lay_out(context_, specs_, counts_, next_message(specs_, message_bytes(specs_, counts_)),
+            sections_);
+    sums.sections.clear();
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Section& section = sections_[i];
+      sums.sections.push_back({section.counts, section.code, section.indices, section.values});
+      encode(context_, section.code, specs_[i].range, sums.named(i), section.indices);
+      summation_.add_up(
+          pairs_[pair_], i, sums.named(i), 1,
+          {section.values.data(), partial_[i], section.counts.rows, spaces_[i].width});
+    }
+    pair_ = 1 - pair_;
+    side_ = side;
+  }
+
+  /// Adds up what there is into the round's result, multiplied and rounded once.
+  void finish(Round round, std::span<const ReceivedRows> parts) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowSpace& space = spaces_[i];
+      RowSums& sums = sums_[i].of(round);
+      const DType partial = partial_[i];
+      if (partial == space.dtype) {
+        summation_.sum(parts, i, specs_[i].range, partial, space.width, scale_, sums);
+        continue;
+      }
+      sums.rows = summation_.unite(parts, i, specs_[i].range, sums.indices);
+      const Matrix wide{wide_.reserve(sums.rows * specs_[i].row_bytes).data(), partial, sums.rows,
+                        space.width};
+      summation_.add_up(parts, i, sums.named(), 1, wide);
+      round_sums(context_, as_const(wide), scale_,
+                 {sums.values.reserve(sums.rows * space.row_bytes()).data(), space.dtype, sums.rows,
+                  space.width});
+    }
+  }
+
+  /// The round's result becomes what is held.
+  void hold_result(Round round) {
+    counts_.clear();
+    for (SumsOfRounds& sums : sums_) counts_.push_back({sums.of(round).rows, sums.of(round).rows});
+    lay_out(context_, result_specs_, counts_,
+            next_message(result_specs_, message_bytes(result_specs_, counts_)), sections_);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowSums& sums = sums_[i].of(round);
+      const Section& section = sections_[i];
+      encode(context_, section.code, result_specs_[i].range, sums.named(), section.indices);
+      copy(context_, {sums.values.data(), section.values.size()}, section.values.data());
+    }
+  }
+
+  Context context_;
+  std::vector<RowSpace> spaces_;
+  int rank_;
+  int rounds_;
+  double scale_;
+  Doubling doubling_;
+  std::vector<DType> partial_;  // of the row spaces' partial sums
+  // Of a round's messages: of partial sums, and of the result.
+  std::vector<SectionSpec> specs_;
+  std::vector<SectionSpec> result_specs_;
+  std::vector<SectionCounts> counts_;
+  std::vector<Section> sections_;
+  OwnRows own_;
+  Inbox inbox_;
+  // What is held, and what came from the other side: the lower ranks' first. The sums of a pair
+  // become one side of the next, whose message is the other one of the two.
+  std::array<std::vector<ReceivedRows>, 2> pairs_;
+  std::vector<Buffer<std::byte>> messages_;
+  std::size_t pair_ = 0;
+  std::size_t side_ = 0;
+  Payload held_;
+  Buffer<std::byte> wide_;  // the result before it is rounded
+  RowSummation summation_;
+  std::vector<SumsOfRounds> sums_;  // [row space]
+  std::vector<SpaceResult> results_;
+};
+
+/// The index sets of one row space as they grow: first s(r) of each worker that meets others, then
+/// of twice as large groups.
+std::vector<std::vector<Index>> first_groups(const Doubling& doubling, const IndexSets& sets) {
+  std::vector<std::vector<Index>> groups;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(doubling.paired); ++rank) {
+    const std::size_t folded = rank + static_cast<std::size_t>(doubling.paired);
+    groups.push_back(folded < sets.size() ? united_rows({sets[rank], sets[folded]})
+                                          : united_rows({sets[rank]}));
+  }
+  return groups;
+}
+
+Traffic RecursiveDoubling::traffic(std::span<const IndexSets> sets) const {
+  Traffic traffic(doubling_.size);
+  const auto bytes_of = [&](int number, bool partial, auto&& set_of) {
+    const Round round{number, rounds_};
+    std::vector<SectionSpec> specs;
+    std::vector<SectionCounts> counts;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      specs.push_back(section_spec(i, round, partial));
+      const auto rows = static_cast<Index>(indices_in(set_of(i), specs[i].range).size());
+      counts.push_back({rows, rows});
+    }
+    return message_bytes(specs, counts);
+  };
+  std::vector<std::vector<std::vector<Index>>> groups;  // [row space][group]
+  for (const IndexSets& of_space : sets) groups.push_back(first_groups(doubling_, of_space));
+  for (int group = 1; group < doubling_.paired; group *= 2) {
+    for (int rank = 0; rank < doubling_.paired; ++rank) {
+      const auto held = [&](std::size_t i) -> std::span<const Index> {
+        return groups[i][static_cast<std::size_t>(rank / group)];
+      };
+      for (int number = 0; number < rounds_; ++number) {
+        traffic.message(rank, rank ^ group, bytes_of(number, true, held));
+      }
+    }
+    for (std::vector<std::vector<Index>>& of_space : groups) {
+      for (std::size_t i = 0; i < of_space.size() / 2; ++i) {
+        of_space[i] = united_rows({of_space[2 * i], of_space[2 * i + 1]});
+      }
+      of_space.resize(of_space.size() / 2);
+    }
+  }
+  for (int rank = doubling_.paired; rank < doubling_.size; ++rank) {
+    const auto own = [&](std::size_t i) { return sets[i][static_cast<std::size_t>(rank)]; };
+    const auto all = [&](std::size_t i) -> std::span<const Index> { return groups[i].front(); };
+    for (int number = 0; number < rounds_; ++number) {
+      traffic.message(rank, rank - doubling_.paired, bytes_of(number, true, own));
+      traffic.message(rank - doubling_.paired, rank, bytes_of(number, false, all));
+    }
+  }
+  return traffic;
+}
+
+/// What is expected to cross in the messages of worker 0, which has most to do: where any worker is
+/// folded, it takes one in.
+Cost cost(const Workload& workload) {
+  const Doubling doubling(workload.size);
+  const bool folds = doubling.folded() > 0;
+  PhaseCost all;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
+    const SpaceStatistics& known = workload.statistics[i];
+    const auto index = static_cast<double>(coo_index_bytes(space.rows));
+    const double row = index + static_cast<double>(partial_row_bytes(space, workload.options));
+    for (int group = 1; group < doubling.paired; group *= 2) {
+      all.bytes_sent += row * united_by(known, doubling.summed(0, group), workload.size);
+      all.bytes_received += row * united_by(known, doubling.summed(group, group), workload.size);
+    }
+    if (!folds) continue;
+    all.bytes_sent += (index + static_cast<double>(space.row_bytes())) * known.united;
+    all.bytes_received += row * known.touched_mean;
+  }
+  for (int group = 1; group < doubling.paired; group *= 2) ++all.messages;
+  all.steps = all.messages + (folds ? 2 : 0);
+  all.messages += folds ? 1 : 0;
+  const double overhead =
+      all.messages *
+      static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
+  all.bytes_sent += overhead;
+  all.bytes_received += overhead;
+  return {all, {}};
+}
+
+double workspace_bytes(const Workload& workload) {
+  double bytes = 0;
+  const Doubling doubling(workload.size);
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
+    const SpaceStatistics& known = workload.statistics[i];
+    const double half = united_by(known, std::max(1, doubling.paired / 2), workload.size);
+    // What is held and what comes, as messages and decoded indices; what was held before; the
+    // result, and before it is rounded.
+    const auto partial = static_cast<double>(partial_row_bytes(space, workload.options));
+    bytes +=
+        3 * half * (partial + 4 + 8) +
+        known.united * (static_cast<double>(space.row_bytes()) + 8 +
+                        (partial_dtype(space, workload.options) == space.dtype ? 0 : partial)) +
+        static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(2 * half)));
+  }
+  return bytes;
+}
+
+const SchemeRegistration registration({
+    "recursive_doubling",
+    "partial sums between workers whose ranks differ in one bit (SparCML, SSAR)",
+    {Communication::hierarchy, Aggregation::incremental, Partition::centralization, Balance::none,
+     Format::coo},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      return std::make_unique<RecursiveDoubling>(environment);
+    },
+    cost,
+    workspace_bytes,
+});
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,130 @@
+// The all-gather of messages: every message reaches every worker whole, in every way and again in
+// memory that has to grow; payloads that are not what they say are refused.
+#include "schemes/message_gather.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/error.h"
+#include "tests/support/random.h"
+#include "tests/support/workers.h"
+
+namespace sparsesync::testing {
+namespace {
+
+/// A message: how long it is (8 bytes), then bytes that its worker and its number tell.
+std::int64_t length_of(std::uint64_t number, int worker) {
+  return 8 + static_cast<std::int64_t>(mix64(number * 100 + static_cast<std::uint64_t>(worker)) %
+                                       (number % 2 == 0 ? 40 : 4000));
+}
+std::byte byte_of(std::uint64_t number, int worker, std::int64_t at) {
+  return static_cast<std::byte>(number + 7 * static_cast<std::uint64_t>(worker) +
+                                static_cast<std::uint64_t>(at));
+}
+void write(std::uint64_t number, int worker, std::span<std::byte> message) {
+  const auto bytes = static_cast<std::int64_t>(message.size());
+  std::memcpy(message.data(), &bytes, sizeof(bytes));
+  for (std::int64_t i = 8; i < bytes; ++i) {
+    message[static_cast<std::size_t>(i)] = byte_of(number, worker, i);
+  }
+}
+std::int64_t length_at(std::span<const std::byte> bytes) {
+  std::int64_t length = 0;
+  if (bytes.size() < sizeof(length)) throw CorruptDataError("no length");
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  if (length < 8 || length > static_cast<std::int64_t>(bytes.size())) {
+    throw CorruptDataError("a length that cannot be");
+  }
+  return length;
+}
+
+class MessageGathers : public ::testing::TestWithParam<Communication> {
+ protected:
+  using Body = std::function<void(MessageGather&, Exchange&)>;
+  /// Runs body(gather, exchange) on each worker.
+  static std::vector<std::exception_ptr> run(int size, int rounds, const Body& body) {
+    LocalNetwork network(size);
+    return run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
+      HostMemory memory;
+      const Context context(memory);
+      MessageGather gather(context, transport->rank(), size, GetParam());
+      std::uint64_t sequence = 0;
+      const Pattern pattern = gather.pattern();
+      ExchangeWorkspace workspace;
+      Exchange exchange(*transport, context, {}, sequence, pattern, rounds, kDeadline, workspace);
+      body(gather, exchange);
+    });
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(ways, MessageGathers, ::testing::ValuesIn(kCommunications),
+                         [](const auto& each) { return std::string(name_of(each.param)); });
+
+TEST_P(MessageGathers, every_message_reaches_every_worker) {
+  constexpr int kRounds = 6;
+  for (int size = 1; size <= 9; ++size) {
+    expect_no_errors(run(size, kRounds, [&](MessageGather& gather, Exchange& exchange) {
+      const int rank = exchange.rank().value;
+      for (std::uint64_t number = 0; number < kRounds; ++number) {
+        write(number, rank, gather.own(length_of(number, rank)));
+        std::vector<std::span<const std::byte>> messages(static_cast<std::size_t>(size));
+        std::vector<int> order;
+        gather.run(exchange, 8 + 4000, [&](int worker, std::span<const std::byte> bytes) {
+          order.push_back(worker);
+          const std::int64_t length = length_at(bytes);
+          messages.at(static_cast<std::size_t>(worker)) =
+              bytes.first(static_cast<std::size_t>(length));
+          return MessageGather::Extent{length, length};
+        });
+        EXPECT_EQ(order.front(), rank);
+        EXPECT_EQ(static_cast<int>(order.size()), size);
+        // After the last step: nothing that was read has moved or was written over.
+        for (int worker = 0; worker < size; ++worker) {
+          const std::span<const std::byte> message = messages[static_cast<std::size_t>(worker)];
+          ASSERT_EQ(static_cast<std::int64_t>(message.size()), length_of(number, worker));
+          EXPECT_EQ(reinterpret_cast<std::uintptr_t>(message.data()) % 16, 0U);
+          for (std::size_t i = 8; i < message.size(); ++i) {
+            ASSERT_EQ(message[i], byte_of(number, worker, static_cast<std::int64_t>(i)));
+          }
+        }
+        if (number + 1 < kRounds) exchange.next_round();
+      }
+    }));
+  }
+}
+
+/// Worker 1 writes a message and lies about it; some other worker must notice.
+std::vector<std::exception_ptr> after_a_lie(
+    const std::function<std::vector<std::exception_ptr>(
+        int, int, const std::function<void(MessageGather&, Exchange&)>&)>& run,
+    std::int64_t bytes, std::int64_t length, std::int64_t limit) {
+  return run(5, 1, [=](MessageGather& gather, Exchange& exchange) {
+    const int rank = exchange.rank().value;
+    const std::span<std::byte> message = gather.own(rank == 1 ? bytes : 64);
+    write(0, rank, message);
+    if (rank == 1) std::memcpy(message.data(), &length, sizeof(length));
+    gather.run(exchange, limit, [&](int worker, std::span<const std::byte> received) {
+      if (rank == 1 && worker == 1) return MessageGather::Extent{bytes, bytes};
+      const std::int64_t all = length_at(received);
+      return MessageGather::Extent{all, all};
+    });
+  });
+}
+
+TEST_P(MessageGathers, refuse_what_is_not_as_long_as_it_says) {
+  const auto noticed = [](const std::vector<std::exception_ptr>& errors, auto&& is_it) {
+    EXPECT_TRUE(std::any_of(errors.begin(), errors.end(), is_it))
+        << text_of(errors[0]) << text_of(errors[2]);
+  };
+  // Shorter than it is, by more than alignment; longer than all that came; no number at all.
+  for (const std::int64_t length : {std::int64_t{8}, std::int64_t{6400}, std::int64_t{-8}}) {
+    noticed(after_a_lie(run, 64, length, 4096), is<CorruptDataError>);
+  }
+  // Longer than a message may be.
+  noticed(after_a_lie(run, 100'000, 100'000, 4096), is<ProtocolError>);
+}
+
+}  // namespace
+}  // namespace sparsesync::testing
