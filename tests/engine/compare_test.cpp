@@ -262,7 +262,7 @@ TEST_F(Compare, one_recorded_run_serves_many_links) {
 TEST(WorkerRecords, arrive_as_they_left) {
   WorkerRecord record;
   record.steps = {{Clock::time_point{std::chrono::seconds(5)},
-                   Clock::time_point{std::chrono::seconds(7)}, 1, 2, 3, 4, ~std::uint64_t{0}}};
+                   Clock::time_point{std::chrono::seconds(7)}, 1, 2, 3, 4, 5, ~std::uint64_t{0}}};
   record.first_difference = "worker 1, \xff";
   record.memory_bytes = 1 << 20;
   record.choices = {{"elias_fano", 2, 4}, {"", std::nullopt, std::nullopt}};
@@ -271,6 +271,7 @@ TEST(WorkerRecords, arrive_as_they_left) {
   ASSERT_EQ(arrived.steps.size(), 1U);
   EXPECT_EQ(arrived.steps[0].end - arrived.steps[0].begin, std::chrono::seconds(2));
   EXPECT_EQ(arrived.steps[0].index_bytes_sent, 4);
+  EXPECT_EQ(arrived.steps[0].non_finite, 5);
   EXPECT_EQ(arrived.steps[0].bits, ~std::uint64_t{0});
   EXPECT_EQ(arrived.first_difference->substr(0, 10), "worker 1, ");
   EXPECT_EQ(arrived.memory_bytes, 1 << 20);
