@@ -129,7 +129,7 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
           }
         }
       }
-      statistics[i] = statistics_of(views_of(of_space), spaces_[i].rows);
+      statistics[i] = statistics_of(views_of(of_space), spaces_[i], options_.scheme_options);
     }
   }
 }
@@ -144,7 +144,7 @@ BucketSpec Comparison::bucket_for(const SchemeEntry& entry) const {
           options_.announce && entry.announces};
 }
 
-void Comparison::check_options() const {
+void Comparison::check_options() {
   if (options_.announce && std::none_of(schemes_.begin(), schemes_.end(),
                                         [](const SchemeEntry& entry) { return entry.announces; })) {
     throw InputError("--announce: none of these schemes uses announced rows: leave it out");
@@ -155,8 +155,21 @@ void Comparison::check_options() const {
                   [](const SchemeEntry& entry) { return entry.patterns.empty(); })) {
     throw InputError("--pattern: none of these schemes has a choice of it: leave it out");
   }
+  const bool told = options_.scheme_options.workers_per_node != 0;
+  if (!told) options_.scheme_options.workers_per_node = workers_.per_node();
   for (const SchemeEntry& entry : schemes_) {
-    if (entry.check != nullptr) entry.check(options_.scheme_options, workers_.size());
+    std::string& unfit = unfit_.emplace_back();
+    if (entry.check == nullptr) continue;
+    try {
+      entry.check(options_.scheme_options, workers_.size());
+    } catch (const InputError& error) {
+      // Nobody asked for it, and no option is wrong: it is these nodes that it cannot use.
+      if (told || options_.scheme_options.workers_per_node != 0 || !options_.schemes.empty()) throw;
+      SchemeOptions any_nodes = options_.scheme_options;
+      any_nodes.workers_per_node = 1;
+      entry.check(any_nodes, workers_.size());
+      unfit = error.what();
+    }
   }
 }
 
@@ -218,7 +231,12 @@ std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) 
 
 std::vector<MemoryNeed> Comparison::memory_needs() const {
   std::vector<MemoryNeed> needs;
-  for (const SchemeEntry& entry : schemes_) {
+  for (std::size_t i = 0; i < schemes_.size(); ++i) {
+    const SchemeEntry& entry = schemes_[i];
+    if (!unfit_[i].empty()) {
+      needs.push_back({std::string(entry.name), 0, unfit_[i]});
+      continue;
+    }
     double bytes = 0;
     for (const Statistics& statistics : statistics_) {
       bytes = std::max(bytes, entry.workspace_bytes(workload(statistics)));

@@ -133,7 +133,7 @@ class Comparison {
   std::vector<double> measured_seconds(const std::vector<WorkerRecord>& records) const;
   BucketSpec bucket_for(const SchemeEntry& entry) const;
   /// @throws InputError if an option does not fit
-  void check_options() const;
+  void check_options();
   Workload workload(const Statistics& statistics) const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
@@ -141,6 +141,7 @@ class Comparison {
   Trace trace_;
   CompareOptions options_;
   std::vector<SchemeEntry> schemes_;
+  std::vector<std::string> unfit_;  // [scheme]: why it does not fit these workers; else empty
   std::vector<RowSpace> spaces_;
   /// Index sets by step and row space, and what they say.
   std::vector<std::vector<std::vector<std::vector<Index>>>> sets_;  // [step][space][worker]

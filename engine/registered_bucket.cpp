@@ -101,7 +101,7 @@ void RegisteredBucket::observe(Phase phase, const Exchange& exchange) {
     } else if (phase == Phase::gather) {
       const SpaceResult& result = scheme_->result()[i];
       observed_[i].united = result.layout == Gradient::Layout::dense
-                                ? spaces_[i].rows
+                                ? scheme_->united(i).value_or(spaces_[i].rows)
                                 : static_cast<Index>(result.indices.size());
     }
   }

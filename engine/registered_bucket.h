@@ -53,7 +53,7 @@ class RegisteredBucket {
   void observe(Phase phase, const Exchange& exchange);
   struct Observed {
     Index touched = 0;  // by this worker in the last step
-    Index united = 0;   // by all workers; all rows where the result is dense
+    Index united = 0;   // by all workers; all rows where nobody knows
   };
   /// Of each row space.
   const std::vector<Observed>& observed() const { return observed_; }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "kernels/bits.h"
-#include "schemes/transport.h"
 
 namespace sparsesync {
 
@@ -38,6 +37,24 @@ ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t see
   for (auto& [what, value] : statement_of(spec.options)) statement.emplace_back(what, value);
   statement.emplace_back("the seed", fmt::format("{}", seed));
   return statement;
+}
+
+int workers_of_a_node(const Transport& transport) {
+  const int size = transport.size();
+  const auto node = [&](int rank) { return transport.node(Rank{rank}); };
+  int per_node = 1;
+  while (per_node < size && node(per_node) == node(0)) ++per_node;
+  if (size % per_node != 0) return 0;
+  for (int first = 0; first < size; first += per_node) {
+    // A node that goes on here would be one of more workers, or of scattered ones.
+    for (int before = 0; before < first; before += per_node) {
+      if (node(before) == node(first)) return 0;
+    }
+    for (int rank = first; rank < first + per_node; ++rank) {
+      if (node(rank) != node(first)) return 0;
+    }
+  }
+  return per_node;
 }
 
 std::uint64_t signature_of(const ControlChannel::Statement& statement) {

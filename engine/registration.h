@@ -7,6 +7,7 @@
 
 #include "engine/agreement.h"
 #include "schemes/bucket.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 
@@ -14,6 +15,10 @@ namespace sparsesync {
 ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed);
 
 ControlChannel::Statement statement_of(const SchemeOptions& options);
+
+/// The workers of a node as the transport tells them, if all nodes have as many and each those of
+/// consecutive ranks; 0 if not.
+int workers_of_a_node(const Transport& transport);
 
 /// A hash of what was agreed.
 std::uint64_t signature_of(const ControlChannel::Statement& statement);

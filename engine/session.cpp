@@ -77,13 +77,17 @@ class Session::Engine {
     if (job.error) std::rethrow_exception(job.error);
   }
 
-  BucketId register_bucket(const BucketSpec& spec) {
+  BucketId register_bucket(const BucketSpec& given) {
     BucketId id;
     between_steps([&] {
+      BucketSpec spec = given;
       const ControlChannel::Statement statement = statement_of(spec, options_.seed);
       control_.agree(fmt::format("bucket '{}'", spec.name), statement);
       // What all agree on may still be wrong: then it is so for all.
       validate(spec);
+      if (spec.options.workers_per_node == 0) {
+        spec.options.workers_per_node = workers_of_a_node(*transport_);
+      }
       const SchemeEntry entry = scheme_named(spec.scheme);
       if (entry.check != nullptr) entry.check(spec.options, transport_->size());
       if (entry.all_reduces && !transport_->has_all_reduce()) {

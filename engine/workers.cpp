@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/registration.h"
+
 namespace sparsesync {
 namespace {
 
@@ -58,7 +60,7 @@ std::vector<Rank> LocalWorkers::here() const {
 }
 
 std::vector<std::unique_ptr<Transport>> LocalWorkers::connect() {
-  network_ = std::make_unique<LocalNetwork>(size_, link_);
+  network_ = std::make_unique<LocalNetwork>(size_, link_, per_node_);
   std::vector<std::unique_ptr<Transport>> ends;
   for (const Rank rank : here()) ends.push_back(network_->join(rank));
   return ends;
@@ -76,6 +78,10 @@ int MpiWorkers::on_this_machine() const {
     if (control_->node(Rank{rank}) == control_->node(world_.rank())) ++workers;
   }
   return workers;
+}
+
+int MpiWorkers::per_node() const {
+  return workers_of_a_node(*control_);
 }
 
 std::vector<std::unique_ptr<Transport>> MpiWorkers::connect() {

@@ -26,6 +26,8 @@ class Workers {
   virtual std::vector<Rank> here() const = 0;
   /// Workers on this machine, in this process or in others.
   virtual int on_this_machine() const = 0;
+  /// The workers of a node, as two_level takes them; 0 if nodes are not alike.
+  virtual int per_node() const = 0;
   /// Whether this process speaks for the run.
   bool leads() const { return here().front() == Rank{0}; }
 
@@ -49,10 +51,13 @@ std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors);
 /// All workers are threads of this process.
 class LocalWorkers : public Workers {
  public:
-  LocalWorkers(int size, LocalLink link) : size_(size), link_(link) {}
+  /// @param per_node  what the network tells of nodes; 0: all workers are on one
+  LocalWorkers(int size, LocalLink link, int per_node = 0)
+      : size_(size), link_(link), per_node_(per_node > 0 ? per_node : size) {}
   int size() const override { return size_; }
   std::vector<Rank> here() const override;
   int on_this_machine() const override { return size_; }
+  int per_node() const override { return size_ % per_node_ == 0 ? per_node_ : 0; }
   std::vector<std::unique_ptr<Transport>> connect() override;
   std::vector<std::string> all_gather(const std::string& own) override { return {own}; }
   void agree(const std::string&, const ControlChannel::Statement&) override {}
@@ -60,6 +65,7 @@ class LocalWorkers : public Workers {
  private:
   int size_;
   LocalLink link_;
+  int per_node_;
   std::unique_ptr<LocalNetwork> network_;  // the last one
 };
 
@@ -72,6 +78,7 @@ class MpiWorkers : public Workers {
   int size() const override { return world_.size(); }
   std::vector<Rank> here() const override { return {world_.rank()}; }
   int on_this_machine() const override;
+  int per_node() const override;
   std::vector<std::unique_ptr<Transport>> connect() override;
   std::vector<std::string> all_gather(const std::string& own) override;
   void agree(const std::string& subject, const ControlChannel::Statement& own) override;

@@ -37,6 +37,19 @@ void validate_wire(const BucketSpec& spec, const TensorSpec& tensor) {
   }
 }
 
+std::vector<TensorSpec> tensors_like(std::span<const RowSpace> spaces) {
+  std::vector<TensorSpec> tensors;
+  for (const RowSpace& space : spaces)
+    tensors.push_back({"", space.rows, space.width, space.dtype});
+  return tensors;
+}
+
+std::vector<RowSpace> with_one_member_each(std::span<const RowSpace> spaces) {
+  std::vector<RowSpace> all(spaces.begin(), spaces.end());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].members = {{i, 0}};
+  return all;
+}
+
 }  // namespace
 
 BucketSpec on_wire(BucketSpec spec) {
@@ -112,6 +125,9 @@ BucketInput BucketInput::without_values(const Context& context, const BucketSpec
   }
   return {context, std::move(tensors), std::move(spaces)};
 }
+
+BucketInput::BucketInput(const Context& context, std::span<const RowSpace> spaces)
+    : BucketInput(context, tensors_like(spaces), with_one_member_each(spaces)) {}
 
 BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors,
                          std::vector<RowSpace> spaces)

@@ -120,6 +120,8 @@ class BucketInput {
   BucketInput(const Context& context, const BucketSpec& spec);
   /// For rows without values: gradients of width 0, in the row spaces that `spec` has.
   static BucketInput without_values(const Context& context, const BucketSpec& spec);
+  /// Of row spaces that are no bucket's: a tensor for each, without a name.
+  BucketInput(const Context& context, std::span<const RowSpace> spaces);
 
   /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
   /// phase is over.

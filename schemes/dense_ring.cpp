@@ -184,22 +184,6 @@ class DenseRing : public Scheme {
   }
 
  private:
-  /// Receives a message of a known size straight into its place.
-  class InPlace : public ReceiveProvider {
-   public:
-    InPlace(std::byte* place, Index bytes) : place_(place), bytes_(bytes) {}
-    std::byte* provide(std::size_t, const Header& header) override {
-      if (header.bytes != static_cast<std::uint64_t>(bytes_)) {
-        throw ProtocolError("dense_ring: a chunk of another size than was agreed");
-      }
-      return place_;
-    }
-
-   private:
-    std::byte* place_;
-    Index bytes_;
-  };
-
   static void expect_bytes(std::span<const std::byte> payload, Index bytes) {
     if (static_cast<Index>(payload.size()) != bytes) {
       throw ProtocolError("dense_ring: a chunk of another size than was agreed");

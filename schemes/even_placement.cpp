@@ -21,7 +21,7 @@ void EvenPlacement::name_rows(const Context& context, int group, std::span<const
 
 EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceStatistics& known,
                                   bool densifies) {
-  const Index range = ceil_div<Index>(space.rows, size);
+  const auto range = ceil_div<Index>(space.rows, size);
   const auto row = static_cast<double>(space.row_bytes());
   const double dense = static_cast<double>(range) * row;
   const auto bytes = [&](double rows) {
@@ -43,6 +43,13 @@ EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceSt
   return all;
 }
 
+Cost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& known) {
+  const EvenRangesBytes bytes = even_ranges_bytes(space, size, known, false);
+  const double others = size - 1.0;
+  return {{0, 0, bytes.push_sent, bytes.push_received},
+          {0, 0, others * bytes.fullest_sums, others / size * bytes.sums}};
+}
+
 Cost split_cost(const Workload& workload, bool densifies) {
   Cost total = {push_pull_overhead(workload.spaces, workload.size).reduce, {}};
   GatheredBytes sums;
@@ -61,12 +68,15 @@ Cost split_cost(const Workload& workload, bool densifies) {
   return total;
 }
 
+double even_range_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& known) {
+  return push_pull_workspace_bytes(space, size, known, {size, 1},
+                                   ceil_div<Index>(space.rows, size));
+}
+
 double even_ranges_workspace_bytes(const Workload& workload) {
   double bytes = 0;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    bytes += push_pull_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i],
-                                       {workload.size, 1},
-                                       ceil_div<Index>(workload.spaces[i].rows, workload.size));
+    bytes += even_range_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i]);
   }
   return bytes;
 }

@@ -54,10 +54,14 @@ struct EvenRangesBytes {
 EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceStatistics& known,
                                   bool densifies);
 
+/// The cost of one row space where all workers pull from all servers, message headers left out.
+Cost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& known);
+
 /// The cost where sums go to all workers in the way of SchemeOptions::pattern.
 Cost split_cost(const Workload& workload, bool densifies);
 
-/// Bytes of workspace that a worker needs.
+/// Bytes of workspace that a worker needs for one row space, and for all of them.
+double even_range_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& known);
 double even_ranges_workspace_bytes(const Workload& workload);
 
 }  // namespace sparsesync

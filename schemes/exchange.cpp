@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -107,6 +108,14 @@ std::byte* Inbox::provide(std::size_t receive, const Header& header) {
   return buffers_[receive].reserve(static_cast<Index>(header.bytes)).data();
 }
 
+std::byte* InPlace::provide(std::size_t, const Header& header) {
+  if (header.bytes != static_cast<std::uint64_t>(bytes_)) {
+    throw ProtocolError(
+        fmt::format("a message of {} bytes where {} were agreed", header.bytes, bytes_));
+  }
+  return place_;
+}
+
 Exchange::Exchange(Transport& transport, const Context& context, Agreed agreed,
                    std::uint64_t& sequence, const Pattern& pattern, int rounds,
                    Clock::duration timeout, ExchangeWorkspace& workspace)
@@ -118,6 +127,20 @@ Exchange::Exchange(Transport& transport, const Context& context, Agreed agreed,
       round_{0, rounds},
       timeout_(timeout),
       workspace_(workspace) {}
+
+Exchange::Within Exchange::within(std::span<const Rank> members, Rank own) {
+  SPARSESYNC_EXPECT(group_.has_value(), ==, false);
+  SPARSESYNC_EXPECT(members[static_cast<std::size_t>(own.value)].value, ==,
+                    transport_.rank().value);
+  group_ = {members, own};
+  return Within(*this);
+}
+
+Rank Exchange::told(Rank worker) const {
+  if (!group_) return worker;
+  const auto place = std::lower_bound(group_->members.begin(), group_->members.end(), worker);
+  return {static_cast<int>(place - group_->members.begin())};
+}
 
 /// Sends what the workspace has.
 void Exchange::walk(const Step& step, std::uint32_t flags, ReceiveProvider& provider,
@@ -144,7 +167,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, ReceiveProvider& prov
       RefusedError told = unpack_refusal(arrival->payload);
       if (!refused || told.peer() < refused->peer()) refused = std::move(told);
     } else if (!refused && (flags & Header::kRefused) == 0) {
-      on_arrival(from, arrival->payload);
+      on_arrival(told(from), arrival->payload);
     }
   }
   transport_.finish(group, deadline);
@@ -166,7 +189,9 @@ void Exchange::step(std::span<const Payload> payloads, ReceiveProvider& provider
 
 void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
   SPARSESYNC_EXPECT(at_, ==, pattern_.size());
-  if (size() > 1) transport_.all_reduce(context_, dtype, elements, Clock::now() + timeout_);
+  SPARSESYNC_EXPECT(group_.has_value(), ==, false);
+  if (transport_.size() > 1)
+    transport_.all_reduce(context_, dtype, elements, Clock::now() + timeout_);
 }
 
 void Exchange::next_round() {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,6 +82,18 @@ class Inbox : public ReceiveProvider {
   std::int64_t limit_ = 0;
 };
 
+/// Receives the one message of a step, of a known size, straight into its place.
+class InPlace : public ReceiveProvider {
+ public:
+  InPlace(std::byte* place, Index bytes) : place_(place), bytes_(bytes) {}
+  /// @throws ProtocolError for a message of another size
+  std::byte* provide(std::size_t receive, const Header& header) override;
+
+ private:
+  std::byte* place_;
+  Index bytes_;
+};
+
 /// What the steps of exchanges are made of: kept from one to the next, so that none allocates.
 struct ExchangeWorkspace {
   std::vector<Send> sends;
@@ -104,9 +117,30 @@ class Exchange {
            ExchangeWorkspace& workspace);
 
   const Context& context() const { return context_; }
-  Rank rank() const { return transport_.rank(); }
-  int size() const { return transport_.size(); }
-  Round round() const { return round_; }
+  Rank rank() const { return group_ ? group_->own : transport_.rank(); }
+  int size() const { return group_ ? static_cast<int>(group_->members.size()) : transport_.size(); }
+  Round round() const { return group_ ? Round{} : round_; }
+
+  /// While it lives, workers are those of a group alone: rank(), size() and who a message comes
+  /// from count its members, and a round is the only one. So a scheme that is made for so many
+  /// workers takes its part in the pattern of another.
+  class [[nodiscard]] Within {
+   public:
+    explicit Within(Exchange& exchange) : exchange_(exchange) {}
+    ~Within() { exchange_.group_.reset(); }
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+    Within(Within&&) = delete;
+    Within& operator=(Within&&) = delete;
+
+   private:
+    Exchange& exchange_;
+  };
+  /// @param members  the group's workers by their rank in it, increasing; they outlive what is
+  ///                 returned
+  /// @param own      this worker's rank in it
+  /// @pre no group inside a group
+  Within within(std::span<const Rank> members, Rank own);
 
   using OnArrival = FunctionView<void(Rank from, std::span<const std::byte> payload)>;
   /// The pattern's next step: sends, and calls `on_arrival` for each message as it comes, in any
@@ -132,6 +166,13 @@ class Exchange {
   std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
 
  private:
+  struct Group {
+    std::span<const Rank> members;
+    Rank own;
+  };
+
+  /// The number of a worker as on_arrival is told.
+  Rank told(Rank worker) const;
   void walk(const Step& step, std::uint32_t flags, ReceiveProvider& provider,
             const OnArrival& on_arrival);
 
@@ -141,6 +182,7 @@ class Exchange {
   std::uint64_t& sequence_;
   const Pattern& pattern_;
   Round round_;
+  std::optional<Group> group_;
   Clock::duration timeout_;
   std::size_t at_ = 0;  // the pattern's next step
   ExchangeWorkspace& workspace_;

@@ -13,11 +13,18 @@
 namespace sparsesync {
 namespace {
 
+std::vector<RowSpace> spaces_of(const Placements& placements) {
+  std::vector<RowSpace> spaces;
+  for (const std::unique_ptr<Placement>& placement : placements) {
+    spaces.push_back(placement->space());
+  }
+  return spaces;
+}
+
 class PushPull : public Scheme {
  public:
   PushPull(const SchemeEnvironment& environment, Placements placements, Communication pulling)
       : context_(environment.context),
-        spaces_(row_spaces(environment.bucket->tensors)),
         rank_(environment.rank.value),
         size_(environment.size),
         rounds_(environment.bucket->rounds),
@@ -26,6 +33,7 @@ class PushPull : public Scheme {
         servers_(peers_),
         placements_(std::move(placements)),
         pulling_(pulling),
+        spaces_(spaces_of(placements_)),
         outbox_(context_),
         push_inbox_(context_, peers_.size()),
         counts_(context_),
@@ -427,7 +435,6 @@ class PushPull : public Scheme {
   }
 
   Context context_;
-  std::vector<RowSpace> spaces_;
   int rank_;
   int size_;
   int rounds_;
@@ -436,6 +443,7 @@ class PushPull : public Scheme {
   std::vector<Rank> servers_;  // the peers, and this worker
   Placements placements_;
   Communication pulling_;
+  std::vector<RowSpace> spaces_;
   // Of the message that is being written or read: kept, so that a step allocates nothing.
   std::vector<SectionSpec> specs_;
   std::vector<Section> sections_;

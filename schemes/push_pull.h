@@ -15,7 +15,8 @@
 
 namespace sparsesync {
 
-/// One placement for each row space of the bucket.
+/// One placement for each row space of the input: of the bucket's tensors, or of what a scheme
+/// makes of them.
 using Placements = std::vector<std::unique_ptr<Placement>>;
 
 /// @param pulling  how the servers' messages go

@@ -34,9 +34,9 @@ Index partial_row_bytes(const RowSpace& space, const SchemeOptions& options) {
 /// Who meets whom.
 struct Doubling {
   int size;
-  int paired;  // the largest power of two up to size: workers 0 to paired - 1 meet in pairs
+  int paired = 1;  // the largest power of two up to size: workers 0 to paired - 1 meet in pairs
 
-  explicit Doubling(int workers) : size(workers), paired(1) {
+  explicit Doubling(int workers) : size(workers) {
     while (2 * paired <= size) paired *= 2;
   }
   int folded() const { return size - paired; }

@@ -64,6 +64,10 @@ class Scheme {
   /// After the last round of the gather phase, one for each row space.
   virtual std::span<const SpaceResult> result() const = 0;
 
+  /// Rows of a row space that some worker touched in this step, as far as the scheme knows, where
+  /// its result is dense and does not say. Nothing where it does not know.
+  virtual std::optional<Index> united(std::size_t /*space*/) const { return std::nullopt; }
+
   /// Chooses anew from statistics that all workers agree on; the same choice on all of them.
   virtual void adapt(const Statistics& statistics) = 0;
   virtual std::vector<SpaceChoice> choices() const = 0;

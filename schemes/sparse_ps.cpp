@@ -9,11 +9,7 @@ namespace {
 Cost cost(const Workload& workload) {
   Cost total = push_pull_overhead(workload.spaces, workload.size);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const EvenRangesBytes bytes =
-        even_ranges_bytes(workload.spaces[i], workload.size, workload.statistics[i], false);
-    const double others = workload.size - 1.0;
-    total += {{0, 0, bytes.push_sent, bytes.push_received},
-              {0, 0, others * bytes.fullest_sums, others / workload.size * bytes.sums}};
+    total += even_servers_cost(workload.spaces[i], workload.size, workload.statistics[i]);
     total += push_pull_compute(workload.spaces[i], workload.size, workload.statistics[i],
                                {workload.size, 1}, workload.statistics[i].push_skewness,
                                workload.statistics[i].pull_skewness);

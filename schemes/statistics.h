@@ -23,6 +23,9 @@ struct SpaceStatistics {
   // [i]: of the largest union among aligned groups of 2^i workers (0 to 2^i - 1, ...; the last one
   // may have fewer), while 2^i < n. Empty where nobody looked.
   std::vector<double> united_in_groups = {};
+  // Of what some schemes make of the rows; empty where nobody looked.
+  std::vector<SpaceStatistics> blocks = {};  // block_ps: one, the blocks in the place of rows
+  std::vector<SpaceStatistics> nodes = {};   // two_level: of each range, nodes as workers: nodes.h
 };
 
 /// Rows that a group of `workers` of the `size` workers touched, as expected: between the groups
@@ -101,6 +104,10 @@ std::vector<Index> united_rows(const IndexSets& sets);
 
 /// The sparsity of index sets in [0, rows).
 SpaceStatistics statistics_of(const IndexSets& sets, Index rows);
+
+/// The same, and what schemes with these options make of the rows of a row space.
+SpaceStatistics statistics_of(const IndexSets& sets, const RowSpace& space,
+                              const SchemeOptions& options);
 
 /// The mean of the largest of `count` numbers drawn from a standard normal distribution
 /// (Blom, "Statistical estimates and transformed beta-variables", 1958). Two samples: 0.56;

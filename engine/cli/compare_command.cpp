@@ -307,8 +307,9 @@ void compare(const CompareArguments& given) {
     if (!workers) {
       // On the virtual clock the link is the replay's.
       const bool waits = options.clock == CompareClock::real;
-      workers = std::make_unique<LocalWorkers>(trace.header().workers,
-                                               waits ? options.link : LocalLink{});
+      workers =
+          std::make_unique<LocalWorkers>(trace.header().workers, waits ? options.link : LocalLink{},
+                                         options.scheme_options.workers_per_node);
     }
     if (workers->leads()) {
       json = std::make_unique<JsonOutput>(given.json);

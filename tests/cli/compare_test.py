@@ -15,11 +15,14 @@ SCHEMES = [
     "all_gather",
     "balanced",
     "balanced_hash",
+    "block_ps",
     "dense_ring",
     "dynamic_split",
+    "owned",
     "recursive_doubling",
     "sparse_ps",
     "split_all_gather",
+    "two_level",
 ]
 WITHOUT_SERVERS = ["all_gather", "recursive_doubling"]
 OVER_MPI_ALONE = ["dense_native"]
@@ -340,6 +343,7 @@ def test_balanced_at_other_worker_counts(run, real_data, kind, workers):
 THEORY = {
     "all_gather": ([1.38, 1.87, 1.45, 1.92], 0.03),
     "recursive_doubling": ([1.13, 1.32, 1.16, 1.31], 0.03),
+    "block_ps": ([10.1, 19.1, 2.48, 2.47], 0.03),
     "sparse_ps": ([6.41, 12.8, 1.56, 1.68], 0.01),
     "split_all_gather": ([1.38, 1.87, 1.09, 1.14], 0.03),
     "balanced_hash": ([1.09, 1.10, 1.03, 1.04], 0.05),
@@ -412,6 +416,27 @@ def test_three_widths_cross_in_one_message_for_each_peer_and_phase(run, tmp_path
     assert schemes["dense_ring"]["messages"] == 4 * 3 * 2
     assert schemes["all_gather"]["messages"] == 4 * 3
     assert all(scheme["correct"] for scheme in schemes.values())
+
+
+@pytest.mark.parametrize("between", ["balanced", "all_gather", "block_ps"])
+@pytest.mark.parametrize("per_node", [1, 2, 3, 6])
+def test_two_levels_move_what_rings_in_nodes_and_the_scheme_between_them_do(run, tmp_path, between, per_node):
+    """One row on all of six workers: dense tensors around rings, and that row between nodes."""
+    rows, width, workers = 1200, 8, 6
+    tensors = [{"name": "t", "rows": rows, "width": width, "dtype": "f32"}]
+    trace = write_trace(tmp_path / "T", tensors, workers, 1, lambda worker, step, tensor: ([7], None))
+    options = ("--workers-per-node", per_node, "--between-nodes", between, "--rate", "10gbit")
+    _, schemes = compare(run, trace, *options, schemes="two_level," + between)
+    two_level = schemes["two_level"]
+    assert two_level["correct"] and two_level["seconds_predicted"] > 0
+    if per_node == 1:
+        assert two_level["bytes_total"] == schemes[between]["bytes_total"]
+        return
+    nodes = workers // per_node
+    ring = 2 * (per_node - 1) * rows * width * 4 * nodes
+    assert ring <= two_level["bytes_values"] <= ring + 2 * nodes * (nodes - 1) * 256 * 4
+    steps = 1 if between == "all_gather" else 2
+    assert two_level["messages"] == workers * (2 * (per_node - 1) + steps * (nodes - 1))
 
 
 # Bad input
@@ -505,6 +530,11 @@ def test_no_trace_at_all(refused, tmp_path):
         (["--frobnicate"], ["--frobnicate", "--help"]),
         (["--json", "/nowhere/at/all.json"], ["/nowhere/at/all.json"]),
         (["another", "trace"], ["another"]),
+        (["--block", "0"], ["--block"]),
+        (["--workers-per-node", "0"], ["--workers-per-node"]),
+        (["--workers-per-node", "2"], ["two_level", "nodes of 2", "3 workers"]),
+        (["--between-nodes", "telepathy"], ["two_level", "telepathy", *SCHEMES[:-1]]),
+        (["--between-nodes", "two_level", "--schemes", "two_level"], ["between nodes", *SCHEMES[:-1]]),
     ],
 )
 def test_wrong_use(refused, trace, options, parts):

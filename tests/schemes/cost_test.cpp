@@ -9,7 +9,9 @@
 
 #include "engine/memory.h"
 #include "kernels/index_code.h"
+#include "schemes/block_space.h"
 #include "schemes/grid.h"
+#include "schemes/nodes.h"
 #include "schemes/scheme.h"
 #include "tests/support/random.h"
 #include "tests/support/scheme_variants.h"
@@ -54,11 +56,13 @@ TEST(Cost, expected_is_near_counted) {
       const Sets a = random_sets(random, 50'000, size, 2'000);
       const Sets b = random_sets(random, 9'000, size, 900);
       const std::vector<IndexSets> sets{a.views(), b.views()};
-      const Statistics statistics{statistics_of(sets[0], 50'000), statistics_of(sets[1], 9'000)};
+      const std::vector<RowSpace> spaces = row_spaces(tensors);
+      const Statistics statistics{statistics_of(sets[0], spaces[0], variant.options),
+                                  statistics_of(sets[1], spaces[1], variant.options)};
       scheme->adapt(statistics);
       const double counted = busiest(scheme->traffic(sets));
       const double expected =
-          entry.cost({row_spaces(tensors), size, statistics, variant.options}).bytes_busiest();
+          entry.cost({spaces, size, statistics, variant.options}).bytes_busiest();
       // Imbalance is a mean over keys: within 5% of this one; the ring's largest parts within 10%.
       EXPECT_NEAR(expected / counted, 1, 0.1) << variant.label << ", " << size << " workers";
     }
@@ -364,6 +368,31 @@ TEST(Statistics, unions_of_groups) {
   EXPECT_EQ(united_by({10, 10, 10}, 4, 8), 10);
   EXPECT_EQ(united_by({0, 0, 0}, 4, 8), 0);
   EXPECT_EQ(united_by({7, 7, 7}, 1, 1), 7);
+}
+
+// Where nobody looked, blocks and node unions are estimated: well where rows lie anywhere.
+TEST(Statistics, what_becomes_of_rows_is_estimated_where_nobody_looked) {
+  Random random(seed());
+  SchemeOptions options;
+  options.workers_per_node = 2;
+  for (const Index width : {1, 16, 100, 256, 300}) {
+    const RowSpace space{DType::f32, width, 40'000, {}};
+    const Sets sets = random_sets(random, space.rows, 8, 1'500);
+    const SpaceStatistics seen = statistics_of(sets.views(), space, options);
+    const SpaceStatistics rows_alone = statistics_of(sets.views(), space.rows);
+    const SpaceStatistics blocks = block_statistics(space, options.block, rows_alone);
+    ASSERT_EQ(seen.blocks.size(), 1U);
+    EXPECT_NEAR(blocks.touched_mean / seen.blocks[0].touched_mean, 1, 0.03) << width;
+    EXPECT_NEAR(blocks.touched_max / seen.blocks[0].touched_max, 1, 0.03) << width;
+    EXPECT_NEAR(blocks.united / seen.blocks[0].united, 1, 0.03) << width;
+    ASSERT_EQ(seen.nodes.size(), 2U);
+    for (int place = 0; place < 2; ++place) {
+      const SpaceStatistics& of_range = seen.nodes[static_cast<std::size_t>(place)];
+      const SpaceStatistics estimate = range_statistics(rows_alone, space.rows, Nodes(8, 2), place);
+      EXPECT_NEAR(estimate.touched_mean / of_range.touched_mean, 1, 0.1) << width;
+      EXPECT_NEAR(estimate.united / of_range.united, 1, 0.1) << width;
+    }
+  }
 }
 
 TEST(Statistics, the_largest_of_normal_numbers) {

@@ -2,6 +2,7 @@
 // in a map.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -85,6 +86,16 @@ class ExactSum {
             value_at(gradient.values.data(), tensor_.dtype, i * tensor_.width + column);
       }
     }
+  }
+
+  /// Rows of which some element is not zero, increasing.
+  std::vector<Index> nonzero_rows() const {
+    std::vector<Index> rows;
+    for (const auto& [row, sum] : sums_) {
+      const bool zero = std::all_of(sum.begin(), sum.end(), [](double e) { return e == 0; });
+      if (!zero) rows.push_back(row);
+    }
+    return rows;
   }
 
   /// What is wrong with a result, in words; "" if nothing is. NaN equals NaN.

@@ -189,4 +189,27 @@ inline std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, co
   return sets;
 }
 
+/// Where groups of so many workers add up their dense tensors first: without the rows that are then
+/// zero, which nobody sees any more.
+inline void drop_cancelled(const std::vector<RowSpace>& spaces, const Inputs& inputs,
+                           const std::vector<TensorSpec>& tensors, int workers,
+                           std::vector<std::vector<std::vector<Index>>>& sets) {
+  const auto step = static_cast<std::size_t>(workers);
+  for (std::size_t first = 0; first < inputs.size(); first += step) {
+    for (std::size_t i = 0; i < spaces.size(); ++i) {
+      std::vector<Index> left;
+      for (const RowSpace::Member& member : spaces[i].members) {
+        ExactSum sum(tensors[member.tensor]);
+        for (std::size_t w = first; w < first + step; ++w) sum.add(inputs[w][member.tensor]);
+        for (const Index row : sum.nonzero_rows()) left.push_back(member.first_row + row);
+      }
+      for (std::size_t w = first; w < first + step; ++w) {
+        std::erase_if(sets[i][w], [&](Index row) {
+          return !std::binary_search(left.begin(), left.end(), row);
+        });
+      }
+    }
+  }
+}
+
 }  // namespace sparsesync::testing

@@ -22,6 +22,11 @@ struct SchemeVariant {
                     Reduction reduction = Reduction::sum) const {
     return {"b", std::move(tensors), scheme, reduction, rounds, options, announce};
   }
+  /// Workers that add up their dense tensors before what is not zero in them goes on; 1: none do.
+  int added_densely(int size) const {
+    const bool two_levels = scheme == "two_level" && options.workers_per_node < size;
+    return two_levels ? options.workers_per_node : 1;
+  }
   /// Whether its options fit so many workers.
   bool fits(int size) const {
     const SchemeEntry of = entry();
@@ -36,9 +41,26 @@ struct SchemeVariant {
 };
 
 inline std::vector<SchemeVariant> scheme_variants() {
-  std::vector<SchemeVariant> variants;
+  SchemeOptions small_blocks;
+  small_blocks.block = 5;
+  std::vector<SchemeVariant> variants{{"block_ps_of_5", "block_ps", small_blocks}};
+  const auto add_two_level = [&](int workers_per_node, const std::string& between_nodes) {
+    SchemeOptions nodes;
+    nodes.workers_per_node = workers_per_node;
+    nodes.between_nodes = between_nodes;
+    variants.push_back({"two_level_" + std::to_string(workers_per_node) + "_" + between_nodes,
+                        "two_level", nodes});
+  };
+  add_two_level(1, "balanced");
+  add_two_level(2, "balanced");
+  add_two_level(2, "all_gather");
+  add_two_level(2, "block_ps");
+  add_two_level(2, "dense_ring");
+  add_two_level(3, "balanced");
+  add_two_level(3, "sparse_ps");
   for (const SchemeEntry& entry : all_schemes()) {
     const std::string name(entry.name);
+    if (name == "two_level") continue;  // above: its nodes have to be told
     if (entry.patterns.empty()) variants.push_back({name, name});
     for (const Communication pattern : entry.patterns) {
       variants.push_back({name + "_" + std::string(name_of(pattern)), name, {pattern}});

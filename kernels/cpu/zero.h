@@ -1,0 +1,48 @@
+// Whether elements are zero.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/bits.h"
+#include "kernels/cpu/row.h"
+
+namespace sparsesync::cpu {
+
+/// The bits by which a T is not zero: all but the sign, which integers lack. Repeated over a word.
+template <typename T>
+constexpr std::uint64_t nonzero_bits() {
+  if constexpr (std::is_integral_v<T>) return ~std::uint64_t{0};
+  constexpr unsigned kBits = 8 * sizeof(T);
+  std::uint64_t bits = 0;
+  for (unsigned at = 0; at < 64; at += kBits) bits |= low_mask(kBits - 1) << at;
+  return bits;
+}
+
+/// Whether `count` elements are all zero. All are looked at: a branch for each would cost more. A
+/// line of the cache at a time, by few instructions, so that the processor sees many lines ahead.
+template <typename T>
+bool are_zero(const std::byte* elements, Index count) {
+  constexpr auto kOfWord = static_cast<Index>(sizeof(std::uint64_t) / sizeof(T));
+  constexpr Index kOfLine = 8;
+  const Index words = count / kOfWord;
+  Index i = 0;
+  std::array<std::uint64_t, kOfLine> line{};
+  for (; i + kOfLine <= words; i += kOfLine) {
+    for (Index k = 0; k < kOfLine; ++k) {
+      line[static_cast<std::size_t>(k)] |= load<std::uint64_t>(elements, i + k);
+    }
+  }
+  std::uint64_t any = 0;
+  for (const std::uint64_t word : line) any |= word;
+  for (; i < words; ++i) any |= load<std::uint64_t>(elements, i);
+  bool zero = (any & nonzero_bits<T>()) == 0;
+  for (i = words * kOfWord; i < count; ++i) {
+    zero = zero && ValueTraits<T>::is_zero(load<T>(elements, i));
+  }
+  return zero;
+}
+
+}  // namespace sparsesync::cpu

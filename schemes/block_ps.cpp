@@ -1,0 +1,213 @@
+// block_ps: OmniReduce (SIGCOMM 2021) without aggregators of its own: a server on every worker, for
+// an even range of the blocks of SchemeOptions::block elements that a row space's flat array is cut
+// into (Zen, OSDI 2025, section 3: "OmniReduce"). Blocks cross as COO: to push and pull a block is
+// a row of a wider row space.
+//
+// A block crosses where a touched row lies in it. OmniReduce looks at every element and leaves out
+// blocks that are all zero: here a row that was touched says so itself, and one of a dense tensor
+// is not touched where it is zero; so only the zeros of a touched row that fill a block, or a sum
+// that cancels, cross for nothing. The result has the rows that are not all zero.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/blocks.h"
+#include "kernels/error.h"
+#include "schemes/block_space.h"
+#include "schemes/even_placement.h"
+#include "schemes/push_pull.h"
+
+namespace sparsesync {
+namespace {
+
+std::vector<RowSpace> block_spaces(std::span<const RowSpace> spaces, Index block) {
+  std::vector<RowSpace> all;
+  for (const RowSpace& space : spaces) all.push_back(block_space(space, block));
+  return all;
+}
+
+Placements placements_of(const SchemeEnvironment& environment, std::span<const RowSpace> blocks) {
+  Placements placements;
+  for (const RowSpace& space : blocks) {
+    const auto number = static_cast<int>(placements.size());
+    placements.push_back(std::make_unique<EvenPlacement>(space, number, environment));
+  }
+  return placements;
+}
+
+class BlockPs : public Scheme {
+ public:
+  explicit BlockPs(const SchemeEnvironment& environment)
+      : context_(environment.context),
+        spaces_(row_spaces(environment.bucket->tensors)),
+        block_(environment.bucket->options.block),
+        block_spaces_(block_spaces(spaces_, block_)),
+        blocks_(context_, block_spaces_),
+        inner_(push_and_pull(environment, placements_of(environment, block_spaces_),
+                             Communication::point_to_point)),
+        count_(context_),
+        results_(spaces_.size()) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      pushed_.emplace_back(context_);
+      rows_.emplace_back(context_);
+    }
+    count_.reserve_exactly(1);
+  }
+
+  Pattern pattern(Phase phase) const override { return inner_->pattern(phase); }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    if (exchange.round().index == 0) {
+      gradients_.clear();
+      for (std::size_t i = 0; i < spaces_.size(); ++i) gradients_.push_back(to_blocks(i, input));
+      blocks_.set(gradients_);
+    }
+    inner_->reduce(exchange, blocks_);
+  }
+
+  void gather(Exchange& exchange) override {
+    inner_->gather(exchange);
+    if (!exchange.round().last()) return;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) to_rows(i);
+  }
+
+  std::span<const SpaceResult> result() const override { return results_; }
+  void adapt(const Statistics&) override {}
+  std::vector<SpaceChoice> choices() const override { return inner_->choices(); }
+
+  Traffic traffic(std::span<const IndexSets> sets) const override {
+    std::vector<std::vector<std::vector<Index>>> storage;
+    return inner_->traffic(sets_of_blocks(sets, storage));
+  }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
+    std::vector<std::vector<std::vector<Index>>> storage;
+    return inner_->imbalance(sets_of_blocks(sets, storage));
+  }
+
+ private:
+  /// Numbers and what belongs to each.
+  struct List {
+    explicit List(const Context& context) : numbers(context), values(context) {}
+    Buffer<Index> numbers;
+    Buffer<std::byte> values;
+  };
+
+  /// Makes a list of rows of `width` elements by write(numbers, values, count), again with more
+  /// room where that was too little. Synchronizes the stream.
+  template <typename Write>
+  RowSparse fill(List& list, DType dtype, Index width, Write&& write) {
+    const Index row_bytes = width * element_bytes(dtype);
+    const auto view = [&](Index rows) { return Matrix{list.values.data(), dtype, rows, width}; };
+    const auto numbers = [&](Index rows) {
+      return std::span(list.numbers.data(), static_cast<std::size_t>(rows));
+    };
+    const auto written = [&](Index room) {
+      write(numbers(room), view(room), Count(count_.data()));
+      return resolve(context_, Count(count_.data()));
+    };
+    const Index room = std::min(list.numbers.capacity(), list.values.capacity() / row_bytes);
+    const Index found = written(room);
+    if (found > room) {
+      list.numbers.reserve(found);
+      list.values.reserve(found * row_bytes);
+      written(found);
+    }
+    return {numbers(found), as_const(view(found))};
+  }
+
+  Gradient to_blocks(std::size_t space, BucketInput& input) {
+    const RowSparse rows = input.coalesced(space);
+    const RowSpace& blocks = block_spaces_[space];
+    const RowSparse list = fill(pushed_[space], blocks.dtype, blocks.width,
+                                [&](std::span<Index> numbers, Matrix values, Count count) {
+                                  rows_to_blocks(context_, rows, numbers, values, count);
+                                });
+    return Gradient::row_sparse(list.indices, list.values.data);
+  }
+
+  void to_rows(std::size_t space) {
+    const RowSpace& shape = spaces_[space];
+    const SpaceResult& sums = inner_->result()[space];
+    const RowSparse list = fill(
+        rows_[space], shape.dtype, shape.width,
+        [&](std::span<Index> numbers, Matrix values, Count count) {
+          blocks_to_rows(context_, {sums.indices, sums.values}, shape.rows, numbers, values, count);
+        });
+    results_[space] = {Gradient::Layout::row_sparse, list.indices, list.values};
+  }
+
+  std::vector<IndexSets> sets_of_blocks(
+      std::span<const IndexSets> sets,
+      std::vector<std::vector<std::vector<Index>>>& storage) const {
+    std::vector<IndexSets> all;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const auto& of_space = storage.emplace_back(block_sets(sets[i], spaces_[i], block_));
+      all.emplace_back(of_space.begin(), of_space.end());
+    }
+    return all;
+  }
+
+  Context context_;
+  std::vector<RowSpace> spaces_;
+  Index block_;
+  std::vector<RowSpace> block_spaces_;
+  BucketInput blocks_;
+  std::unique_ptr<Scheme> inner_;
+  std::vector<Gradient> gradients_;  // of blocks
+  std::vector<List> pushed_;         // blocks
+  std::vector<List> rows_;
+  Buffer<Index> count_;
+  std::vector<SpaceResult> results_;
+};
+
+Cost cost(const Workload& workload) {
+  Cost total = push_pull_overhead(workload.spaces, workload.size);
+  const Index block = workload.options.block;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
+    total += even_servers_cost(block_space(space, block), workload.size,
+                               block_statistics(space, block, workload.statistics[i]));
+  }
+  return total;
+}
+
+double workspace_bytes(const Workload& workload) {
+  double bytes = 0;
+  const Index block = workload.options.block;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
+    const RowSpace blocks = block_space(space, block);
+    const SpaceStatistics known = block_statistics(space, block, workload.statistics[i]);
+    const auto row = static_cast<double>(space.row_bytes()) + sizeof(Index);
+    // The worker's own as blocks; the sums as rows.
+    bytes += even_range_workspace_bytes(blocks, workload.size, known) +
+             known.touched_max * (static_cast<double>(blocks.row_bytes()) + sizeof(Index)) +
+             workload.statistics[i].united * row;
+  }
+  return bytes;
+}
+
+void check(const SchemeOptions& options, int) {
+  if (options.block < 1) {
+    throw InputError(
+        fmt::format("block_ps: blocks of {} elements: use 1 or more; 256 is usual", options.block));
+  }
+}
+
+const SchemeRegistration registration({
+    "block_ps",
+    "a server on every worker for an even range of the non-zero blocks (OmniReduce)",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::imbalanced, Format::blocks},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      return std::make_unique<BlockPs>(environment);
+    },
+    cost,
+    workspace_bytes,
+    false,
+    {},
+    check,
+});
+
+}  // namespace
+}  // namespace sparsesync
