@@ -16,6 +16,7 @@
 #include "engine/compare_worker.h"
 #include "engine/provenance.h"
 #include "engine/registration.h"
+#include "engine/transport/recording.h"
 #include "kernels/bits.h"
 
 namespace sparsesync {
@@ -38,12 +39,6 @@ SchemeFigures skipped(std::string_view name, const std::string& reason) {
 
 /// Stands in a folder of results: --force replaces no other folder.
 constexpr const char* kResultMarker = ".sparsesync-result";
-
-double median(std::vector<double> numbers) {
-  std::sort(numbers.begin(), numbers.end());
-  const std::size_t middle = numbers.size() / 2;
-  return numbers.size() % 2 == 1 ? numbers[middle] : (numbers[middle - 1] + numbers[middle]) / 2;
-}
 
 IndexSets views_of(const std::vector<std::vector<Index>>& sets) {
   return {sets.begin(), sets.end()};
@@ -72,25 +67,6 @@ std::optional<std::string> refusal_in(const std::exception_ptr& error) {
   }
 }
 
-/// Of several workers' errors one that the others follow from: a worker that only lost another one
-/// is not it.
-std::exception_ptr first_cause(const std::vector<WorkerRecord>& records) {
-  std::exception_ptr consequence;
-  for (const WorkerRecord& record : records) {
-    if (!record.error) continue;
-    try {
-      std::rethrow_exception(record.error);
-    } catch (const AbortedError&) {
-      consequence = record.error;
-    } catch (const PeerLostError&) {
-      consequence = record.error;
-    } catch (...) {
-      return record.error;
-    }
-  }
-  return consequence;
-}
-
 }  // namespace
 
 Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
@@ -105,6 +81,12 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
         "--transport mpi), or make another trace",
         trace_.path().string(), header.workers, workers_.size() == 1 ? "is" : "are",
         workers_.size(), header.workers, header.workers));
+  }
+  if (options_.clock == CompareClock::replayed &&
+      static_cast<int>(workers_.here().size()) != workers_.size()) {
+    throw InputError(
+        "--clock virtual records the workers of one process: use --transport local, or --clock "
+        "real");
   }
   if (options_.schemes.empty()) {
     schemes_ = all_schemes();
@@ -223,6 +205,11 @@ ControlChannel::Statement Comparison::statement() const {
   statement.emplace_back("--repeat", fmt::format("{}", options_.repeat));
   statement.emplace_back("--memory", options_.memory ? fmt::format("{}", *options_.memory) : "all");
   statement.emplace_back("--deadline", fmt::format("{} ms", options_.deadline.count()));
+  const Network network = options_.network.value_or(Network{});
+  statement.emplace_back(
+      "--network",
+      fmt::format("{} s, {} bits/s, {} and {} s/byte", network.latency_s, network.rate_bps,
+                  network.encode_s_per_byte, network.aggregate_s_per_byte));
   statement.emplace_back("--result", options_.result ? "given" : "not given");
   return statement;
 }
@@ -260,7 +247,8 @@ std::vector<MemoryNeed> Comparison::memory_needs() const {
 }
 
 std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, References& references,
-                                                  const std::filesystem::path& result_folder) {
+                                                  const std::filesystem::path& result_folder,
+                                                  Recording* recording) {
   const TraceHeader& header = trace_.header();
   const BucketSpec bucket = bucket_for(entry);
   const std::int64_t memory = options_.memory.value_or(
@@ -273,12 +261,15 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
     return scheme.imbalance(sets);
   };
   std::atomic<std::int64_t> done = 0;
-  const CompareWorker::Task task{trace_,         bucket,        options_.repeat, options_.deadline,
-                                 memory,         result_folder, references,      imbalance_of,
-                                 [&] { ++done; }};
+  const CompareWorker::Task task{trace_,          bucket,        options_.repeat, options_.deadline,
+                                 memory,          result_folder, references,      imbalance_of,
+                                 [&] { ++done; }, recording};
   // All are connected before the first begins, so that a worker that fails at once is seen by the
   // others as one that left.
   std::vector<std::unique_ptr<Transport>> ends = workers_.connect();
+  if (recording != nullptr) {
+    for (std::unique_ptr<Transport>& end : ends) end = recording->wrap(std::move(end));
+  }
   const auto count = static_cast<int>(ends.size());
   const std::int64_t in_all = std::int64_t{count} * options_.repeat * header.steps;
   std::vector<WorkerRecord> records(ends.size());
@@ -304,7 +295,9 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
 }
 
 std::vector<WorkerRecord> Comparison::gather(std::vector<WorkerRecord> records) {
-  if (const std::exception_ptr cause = first_cause(records)) {
+  std::vector<std::exception_ptr> errors;
+  for (const WorkerRecord& record : records) errors.push_back(record.error);
+  if (const std::exception_ptr cause = first_cause(errors)) {
     records.front().refusal = refusal_in(cause);
     if (!records.front().refusal) std::rethrow_exception(cause);
   }
@@ -318,11 +311,25 @@ std::vector<WorkerRecord> Comparison::gather(std::vector<WorkerRecord> records) 
 
 SchemeFigures Comparison::measure(const SchemeEntry& entry, References& references,
                                   const std::filesystem::path& result_folder) {
-  const std::vector<WorkerRecord> records = gather(run_workers(entry, references, result_folder));
+  std::optional<Recording> recording;
+  if (options_.clock == CompareClock::replayed) recording.emplace(workers_.size());
+  const std::vector<WorkerRecord> records =
+      gather(run_workers(entry, references, result_folder, recording ? &*recording : nullptr));
   for (const WorkerRecord& record : records) {
     if (record.refusal) return skipped(entry.name, *record.refusal);
   }
-  return figures_of(entry, records);
+  SchemeFigures figures = figures_of(entry, records);
+  StepTimes times;
+  if (recording) {
+    const RecordedRun run{trace_.header().steps, recording->take_steps()};
+    times = replayed_times(run, options_.link);
+    figures.recorded = std::make_shared<const RecordedRun>(run);
+  } else {
+    times = times_of(measured_seconds(records));
+  }
+  figures.seconds_median = times.median;
+  figures.seconds_min = times.min;
+  return figures;
 }
 
 SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
@@ -332,19 +339,13 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   figures.name = entry.name;
   figures.correct = true;
   std::string other_bits;
-  std::vector<double> seconds;
   for (int repeat = 0; repeat < options_.repeat; ++repeat) {
-    double of_repeat = 0;
     for (int step = 0; step < header.steps; ++step) {
       const auto at = static_cast<std::size_t>(repeat * header.steps + step);
-      Clock::time_point begin = Clock::time_point::max();
-      Clock::time_point end = Clock::time_point::min();
       std::int64_t sent_max = 0;
       std::int64_t received_max = 0;
       for (const WorkerRecord& record : records) {
         const StepRecord& seen = record.steps[at];
-        begin = std::min(begin, seen.begin);
-        end = std::max(end, seen.end);
         sent_max = std::max(sent_max, seen.bytes_sent);
         received_max = std::max(received_max, seen.bytes_received);
         figures.bytes_total += static_cast<double>(seen.bytes_sent);
@@ -360,9 +361,7 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
       figures.bytes_sent_max += static_cast<double>(sent_max);
       figures.bytes_received_max += static_cast<double>(received_max);
       figures.non_finite += static_cast<double>(records.front().steps[at].non_finite);
-      of_repeat += std::chrono::duration<double>(end - begin).count();
     }
-    seconds.push_back(of_repeat / header.steps);
   }
   // Sums of whole numbers so far: exact.
   for (double* sum : {&figures.bytes_sent_max, &figures.bytes_received_max, &figures.bytes_total,
@@ -371,13 +370,14 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   }
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
                          figures.messages * static_cast<double>(kHeaderBytes);
-  figures.seconds_median = median(seconds);
-  figures.seconds_min = *std::min_element(seconds.begin(), seconds.end());
-  if (options_.link.rate_bps) {
-    const Network network_model{options_.link.latency_s, *options_.link.rate_bps};
+  std::optional<Network> network_model = options_.network;
+  if (!network_model && options_.link.rate_bps) {
+    network_model = {options_.link.latency_s, *options_.link.rate_bps};
+  }
+  if (network_model) {
     double predicted = 0;
     for (const Statistics& statistics : statistics_) {
-      predicted += entry.cost(workload(statistics)).seconds(network_model) / header.steps;
+      predicted += entry.cost(workload(statistics)).seconds(*network_model) / header.steps;
     }
     figures.seconds_predicted = predicted;
   }
@@ -400,6 +400,26 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   if (figures.first_difference.empty()) figures.first_difference = other_bits;
   figures.choices = records.front().choices;
   return figures;
+}
+
+std::vector<double> Comparison::measured_seconds(const std::vector<WorkerRecord>& records) const {
+  const int steps = trace_.header().steps;
+  std::vector<double> seconds;
+  for (int repeat = 0; repeat < options_.repeat; ++repeat) {
+    double of_repeat = 0;
+    for (int step = 0; step < steps; ++step) {
+      Clock::time_point begin = Clock::time_point::max();
+      Clock::time_point end = Clock::time_point::min();
+      for (const WorkerRecord& record : records) {
+        const StepRecord& seen = record.steps[static_cast<std::size_t>(repeat * steps + step)];
+        begin = std::min(begin, seen.begin);
+        end = std::max(end, seen.end);
+      }
+      of_repeat += std::chrono::duration<double>(end - begin).count();
+    }
+    seconds.push_back(of_repeat / steps);
+  }
+  return seconds;
 }
 
 CompareReport Comparison::run() {

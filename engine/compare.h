@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "analysis/replay.h"
 #include "analysis/trace.h"
 #include "engine/transport/local.h"
 #include "engine/workers.h"
@@ -18,8 +20,14 @@
 
 namespace sparsesync {
 
+class Recording;
 class References;
 struct WorkerRecord;
+
+enum class CompareClock : std::uint8_t {
+  real,     // the machine's
+  replayed  // the virtual one: a recorded run, replayed on links
+};
 
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
@@ -28,6 +36,11 @@ struct CompareOptions {
   /// Rows are announced before the clock starts, to schemes that use it.
   bool announce = false;
   LocalLink link;  // of each worker, as far as it is known
+  /// Where it is `replayed`, `link` is the one to replay on, and the workers are those of one
+  /// process, without a link of their own.
+  CompareClock clock = CompareClock::real;
+  /// What seconds are predicted from; nothing: from `link`, if it has a rate.
+  std::optional<Network> network;
   int repeat = 5;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
@@ -53,12 +66,14 @@ struct SchemeFigures {
   double non_finite = 0;    // values of the sums, where they crossed as a narrower type
   double seconds_median = 0;
   double seconds_min = 0;
-  std::optional<double> seconds_predicted;  // nothing on a link without a rate
+  std::optional<double> seconds_predicted;  // nothing where neither rate nor network is known
   std::optional<Imbalance> imbalance;       // means over steps
   std::int64_t memory_bytes = 0;            // workspace of the worker that needed most
   bool correct = false;
   std::string first_difference;      // where it is not correct
   std::vector<SpaceChoice> choices;  // of each tensor
+  /// With the clock `replayed`: replayed_times() says what the same run takes on other links.
+  std::shared_ptr<const RecordedRun> recorded;
 
   double bytes_busiest() const {
     return bytes_sent_max > bytes_received_max ? bytes_sent_max : bytes_received_max;
@@ -106,12 +121,16 @@ class Comparison {
   SchemeFigures measure(const SchemeEntry& entry, References& references,
                         const std::filesystem::path& result_folder);
   /// Runs the workers that are here.
+  /// @param recording  of all of them; null where time is the machine's
   std::vector<WorkerRecord> run_workers(const SchemeEntry& entry, References& references,
-                                        const std::filesystem::path& result_folder);
+                                        const std::filesystem::path& result_folder,
+                                        Recording* recording);
   /// What all workers brought home, by rank.
   std::vector<WorkerRecord> gather(std::vector<WorkerRecord> records);
   SchemeFigures figures_of(const SchemeEntry& entry,
                            const std::vector<WorkerRecord>& records) const;
+  /// Seconds of each repeat's mean step, by the machine's clock.
+  std::vector<double> measured_seconds(const std::vector<WorkerRecord>& records) const;
   BucketSpec bucket_for(const SchemeEntry& entry) const;
   /// @throws InputError if an option does not fit
   void check_options();

@@ -40,13 +40,13 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   Session session(std::move(transport), memory_, {task_.deadline, header.seed});
   const BucketId bucket = session.register_bucket(task_.bucket);
   load(rank, 0);
-  exchange(session, bucket);
+  exchange(session, bucket, nullptr);
   session.adapt(bucket);
   record.choices = session.choices(bucket);
   for (int repeat = 0; repeat < task_.repeat; ++repeat) {
     for (int step = 0; step < header.steps; ++step) {
       load(rank, step);
-      StepRecord& seen = record.steps.emplace_back(exchange(session, bucket));
+      StepRecord& seen = record.steps.emplace_back(exchange(session, bucket, task_.recording));
       seen.bits = hash_result(session, bucket);
       if (repeat == 0) {
         check(session, bucket, step, record);
@@ -77,7 +77,7 @@ void CompareWorker::load(int rank, int step) {
   }
 }
 
-StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
+StepRecord CompareWorker::exchange(Session& session, BucketId bucket, Recording* recording) {
   StepRecord record;
   const auto counted = [&](auto&& work) {
     const TransportCounters before = session.counters();
@@ -94,9 +94,15 @@ StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
   if (task_.bucket.announce) {
     counted([&] { session.wait(session.announce(bucket, announced_)); });
   }
+  if (recording != nullptr) recording->begin_step(session.rank(), Clock::now() + task_.deadline);
   record.begin = Clock::now();
   counted([&] { session.synchronize(bucket, gradients_); });
   record.end = Clock::now();
+  if (recording != nullptr) {
+    recording->end_step(session.rank());
+    // Nobody checks while others still compute.
+    session.barrier();
+  }
   record.non_finite = session.non_finite(bucket);
   return record;
 }

@@ -14,6 +14,7 @@
 #include "analysis/trace.h"
 #include "engine/memory.h"
 #include "engine/session.h"
+#include "engine/transport/recording.h"
 #include "engine/worker_record.h"
 
 namespace sparsesync {
@@ -47,6 +48,7 @@ class CompareWorker {
     /// Worker 0 asks it once for each step.
     std::function<std::optional<Imbalance>(const Scheme&, int step)> imbalance_of;
     std::function<void()> step_done;
+    Recording* recording = nullptr;  // of all workers' steps, where one is made
   };
 
   /// @param task  outlives the worker
@@ -58,7 +60,8 @@ class CompareWorker {
 
  private:
   void load(int rank, int step);
-  StepRecord exchange(Session& session, BucketId bucket);
+  /// @param recording  of the step, from where the clock starts; null for none
+  StepRecord exchange(Session& session, BucketId bucket, Recording* recording);
   std::uint64_t hash_result(Session& session, BucketId bucket) const;
   /// The result's rows; all of them where it is dense.
   std::span<const Index> rows_of(const TensorResult& result);

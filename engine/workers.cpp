@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <exception>
-
 #include "engine/registration.h"
 
 namespace sparsesync {
@@ -36,6 +34,23 @@ void Workers::together(const std::function<void()>& work) {
     if (all[process].front() == kBadInput) throw InputError(text);
     throw Error(text);
   }
+}
+
+std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr consequence;
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
+    try {
+      std::rethrow_exception(error);
+    } catch (const AbortedError&) {
+      consequence = error;
+    } catch (const PeerLostError&) {
+      consequence = error;
+    } catch (...) {
+      return error;
+    }
+  }
+  return consequence;
 }
 
 std::vector<Rank> LocalWorkers::here() const {

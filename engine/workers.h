@@ -1,6 +1,7 @@
 // The workers of a run and what connects them: threads of this process, or processes of an mpirun.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,6 +43,10 @@ class Workers {
   /// elsewhere an InputError or Error with that worker's text.
   void together(const std::function<void()>& work);
 };
+
+/// Of several workers' errors (null where one had none) one that the others follow from: a worker
+/// that only lost another one is not it. Null if all are.
+std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors);
 
 /// All workers are threads of this process.
 class LocalWorkers : public Workers {

@@ -111,6 +111,7 @@ class AllGather : public Scheme {
 
 Cost cost(const Workload& workload) {
   GatheredBytes bytes;
+  PhaseCost compute;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const SpaceStatistics& known = workload.statistics[i];
     const auto row = static_cast<double>(coo_index_bytes(workload.spaces[i].rows) +
@@ -119,11 +120,14 @@ Cost cost(const Workload& workload) {
     // Of whoever touched least nothing is known.
     bytes.smallest += known.touched_mean * row;
     bytes.largest += known.touched_max * row;
+    const auto values = static_cast<double>(workload.spaces[i].row_bytes());
+    compute.encoded_bytes += known.touched_max * values;
+    compute.aggregated_bytes += workload.size * known.touched_mean * values;
   }
-  return {
-      gather_cost(workload.options.pattern, workload.size, bytes, workload.spaces.size()),
-      {},
-  };
+  Cost total{gather_cost(workload.options.pattern, workload.size, bytes, workload.spaces.size()),
+             {}};
+  total += {compute, {}};
+  return total;
 }
 
 double workspace_bytes(const Workload& workload) {

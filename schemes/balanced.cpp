@@ -96,9 +96,11 @@ std::unique_ptr<Scheme> create(const SchemeEnvironment& environment) {
 Cost cost(const Workload& workload) {
   Cost total = push_pull_overhead(workload.spaces, workload.size);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    total +=
-        expected_cost(workload.spaces[i], workload.size, workload.statistics[i],
-                      cheapest_grid(workload.spaces[i], workload.size, workload.statistics[i]));
+    const RowSpace& space = workload.spaces[i];
+    const SpaceStatistics& known = workload.statistics[i];
+    const Grid grid = cheapest_grid(space, workload.size, known);
+    total += expected_cost(space, workload.size, known, grid);
+    total += push_pull_compute(space, workload.size, known, grid, 1, 1);
   }
   return total;
 }

@@ -73,6 +73,8 @@ Cost cost(const Workload& workload) {
     const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
     total += {{0, 0, pushed, pushed * imbalance},
               {0, 0, values * imbalance + bitmaps, values + bitmaps}};
+    total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1},
+                               imbalance, imbalance);
   }
   return total;
 }

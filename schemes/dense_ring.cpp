@@ -250,7 +250,9 @@ Cost cost(const Workload& workload) {
     return PhaseCost{workload.size - 1.0, workload.size - 1.0, bytes, bytes};
   };
   const FlatArray values = flat_values(workload.spaces);
-  return {phase(workload.options.wire ? values : flat_sums(workload.spaces)), phase(values)};
+  Cost total{phase(workload.options.wire ? values : flat_sums(workload.spaces)), phase(values)};
+  total.reduce.aggregated_bytes = share * static_cast<double>(flat_sums(workload.spaces).bytes());
+  return total;
 }
 
 double workspace_bytes(const Workload& workload) {

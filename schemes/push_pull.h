@@ -50,6 +50,11 @@ Imbalance push_pull_imbalance(const Placements& placements, int size,
 /// Steps, messages and the bytes of headers and numbers: what costs even where no row is touched.
 Cost push_pull_overhead(std::span<const RowSpace> spaces, int size);
 
+/// What the processors do of one row space; nothing crosses.
+/// @param push_imbalance, pull_imbalance  of the server that has most, over the mean one
+Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& statistics,
+                       Grid grid, double push_imbalance, double pull_imbalance);
+
 /// Bytes that a worker needs for one row space whatever the placement, as expected from statistics:
 /// pushes sent and received, own sums as kept and as sent, the pull as received and in order.
 double push_pull_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& statistics,

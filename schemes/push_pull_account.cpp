@@ -130,6 +130,19 @@ Cost push_pull_overhead(std::span<const RowSpace> spaces, int size) {
   return {phase, phase};
 }
 
+Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& statistics,
+                       Grid grid, double push_imbalance, double pull_imbalance) {
+  const auto row = static_cast<double>(space.row_bytes());
+  Cost cost;
+  cost.reduce.encoded_bytes = statistics.touched_max * row;
+  cost.reduce.aggregated_bytes = statistics.touched_mean * row * push_imbalance;
+  cost.gather.encoded_bytes = statistics.united / size * row * pull_imbalance;
+  cost.gather.aggregated_bytes = statistics.united * row;
+  // Slices are brought to their columns one by one: as much work as gathering rows.
+  if (grid.column_slices > 1) cost.gather.encoded_bytes += statistics.united * row;
+  return cost;
+}
+
 double push_pull_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& statistics,
                                  Grid grid, Index universe) {
   const auto row = static_cast<double>(space.row_bytes()) + 3 * sizeof(Index);

@@ -10,6 +10,9 @@ Cost cost(const Workload& workload) {
   Cost total = push_pull_overhead(workload.spaces, workload.size);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     total += even_servers_cost(workload.spaces[i], workload.size, workload.statistics[i]);
+    total += push_pull_compute(workload.spaces[i], workload.size, workload.statistics[i],
+                               {workload.size, 1}, workload.statistics[i].push_skewness,
+                               workload.statistics[i].pull_skewness);
   }
   return total;
 }

@@ -29,6 +29,8 @@ Cost& Cost::operator+=(const Cost& other) {
     to.bytes_sent += from.bytes_sent;
     to.bytes_received += from.bytes_received;
     to.bytes_chained += from.bytes_chained;
+    to.encoded_bytes += from.encoded_bytes;
+    to.aggregated_bytes += from.aggregated_bytes;
   };
   add(reduce, other.reduce);
   add(gather, other.gather);
@@ -43,7 +45,9 @@ double Cost::bytes_busiest() const {
 double Cost::seconds(const Network& network) const {
   const auto phase = [&](const PhaseCost& cost) {
     return cost.steps * network.latency_s +
-           std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps;
+           std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps +
+           cost.encoded_bytes * network.encode_s_per_byte +
+           cost.aggregated_bytes * network.aggregate_s_per_byte;
   };
   return phase(reduce) + phase(gather);
 }

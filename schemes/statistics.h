@@ -35,10 +35,13 @@ double united_by(const SpaceStatistics& statistics, int workers, int size);
 /// One for each row space of the bucket.
 using Statistics = std::vector<SpaceStatistics>;
 
-/// The α-β model of a link, the same in each direction of each worker.
+/// The α-β model of a link, the same in each direction of each worker, and what a byte of rows
+/// costs the worker's processor (0 where that is not known).
 struct Network {
   double latency_s = 0;
   double rate_bps = 0;  // bits/s
+  double encode_s_per_byte = 0;
+  double aggregate_s_per_byte = 0;
 };
 
 /// What a phase is expected to cost: one exchange, headers included.
@@ -50,6 +53,10 @@ struct PhaseCost {
   // Of the longest chain of messages, each of which waits for the one before; 0 where no chain is
   // longer than what one worker moves.
   double bytes_chained = 0;
+  // Bytes of values, not of indices, that the busiest worker's processor handles, its own among
+  // them; 0 where nobody has counted.
+  double encoded_bytes = 0;     // looked at and brought into messages
+  double aggregated_bytes = 0;  // taken from messages, and added or brought to their places
 
   double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
 };
@@ -65,8 +72,9 @@ struct Cost {
   /// Over both phases: the larger of what the worker that sends most sends and of what the one that
   /// receives most receives.
   double bytes_busiest() const;
-  /// steps · latency + bytes · 8 / rate of the phase's busiest worker or longest chain, phase after
-  /// phase; compute is not counted.
+  /// steps · latency + bytes · 8 / rate of the phase's busiest worker or longest chain, and what
+  /// its processor takes for the bytes that it encodes and aggregates, one after the other, phase
+  /// after phase.
   double seconds(const Network& network) const;
 };
 

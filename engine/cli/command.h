@@ -18,6 +18,7 @@ namespace sparsesync {
 /// what is wrong by throwing: InputError ends the program with 2, anything else with 1.
 void add_trace_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
+void add_calibrate_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 
 /// An option whose value is a whole number in [minimum, maximum]; `value` keeps its default if it

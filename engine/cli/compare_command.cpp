@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/network_file.h"
 #include "analysis/table.h"
 #include "engine/cli/command.h"
 #include "engine/cli/progress.h"
@@ -38,6 +39,7 @@ struct CompareArguments {
   std::string wire;
   bool announce = false;
   SchemeOptions options;
+  std::string network;
   std::string result;
   bool force = false;
   std::string json;
@@ -76,8 +78,13 @@ CompareOptions options_from(const CompareArguments& given) {
   if (given.transport == "local" && (given.chunk || given.window)) {
     throw InputError("--chunk and --window are for --transport mpi alone: leave them out");
   }
-  if (given.clock != "real") {
-    throw InputError(fmt::format("--clock '{}': this build has real alone", given.clock));
+  if (given.clock != "real" && given.clock != "virtual") {
+    throw InputError(fmt::format("--clock '{}': this build has real and virtual", given.clock));
+  }
+  if (given.transport == "mpi" && given.clock == "virtual") {
+    throw InputError(
+        "--clock virtual records the workers of one process: leave --transport mpi out, or use "
+        "--clock real");
   }
   CompareOptions options;
   for (const std::string& name : split_names(given.schemes)) {
@@ -94,12 +101,31 @@ CompareOptions options_from(const CompareArguments& given) {
   options.announce = given.announce;
   if (given.rate_bps > 0) options.link.rate_bps = given.rate_bps;
   options.link.latency_s = given.latency_s;
+  if (given.clock == "virtual") options.clock = CompareClock::replayed;
   options.repeat = given.repeat;
   if (given.memory > 0) options.memory = given.memory;
   options.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(given.deadline_s * 1000));
   if (!given.result.empty()) options.result = given.result;
   options.force = given.force;
   return options;
+}
+
+/// Reads --network: what predictions are made from and, on the virtual clock, the link to replay
+/// on. What the command line says of the link goes before what the file says.
+/// @param between_nodes  whether messages cross between machines
+void take_network(const CompareArguments& given, bool between_nodes, CompareOptions& options) {
+  if (given.network.empty()) return;
+  Network network = read_network(given.network).network(between_nodes);
+  if (given.rate_bps > 0) {
+    network.rate_bps = given.rate_bps;
+    network.latency_s = given.latency_s;
+  } else {
+    if (given.latency_s > 0) network.latency_s = given.latency_s;
+    if (options.clock == CompareClock::replayed) {
+      options.link = {network.rate_bps, network.latency_s};
+    }
+  }
+  options.network = network;
 }
 
 Json tensors_json(const std::vector<TensorSpec>& tensors) {
@@ -154,6 +180,7 @@ std::string as_json(const CompareReport& report, const CompareArguments& given,
   Json origin;
   for (const auto& [name, value] : provenance()) origin[name] = value;
   origin["trace"] = given.trace;
+  if (!given.network.empty()) origin["network"] = given.network;
   origin["seed"] = seed;
   const Json json{
       {"tensors", tensors_json(report.tensors)},
@@ -275,10 +302,14 @@ void compare(const CompareArguments& given) {
   std::unique_ptr<Progress> progress;
   std::optional<Comparison> comparison;
   const auto prepare = [&] {
+    take_network(given, !workers || workers->on_this_machine() < workers->size(), options);
     Trace trace = Trace::open(given.trace);
     if (!workers) {
-      workers = std::make_unique<LocalWorkers>(trace.header().workers, options.link,
-                                               options.scheme_options.workers_per_node);
+      // On the virtual clock the link is the replay's.
+      const bool waits = options.clock == CompareClock::real;
+      workers =
+          std::make_unique<LocalWorkers>(trace.header().workers, waits ? options.link : LocalLink{},
+                                         options.scheme_options.workers_per_node);
     }
     if (workers->leads()) {
       json = std::make_unique<JsonOutput>(given.json);
@@ -336,7 +367,16 @@ void add_compare_command(CLI::App& app) {
            "Of each worker's link, in each direction, such as 200mbit (unshaped if not given)");
   add_seconds(command, "--latency", given->latency_s,
               "Of each worker's link, such as 50us (0 if not given)");
-  command.add_option("--clock", given->clock, "What time is: real")->type_name("real");
+  command
+      .add_option("--clock", given->clock,
+                  "What time is: real, or virtual, where each worker's computing is recorded and "
+                  "replayed on the link as if it had a machine of its own (over local alone)")
+      ->type_name("real|virtual");
+  command
+      .add_option("--network", given->network,
+                  "What calibrate has measured: seconds are predicted from it, and on the virtual "
+                  "clock it is the link where --rate is not given")
+      ->type_name("NETWORK.json");
   add_count(command, "--repeat", given->repeat, 1, 1'000'000,
             "Times that all steps are run; the median counts (5 if not given)");
   command
@@ -378,6 +418,7 @@ void add_compare_command(CLI::App& app) {
       "'correct' compares every element on every worker with a sum made from the trace's files.\n"
       "Example:\n"
       "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json\n"
+      "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport mpi");
   command.callback([given] { compare(*given); });
 }

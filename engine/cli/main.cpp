@@ -133,6 +133,7 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   add_trace_command(app);
   add_compare_command(app);
+  add_calibrate_command(app);
   add_info_command(app);
 
   if (argc <= 1) {

@@ -361,7 +361,7 @@ class LocalTransport : public Transport {
   void settle(Time now) {
     // Without a rate a message is one chunk.
     const std::int64_t chunk =
-        state_.link.rate_bps ? 16 * 1024 : std::numeric_limits<std::int64_t>::max();
+        state_.link.rate_bps ? kLinkChunkBytes : std::numeric_limits<std::int64_t>::max();
     while (true) {
       Message* earliest = nullptr;
       for (std::list<Message>& messages : end_.incoming) {

@@ -5,16 +5,10 @@
 #include <memory>
 #include <optional>
 
+#include "analysis/link.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
-
-/// The link of each worker, in each direction.
-struct LocalLink {
-  /// bits/s; nothing: as fast as memory
-  std::optional<double> rate_bps;
-  double latency_s = 0;
-};
 
 /// The network between the workers of one process. Messages leave a worker one after another in the
 /// order in which it posted them, cross a switch that never drops, and enter a worker chunk by

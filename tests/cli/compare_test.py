@@ -141,6 +141,39 @@ def test_an_unshaped_link_has_no_rate_and_no_prediction(run, trace):
     assert all(scheme["seconds_predicted"] is None for scheme in schemes.values())
 
 
+def test_the_virtual_clock(run, tmp_path):
+    """A run that is recorded, and replayed on links that nobody waits for."""
+    trace = "trace synthetic --rows 20000 --width 8 --density 0.01 --zipf 1 --workers 8 --steps 2 --out T"
+    assert run(*trace.split()).returncode == 0
+    link = ("--rate", "200mbit", "--latency", "50us")
+    report, schemes = compare(run, "T", "--clock", "virtual", *link, repeat=2)
+    assert (report["transport"], report["clock"]) == ("local", "virtual")
+    assert report["network"] == {"rate_bps": 200e6, "latency_s": 5e-05}
+    _, real = compare(run, "T", *link)
+    for name, scheme in schemes.items():
+        assert scheme["correct"]
+        assert scheme["seconds_median"] >= scheme["seconds_min"] >= scheme["bytes_busiest"] * 8 / 200e6
+        assert scheme["seconds_predicted"] > 0
+        for key in ("bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "messages"):
+            assert scheme[key] == real[name][key], (name, key)
+    # On a link that would take minutes nobody waits.
+    _, slow = compare(run, "T", "--clock", "virtual", "--rate", "100kbit", schemes="dense_ring")
+    assert slow["dense_ring"]["seconds_median"] >= slow["dense_ring"]["bytes_busiest"] * 8 / 1e5 > 60
+    table = run("compare", "T", "--clock", "virtual", *link, "--repeat", 1, "--schemes", "balanced").stdout
+    assert "virtual clock" in table
+
+
+def test_the_virtual_clock_of_one_and_of_64_workers(run, tmp_path):
+    for workers in (1, 64):
+        trace = f"trace synthetic --rows 3000 --width 8 --density 0.01 --zipf 1 --workers {workers} --steps 1 --out T{workers}"
+        assert run(*trace.split()).returncode == 0
+        _, schemes = compare(run, f"T{workers}", "--clock", "virtual", "--rate", "1gbit")
+        for scheme in schemes.values():
+            assert scheme["correct"]
+            assert 10 > scheme["seconds_min"] >= scheme["bytes_busiest"] * 8 / 1e9
+            assert scheme["seconds_min"] > 0
+
+
 def test_what_local_has_not_is_skipped_by_name(run, trace):
     _, schemes = compare(run, trace, schemes="dense_native,balanced")
     assert "over mpi" in schemes["dense_native"]["skipped"] and schemes["balanced"]["correct"]
@@ -488,7 +521,8 @@ def test_no_trace_at_all(refused, tmp_path):
         (["--schemes", "balanced,,all_gather"], ["--schemes"]),
         (["--schemes", ""], ["--schemes"]),
         (["--transport", "carrier_pigeon"], ["carrier_pigeon", "local"]),
-        (["--clock", "sundial"], ["sundial", "real"]),
+        (["--clock", "sundial"], ["sundial", "real", "virtual"]),
+        (["--clock", "virtual", "--transport", "mpi"], ["--clock virtual", "--transport mpi", "--clock real"]),
         (["--repeat", "0"], ["--repeat"]),
         (["--repeat", "many"], ["--repeat", "many"]),
         (["--memory", "lots"], ["--memory", "lots"]),

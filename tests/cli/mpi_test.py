@@ -87,6 +87,42 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
             assert other["correct"] and one["bytes_total"] == other["bytes_total"]
 
 
+def test_a_calibration_of_one_node(mpirun, tmp_path):
+    result = mpirun((3, ["calibrate", "--transport", "mpi", "--repeat", 3, "--out", "N.json"]),
+                    options=["--enable-recovery"])
+    if said(result):  # too busy a machine is told so, on all workers, and nothing is written
+        assert len(said(result)) == 3 and all("repeat it" in line for line in said(result)), result.stderr
+        assert not (tmp_path / "N.json").exists()
+        return
+    assert result.stdout.count("inside a node") == 1, "rank 0 alone prints"
+    links = json.loads((tmp_path / "N.json").read_text())["links"]
+    assert links["inter"] is None and links["intra"]["rate_bps"] > 0
+
+
+def test_predictions_from_a_network(mpirun, trace, tmp_path):
+    link = {"latency_s": 1e-3, "rate_bps": 1e8, "ci": [[1e-3, 1e-3], [1e8, 1e8]]}
+    slow = {**link, "rate_bps": 1e6}
+    host = {"encode_s_per_byte": 0, "aggregate_s_per_byte": 0}
+    (tmp_path / "N.json").write_text(json.dumps({"links": {"inter": slow, "intra": link}, "host": host}))
+    made = trace(3)
+    options = ["--transport", "mpi", "--repeat", 1, "--schemes", "dense_ring", "--json", "mpi.json"]
+    result = mpirun((3, ["compare", made, *options, "--network", "N.json"]))
+    assert result.returncode == 0, result.stderr
+    (ring,) = json.loads((tmp_path / "mpi.json").read_text())["schemes"]
+    # All are on one node: it is the link inside it.
+    assert ring["seconds_predicted"] == pytest.approx(4e-3 + ring["bytes_busiest"] * 8 / 1e8, rel=1e-3)
+    # All must have the same.
+    result = mpirun((2, ["compare", made, *options, "--network", "N.json"]), (1, ["compare", made, *options]),
+                    options=["--enable-recovery"])
+    assert len(said(result)) == 3 and all("--network is" in line for line in said(result)), result.stderr
+
+
+def test_a_calibration_needs_two_workers(mpirun, tmp_path):
+    result = mpirun((1, ["calibrate", "--transport", "mpi", "--out", "N.json"]))
+    assert result.returncode == 2 and "2 or more" in result.stderr
+    assert not (tmp_path / "N.json").exists()
+
+
 def test_without_mpirun_it_says_how_to_start(refused, trace):
     made = trace(4)
     refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"],

@@ -228,6 +228,37 @@ TEST_F(Compare, refuses_a_trace_of_another_number_of_workers) {
   EXPECT_THROW(Comparison(workers, made_trace(2, 1), {}), InputError);
 }
 
+TEST_F(Compare, one_recorded_run_serves_many_links) {
+  CompareOptions options;
+  options.schemes = {"dense_ring", "all_gather", "balanced"};
+  options.repeat = 2;
+  options.clock = CompareClock::replayed;
+  options.link = {1e6, 1e-3};
+  LocalWorkers workers(4, {});
+  const CompareReport report = Comparison(workers, made_trace(4, 2), options).run();
+  for (const SchemeFigures& each : report.schemes) {
+    EXPECT_TRUE(each.correct) << each.first_difference;
+    ASSERT_NE(each.recorded, nullptr);
+    EXPECT_EQ(each.recorded->recorded.size(), 4U);
+    const StepTimes same = replayed_times(*each.recorded, options.link);
+    EXPECT_EQ(same.median, each.seconds_median);
+    EXPECT_EQ(same.min, each.seconds_min);
+    EXPECT_GE(each.seconds_min, each.bytes_busiest() * 8 / 1e6);
+    // Ten times the rate: near a tenth of the time on links that are slow.
+    const StepTimes faster = replayed_times(*each.recorded, {10e6, 1e-3});
+    EXPECT_GE(faster.min, each.bytes_busiest() * 8 / 10e6);
+    EXPECT_LT(faster.min, each.seconds_min);
+    EXPECT_GT(replayed_times(*each.recorded, {}).min, 0);
+  }
+  // The machine's clock leaves no record.
+  options.clock = CompareClock::real;
+  options.link = {};
+  const SchemeFigures real = compared(made_trace(4, 2), options).schemes.front();
+  EXPECT_EQ(real.recorded, nullptr);
+  EXPECT_THROW(replayed_times({2, {}}, {}), InputError);
+  EXPECT_THROW(replayed_times({2, {{}, {}, {}}}, {}), InputError);
+}
+
 TEST(WorkerRecords, arrive_as_they_left) {
   WorkerRecord record;
   record.steps = {{Clock::time_point{std::chrono::seconds(5)},

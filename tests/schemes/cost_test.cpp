@@ -402,6 +402,29 @@ TEST(Statistics, the_largest_of_normal_numbers) {
   EXPECT_NEAR(expected_largest_normal(64), 2.3436, 0.03);
 }
 
+TEST(Cost, processors_handle_all_that_is_touched) {
+  const std::vector<TensorSpec> tensors{{"t", 50'000, 16, DType::f32}};
+  const std::vector<RowSpace> spaces = row_spaces(tensors);
+  const double row = 16 * 4;
+  const Statistics statistics{{2000, 2100, 6000}};
+  const auto cost_of = [&](const char* scheme) {
+    return scheme_named(scheme).cost({spaces, 4, statistics});
+  };
+  for (const char* scheme : {"balanced", "balanced_hash", "sparse_ps"}) {
+    const Cost cost = cost_of(scheme);
+    EXPECT_EQ(cost.reduce.encoded_bytes, 2100 * row) << scheme;
+    EXPECT_NEAR(cost.reduce.aggregated_bytes, 2000 * row, 2000 * row * 0.05) << scheme;
+    // Slices of columns come one by one to their places.
+    const bool sliced = scheme == std::string("balanced");
+    const double placed = sliced ? 6000 * row : 0;
+    EXPECT_NEAR(cost.gather.encoded_bytes - placed, 1500 * row, 1500 * row * 0.05) << scheme;
+    EXPECT_EQ(cost.gather.aggregated_bytes, 6000 * row) << scheme;
+  }
+  EXPECT_EQ(cost_of("all_gather").reduce.aggregated_bytes, 4 * 2000 * row);
+  EXPECT_EQ(cost_of("all_gather").gather.aggregated_bytes, 0);
+  EXPECT_EQ(cost_of("dense_ring").reduce.aggregated_bytes, 50'000 * row * 3 / 4);
+}
+
 TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
   Cost cost;
   cost.reduce = {3, 3, 1000, 2000};
@@ -412,6 +435,17 @@ TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
   cost.gather.bytes_chained = 3000;
   EXPECT_EQ(cost.bytes_busiest(), 2100);
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 3.0);
+  cost.gather.bytes_chained = 0;
+  // Processors count where it is known what a byte costs them.
+  cost.reduce.encoded_bytes = 300;
+  cost.reduce.aggregated_bytes = 50;
+  cost.gather.aggregated_bytes = 150;
+  EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 0.5);
+  EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000, 0.01, 0.1}), 4 * 0.001 + 2.0 + 0.5 + 3 + 20);
+  Cost twice = cost;
+  twice += cost;
+  EXPECT_DOUBLE_EQ(twice.seconds({0.001, 8000, 0.01, 0.1}),
+                   2 * cost.seconds({0.001, 8000, 0.01, 0.1}));
 }
 
 }  // namespace

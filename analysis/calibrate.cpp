@@ -1,0 +1,104 @@
+#include "analysis/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "analysis/median.h"
+#include "kernels/bits.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+namespace {
+
+/// Times by size.
+using Samples = std::map<double, std::vector<double>>;
+
+struct Line {
+  double seconds = 0;   // of no bytes
+  double per_byte = 0;  // above 0
+};
+
+/// Least squares of (seconds + per_byte · bytes - T) / T, T the median of a size.
+std::optional<Line> fitted(const Samples& samples) {
+  double uu = 0;
+  double uv = 0;
+  double vv = 0;
+  double u_sum = 0;
+  double v_sum = 0;
+  for (const auto& [bytes, times] : samples) {
+    const double middle = median(times);
+    const double u = 1 / middle;
+    const double v = bytes / middle;
+    uu += u * u;
+    uv += u * v;
+    vv += v * v;
+    u_sum += u;
+    v_sum += v;
+  }
+  const double determinant = uu * vv - uv * uv;
+  Line line{(u_sum * vv - v_sum * uv) / determinant, (uu * v_sum - uv * u_sum) / determinant};
+  if (line.seconds < 0) line = {0, v_sum / vv};
+  const bool good = std::isfinite(line.seconds) && std::isfinite(line.per_byte);
+  return good && line.per_byte > 0 ? std::optional(line) : std::nullopt;
+}
+
+/// What holds the middle 95% of numbers, and `found`.
+Interval middle_of(std::vector<double> numbers, double found) {
+  std::sort(numbers.begin(), numbers.end());
+  const auto at = [&](double share) {
+    return numbers[static_cast<std::size_t>(share * static_cast<double>(numbers.size() - 1))];
+  };
+  return {std::min(at(0.025), found), std::max(at(0.975), found)};
+}
+
+}  // namespace
+
+FittedLink fit_link(std::span<const TimedTransfer> samples) {
+  Samples by_size;
+  for (const TimedTransfer& sample : samples) {
+    if (!(sample.bytes >= 0 && sample.seconds > 0 && std::isfinite(sample.bytes) &&
+          std::isfinite(sample.seconds))) {
+      throw InputError(fmt::format("a transfer of {} bytes in {} s: measure it anew", sample.bytes,
+                                   sample.seconds));
+    }
+    by_size[sample.bytes].push_back(sample.seconds);
+  }
+  if (by_size.size() < 2) {
+    throw InputError(fmt::format(
+        "transfers of {} size{} where a link takes two or more: measure messages of several sizes",
+        by_size.size(), by_size.size() == 1 ? "" : "s"));
+  }
+  const std::optional<Line> line = fitted(by_size);
+  if (!line) {
+    throw Error(
+        "more bytes take no longer: this machine is too busy for a measurement, or its messages "
+        "too small; repeat it");
+  }
+  constexpr std::uint64_t kDraws = 1000;
+  std::vector<double> latencies{line->seconds};
+  std::vector<double> rates{8 / line->per_byte};
+  std::uint64_t drawn = 0;
+  for (std::uint64_t draw = 0; draw < kDraws; ++draw) {
+    Samples again;
+    for (const auto& [bytes, times] : by_size) {
+      std::vector<double>& chosen = again[bytes];
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        chosen.push_back(times[static_cast<std::size_t>(mix64(drawn++) % times.size())]);
+      }
+    }
+    if (const std::optional<Line> other = fitted(again)) {
+      latencies.push_back(other->seconds);
+      rates.push_back(8 / other->per_byte);
+    }
+  }
+  return {line->seconds, 8 / line->per_byte, middle_of(latencies, line->seconds),
+          middle_of(rates, 8 / line->per_byte)};
+}
+
+}  // namespace sparsesync

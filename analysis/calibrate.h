@@ -1,0 +1,37 @@
+// The α-β model of a link, fitted to transfers that were timed.
+#pragma once
+
+#include <span>
+
+namespace sparsesync {
+
+/// One way, from the first byte sent to the last one received.
+struct TimedTransfer {
+  double bytes = 0;  // on the wire, headers among them
+  double seconds = 0;
+};
+
+/// 95% confidence.
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+
+/// bytes take latency_s + bytes · 8 / rate_bps.
+struct FittedLink {
+  double latency_s = 0;
+  double rate_bps = 0;
+  Interval latency_ci;
+  Interval rate_ci;
+};
+
+/// Fits the line that is nearest to the median time of each size, in relative terms: a transfer of
+/// a microsecond counts for as much as one of a second, so latency and rate are both well found.
+/// A latency below 0 becomes 0. The intervals come from drawing each size's samples anew, 1,000
+/// times (the bootstrap); the same bits for the same samples.
+/// @param samples  of two sizes at least, in any order; several of each size make it robust
+/// @throws InputError if a sample is not a time of some bytes, or all have one size
+/// @throws Error if more bytes take no longer
+FittedLink fit_link(std::span<const TimedTransfer> samples);
+
+}  // namespace sparsesync

@@ -1,0 +1,17 @@
+// The median: what a few measured times are summed up by.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace sparsesync {
+
+/// Of an even count the mean of the middle two. @param numbers  one at least, none a NaN
+inline double median(std::vector<double> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  const std::size_t middle = numbers.size() / 2;
+  return numbers.size() % 2 == 1 ? numbers[middle] : (numbers[middle - 1] + numbers[middle]) / 2;
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,306 @@
+#include "engine/probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <optional>
+#include <thread>
+
+#include "analysis/median.h"
+#include "engine/agreement.h"
+#include "engine/memory.h"
+#include "engine/processor_time.h"
+#include "kernels/aggregate.h"
+#include "kernels/bijection.h"
+#include "kernels/index_code.h"
+#include "kernels/partition.h"
+#include "kernels/rows.h"
+
+namespace sparsesync {
+namespace {
+
+constexpr int kStream = 4;                      // messages in a row
+constexpr std::int64_t kStreamFrom = 64 << 10;  // smaller ones say nothing of a rate
+
+/// Takes payloads of one size.
+class Sink : public ReceiveProvider {
+ public:
+  std::byte* provide(std::size_t, const Header& header) override {
+    if (header.bytes != bytes_.size()) {
+      throw ProtocolError(
+          fmt::format("a probe of {} bytes where {} were to come", header.bytes, bytes_.size()));
+    }
+    return bytes_.data();
+  }
+  void expect(std::int64_t bytes) { bytes_.resize(static_cast<std::size_t>(bytes)); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// One worker's part of the probe of one pair.
+class PairProbe {
+ public:
+  PairProbe(Transport& transport, const Context& context, Rank peer, const ProbeOptions& options)
+      : transport_(transport), context_(context), peer_(peer), options_(options) {}
+
+  bool leads() const { return transport_.rank() == Rank{0}; }
+
+  /// All timings of one size. @return how long a message took that nothing delayed
+  double time_size(std::int64_t bytes, std::vector<TimedTransfer>& samples) {
+    payload_.resize(static_cast<std::size_t>(bytes));
+    there_and_back(bytes);  // nobody's first time counts
+    std::vector<double> one_way;
+    for (int i = 0; i < options_.repeat; ++i) one_way.push_back(there_and_back(bytes) / 2);
+    const auto on_wire = static_cast<double>(bytes + kHeaderBytes);
+    for (const double seconds : one_way) add(samples, on_wire, seconds);
+    if (bytes == 0) back_ = median(one_way);
+    for (int i = 0; bytes >= kStreamFrom && i < options_.repeat; ++i) {
+      add(samples, kStream * on_wire, in_a_row(bytes) - back_);
+    }
+    return *std::min_element(one_way.begin(), one_way.end());
+  }
+
+ private:
+  void add(std::vector<TimedTransfer>& samples, double bytes, double seconds) const {
+    if (leads() && seconds > 0) samples.push_back({bytes, seconds});
+  }
+
+  /// Seconds from posting to the last arrival.
+  double exchange(int sends, std::int64_t bytes_sent, int receives, std::int64_t bytes_received) {
+    sends_.assign(static_cast<std::size_t>(sends), {peer_, payload_.data(), bytes_sent});
+    receives_.assign(static_cast<std::size_t>(receives), {peer_});
+    sink_.expect(bytes_received);
+    const Clock::time_point begin = Clock::now();
+    const Clock::time_point deadline = begin + options_.deadline;
+    const GroupId group =
+        transport_.post(context_, {1, 0, sequence_, 0, 0}, sends_, receives_, sink_);
+    while (transport_.next(group, deadline)) {
+    }
+    const Clock::time_point end = Clock::now();
+    transport_.finish(group, deadline);
+    return std::chrono::duration<double>(end - begin).count();
+  }
+
+  double there_and_back(std::int64_t bytes) {
+    ++sequence_;
+    if (leads()) return exchange(1, bytes, 1, bytes);
+    exchange(0, 0, 1, bytes);
+    return exchange(1, bytes, 0, 0);
+  }
+
+  /// One way, and an empty message back.
+  double in_a_row(std::int64_t bytes) {
+    ++sequence_;
+    if (leads()) return exchange(kStream, bytes, 1, 0);
+    exchange(0, 0, kStream, bytes);
+    return exchange(1, 0, 0, 0);
+  }
+
+  Transport& transport_;
+  Context context_;
+  Rank peer_;
+  const ProbeOptions& options_;
+  std::uint64_t sequence_ = 0;
+  double back_ = 0;  // an empty message's way
+  std::vector<std::byte> payload_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+  Sink sink_;
+};
+
+/// A gradient's rows, drawn from the whole table; about half of them are all workers'.
+std::vector<Index> drawn_rows(std::uint64_t worker, Index rows, Index count) {
+  std::vector<Index> drawn;
+  for (Index i = 0; i < count; ++i) {
+    const std::uint64_t of = i % 2 == 0 ? 0 : worker + 1;
+    const std::uint64_t number = mix64(static_cast<std::uint64_t>(i) * 64 + of);
+    drawn.push_back(static_cast<Index>(number % static_cast<std::uint64_t>(rows)));
+  }
+  std::sort(drawn.begin(), drawn.end());
+  drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
+  return drawn;
+}
+
+/// What one worker's rows become for one group: positions and values, coded.
+struct CodedPart {
+  std::vector<Index> positions;
+  std::vector<std::byte> code;
+  std::vector<float> values;
+};
+
+}  // namespace
+
+ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options) {
+  constexpr std::size_t kOtherNodes = 3;
+  ProbePairs pairs;
+  std::vector<int> nodes;
+  for (int rank = 1; rank < transport.size(); ++rank) {
+    const int node = options.each_a_node ? rank : transport.node(Rank{rank});
+    if (!options.each_a_node && node == transport.node(Rank{0})) {
+      if (pairs.intra.empty()) pairs.intra.push_back(Rank{rank});
+    } else if (pairs.inter.size() < kOtherNodes &&
+               std::find(nodes.begin(), nodes.end(), node) == nodes.end()) {
+      nodes.push_back(node);
+      pairs.inter.push_back(Rank{rank});
+    }
+  }
+  return pairs;
+}
+
+ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options) {
+  constexpr std::size_t kFewestSizes = 3;
+  ControlChannel control(transport, context, options.deadline);
+  const bool leads = transport.rank() == Rank{0};
+  ProbedLinks found;
+  const auto probe = [&](Rank peer, std::vector<TimedTransfer>& samples) {
+    std::optional<PairProbe> pair;
+    if (leads) pair.emplace(transport, context, peer, options);
+    if (transport.rank() == peer) pair.emplace(transport, context, Rank{0}, options);
+    bool stopped = false;
+    for (std::size_t i = 0; i < kProbeSizes.size(); ++i) {
+      if (!stopped) {
+        const double seconds = pair ? pair->time_size(kProbeSizes[i], samples) : 0;
+        // The next size is four times this one. Worker 0 decides, and all wait for it.
+        const bool last = i + 1 >= kFewestSizes && seconds * 4 > options.longest_s;
+        stopped = !control.all_gather(leads && last ? "last" : "").front().empty();
+      }
+      if (leads) options.size_done();
+    }
+  };
+  const ProbePairs pairs = probe_pairs(transport, options);
+  for (const Rank peer : pairs.inter) probe(peer, found.inter);
+  for (const Rank peer : pairs.intra) probe(peer, found.intra);
+  return found;
+}
+
+HostCosts probe_host(const Context& context, int repeat) {
+  constexpr Index kRows = 1'000'000;
+  constexpr Index kTouched = 131'072;
+  constexpr Index kWidth = 32;
+  constexpr Index kGroups = 8;
+  const RowGroups groups(kRows, kGroups, 0, 1);
+  const IndexRange range{0, groups.universe()};
+  SortWorkspace sort(context);
+  AggregateWorkspace workspace(context);
+  std::vector<float> gradient(kTouched * kWidth, 1.5F);
+  const ConstMatrix all_values{reinterpret_cast<const std::byte*>(gradient.data()), DType::f32,
+                               kTouched, kWidth};
+  std::vector<double> encoding;
+  std::vector<double> aggregating;
+  for (int i = 0; i < repeat; ++i) {
+    // What each of 8 workers sends to server 0.
+    std::vector<CodedPart> parts(kGroups);
+    for (std::size_t worker = 0; worker < parts.size(); ++worker) {
+      const std::vector<Index> rows = drawn_rows(worker, kRows, kTouched);
+      std::vector<Index> positions(rows.size());
+      std::vector<Index> sources(rows.size());
+      std::vector<Index> begin(kGroups + 1);
+      std::vector<CodedPart> messages(kGroups);
+      const auto encode_all = [&] {
+        partition(context, groups, rows, positions, sources, begin, sort);
+        for (std::size_t group = 0; group < messages.size(); ++group) {
+          const auto first = static_cast<std::size_t>(begin[group]);
+          const auto count = static_cast<std::size_t>(begin[group + 1]) - first;
+          CodedPart& message = messages[group];
+          const std::span<const Index> chosen = std::span(positions).subspan(first, count);
+          const IndexCode code = cheapest_code(range.size(), static_cast<Index>(count));
+          message.code.resize(static_cast<std::size_t>(
+              encoded_bytes(code, range.size(), static_cast<Index>(count))));
+          message.values.resize(count * kWidth);
+          encode(context, code, range, chosen, message.code);
+          gather_rows(context, all_values, std::span(sources).subspan(first, count), 0,
+                      {reinterpret_cast<std::byte*>(message.values.data()), DType::f32,
+                       static_cast<Index>(count), kWidth});
+        }
+      };
+      if (encoding.empty()) encode_all();  // memory is touched, as in a loop of steps
+      const double before = processor_seconds();
+      encode_all();
+      const double bytes = static_cast<double>(rows.size()) * kWidth * sizeof(float);
+      encoding.push_back((processor_seconds() - before) / bytes);
+      parts[worker] = std::move(messages.front());
+      parts[worker].positions.resize(parts[worker].values.size() / kWidth);
+    }
+    std::vector<std::span<const Index>> sets;
+    std::vector<RowSparse> received;
+    std::size_t total = 0;
+    for (const CodedPart& part : parts) {
+      const auto count = static_cast<Index>(part.positions.size());
+      sets.emplace_back(part.positions);
+      received.push_back(
+          {part.positions,
+           {reinterpret_cast<const std::byte*>(part.values.data()), DType::f32, count, kWidth}});
+      total += part.positions.size();
+    }
+    std::vector<Index> united(total);
+    std::vector<float> sums(total * kWidth);
+    std::int64_t count = 0;
+    const auto aggregate_all = [&] {
+      for (CodedPart& part : parts) {
+        const auto of_part = static_cast<Index>(part.positions.size());
+        decode(context, cheapest_code(range.size(), of_part), range, part.code, part.positions);
+      }
+      unite(context, range, sets, united, Count(&count), workspace);
+      const Index rows = resolve(context, Count(&count));
+      aggregate(context, std::span(united).first(static_cast<std::size_t>(rows)), received, 1,
+                {reinterpret_cast<std::byte*>(sums.data()), DType::f32, rows, kWidth}, workspace);
+    };
+    aggregate_all();
+    const double before = processor_seconds();
+    aggregate_all();
+    const double bytes = static_cast<double>(total) * kWidth * sizeof(float);
+    aggregating.push_back((processor_seconds() - before) / bytes);
+  }
+  return {median(encoding), median(aggregating)};
+}
+
+NetworkFile calibrate(Workers& workers, ProbeOptions options,
+                      const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  if (workers.size() < 2) {
+    throw InputError("one worker alone has no link: start 2 or more");
+  }
+  std::vector<std::unique_ptr<Transport>> ends = workers.connect();
+  const ProbePairs pairs = probe_pairs(*ends.front(), options);
+  const auto in_all =
+      static_cast<std::int64_t>((pairs.inter.size() + pairs.intra.size()) * kProbeSizes.size());
+  std::atomic<std::int64_t> done = 0;
+  options.size_done = [&] { ++done; };
+  std::vector<ProbedLinks> found(ends.size());
+  std::vector<std::exception_ptr> errors(ends.size());
+  std::atomic<std::size_t> running = ends.size();
+  std::vector<std::thread> threads;
+  for (std::size_t place = 0; place < ends.size(); ++place) {
+    threads.emplace_back([&, place, transport = std::move(ends[place])]() mutable {
+      try {
+        HostMemory memory;
+        found[place] = probe_links(*transport, Context(memory), options);
+      } catch (const std::exception& error) {
+        errors[place] = std::current_exception();
+        transport->abort(error.what());
+      }
+      transport.reset();
+      --running;
+    });
+  }
+  while (running > 0) {
+    progress(done, in_all);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (const std::exception_ptr cause = first_cause(errors)) std::rethrow_exception(cause);
+  NetworkFile network;
+  workers.together([&] {
+    if (!workers.leads()) return;
+    const ProbedLinks& links = found.front();
+    if (!links.inter.empty()) network.inter = fit_link(links.inter);
+    if (!links.intra.empty()) network.intra = fit_link(links.intra);
+    HostMemory memory;
+    network.host = probe_host(Context(memory), std::min(options.repeat, 5));
+  });
+  return network;
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,67 @@
+// Measures the links between workers and what a byte of rows costs a processor: what a calibration
+// is made from.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "analysis/calibrate.h"
+#include "analysis/network_file.h"
+#include "engine/workers.h"
+#include "kernels/context.h"
+#include "schemes/transport.h"
+
+namespace sparsesync {
+
+/// Payloads of the messages that are timed.
+inline constexpr std::array<std::int64_t, 8> kProbeSizes{0,        1 << 10,   4 << 10, 16 << 10,
+                                                         64 << 10, 256 << 10, 1 << 20, 4 << 20};
+
+struct ProbeOptions {
+  int repeat = 9;  // timings of each size
+  /// No larger messages once the next size would take longer than this, three sizes at least.
+  double longest_s = 0.1;
+  std::chrono::milliseconds deadline{60'000};  // of each wait
+  /// Whether each worker stands for a node of its own, whatever the transport says.
+  bool each_a_node = false;
+  /// Called from the measuring thread of worker 0: a size is done, or given up.
+  std::function<void()> size_done = [] {};
+};
+
+/// Pairs of workers that are probed: worker 0 and one of its node, worker 0 and one of each of up
+/// to three other nodes.
+struct ProbePairs {
+  std::vector<Rank> intra;
+  std::vector<Rank> inter;
+};
+ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options);
+
+struct ProbedLinks {
+  std::vector<TimedTransfer> inter;
+  std::vector<TimedTransfer> intra;
+};
+
+/// Times messages there and back, and four in a row one way, pair after pair; the other workers
+/// wait. Called by all workers alike.
+/// @return what worker 0 saw; nothing on the others
+/// @throws what Transport throws
+ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options);
+
+/// Processor seconds of the kernels that bring a worker's rows into messages for 8 servers
+/// (partition, index code, gathering) and that add up what comes from 8 workers (decoding, union,
+/// sums), for each byte of the rows' values; rows of 32 f32 elements, one thread, medians.
+/// @param repeat  timings; 1 or more
+HostCosts probe_host(const Context& context, int repeat);
+
+/// All of it: probes and fits. Called in every process of the workers, 2 at least.
+/// @param progress  called from the calling thread: sizes done, sizes in all
+/// @return in the process that leads; nothing is known elsewhere
+/// @throws InputError if there is one worker alone, Error if a worker failed or nothing can be
+/// fitted
+NetworkFile calibrate(Workers& workers, ProbeOptions options,
+                      const std::function<void(std::int64_t, std::int64_t)>& progress);
+
+}  // namespace sparsesync

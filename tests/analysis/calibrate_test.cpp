@@ -1,0 +1,137 @@
+// The fit of a link: known latencies and rates come back from samples with noise and outliers, and
+// what cannot be fitted is said.
+#include "analysis/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "tests/analysis/scratch.h"
+#include "tests/support/random.h"
+
+namespace sparsesync {
+namespace {
+
+using testing::Random;
+
+double uniform(Random& random) {
+  return (static_cast<double>(random.below(1'000'000'000)) + 0.5) / 1e9;
+}
+
+double normal(Random& random) {
+  return std::sqrt(-2 * std::log(uniform(random))) *
+         std::cos(2 * std::numbers::pi * uniform(random));
+}
+
+double between(Random& random, double low, double high) {
+  return low * std::pow(high / low, uniform(random));
+}
+
+struct Noise {
+  double share = 0;           // standard deviation over the time
+  double outliers = 0;        // share of samples
+  double outlier_factor = 1;  // that they take longer by
+};
+
+std::vector<TimedTransfer> samples_of(Random& random, double latency, double rate, Noise noise,
+                                      int repeat = 11) {
+  std::vector<TimedTransfer> samples;
+  for (int size = 32; size < 20'000'000; size *= 4) {
+    const auto bytes = static_cast<double>(size);
+    for (int i = 0; i < repeat; ++i) {
+      double seconds = (latency + bytes * 8 / rate) * std::exp(noise.share * normal(random));
+      if (uniform(random) < noise.outliers) seconds *= noise.outlier_factor;
+      samples.push_back({bytes, seconds});
+    }
+  }
+  return samples;
+}
+
+TEST(FitLink, ExactSamplesGiveTheLinkBack) {
+  Random random(testing::seed());
+  for (int round = 0; round < 50; ++round) {
+    const double latency = between(random, 1e-7, 1e-2);
+    const double rate = between(random, 1e6, 4e11);
+    const FittedLink link = fit_link(samples_of(random, latency, rate, {}));
+    EXPECT_NEAR(link.latency_s / latency, 1, 1e-6) << latency << " s, " << rate << " bits/s";
+    EXPECT_NEAR(link.rate_bps / rate, 1, 1e-6) << latency << " s, " << rate << " bits/s";
+    EXPECT_NEAR(link.latency_ci.low / latency, 1, 1e-6);
+    EXPECT_NEAR(link.rate_ci.high / rate, 1, 1e-6);
+  }
+}
+
+TEST(FitLink, NoiseAndOutliersDoNotCarryItAway) {
+  Random random(testing::seed());
+  int latency_within = 0;
+  int rate_within = 0;
+  constexpr int kRounds = 200;
+  for (int round = 0; round < kRounds; ++round) {
+    const double latency = between(random, 1e-6, 1e-3);
+    const double rate = between(random, 1e8, 1e11);
+    const FittedLink link = fit_link(samples_of(random, latency, rate, {0.05, 0.1, 8}));
+    EXPECT_NEAR(link.latency_s / latency, 1, 0.15) << latency << " s, " << rate << " bits/s";
+    EXPECT_NEAR(link.rate_bps / rate, 1, 0.15) << latency << " s, " << rate << " bits/s";
+    EXPECT_LE(link.latency_ci.low, link.latency_s);
+    EXPECT_GE(link.latency_ci.high, link.latency_s);
+    EXPECT_LE(link.rate_ci.low, link.rate_bps);
+    EXPECT_GE(link.rate_ci.high, link.rate_bps);
+    latency_within += link.latency_ci.low <= latency && latency <= link.latency_ci.high ? 1 : 0;
+    rate_within += link.rate_ci.low <= rate && rate <= link.rate_ci.high ? 1 : 0;
+  }
+  // 95% are aimed at; outliers that are always late shift some.
+  EXPECT_GE(latency_within, kRounds * 8 / 10);
+  EXPECT_GE(rate_within, kRounds * 8 / 10);
+}
+
+TEST(FitLink, MoreNoiseMakesWiderIntervals) {
+  const auto width = [](double noise) {
+    Random random(testing::seed());
+    const FittedLink link = fit_link(samples_of(random, 1e-5, 1e9, {noise, 0, 1}));
+    return link.rate_ci.high - link.rate_ci.low;
+  };
+  EXPECT_LT(width(0.01), width(0.1));
+  EXPECT_LT(width(0), 1e-3);
+}
+
+TEST(FitLink, IsTheSameBitsAndAnyOrderWillDo) {
+  Random random(testing::seed());
+  std::vector<TimedTransfer> samples = samples_of(random, 1e-5, 1e9, {0.05, 0.1, 8});
+  const FittedLink first = fit_link(samples);
+  const FittedLink again = fit_link(samples);
+  EXPECT_EQ(first.latency_s, again.latency_s);
+  EXPECT_EQ(first.rate_ci.low, again.rate_ci.low);
+  EXPECT_EQ(first.latency_ci.high, again.latency_ci.high);
+  std::reverse(samples.begin(), samples.end());
+  EXPECT_EQ(fit_link(samples).rate_bps, first.rate_bps);
+}
+
+TEST(FitLink, ALatencyIsNeverNegative) {
+  // The line through these points starts below 0.
+  const FittedLink link =
+      fit_link(std::vector<TimedTransfer>{{1000, 1e-3}, {2000, 2.1e-3}, {4000, 4.4e-3}});
+  EXPECT_EQ(link.latency_s, 0);
+  EXPECT_NEAR(link.rate_bps, 8e6, 1e6);
+}
+
+TEST(FitLink, SaysWhatCannotBeFitted) {
+  const auto refused = [](const std::vector<TimedTransfer>& samples,
+                          const std::vector<std::string>& parts) {
+    expect_error<InputError>([&] { fit_link(samples); }, parts);
+  };
+  refused({}, {"0 sizes"});
+  refused({{100, 1}, {100, 2}}, {"1 size"});
+  refused({{100, 1}, {-5, 2}}, {"-5 bytes"});
+  refused({{100, 1}, {200, 0}}, {"200 bytes in 0 s"});
+  refused({{100, 1}, {200, std::nan("")}}, {"nan"});
+  refused({{100, 1}, {std::nan(""), 1}}, {"nan"});
+  expect_error<Error>(
+      [] {
+        fit_link(std::vector<TimedTransfer>{{100, 2}, {1e6, 1}});
+      },
+      {"more bytes take no longer", "repeat"});
+}
+
+}  // namespace
+}  // namespace sparsesync
