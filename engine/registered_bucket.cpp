@@ -93,8 +93,8 @@ std::vector<SpaceChoice> RegisteredBucket::choices() const {
   return of_tensors;
 }
 
-void RegisteredBucket::observe(Phase phase, const Exchange& exchange) {
-  index_bytes_sent_ += exchange.index_bytes_sent();
+void RegisteredBucket::observe(Phase phase, std::int64_t index_bytes_sent) {
+  index_bytes_sent_ += index_bytes_sent;
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     if (phase == Phase::reduce) {
       observed_[i].touched = input_.touched(i);

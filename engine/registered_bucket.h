@@ -50,7 +50,7 @@ class RegisteredBucket {
   std::int64_t non_finite() const { return non_finite_; }
 
   /// Notes what a phase that is over showed.
-  void observe(Phase phase, const Exchange& exchange);
+  void observe(Phase phase, std::int64_t index_bytes_sent);
   struct Observed {
     Index touched = 0;  // by this worker in the last step
     Index united = 0;   // by all workers; all rows where nobody knows

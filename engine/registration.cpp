@@ -1,10 +1,25 @@
 #include "engine/registration.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <exception>
+#include <new>
 
 #include "kernels/bits.h"
 
 namespace sparsesync {
+namespace {
+
+std::vector<std::string_view> schemes_that_announce() {
+  std::vector<std::string_view> names;
+  for (const SchemeEntry& entry : all_schemes()) {
+    if (entry.announces) names.push_back(entry.name);
+  }
+  return names;
+}
+
+}  // namespace
 
 ControlChannel::Statement statement_of(const SchemeOptions& options) {
   return {{"the pattern", std::string(name_of(options.pattern))},
@@ -69,6 +84,55 @@ std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed
   std::uint64_t hash = mix64(signature ^ agreed.size());
   for (const char c : agreed) hash = mix64(hash ^ static_cast<unsigned char>(c));
   return hash;
+}
+
+std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChannel& control,
+                                              const Context& context, BucketSpec spec,
+                                              std::uint64_t seed, std::uint64_t signature) {
+  // What all agree on may still be wrong: then it is so for all.
+  validate(spec);
+  if (spec.options.workers_per_node == 0) {
+    spec.options.workers_per_node = workers_of_a_node(transport);
+  }
+  const SchemeEntry entry = scheme_named(spec.scheme);
+  if (entry.check != nullptr) entry.check(spec.options, transport.size());
+  if (entry.all_reduces && !transport.has_all_reduce()) {
+    throw UnsupportedError(fmt::format(
+        "scheme {}: this transport has no all-reduce of its own; run it over mpi", spec.scheme));
+  }
+  if (spec.announce && !entry.announces) {
+    throw InputError(
+        fmt::format("scheme {} does not use announced rows: do not announce, or use {}",
+                    spec.scheme, fmt::join(schemes_that_announce(), " or ")));
+  }
+  std::unique_ptr<RegisteredBucket> bucket;
+  agree_to_make(control, fmt::format("bucket '{}', scheme {}", spec.name, spec.scheme), [&] {
+    bucket = std::make_unique<RegisteredBucket>(context, spec, entry, transport.rank(),
+                                                transport.size(), seed);
+  });
+  bucket->signature = signature;
+  return bucket;
+}
+
+void agree_to_make(ControlChannel& control, const std::string& subject,
+                   const std::function<void()>& make) {
+  std::exception_ptr error;
+  std::string refusal;
+  try {
+    make();
+  } catch (const BudgetError& budget) {
+    error = std::current_exception();
+    refusal = fmt::format("{}: {}", subject, budget.what());
+  } catch (const std::bad_alloc&) {
+    error = std::current_exception();
+    refusal = fmt::format("{}: out of memory", subject);
+  }
+  const std::vector<std::string> refusals = control.all_gather(refusal);
+  if (error) std::rethrow_exception(error);
+  for (std::size_t worker = 0; worker < refusals.size(); ++worker) {
+    if (refusals[worker].empty()) continue;
+    throw RefusedError(Rank{static_cast<int>(worker)}, refusals[worker]);
+  }
 }
 
 double take_number(const std::string& text, std::size_t& at) {

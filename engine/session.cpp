@@ -1,7 +1,6 @@
 #include "engine/session.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include "engine/agreement.h"
 #include "engine/log.h"
 #include "engine/phase_order.h"
+#include "engine/phase_run.h"
 #include "engine/queue.h"
 #include "engine/registered_bucket.h"
 #include "engine/registration.h"
@@ -25,18 +25,6 @@
 #include "kernels/threads.h"
 
 namespace sparsesync {
-namespace {
-
-std::vector<std::string_view> schemes_that_announce() {
-  std::vector<std::string_view> names;
-  for (const SchemeEntry& entry : all_schemes()) {
-    if (entry.announces) names.push_back(entry.name);
-  }
-  return names;
-}
-
-}  // namespace
-
 struct Session::Ticket::State {
   bool done = false;
   std::exception_ptr error;
@@ -77,50 +65,13 @@ class Session::Engine {
     if (job.error) std::rethrow_exception(job.error);
   }
 
-  BucketId register_bucket(const BucketSpec& given) {
+  BucketId register_bucket(const BucketSpec& spec) {
     BucketId id;
     between_steps([&] {
-      BucketSpec spec = given;
       const ControlChannel::Statement statement = statement_of(spec, options_.seed);
       control_.agree(fmt::format("bucket '{}'", spec.name), statement);
-      // What all agree on may still be wrong: then it is so for all.
-      validate(spec);
-      if (spec.options.workers_per_node == 0) {
-        spec.options.workers_per_node = workers_of_a_node(*transport_);
-      }
-      const SchemeEntry entry = scheme_named(spec.scheme);
-      if (entry.check != nullptr) entry.check(spec.options, transport_->size());
-      if (entry.all_reduces && !transport_->has_all_reduce()) {
-        throw UnsupportedError(
-            fmt::format("scheme {}: this transport has no all-reduce of its own; run it over mpi",
-                        spec.scheme));
-      }
-      if (spec.announce && !entry.announces) {
-        throw InputError(
-            fmt::format("scheme {} does not use announced rows: do not announce, or use {}",
-                        spec.scheme, fmt::join(schemes_that_announce(), " or ")));
-      }
-      std::unique_ptr<Entry> registered;
-      std::exception_ptr error;
-      std::string refusal;
-      try {
-        registered = std::make_unique<Entry>(context_, spec, entry, transport_->rank(),
-                                             transport_->size(), options_.seed);
-      } catch (const BudgetError& budget) {
-        error = std::current_exception();
-        refusal = fmt::format("bucket '{}', scheme {}: {}", spec.name, spec.scheme, budget.what());
-      } catch (const std::bad_alloc&) {
-        error = std::current_exception();
-        refusal = fmt::format("bucket '{}', scheme {}: out of memory", spec.name, spec.scheme);
-      }
-      const std::vector<std::string> refusals = control_.all_gather(refusal);
-      if (error) std::rethrow_exception(error);
-      for (std::size_t worker = 0; worker < refusals.size(); ++worker) {
-        if (!refusals[worker].empty()) {
-          throw RefusedError(Rank{static_cast<int>(worker)}, refusals[worker]);
-        }
-      }
-      registered->bucket.signature = signature_of(statement);
+      auto registered = std::make_unique<Entry>(make_agreed(
+          *transport_, control_, context_, spec, options_.seed, signature_of(statement)));
       const std::lock_guard lock(mutex_);
       id.value = buckets_.size();
       buckets_.push_back(std::move(registered));
@@ -238,9 +189,10 @@ class Session::Engine {
 
   /// A bucket and its phases that wait.
   struct Entry {
-    template <typename... Arguments>
-    explicit Entry(const Arguments&... arguments) : bucket(arguments...) {}
-    RegisteredBucket bucket;
+    explicit Entry(std::unique_ptr<RegisteredBucket> registered)
+        : owned(std::move(registered)), bucket(*owned) {}
+    std::unique_ptr<RegisteredBucket> owned;
+    RegisteredBucket& bucket;
     std::array<Queue<Submission>, kPhases> queues;
     Queue<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
   };
@@ -358,24 +310,19 @@ class Session::Engine {
     end_session(error);
   }
 
-  struct Outcome {
-    std::exception_ptr error;
-    bool fatal = false;
-  };
-
   void run_job(std::unique_lock<std::mutex>& lock) {
     Job& job = *jobs_.front();
     jobs_.pop_front();
     lock.unlock();
-    Outcome outcome;
+    std::exception_ptr error;
     try {
       (*job.work)();
     } catch (...) {
-      outcome = {std::current_exception(), !is_agreed(std::current_exception())};
+      error = std::current_exception();
     }
     lock.lock();
-    if (outcome.fatal) fail(lock, outcome.error);
-    job.error = outcome.error;
+    if (error && !is_agreed(error)) fail(lock, error);
+    job.error = error;
     job.done = true;
     changed_.notify_all();
   }
@@ -402,85 +349,22 @@ class Session::Engine {
     registered.queue(entry.phase).pop();
     --queued_;
     lock.unlock();
-    Outcome outcome;
+    PhaseOutcome outcome;
     try {
-      outcome = exchange_phase(entry, registered.bucket, running_.gradients);
+      outcome = sparsesync::run_phase(
+          {*transport_, context_, options_.deadline, exchange_workspace_}, registered.bucket,
+          static_cast<std::uint32_t>(entry.bucket.value) + 1, entry.phase, running_.gradients);
     } catch (...) {
       outcome = {std::current_exception(), true};
     }
     lock.lock();
     if (outcome.fatal) fail(lock, outcome.error);
+    if (!outcome.error) registered.bucket.observe(entry.phase, outcome.index_bytes_sent);
     running_.ticket->error = outcome.error;
     running_.ticket->done = true;
     running_.ticket = nullptr;
     order_.advance();
     changed_.notify_all();
-  }
-
-  /// All rounds of a phase. What is thrown ends the session; what is returned is for the ticket
-  /// alone.
-  Outcome exchange_phase(OrderEntry entry, RegisteredBucket& bucket,
-                         std::span<const Gradient> gradients) {
-    // All workers know of a refusal by the end of the phase: nobody goes on with the step.
-    const bool first =
-        entry.phase != Phase::gather && (entry.phase == Phase::announce) == bucket.spec().announce;
-    if (first) bucket.refused.reset();
-    if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
-    Exchange exchange(*transport_, context_,
-                      {static_cast<std::uint32_t>(entry.bucket.value) + 1, bucket.signature},
-                      bucket.sequence, bucket.pattern(entry.phase), bucket.spec().rounds,
-                      options_.deadline, exchange_workspace_);
-    const auto refuse = [&](const std::string& reason) -> Outcome {
-      const std::exception_ptr error = std::current_exception();
-      if (entry.phase == Phase::gather || !exchange.untouched()) return {error, true};
-      exchange.refuse(transport_->rank(), reason);
-      bucket.refused.emplace(transport_->rank(), reason);
-      return {error};
-    };
-    try {
-      if (entry.phase == Phase::announce) bucket.announced().set(gradients);
-      if (entry.phase == Phase::reduce) bucket.input().set(gradients);
-      for (int round = 0; round < bucket.spec().rounds; ++round) {
-        run_round(entry.phase, bucket, exchange);
-        exchange.next_round();
-      }
-      if (entry.phase == Phase::gather) take_result(bucket);
-    } catch (const RefusedError& refused) {
-      const std::exception_ptr error = std::current_exception();
-      exchange.refuse(refused.peer(), refused.reason());
-      bucket.refused.emplace(refused);
-      return {error};
-    } catch (const InputError& error) {
-      return refuse(error.what());
-    } catch (const BudgetError& error) {
-      return refuse(error.what());
-    } catch (const std::bad_alloc&) {
-      return refuse("out of memory");
-    }
-    const std::lock_guard lock(mutex_);
-    bucket.observe(entry.phase, exchange);
-    return {};
-  }
-
-  void take_result(RegisteredBucket& bucket) {
-    bucket.widen_result();
-    // All workers see the same: one of them says so.
-    if (bucket.non_finite() == 0 || transport_->rank() != Rank{0}) return;
-    log(LogLevel::warning,
-        fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
-                    "narrow for them, or a gradient was not finite",
-                    bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
-  }
-
-  static void run_round(Phase phase, RegisteredBucket& bucket, Exchange& exchange) {
-    switch (phase) {
-      case Phase::announce:
-        return bucket.scheme().announce(exchange, bucket.announced());
-      case Phase::reduce:
-        return bucket.scheme().reduce(exchange, bucket.input());
-      case Phase::gather:
-        return bucket.scheme().gather(exchange);
-    }
   }
 
   std::unique_ptr<Transport> transport_;

@@ -1,0 +1,74 @@
+#include "engine/phase_run.h"
+
+#include <fmt/format.h>
+
+#include <new>
+
+#include "engine/log.h"
+
+namespace sparsesync {
+namespace {
+
+void run_round(Phase phase, RegisteredBucket& bucket, Exchange& exchange) {
+  switch (phase) {
+    case Phase::announce:
+      return bucket.scheme().announce(exchange, bucket.announced());
+    case Phase::reduce:
+      return bucket.scheme().reduce(exchange, bucket.input());
+    case Phase::gather:
+      return bucket.scheme().gather(exchange);
+  }
+}
+
+void take_result(RegisteredBucket& bucket, Rank rank) {
+  bucket.widen_result();
+  // All workers see the same: one of them says so.
+  if (bucket.non_finite() == 0 || rank != Rank{0}) return;
+  log(LogLevel::warning,
+      fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
+                  "narrow for them, or a gradient was not finite",
+                  bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
+}
+
+}  // namespace
+
+PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, std::uint32_t channel,
+                       Phase phase, std::span<const Gradient> gradients) {
+  // All workers know of a refusal by the end of the phase: nobody goes on with the step.
+  const bool first = phase != Phase::gather && (phase == Phase::announce) == bucket.spec().announce;
+  if (first) bucket.refused.reset();
+  if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
+  const Rank rank = ground.transport.rank();
+  Exchange exchange(ground.transport, ground.context, {channel, bucket.signature}, bucket.sequence,
+                    bucket.pattern(phase), bucket.spec().rounds, ground.timeout, ground.workspace);
+  const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
+    const std::exception_ptr error = std::current_exception();
+    if (phase == Phase::gather || !exchange.untouched()) return {error, true};
+    exchange.refuse(rank, reason);
+    bucket.refused.emplace(rank, reason);
+    return {error};
+  };
+  try {
+    if (phase == Phase::announce) bucket.announced().set(gradients);
+    if (phase == Phase::reduce) bucket.input().set(gradients);
+    for (int round = 0; round < bucket.spec().rounds; ++round) {
+      run_round(phase, bucket, exchange);
+      exchange.next_round();
+    }
+    if (phase == Phase::gather) take_result(bucket, rank);
+  } catch (const RefusedError& refused) {
+    const std::exception_ptr error = std::current_exception();
+    exchange.refuse(refused.peer(), refused.reason());
+    bucket.refused.emplace(refused);
+    return {error};
+  } catch (const InputError& error) {
+    return refuse(error.what());
+  } catch (const BudgetError& error) {
+    return refuse(error.what());
+  } catch (const std::bad_alloc&) {
+    return refuse("out of memory");
+  }
+  return {nullptr, false, exchange.index_bytes_sent()};
+}
+
+}  // namespace sparsesync
