@@ -35,8 +35,7 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
 PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, std::uint32_t channel,
                        Phase phase, std::span<const Gradient> gradients) {
   // All workers know of a refusal by the end of the phase: nobody goes on with the step.
-  const bool first = phase != Phase::gather && (phase == Phase::announce) == bucket.spec().announce;
-  if (first) bucket.refused.reset();
+  if (bucket.begins_with(phase)) bucket.refused.reset();
   if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
   const Rank rank = ground.transport.rank();
   Exchange exchange(ground.transport, ground.context, {channel, bucket.signature}, bucket.sequence,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -255,6 +256,40 @@ HostCosts probe_host(const Context& context, int repeat) {
     aggregating.push_back((processor_seconds() - before) / bytes);
   }
   return {median(encoding), median(aggregating)};
+}
+
+Network measure_network(Transport& transport, ControlChannel& control, const Context& context,
+                        std::chrono::milliseconds deadline) {
+  // Alone nothing crosses: any link will do.
+  if (transport.size() == 1) return {0, 1, 0, 0};
+  ProbeOptions options;
+  options.repeat = 5;
+  options.deadline = deadline;
+  const ProbedLinks links = probe_links(transport, context, options);
+  std::array<double, 4> numbers{};
+  std::string failure;
+  if (transport.rank() == Rank{0}) {
+    try {
+      NetworkFile found;
+      if (!links.inter.empty()) found.inter = fit_link(links.inter);
+      if (!links.intra.empty()) found.intra = fit_link(links.intra);
+      found.host = probe_host(context, options.repeat);
+      const Network network = found.network();
+      numbers = {network.latency_s, network.rate_bps, network.encode_s_per_byte,
+                 network.aggregate_s_per_byte};
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+  }
+  std::string told(sizeof(numbers), '\0');
+  std::memcpy(told.data(), numbers.data(), sizeof(numbers));
+  told = control.all_gather(told + failure).front();
+  if (told.size() != sizeof(numbers)) {
+    throw Error(fmt::format("the network cannot be measured: {}: say what it is",
+                            told.substr(std::min(told.size(), sizeof(numbers)))));
+  }
+  std::memcpy(numbers.data(), told.data(), sizeof(numbers));
+  return {numbers[0], numbers[1], numbers[2], numbers[3]};
 }
 
 NetworkFile calibrate(Workers& workers, ProbeOptions options,

@@ -10,6 +10,7 @@
 
 #include "analysis/calibrate.h"
 #include "analysis/network_file.h"
+#include "engine/agreement.h"
 #include "engine/workers.h"
 #include "kernels/context.h"
 #include "schemes/transport.h"
@@ -55,6 +56,12 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
 /// sums), for each byte of the rows' values; rows of 32 f32 elements, one thread, medians.
 /// @param repeat  timings; 1 or more
 HostCosts probe_host(const Context& context, int repeat);
+
+/// The network as worker 0 sees it, for a plan: between nodes where there are several. Called by
+/// all workers alike.
+/// @throws Error on all of them if nothing can be fitted, and what Transport throws
+Network measure_network(Transport& transport, ControlChannel& control, const Context& context,
+                        std::chrono::milliseconds deadline);
 
 /// All of it: probes and fits. Called in every process of the workers, 2 at least.
 /// @param progress  called from the calling thread: sizes done, sizes in all

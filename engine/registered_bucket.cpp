@@ -16,12 +16,16 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
       crossing_(on_wire(spec_)),
       spaces_(row_spaces(crossing_.tensors)),
       input_(context_, spec_),
+      rank_(rank),
+      size_(size),
+      seed_(seed),
+      chosen_{std::string(entry.name), std::nullopt, 0, 0, 0, ""},
       scheme_(entry.create({context_, &crossing_, rank, size, seed})),
-      patterns_{spec_.announce ? scheme_->pattern(Phase::announce) : Pattern{},
-                scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)},
       places_(spec_.tensors.size()),
       counts_(context_),
       observed_(spaces_.size()) {
+  take_patterns();
+  if (!entry.patterns.empty()) chosen_.pattern = spec_.options.pattern;
   if (spec_.announce) announced_.emplace(BucketInput::without_values(context_, spec_));
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     for (const RowSpace::Member& member : spaces_[i].members) {
@@ -32,6 +36,30 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
     result_indices_.emplace_back(context_);
     widened_.emplace_back(context_);
   }
+}
+
+void RegisteredBucket::take_patterns() {
+  patterns_ = {spec_.announce ? scheme_->pattern(Phase::announce) : Pattern{},
+               scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)};
+}
+
+void RegisteredBucket::change_scheme(const Prediction& chosen) {
+  BucketSpec crossing = crossing_;
+  crossing.options = options_for(chosen, crossing.options);
+  std::unique_ptr<Scheme> scheme =
+      scheme_named(chosen.scheme).create({context_, &crossing, rank_, size_, seed_});
+  before_ = {std::move(chosen_), std::move(scheme_)};
+  chosen_ = chosen;
+  scheme_ = std::move(scheme);
+  take_patterns();
+}
+
+void RegisteredBucket::change_back() {
+  if (!before_) return;
+  chosen_ = std::move(before_->chosen);
+  scheme_ = std::move(before_->scheme);
+  before_.reset();
+  take_patterns();
 }
 
 TensorResult RegisteredBucket::result(std::size_t tensor) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "analysis/plan.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
 #include "schemes/scheme.h"
@@ -30,11 +31,27 @@ class RegisteredBucket {
                    int size, std::uint64_t seed);
 
   const BucketSpec& spec() const { return spec_; }
+  const Context& context() const { return context_; }
+  /// As they cross.
+  std::span<const RowSpace> spaces() const { return spaces_; }
   Scheme& scheme() { return *scheme_; }
   BucketInput& input() { return input_; }
   /// The rows that a step announces. Only where the bucket announces.
   BucketInput& announced() { return *announced_; }
+  /// Whether a step's first phase is this one.
+  bool begins_with(Phase phase) const {
+    return phase == (spec_.announce ? Phase::announce : Phase::reduce);
+  }
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
+
+  /// Which scheme is at work, with which pattern.
+  const Prediction& chosen() const { return chosen_; }
+  /// Puts another scheme to work; results are gone. Between steps, followed by one of the next two.
+  /// @throws BudgetError, std::bad_alloc if its fixed workspace is not to be had
+  void change_scheme(const Prediction& chosen);
+  void keep_change() { before_.reset(); }
+  /// Puts the one to work that was before, if it was changed.
+  void change_back();
 
   /// After a gather phase. Synchronizes the stream.
   TensorResult result(std::size_t tensor);
@@ -71,7 +88,13 @@ class RegisteredBucket {
     Index first_row = 0;
   };
 
+  struct Working {
+    Prediction chosen;
+    std::unique_ptr<Scheme> scheme;
+  };
+
   TensorResult crossed(std::size_t tensor);
+  void take_patterns();
 
   Context context_;
   BucketSpec spec_;
@@ -79,7 +102,12 @@ class RegisteredBucket {
   std::vector<RowSpace> spaces_;
   BucketInput input_;
   std::optional<BucketInput> announced_;
+  Rank rank_;
+  int size_;
+  std::uint64_t seed_;
+  Prediction chosen_;
   std::unique_ptr<Scheme> scheme_;
+  std::optional<Working> before_;
   std::array<Pattern, kPhases> patterns_;      // [phase]
   std::vector<Place> places_;                  // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]

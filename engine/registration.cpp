@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include "engine/auto_choice.h"
 #include "kernels/bits.h"
 
 namespace sparsesync {
@@ -94,7 +95,8 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
   if (spec.options.workers_per_node == 0) {
     spec.options.workers_per_node = workers_of_a_node(transport);
   }
-  const SchemeEntry entry = scheme_named(spec.scheme);
+  const SchemeEntry entry =
+      scheme_named(spec.scheme == kAuto ? AutoChoice::kFirstScheme : spec.scheme);
   if (entry.check != nullptr) entry.check(spec.options, transport.size());
   if (entry.all_reduces && !transport.has_all_reduce()) {
     throw UnsupportedError(fmt::format(

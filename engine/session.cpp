@@ -15,9 +15,11 @@
 #include <thread>
 
 #include "engine/agreement.h"
+#include "engine/auto_choice.h"
 #include "engine/log.h"
 #include "engine/phase_order.h"
 #include "engine/phase_run.h"
+#include "engine/probe.h"
 #include "engine/queue.h"
 #include "engine/registered_bucket.h"
 #include "engine/registration.h"
@@ -72,6 +74,11 @@ class Session::Engine {
       control_.agree(fmt::format("bucket '{}'", spec.name), statement);
       auto registered = std::make_unique<Entry>(make_agreed(
           *transport_, control_, context_, spec, options_.seed, signature_of(statement)));
+      if (spec.scheme == kAuto) {
+        registered->choice.emplace(
+            registered->bucket,
+            AutoChoice::Ground{network(), transport_->has_all_reduce(), options_.workspace});
+      }
       const std::lock_guard lock(mutex_);
       id.value = buckets_.size();
       buckets_.push_back(std::move(registered));
@@ -128,7 +135,12 @@ class Session::Engine {
 
   void adapt(BucketId id) {
     between_steps([&] {
-      RegisteredBucket& bucket = bucket_of(id);
+      Entry& entry = entry_of(id);
+      if (entry.choice) {
+        if (entry.choice->awaits_review()) return entry.choice->review(control_);
+        return entry.choice->want_review();
+      }
+      RegisteredBucket& bucket = entry.bucket;
       std::string own;
       for (const RegisteredBucket::Observed& space : bucket.observed()) {
         own += fmt::format("{} {} ", space.touched, space.united);
@@ -159,6 +171,17 @@ class Session::Engine {
   std::int64_t step() const {
     const std::lock_guard lock(mutex_);
     return order_.step();
+  }
+
+  std::vector<Prediction> predictions(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    const Entry& entry = at(id);
+    return entry.choice ? entry.choice->predictions() : std::vector<Prediction>{};
+  }
+
+  Prediction chosen(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    return at(id).bucket.chosen();
   }
 
   std::vector<SpaceChoice> choices(BucketId id) {
@@ -193,6 +216,7 @@ class Session::Engine {
         : owned(std::move(registered)), bucket(*owned) {}
     std::unique_ptr<RegisteredBucket> owned;
     RegisteredBucket& bucket;
+    std::optional<AutoChoice> choice;  // where the scheme is `auto`
     std::array<Queue<Submission>, kPhases> queues;
     Queue<Submission>& queue(Phase phase) { return queues[static_cast<std::size_t>(phase)]; }
   };
@@ -246,9 +270,17 @@ class Session::Engine {
 
   // ---- The progress thread.
 
-  RegisteredBucket& bucket_of(BucketId id) {
+  /// What is planned with; measured once.
+  const Network& network() {
+    if (!options_.network) {
+      options_.network = measure_network(*transport_, control_, context_, options_.deadline);
+    }
+    return *options_.network;
+  }
+
+  Entry& entry_of(BucketId id) {
     const std::lock_guard lock(mutex_);
-    return at(id).bucket;
+    return at(id);
   }
 
   void run() {
@@ -351,15 +383,23 @@ class Session::Engine {
     lock.unlock();
     PhaseOutcome outcome;
     try {
+      std::optional<AutoChoice>& choice = registered.choice;
+      if (choice && choice->awaits_review() && registered.bucket.begins_with(entry.phase)) {
+        choice->review(control_);
+      }
       outcome = sparsesync::run_phase(
           {*transport_, context_, options_.deadline, exchange_workspace_}, registered.bucket,
           static_cast<std::uint32_t>(entry.bucket.value) + 1, entry.phase, running_.gradients);
+      if (choice && entry.phase == Phase::reduce && !outcome.error) choice->look();
     } catch (...) {
       outcome = {std::current_exception(), true};
     }
     lock.lock();
     if (outcome.fatal) fail(lock, outcome.error);
-    if (!outcome.error) registered.bucket.observe(entry.phase, outcome.index_bytes_sent);
+    if (!outcome.error) {
+      registered.bucket.observe(entry.phase, outcome.index_bytes_sent);
+      if (registered.choice && entry.phase == Phase::gather) registered.choice->note();
+    }
     running_.ticket->error = outcome.error;
     running_.ticket->done = true;
     running_.ticket = nullptr;
@@ -431,6 +471,12 @@ void Session::barrier() {
 }
 std::int64_t Session::step() const {
   return engine_->step();
+}
+std::vector<Prediction> Session::predictions(BucketId bucket) const {
+  return engine_->predictions(bucket);
+}
+Prediction Session::chosen(BucketId bucket) const {
+  return engine_->chosen(bucket);
 }
 std::vector<SpaceChoice> Session::choices(BucketId bucket) const {
   return engine_->choices(bucket);

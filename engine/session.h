@@ -5,10 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "analysis/plan.h"
 #include "engine/phase_order.h"
 #include "engine/registered_bucket.h"
 #include "kernels/context.h"
@@ -33,6 +35,12 @@ struct SessionOptions {
   /// That the kernels of this worker may be cut among, the session's own among them. The bits of
   /// the result do not depend on it.
   int threads = 1;
+  /// What the scheme `auto` plans with; nothing: links and processor are measured when the first
+  /// bucket asks for it, which takes some seconds.
+  std::optional<Network> network = std::nullopt;
+  /// Bytes of workspace that it plans with; nothing: no bound. What the memory resource refuses is
+  /// passed over in any case.
+  std::optional<double> workspace = std::nullopt;
 };
 
 /// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make
@@ -105,8 +113,15 @@ class Session {
   /// all workers; a warning is logged too, so that an overflow is never silent.
   std::int64_t non_finite(BucketId bucket) const;
 
-  /// Lets the scheme choose anew from the last step's sparsity, agreed by all.
+  /// Lets the scheme choose anew from the last step's sparsity, agreed by all. The scheme `auto`
+  /// does so by itself, when sparsity drifts; results of the last step are gone then, and here.
   void adapt(BucketId bucket);
+
+  /// Of a bucket with the scheme `auto`: what the last choice was made by, the best scheme first;
+  /// nothing before the first choice, which the second step brings, or adapt().
+  std::vector<Prediction> predictions(BucketId bucket) const;
+  /// The scheme that is at work.
+  Prediction chosen(BucketId bucket) const;
 
   /// Waits for all workers.
   void barrier();

@@ -1,0 +1,187 @@
+#include "engine/auto_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "engine/log.h"
+#include "engine/registration.h"
+#include "kernels/bits.h"
+#include "kernels/locate.h"
+
+namespace sparsesync {
+namespace {
+
+/// Touched rows, of all workers together, that a review looks at. So many give every number that
+/// costs are made of to a percent.
+constexpr double kSample = 1 << 20;
+/// Neighbours are in the sample together, so that it says which blocks are touched.
+constexpr Index kNeighbours = 256;
+/// Steps after which a choice is looked at again, drift or not: a dense result does not show the
+/// union.
+constexpr std::int64_t kLongest = 1000;
+constexpr double kDrift = 0.25;
+constexpr double kHysteresis = 0.03;
+
+void put(std::string& text, std::uint64_t number) {
+  char bytes[sizeof(number)];
+  std::memcpy(bytes, &number, sizeof(number));
+  text.append(bytes, sizeof(number));
+}
+
+std::uint64_t take(const std::string& text, std::size_t& at) {
+  std::uint64_t number = 0;
+  if (text.size() - at < sizeof(number)) throw ProtocolError("a sample that cannot be read");
+  std::memcpy(&number, text.data() + at, sizeof(number));
+  at += sizeof(number);
+  return number;
+}
+
+void scale(SpaceStatistics& statistics, double by) {
+  for (double* number : {&statistics.touched_mean, &statistics.touched_max, &statistics.united}) {
+    *number *= by;
+  }
+  for (double& united : statistics.united_in_groups) united *= by;
+  for (SpaceStatistics& blocks : statistics.blocks) scale(blocks, by);
+  for (SpaceStatistics& nodes : statistics.nodes) scale(nodes, by);
+}
+
+}  // namespace
+
+void AutoChoice::look() {
+  if (!wanted_ || looked_) return;
+  const std::span<const RowSpace> spaces = bucket_.spaces();
+  rows_.resize(spaces.size());
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    const std::span<const Index> touched = bucket_.input().coalesced(i).indices;
+    rows_[i].resize(touched.size());
+    fetch(bucket_.context(), std::as_bytes(touched), reinterpret_cast<std::byte*>(rows_[i].data()));
+  }
+  looked_ = true;
+}
+
+void AutoChoice::note() {
+  ++steps_;
+  if (united_.empty() || wanted_) return;
+  bool drifted = steps_ >= kLongest;
+  for (std::size_t i = 0; i < united_.size(); ++i) {
+    const auto now = static_cast<double>(bucket_.observed()[i].united);
+    const auto then = static_cast<double>(united_[i]);
+    drifted = drifted || std::abs(now - then) > kDrift * std::max(1.0, then);
+  }
+  wanted_ = drifted;
+}
+
+void AutoChoice::review(ControlChannel& control) {
+  double share = 1;
+  const std::vector<std::string> samples = tell_sample(control, share);
+  const Statistics statistics = statistics_from(samples, share);
+  predictions_ = plan({bucket_.spaces(), static_cast<int>(samples.size()), statistics,
+                       ground_.network, bucket_.spec().options, ground_.has_all_reduce,
+                       bucket_.spec().announce, ground_.memory});
+  const auto present = std::find_if(
+      predictions_.begin(), predictions_.end(),
+      [&](const Prediction& prediction) { return prediction.label() == bucket_.chosen().label(); });
+  const bool stays = present != predictions_.end() && present->ruled_out.empty() && steps_ > 1 &&
+                     present->seconds <= (1 + kHysteresis) * predictions_.front().seconds;
+  for (std::size_t i = 0; !stays && i < predictions_.size(); ++i) {
+    if (!predictions_[i].ruled_out.empty() || change_to(predictions_[i], control)) break;
+  }
+  bucket_.scheme().adapt(statistics);
+  std::uint64_t signature = signature_after(bucket_.signature, bucket_.chosen().label());
+  for (const std::string& sample : samples) signature = signature_after(signature, sample);
+  bucket_.signature = signature;
+  united_.clear();
+  for (const RegisteredBucket::Observed& space : bucket_.observed()) {
+    united_.push_back(space.united);
+  }
+  steps_ = 0;
+  wanted_ = false;
+  looked_ = false;
+  log(LogLevel::info,
+      fmt::format("bucket '{}': crosses by {}", bucket_.spec().name, bucket_.chosen().label()));
+}
+
+/// @return whether all workers have the memory for it
+bool AutoChoice::change_to(const Prediction& prediction, ControlChannel& control) {
+  if (prediction.label() == bucket_.chosen().label()) return true;
+  const auto refused = [&](const char* why) {
+    bucket_.change_back();
+    log(LogLevel::info, why);
+    return false;
+  };
+  try {
+    agree_to_make(control, prediction.label(), [&] { bucket_.change_scheme(prediction); });
+  } catch (const RefusedError& elsewhere) {
+    return refused(elsewhere.what());
+  } catch (const BudgetError& budget) {
+    return refused(budget.what());
+  } catch (const std::bad_alloc&) {
+    return refused("out of memory");
+  }
+  bucket_.keep_change();
+  return true;
+}
+
+/// What each worker touched: rows whose hash, that of their neighbourhood, falls below a bound.
+std::vector<std::string> AutoChoice::tell_sample(ControlChannel& control, double& share) const {
+  std::string own;
+  std::uint64_t touched = 0;
+  for (const std::vector<Index>& rows : rows_) touched += rows.size();
+  put(own, touched);
+  double total = 0;
+  for (const std::string& text : control.all_gather(own)) {
+    std::size_t at = 0;
+    total += static_cast<double>(take(text, at));
+  }
+  share = std::min(1.0, kSample / std::max(1.0, total));
+  const auto is_in = [&](Index row) {
+    const auto neighbourhood = static_cast<std::uint64_t>(row / kNeighbours);
+    return static_cast<double>(mix64(neighbourhood)) < share * 0x1p64;
+  };
+  std::string sample;
+  for (const std::vector<Index>& rows : rows_) {
+    const std::size_t count_at = sample.size();
+    std::uint64_t count = 0;
+    put(sample, count);
+    for (const Index row : rows) {
+      if (share < 1 && !is_in(row)) continue;
+      put(sample, static_cast<std::uint64_t>(row));
+      ++count;
+    }
+    std::memcpy(sample.data() + count_at, &count, sizeof(count));
+  }
+  return control.all_gather(sample);
+}
+
+Statistics AutoChoice::statistics_from(const std::vector<std::string>& samples,
+                                       double share) const {
+  const std::span<const RowSpace> spaces = bucket_.spaces();
+  std::vector<std::vector<std::vector<Index>>> rows(spaces.size());
+  for (const std::string& sample : samples) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < spaces.size(); ++i) {
+      std::vector<Index>& of_worker = rows[i].emplace_back();
+      for (std::uint64_t left = take(sample, at); left > 0; --left) {
+        const auto row = static_cast<Index>(take(sample, at));
+        const bool increases = of_worker.empty() || row > of_worker.back();
+        if (row < 0 || row >= spaces[i].rows || !increases) {
+          throw ProtocolError("a sample with a row that cannot be");
+        }
+        of_worker.push_back(row);
+      }
+    }
+  }
+  Statistics statistics;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    const IndexSets sets(rows[i].begin(), rows[i].end());
+    scale(statistics.emplace_back(statistics_of(sets, spaces[i], bucket_.spec().options)),
+          1 / share);
+  }
+  return statistics;
+}
+
+}  // namespace sparsesync
