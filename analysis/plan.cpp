@@ -51,6 +51,11 @@ SchemeOptions options_for(const Prediction& prediction, SchemeOptions options) {
   return options;
 }
 
+bool is_better(const Prediction& a, const Prediction& b) {
+  if (a.ruled_out.empty() != b.ruled_out.empty()) return a.ruled_out.empty();
+  return a.seconds < b.seconds;
+}
+
 std::vector<Prediction> plan(const PlanQuestion& question) {
   std::vector<Prediction> predictions;
   for (const SchemeEntry& entry : all_schemes()) {
@@ -59,11 +64,7 @@ std::vector<Prediction> plan(const PlanQuestion& question) {
       predictions.push_back(predict(question, entry, pattern));
     }
   }
-  std::stable_sort(predictions.begin(), predictions.end(),
-                   [](const Prediction& a, const Prediction& b) {
-                     if (a.ruled_out.empty() != b.ruled_out.empty()) return a.ruled_out.empty();
-                     return a.seconds < b.seconds;
-                   });
+  std::stable_sort(predictions.begin(), predictions.end(), is_better);
   return predictions;
 }
 

@@ -37,6 +37,9 @@ struct Prediction {
   std::string label() const;
 };
 
+/// Whether one goes before another: it can be used, or is faster.
+bool is_better(const Prediction& a, const Prediction& b);
+
 /// Every scheme with every pattern: those that can be used first, the fastest of them first; of
 /// equals the one whose name comes first. The same on all workers that ask the same.
 std::vector<Prediction> plan(const PlanQuestion& question);

@@ -51,6 +51,20 @@ void scale(SpaceStatistics& statistics, double by) {
 
 }  // namespace
 
+SchemeEntry scheme_or_auto(std::string_view name) {
+  if (name == kAuto) {
+    SchemeEntry entry = scheme_named(AutoChoice::kFirstScheme);
+    entry.name = kAuto;
+    entry.summary = "whichever is expected to be fastest";
+    return entry;
+  }
+  try {
+    return scheme_named(name);
+  } catch (const InputError& unknown) {
+    throw InputError(fmt::format("{}, {}", unknown.what(), kAuto));
+  }
+}
+
 void AutoChoice::look() {
   if (!wanted_ || looked_) return;
   const std::span<const RowSpace> spaces = bucket_.spaces();

@@ -15,6 +15,10 @@ namespace sparsesync {
 /// The name under which a bucket asks for it; no scheme of its own.
 inline constexpr std::string_view kAuto = "auto";
 
+/// A scheme of that name, or `auto`, whose entry is that of what it begins with.
+/// @throws InputError if there is none; the text lists those that exist
+SchemeEntry scheme_or_auto(std::string_view name);
+
 /// One worker's part of the choice for one bucket. All workers come to the same: what they decide
 /// by is what all of them know, and the rest they tell each other in a review.
 ///

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "analysis/yardsticks.h"
+#include "engine/auto_choice.h"
 #include "engine/compare_worker.h"
 #include "engine/provenance.h"
 #include "engine/registration.h"
@@ -90,11 +91,12 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
   }
   if (options_.schemes.empty()) {
     schemes_ = all_schemes();
+    schemes_.push_back(scheme_or_auto(kAuto));
   } else {
     for (const std::string& name : options_.schemes) {
       const bool stands = std::any_of(schemes_.begin(), schemes_.end(),
                                       [&](const SchemeEntry& entry) { return entry.name == name; });
-      if (!stands) schemes_.push_back(scheme_named(name));
+      if (!stands) schemes_.push_back(scheme_or_auto(name));
     }
   }
   check_options();
@@ -177,6 +179,50 @@ Workload Comparison::workload(const Statistics& statistics) const {
   return {spaces_, workers_.size(), statistics, options_.scheme_options};
 }
 
+std::optional<Network> Comparison::network() const {
+  if (options_.network) return options_.network;
+  const LocalLink& link = options_.link;
+  if (link.rate_bps) return Network{link.latency_s, *link.rate_bps};
+  // On a link that is replayed nothing can be measured: one without a rate takes no time for bytes.
+  constexpr double kNoTime = 1e18;
+  if (options_.clock == CompareClock::replayed) return Network{link.latency_s, kNoTime};
+  return std::nullopt;
+}
+
+std::vector<Prediction> Comparison::predictions() const {
+  const std::optional<Network> known = network();
+  if (!known) {
+    throw InputError(
+        "--explain: nothing is known of the network: give --rate, or --network from calibrate");
+  }
+  const std::int64_t memory = workspace_of_a_worker();
+  std::map<std::string, Prediction> means;
+  for (const Statistics& statistics : statistics_) {
+    const auto steps = static_cast<double>(statistics_.size());
+    for (const Prediction& of_step :
+         plan({spaces_, workers_.size(), statistics, *known, options_.scheme_options,
+               workers_.has_all_reduce(), options_.announce, static_cast<double>(memory)})) {
+      Prediction& mean = means
+                             .try_emplace(of_step.label(),
+                                          Prediction{of_step.scheme, of_step.pattern, 0, 0, 0, ""})
+                             .first->second;
+      mean.seconds += of_step.seconds / steps;
+      mean.bytes_busiest += of_step.bytes_busiest / steps;
+      mean.memory_bytes = std::max(mean.memory_bytes, of_step.memory_bytes);
+      if (mean.ruled_out.empty()) mean.ruled_out = of_step.ruled_out;
+    }
+  }
+  std::vector<Prediction> all;
+  for (auto& [label, mean] : means) all.push_back(std::move(mean));
+  std::stable_sort(all.begin(), all.end(), is_better);
+  return all;
+}
+
+std::int64_t Comparison::workspace_of_a_worker() const {
+  return options_.memory.value_or(
+      static_cast<std::int64_t>(memory_to_give() / workers_.on_this_machine()));
+}
+
 ControlChannel::Statement Comparison::statement() const {
   const TraceHeader& header = trace_.header();
   ControlChannel::Statement statement{
@@ -251,8 +297,7 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                                   Recording* recording) {
   const TraceHeader& header = trace_.header();
   const BucketSpec bucket = bucket_for(entry);
-  const std::int64_t memory = options_.memory.value_or(
-      static_cast<std::int64_t>(memory_to_give() / workers_.on_this_machine()));
+  const std::int64_t memory = workspace_of_a_worker();
   const auto imbalance_of = [&](const Scheme& scheme, int step) {
     std::vector<IndexSets> sets;
     for (const auto& of_space : sets_[static_cast<std::size_t>(step)]) {
@@ -261,9 +306,9 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
     return scheme.imbalance(sets);
   };
   std::atomic<std::int64_t> done = 0;
-  const CompareWorker::Task task{trace_,          bucket,        options_.repeat, options_.deadline,
-                                 memory,          result_folder, references,      imbalance_of,
-                                 [&] { ++done; }, recording};
+  const CompareWorker::Task task{trace_,       bucket,          options_.repeat, options_.deadline,
+                                 memory,       network(),       result_folder,   references,
+                                 imbalance_of, [&] { ++done; }, recording};
   // All are connected before the first begins, so that a worker that fails at once is seen by the
   // others as one that left.
   std::vector<std::unique_ptr<Transport>> ends = workers_.connect();
@@ -370,14 +415,21 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   }
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
                          figures.messages * static_cast<double>(kHeaderBytes);
-  std::optional<Network> network_model = options_.network;
-  if (!network_model && options_.link.rate_bps) {
-    network_model = {options_.link.latency_s, *options_.link.rate_bps};
-  }
-  if (network_model) {
+  const std::string& pattern = records.front().pattern;
+  const Prediction chosen{
+      records.front().scheme,
+      pattern.empty() ? std::nullopt : std::optional(communication_named(pattern)),
+      0,
+      0,
+      0,
+      ""};
+  if (entry.name == kAuto) figures.chosen = chosen.label();
+  if (const std::optional<Network> known = network()) {
     double predicted = 0;
     for (const Statistics& statistics : statistics_) {
-      predicted += entry.cost(workload(statistics)).seconds(*network_model) / header.steps;
+      Workload of_step = workload(statistics);
+      of_step.options = options_for(chosen, of_step.options);
+      predicted += scheme_named(chosen.scheme).cost(of_step).seconds(*known) / header.steps;
     }
     figures.seconds_predicted = predicted;
   }

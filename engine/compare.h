@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/plan.h"
 #include "analysis/replay.h"
 #include "analysis/trace.h"
 #include "engine/transport/local.h"
@@ -72,6 +73,7 @@ struct SchemeFigures {
   bool correct = false;
   std::string first_difference;      // where it is not correct
   std::vector<SpaceChoice> choices;  // of each tensor
+  std::string chosen;                // by `auto`; else empty
   /// With the clock `replayed`: replayed_times() says what the same run takes on other links.
   std::shared_ptr<const RecordedRun> recorded;
 
@@ -112,6 +114,10 @@ class Comparison {
 
   std::vector<MemoryNeed> memory_needs() const;
 
+  /// What every scheme is expected to take, means over steps, the best first: what `auto` goes by.
+  /// @throws InputError if nothing is known of the network
+  std::vector<Prediction> predictions() const;
+
   /// Runs all schemes, one after another: a warm-up on step 0 that is not counted, then `repeat`
   /// times all steps. All processes get the same report.
   /// @throws Error if a worker failed
@@ -135,6 +141,9 @@ class Comparison {
   /// @throws InputError if an option does not fit
   void check_options();
   Workload workload(const Statistics& statistics) const;
+  /// What seconds are predicted from; nothing where nothing is known.
+  std::optional<Network> network() const;
+  std::int64_t workspace_of_a_worker() const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
   Workers& workers_;

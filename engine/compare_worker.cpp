@@ -37,7 +37,9 @@ std::shared_ptr<const std::vector<ReferenceSum>> References::of(int step) {
 void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& record) {
   const int rank = transport->rank().value;
   const TraceHeader& header = task_.trace.header();
-  Session session(std::move(transport), memory_, {task_.deadline, header.seed});
+  Session session(
+      std::move(transport), memory_,
+      {task_.deadline, header.seed, 1, task_.network, static_cast<double>(task_.memory)});
   const BucketId bucket = session.register_bucket(task_.bucket);
   load(rank, 0);
   exchange(session, bucket, nullptr);
@@ -63,6 +65,9 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   // Nobody leaves before all have checked.
   session.barrier();
   record.memory_bytes = memory_.high_water();
+  const Prediction chosen = session.chosen(bucket);
+  record.scheme = chosen.scheme;
+  if (chosen.pattern) record.pattern = name_of(*chosen.pattern);
 }
 
 void CompareWorker::load(int rank, int step) {

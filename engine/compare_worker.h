@@ -43,6 +43,7 @@ class CompareWorker {
     int repeat = 1;
     std::chrono::milliseconds deadline{60'000};
     std::int64_t memory = 0;              // budget of the workspace, bytes
+    std::optional<Network> network;       // what `auto` plans with; nothing: it measures
     std::filesystem::path result_folder;  // empty: results are not written
     References& references;
     /// Worker 0 asks it once for each step.

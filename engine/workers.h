@@ -24,6 +24,8 @@ class Workers {
   virtual int size() const = 0;
   /// The workers of this process.
   virtual std::vector<Rank> here() const = 0;
+  /// Whether their network has an all-reduce of its own.
+  virtual bool has_all_reduce() const { return false; }
   /// Workers on this machine, in this process or in others.
   virtual int on_this_machine() const = 0;
   /// The workers of a node, as two_level takes them; 0 if nodes are not alike.
@@ -77,6 +79,7 @@ class MpiWorkers : public Workers {
   MpiWorkers(std::chrono::milliseconds deadline, MpiChunks chunks);
   int size() const override { return world_.size(); }
   std::vector<Rank> here() const override { return {world_.rank()}; }
+  bool has_all_reduce() const override { return true; }
   int on_this_machine() const override;
   int per_node() const override;
   std::vector<std::unique_ptr<Transport>> connect() override;

@@ -38,6 +38,7 @@ struct CompareArguments {
   std::string pattern;
   std::string wire;
   bool announce = false;
+  bool explain = false;
   SchemeOptions options;
   std::string network;
   std::string result;
@@ -170,6 +171,7 @@ Json scheme_json(const SchemeFigures& figures) {
           {"pull_imbalance", known ? Json(figures.imbalance->pull) : Json(nullptr)},
           {"memory_bytes", figures.memory_bytes},
           {"correct", figures.correct},
+          {"chosen", figures.chosen.empty() ? Json(nullptr) : Json(figures.chosen)},
           {"tensors", choices}};
 }
 
@@ -246,7 +248,9 @@ std::string table_of(const CompareReport& report) {
                                    [](const SchemeFigures* figures) { return figures->correct; });
   for (auto figures = ran.begin(); figures != ran.end(); ++figures) {
     const SchemeFigures& of = **figures;
-    table.add_row({figures == winner ? "*" : "", of.name, format_bytes(of.bytes_busiest()),
+    table.add_row({figures == winner ? "*" : "",
+                   of.chosen.empty() ? of.name : fmt::format("{}: {}", of.name, of.chosen),
+                   format_bytes(of.bytes_busiest()),
                    ratio(of.bytes_busiest(), report.partitioned_ideal_bytes, 3),
                    format_seconds(of.seconds_median),
                    dense_seconds > 0 ? ratio(dense_seconds, of.seconds_median, 2) : "-",
@@ -283,6 +287,20 @@ std::string heading(const CompareReport& report, const CompareArguments& given) 
       report.workers, given.transport, link, given.clock, report.steps,
       report.steps == 1 ? "" : "s", report.repeat, format_bytes(dense),
       format_bytes(report.partitioned_ideal_bytes), format_bytes(report.lower_bound_bytes));
+}
+
+std::string explanation(const std::vector<Prediction>& predictions) {
+  Table table({{"expected", Table::Align::left},
+               {"seconds"},
+               {"busiest worker"},
+               {"memory"},
+               {"", Table::Align::left}});
+  for (const Prediction& prediction : predictions) {
+    table.add_row({prediction.label(), format_seconds(prediction.seconds),
+                   format_bytes(prediction.bytes_busiest), format_bytes(prediction.memory_bytes),
+                   prediction.ruled_out});
+  }
+  return table.text() + "\n";
 }
 
 MpiChunks chunks_from(const CompareArguments& given) {
@@ -333,6 +351,9 @@ void compare(const CompareArguments& given) {
   if (json) {
     print(json->tables(), needs_text(comparison->memory_needs(), workers->on_this_machine()));
   }
+  std::string explained;
+  if (given.explain) explained = explanation(comparison->predictions());
+  if (json) print(json->tables(), explained);
   const CompareReport report = comparison->run();
   if (!workers->leads()) return;
   progress->erase();
@@ -391,6 +412,8 @@ void add_compare_command(CLI::App& app) {
   command.add_flag("--announce", given->announce,
                    "Announce the rows of a step before its clock starts, to schemes that use it; "
                    "their bytes are counted");
+  command.add_flag("--explain", given->explain,
+                   "Print what every scheme is expected to take: what auto goes by");
   add_count(command, "--block", given->options.block, 1, 1 << 20,
             "Elements of a block of block_ps (256 if not given)");
   add_count(command, "--workers-per-node", given->options.workers_per_node, 1, 1 << 20,
