@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
+#include <utility>
 
 #include "engine/log.h"
 #include "engine/registration.h"
@@ -122,9 +125,10 @@ void AutoChoice::review(ControlChannel& control) {
 /// @return whether all workers have the memory for it
 bool AutoChoice::change_to(const Prediction& prediction, ControlChannel& control) {
   if (prediction.label() == bucket_.chosen().label()) return true;
+  const Prediction before = bucket_.chosen();
   const auto refused = [&](const char* why) {
-    bucket_.change_back();
     log(LogLevel::info, why);
+    bucket_.change_scheme(before);
     return false;
   };
   try {
@@ -136,8 +140,29 @@ bool AutoChoice::change_to(const Prediction& prediction, ControlChannel& control
   } catch (const std::bad_alloc&) {
     return refused("out of memory");
   }
-  bucket_.keep_change();
   return true;
+}
+
+AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own) {
+  const std::array numbers{own.network.latency_s, own.network.rate_bps,
+                           own.network.encode_s_per_byte, own.network.aggregate_s_per_byte,
+                           own.memory.value_or(std::numeric_limits<double>::infinity())};
+  std::string text(sizeof(numbers), '\0');
+  std::memcpy(text.data(), numbers.data(), sizeof(numbers));
+  AutoChoice::Ground ground = own;
+  double least = numbers.back();
+  bool is_first = true;
+  for (const std::string& told : control.all_gather(text)) {
+    std::array<double, numbers.size()> theirs{};
+    if (told.size() != sizeof(theirs)) throw ProtocolError("a network that cannot be read");
+    std::memcpy(theirs.data(), told.data(), sizeof(theirs));
+    if (std::exchange(is_first, false)) {
+      ground.network = {theirs[0], theirs[1], theirs[2], theirs[3]};
+    }
+    least = std::min(least, theirs.back());
+  }
+  ground.memory = std::isfinite(least) ? std::optional(least) : std::nullopt;
+  return ground;
 }
 
 /// What each worker touched: rows whose hash, that of their neighbourhood, falls below a bound.

@@ -73,4 +73,8 @@ class AutoChoice {
   std::vector<Prediction> predictions_;
 };
 
+/// What all plan with: the network of worker 0, and the least workspace. Called by all alike.
+/// @throws what Transport throws
+AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own);
+
 }  // namespace sparsesync

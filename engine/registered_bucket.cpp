@@ -44,21 +44,12 @@ void RegisteredBucket::take_patterns() {
 }
 
 void RegisteredBucket::change_scheme(const Prediction& chosen) {
+  // The old one goes first: nobody should have to pay for both.
+  scheme_.reset();
   BucketSpec crossing = crossing_;
   crossing.options = options_for(chosen, crossing.options);
-  std::unique_ptr<Scheme> scheme =
-      scheme_named(chosen.scheme).create({context_, &crossing, rank_, size_, seed_});
-  before_ = {std::move(chosen_), std::move(scheme_)};
+  scheme_ = scheme_named(chosen.scheme).create({context_, &crossing, rank_, size_, seed_});
   chosen_ = chosen;
-  scheme_ = std::move(scheme);
-  take_patterns();
-}
-
-void RegisteredBucket::change_back() {
-  if (!before_) return;
-  chosen_ = std::move(before_->chosen);
-  scheme_ = std::move(before_->scheme);
-  before_.reset();
   take_patterns();
 }
 
@@ -133,6 +124,18 @@ void RegisteredBucket::observe(Phase phase, std::int64_t index_bytes_sent) {
                                 : static_cast<Index>(result.indices.size());
     }
   }
+}
+
+void to_dense(const Context& context, const TensorResult& result, Matrix out) {
+  SPARSESYNC_EXPECT(out.width, ==, result.values.width);
+  const auto bytes = static_cast<std::size_t>(out.bytes());
+  if (result.layout == Gradient::Layout::dense) {
+    SPARSESYNC_EXPECT(out.rows, ==, result.values.rows);
+    copy(context, {result.values.data, bytes}, out.data);
+    return;
+  }
+  fill_zero(context, {out.data, bytes});
+  scatter_rows(context, result.values, result.indices, 0, out);
 }
 
 }  // namespace sparsesync

@@ -24,6 +24,10 @@ struct TensorResult {
   ConstMatrix values;              // a row for each index; all rows where dense
 };
 
+/// Writes a result as a dense tensor.
+/// @param out  all rows of the tensor; overwritten
+void to_dense(const Context& context, const TensorResult& result, Matrix out);
+
 class RegisteredBucket {
  public:
   /// @throws BudgetError, std::bad_alloc if the scheme's fixed workspace is not to be had
@@ -46,12 +50,10 @@ class RegisteredBucket {
 
   /// Which scheme is at work, with which pattern.
   const Prediction& chosen() const { return chosen_; }
-  /// Puts another scheme to work; results are gone. Between steps, followed by one of the next two.
+  /// Puts another scheme to work; results are gone. Between steps. After an error there is none,
+  /// and another one must be.
   /// @throws BudgetError, std::bad_alloc if its fixed workspace is not to be had
   void change_scheme(const Prediction& chosen);
-  void keep_change() { before_.reset(); }
-  /// Puts the one to work that was before, if it was changed.
-  void change_back();
 
   /// After a gather phase. Synchronizes the stream.
   TensorResult result(std::size_t tensor);
@@ -88,11 +90,6 @@ class RegisteredBucket {
     Index first_row = 0;
   };
 
-  struct Working {
-    Prediction chosen;
-    std::unique_ptr<Scheme> scheme;
-  };
-
   TensorResult crossed(std::size_t tensor);
   void take_patterns();
 
@@ -107,7 +104,6 @@ class RegisteredBucket {
   std::uint64_t seed_;
   Prediction chosen_;
   std::unique_ptr<Scheme> scheme_;
-  std::optional<Working> before_;
   std::array<Pattern, kPhases> patterns_;      // [phase]
   std::vector<Place> places_;                  // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]

@@ -23,7 +23,6 @@
 #include "engine/queue.h"
 #include "engine/registered_bucket.h"
 #include "engine/registration.h"
-#include "kernels/rows.h"
 #include "kernels/threads.h"
 
 namespace sparsesync {
@@ -77,7 +76,7 @@ class Session::Engine {
       if (spec.scheme == kAuto) {
         registered->choice.emplace(
             registered->bucket,
-            AutoChoice::Ground{network(), transport_->has_all_reduce(), options_.workspace});
+            agreed_ground(control_, {network(), transport_->has_all_reduce(), options_.workspace}));
       }
       const std::lock_guard lock(mutex_);
       id.value = buckets_.size();
@@ -492,18 +491,6 @@ std::int64_t Session::index_bytes_sent(BucketId bucket) const {
 }
 TransportCounters Session::counters() const {
   return engine_->transport().counters();
-}
-
-void to_dense(const Context& context, const TensorResult& result, Matrix out) {
-  SPARSESYNC_EXPECT(out.width, ==, result.values.width);
-  const auto bytes = static_cast<std::size_t>(out.bytes());
-  if (result.layout == Gradient::Layout::dense) {
-    SPARSESYNC_EXPECT(out.rows, ==, result.values.rows);
-    copy(context, {result.values.data, bytes}, out.data);
-    return;
-  }
-  fill_zero(context, {out.data, bytes});
-  scatter_rows(context, result.values, result.indices, 0, out);
 }
 
 }  // namespace sparsesync

@@ -35,11 +35,11 @@ struct SessionOptions {
   /// That the kernels of this worker may be cut among, the session's own among them. The bits of
   /// the result do not depend on it.
   int threads = 1;
-  /// What the scheme `auto` plans with; nothing: links and processor are measured when the first
-  /// bucket asks for it, which takes some seconds.
+  /// What the scheme `auto` plans with, on worker 0; on all workers or on none. Nothing: links and
+  /// processor are measured when the first bucket asks for it, which takes some seconds.
   std::optional<Network> network = std::nullopt;
-  /// Bytes of workspace that it plans with; nothing: no bound. What the memory resource refuses is
-  /// passed over in any case.
+  /// Bytes of workspace that it plans with, the least of all workers'; nothing: no bound. What the
+  /// memory resource refuses is passed over in any case.
   std::optional<double> workspace = std::nullopt;
 };
 
@@ -149,9 +149,5 @@ class Session::Ticket {
   struct State;
   std::shared_ptr<State> state_;
 };
-
-/// Writes a result as a dense tensor.
-/// @param out  all rows of the tensor; overwritten
-void to_dense(const Context& context, const TensorResult& result, Matrix out);
 
 }  // namespace sparsesync

@@ -165,8 +165,14 @@ Cost cost(const Workload& workload) {
   const Index block = workload.options.block;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const RowSpace& space = workload.spaces[i];
-    total += even_servers_cost(block_space(space, block), workload.size,
-                               block_statistics(space, block, workload.statistics[i]));
+    const RowSpace blocks = block_space(space, block);
+    const SpaceStatistics known = block_statistics(space, block, workload.statistics[i]);
+    total += even_servers_cost(blocks, workload.size, known);
+    total += push_pull_compute(blocks, workload.size, known, {workload.size, 1},
+                               known.push_skewness, known.pull_skewness);
+    // Rows become blocks, and blocks rows.
+    total.reduce.encoded_bytes += known.touched_max * static_cast<double>(blocks.row_bytes());
+    total.gather.aggregated_bytes += known.united * static_cast<double>(blocks.row_bytes());
   }
   return total;
 }

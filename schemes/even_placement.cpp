@@ -61,8 +61,11 @@ Cost split_cost(const Workload& workload, bool densifies) {
     sums.total += bytes.sums;
     sums.smallest += bytes.emptiest_sums;
     sums.largest += bytes.fullest_sums;
+    const SpaceStatistics& known = workload.statistics[i];
+    total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1},
+                               known.push_skewness, known.pull_skewness);
   }
-  total.gather = gather_cost(workload.options.pattern, workload.size, sums, workload.spaces.size());
+  total += {{}, gather_cost(workload.options.pattern, workload.size, sums, workload.spaces.size())};
   // The fullest range's server, to which most is pushed, has its sums already.
   total.gather.bytes_received -= sums.largest - sums.smallest;
   return total;

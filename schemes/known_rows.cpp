@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "kernels/bits.h"
 #include "kernels/locate.h"
@@ -116,19 +115,25 @@ class ValuesAlone : public Scheme {
     return choices;
   }
 
-  Traffic traffic(std::span<const IndexSets> sets) const override;
-  std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override;
+  Traffic traffic(std::span<const IndexSets> sets) const override {
+    return values_alone_traffic(context_, spaces_, ownerships_, static_cast<int>(rounds_.size()),
+                                sets);
+  }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
+    return values_alone_imbalance(traffic(sets));
+  }
 
  private:
   RoundState& state(Round round) { return rounds_[static_cast<std::size_t>(round.index)]; }
   Index slice_width(std::size_t space) const {
-    return spaces_[space].width / ownerships_[space]->grid().column_slices;
+    return ownerships_[space]->slice_width(spaces_[space]);
   }
-  int group_of(std::size_t space, int server) const {
-    return server / ownerships_[space]->grid().column_slices;
+  Index slice_bytes(std::size_t space) const {
+    return ownerships_[space]->slice_bytes(spaces_[space]);
   }
+  int group_of(std::size_t space, int server) const { return ownerships_[space]->group_of(server); }
   Index first_column(std::size_t space, int server) const {
-    return server % ownerships_[space]->grid().column_slices * slice_width(space);
+    return ownerships_[space]->first_column(spaces_[space], server);
   }
 
   void learn_sets(Exchange& exchange, BucketInput& rows) {
@@ -214,7 +219,7 @@ class ValuesAlone : public Scheme {
     numbers_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const Index rows = rows_of(i);
-      const Index bytes = slice_width(i) * element_bytes(spaces_[i].dtype);
+      const Index bytes = slice_bytes(i);
       specs_.push_back({{0, 0}, rows, bytes, IndexCode::coo});
       numbers_.push_back({0, rows});
     }
@@ -298,7 +303,7 @@ class ValuesAlone : public Scheme {
     }
     const std::span<const Index> rows = plan.served_union();
     const auto count = static_cast<Index>(rows.size());
-    const Index row_bytes = slice_width(space) * element_bytes(spaces_[space].dtype);
+    const Index row_bytes = slice_bytes(space);
     aggregate(context_, rows, parts_, scale_,
               {state(round).sums[space].reserve(count * row_bytes).data(), spaces_[space].dtype,
                count, slice_width(space)},
@@ -398,127 +403,10 @@ class ValuesAlone : public Scheme {
   std::vector<SpaceResult> results_;
 };
 
-// ---- The account.
-
-/// The owners of a round's rows, and who touched them, worked out from index sets alone.
-struct OwnedRows {
-  std::vector<Index> united;
-  std::vector<std::vector<Index>> places;  // [worker]
-  std::vector<std::int32_t> groups;        // of each row of the union
-};
-
-OwnedRows owned_rows(const Context& context, Ownership& ownership, const IndexSets& sets,
-                     IndexRange range) {
-  OwnedRows rows;
-  IndexSets in_range;
-  for (const std::span<const Index> set : sets) in_range.push_back(indices_in(set, range));
-  rows.united = united_rows(in_range);
-  IndexSets touched;
-  for (const std::span<const Index> set : in_range) {
-    std::vector<Index>& places = rows.places.emplace_back();
-    for (const Index row : set) {
-      places.push_back(std::lower_bound(rows.united.begin(), rows.united.end(), row) -
-                       rows.united.begin());
-    }
-  }
-  touched.assign(rows.places.begin(), rows.places.end());
-  rows.groups.resize(rows.united.size());
-  ownership.choose(context, rows.united, touched, rows.groups);
-  return rows;
-}
-
-Traffic ValuesAlone::traffic(std::span<const IndexSets> sets) const {
-  Traffic traffic(size_);
-  const auto count = static_cast<int>(rounds_.size());
-  const auto size = static_cast<std::size_t>(size_);
-  for (int number = 0; number < count; ++number) {
-    const Round round{number, count};
-    // [row space][worker, or the union][group]
-    std::vector<std::vector<std::vector<Index>>> rows(spaces_.size());
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const OwnedRows owned =
-          owned_rows(context_, *ownerships_[i], sets[i], round.part_of(spaces_[i].rows));
-      rows[i].assign(size + 1, std::vector<Index>(size));
-      for (std::size_t worker = 0; worker < size; ++worker) {
-        for (const Index place : owned.places[worker]) {
-          ++rows[i][worker]
-                [static_cast<std::size_t>(owned.groups[static_cast<std::size_t>(place)])];
-        }
-      }
-      for (const std::int32_t group : owned.groups) {
-        ++rows[i][size][static_cast<std::size_t>(group)];
-      }
-    }
-    const auto values_of = [&](std::size_t of, int server) {
-      std::vector<SectionSpec> specs;
-      std::vector<SectionCounts> numbers;
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        const Index moved = rows[i][of][static_cast<std::size_t>(group_of(i, server))];
-        specs.push_back(
-            {{0, 0}, moved, slice_width(i) * element_bytes(spaces_[i].dtype), IndexCode::coo});
-        numbers.push_back({0, moved});
-      }
-      return message_bytes(specs, numbers);
-    };
-    const std::vector<SectionSpec> set_specs = set_sections(spaces_, round);
-    for (int worker = 0; worker < size_; ++worker) {
-      std::vector<SectionCounts> told;
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        const std::span<const Index> set = sets[i][static_cast<std::size_t>(worker)];
-        told.push_back({static_cast<Index>(indices_in(set, set_specs[i].range).size()), 0});
-      }
-      for (int other = 0; other < size_; ++other) {
-        if (other == worker) continue;
-        traffic.message(worker, other, message_bytes(set_specs, told));
-        traffic.message(worker, other, values_of(static_cast<std::size_t>(worker), other));
-        traffic.message(worker, other, values_of(size, worker));
-      }
-    }
-  }
-  return traffic;
-}
-
-std::optional<Imbalance> ValuesAlone::imbalance(std::span<const IndexSets> sets) const {
-  // Of what servers send: a push is not even where owners are those who touched a row.
-  const Traffic all = traffic(sets);
-  const auto worst = [&](const std::vector<std::int64_t>& bytes) {
-    double total = 0;
-    for (const std::int64_t of_worker : bytes) total += static_cast<double>(of_worker);
-    const auto most = static_cast<double>(*std::max_element(bytes.begin(), bytes.end()));
-    return total > 0 ? size_ * most / total : 1;
-  };
-  return Imbalance{worst(all.payload_received), worst(all.payload_sent)};
-}
-
 }  // namespace
 
 std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment, Ownerships ownerships) {
   return std::make_unique<ValuesAlone>(environment, std::move(ownerships));
-}
-
-PhaseCost set_exchange_cost(const Workload& workload) {
-  if (workload.size < 2) return {};
-  const double peers = workload.size - 1.0;
-  double bytes =
-      static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const Index rows = workload.spaces[i].rows;
-    const auto touched =
-        std::min(rows, static_cast<Index>(std::llround(workload.statistics[i].touched_mean)));
-    bytes += static_cast<double>(encoded_bytes(cheapest_code(rows, touched), rows, touched));
-  }
-  return {1, peers, peers * bytes, peers * bytes};
-}
-
-double values_alone_workspace_bytes(const RowSpace& space, int size,
-                                    const SpaceStatistics& statistics) {
-  const auto row = static_cast<double>(space.row_bytes());
-  const double touches = size * statistics.touched_mean;
-  // Sets, places and rows served of every worker; what is pushed and what comes; sums and pulls.
-  return touches * (3.0 * sizeof(Index) + 2) +
-         statistics.united * (row * (2 + 2.0 / size) + 7.0 * sizeof(Index)) +
-         (statistics.touched_max + statistics.touched_mean) * row +
-         static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(touches)));
 }
 
 }  // namespace sparsesync

@@ -32,6 +32,18 @@ std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment) {
   return values_alone(environment, std::move(ownerships));
 }
 
+// ---- The account of what that moves.
+
+/// What crosses in one step, exactly.
+/// @param sets  the workers' index sets, one IndexSets for each row space
+Traffic values_alone_traffic(const Context& context, std::span<const RowSpace> spaces,
+                             const Ownerships& ownerships, int rounds,
+                             std::span<const IndexSets> sets);
+
+/// How unevenly workers receive (push) and send (pull) in all: where owners are those who touched a
+/// row, a push by itself is never even.
+Imbalance values_alone_imbalance(const Traffic& traffic);
+
 /// Bytes that every worker sends and receives for the index sets ahead, with header and numbers.
 PhaseCost set_exchange_cost(const Workload& workload);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "schemes/known_rows.h"
+#include "schemes/push_pull.h"
 
 namespace sparsesync {
 namespace {
@@ -39,6 +40,7 @@ Cost cost(const Workload& workload) {
     const double pushed = (known.touched_mean - known.united / n) * row;
     const double pulled = (n - 1) / n * known.united * row;
     total += {{0, 0, pushed, pushed}, {0, 0, pulled, pulled}};
+    total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1}, 1, 1);
   }
   return total;
 }

@@ -360,11 +360,17 @@ Cost cost(const Workload& workload) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];
     const auto index = static_cast<double>(coo_index_bytes(space.rows));
-    const double row = index + static_cast<double>(partial_row_bytes(space, workload.options));
+    const auto partial = static_cast<double>(partial_row_bytes(space, workload.options));
+    const double row = index + partial;
     for (int group = 1; group < doubling.paired; group *= 2) {
       all.bytes_sent += row * united_by(known, doubling.summed(0, group), workload.size);
       all.bytes_received += row * united_by(known, doubling.summed(group, group), workload.size);
+      // Both parts are read, and the one that comes is added.
+      all.aggregated_bytes +=
+          partial * (united_by(known, doubling.summed(0, group), workload.size) +
+                     united_by(known, doubling.summed(group, group), workload.size));
     }
+    all.encoded_bytes += partial * known.touched_max;
     if (!folds) continue;
     all.bytes_sent += (index + static_cast<double>(space.row_bytes())) * known.united;
     all.bytes_received += row * known.touched_mean;

@@ -21,6 +21,14 @@ class Ownership {
  public:
   virtual ~Ownership() = default;
   virtual Grid grid() const = 0;
+  int group_of(int server) const { return server / grid().column_slices; }
+  Index slice_width(const RowSpace& space) const { return space.width / grid().column_slices; }
+  Index slice_bytes(const RowSpace& space) const {
+    return slice_width(space) * element_bytes(space.dtype);
+  }
+  Index first_column(const RowSpace& space, int server) const {
+    return server % grid().column_slices * slice_width(space);
+  }
   /// The row group of each row of the union. Does not synchronize the stream.
   /// @param touched  of each worker the places in `united` of its rows
   virtual void choose(const Context& context, std::span<const Index> united,

@@ -1,0 +1,217 @@
+// The scheme `auto`: all workers choose the same, what the planner says is best; sums are right
+// throughout; nothing is told in steady state; drift is seen.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <set>
+
+#include "engine/auto_choice.h"
+#include "tests/support/gradients.h"
+#include "tests/support/scheme_shapes.h"
+#include "tests/support/workers.h"
+
+namespace sparsesync::testing {
+namespace {
+
+constexpr Network kSlow{50e-6, 200e6};     // bytes dominate
+constexpr Network kDistant{50e-3, 100e9};  // messages in turn dominate
+
+SessionOptions with(Network network) {
+  SessionOptions options{kDeadline, 1};
+  options.network = network;
+  return options;
+}
+
+/// What one step of random rows gives each worker, and the sum.
+struct Step {
+  Step(Random& random, const TensorSpec& tensor, int size, Index rows) : sum(tensor) {
+    for (int worker = 0; worker < size; ++worker) {
+      gradients.push_back(
+          random_gradient(random, tensor, distinct_rows(random, tensor.rows, rows)));
+      sum.add(gradients.back());
+    }
+  }
+  std::vector<OwnedGradient> gradients;
+  ExactSum sum;
+};
+
+/// Runs steps with `auto` and gives, for each of them, the scheme that it crossed by.
+/// @param adapt  whether the choice is asked for after the first one
+std::vector<std::string> schemes_of(const TensorSpec& tensor, const std::vector<Step>& steps,
+                                    const SessionOptions& options, bool adapt = false) {
+  const auto size = static_cast<int>(steps.front().gradients.size());
+  std::mutex mutex;
+  std::set<std::vector<std::string>> seen;
+  expect_no_errors(run_sessions(
+      size,
+      [&](Session& session, HostMemory&) {
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        const BucketId id = session.register_bucket({"b", {tensor}, "auto"});
+        std::vector<std::string> labels;
+        for (const Step& step : steps) {
+          session.synchronize(id, std::array{step.gradients[rank].view()});
+          EXPECT_EQ(step.sum.difference(session.result(id, 0)), "") << "worker " << rank;
+          labels.push_back(session.chosen(id).label());
+          if (adapt && labels.size() == 1) session.adapt(id);
+        }
+        session.barrier();
+        const std::lock_guard lock(mutex);
+        seen.insert(labels);
+      },
+      options));
+  EXPECT_EQ(seen.size(), 1U) << "workers chose differently";
+  return *seen.begin();
+}
+
+/// Of schemes whose messages are dense where all rows are touched.
+bool is_dense(const std::string& label) {
+  return label == "dense_ring" || label.find("dynamic_split") == 0;
+}
+
+TEST(Auto, takes_what_the_planner_says_from_all_index_sets) {
+  const TensorSpec tensor{"t", 20'000, 32, DType::f32};
+  for (const int size : {1, 2, 4, 7, 8}) {
+    for (const Network& network : {kSlow, kDistant}) {
+      Random random(seed());
+      const std::vector<Step> steps(3, Step(random, tensor, size, 300));
+      IndexSets sets;
+      for (const OwnedGradient& gradient : steps[0].gradients) sets.emplace_back(gradient.indices);
+      const std::vector<RowSpace> spaces = row_spaces(std::array{tensor});
+      SchemeOptions options;
+      options.workers_per_node = size;  // threads are all on one node
+      const Statistics statistics{statistics_of(sets, spaces[0], options)};
+      const std::string best = plan({spaces, size, statistics, network, options}).front().label();
+      const std::vector<std::string> labels = schemes_of(tensor, steps, with(network));
+      EXPECT_EQ(labels, (std::vector<std::string>{"balanced", best, best})) << size;
+      EXPECT_EQ(schemes_of(tensor, steps, with(network), true), labels) << size;
+    }
+  }
+}
+
+TEST(Auto, takes_dense_where_all_is_touched_and_few_messages_where_they_are_slow) {
+  const TensorSpec tensor{"t", 2'000, 4, DType::f32};
+  Random random(seed());
+  const std::vector<Step> all(2, Step(random, tensor, 4, 2'000));
+  EXPECT_TRUE(is_dense(schemes_of(tensor, all, with(kSlow)).back()));
+  const std::vector<Step> few(2, Step(random, tensor, 4, 3));
+  // One message in turn.
+  EXPECT_EQ(schemes_of(tensor, few, with(kDistant)).back(), "all_gather (point_to_point)");
+}
+
+TEST(Auto, sees_a_drift_and_otherwise_stays) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  std::vector<Step> steps;
+  for (int i = 0; i < 4; ++i) steps.emplace_back(random, tensor, 4, 40 + i);
+  for (int i = 0; i < 3; ++i) steps.emplace_back(random, tensor, 4, 4'000);
+  const std::vector<std::string> labels = schemes_of(tensor, steps, with(kSlow));
+  // The first step is looked at; the fifth shows the drift, the sixth is looked at.
+  EXPECT_EQ(labels[1], labels[4]);
+  EXPECT_FALSE(is_dense(labels[1]));
+  EXPECT_EQ(labels[5], labels[4]);
+  EXPECT_TRUE(is_dense(labels[6])) << labels[6];
+}
+
+TEST(Auto, tells_nothing_in_steady_state) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const std::vector<Step> steps(6, Step(random, tensor, 5, 100));
+  expect_no_errors(run_sessions(
+      5,
+      [&](Session& session, HostMemory&) {
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        const BucketId id = session.register_bucket({"b", {tensor}, "auto"});
+        for (std::size_t step = 0; step < steps.size(); ++step) {
+          const TransportCounters before = session.counters();
+          session.synchronize(id, std::array{steps[step].gradients[rank].view()});
+          std::int64_t messages = 0;
+          for (const Phase phase : {Phase::reduce, Phase::gather}) {
+            for (const sparsesync::Step& of_pattern : session.scheme(id).pattern(phase)) {
+              messages += static_cast<std::int64_t>(of_pattern.to.size());
+            }
+          }
+          const std::int64_t sent = session.counters().messages_sent - before.messages_sent;
+          if (step != 1) {
+            EXPECT_EQ(sent, messages) << "step " << step;
+          } else {
+            EXPECT_GT(sent, messages) << "no review";
+          }
+        }
+      },
+      with(kSlow)));
+}
+
+TEST(Auto, plans_with_the_least_workspace_and_the_network_of_worker_0) {
+  const TensorSpec tensor{"t", 20'000, 8, DType::f32};
+  Random random(seed());
+  const Step step(random, tensor, 3, 100);
+  for (const bool little : {false, true}) {
+    std::mutex mutex;
+    std::set<std::string> chosen;
+    expect_no_errors(local_workers("local", {}).run(3, [&](std::unique_ptr<Transport>& transport) {
+      const auto rank = static_cast<std::size_t>(transport->rank().value);
+      HostMemory memory;
+      SessionOptions options = with(rank == 0 ? kDistant : kSlow);
+      options.workspace = little && rank == 1 ? 10 : 1e9;
+      Session session(std::move(transport), memory, options);
+      const BucketId id = session.register_bucket({"b", {tensor}, "auto"});
+      for (int i = 0; i < 3; ++i) {
+        session.synchronize(id, std::array{step.gradients[rank].view()});
+        EXPECT_EQ(step.sum.difference(session.result(id, 0)), "") << "worker " << rank;
+      }
+      EXPECT_EQ(session.predictions(id).front().ruled_out.empty(), !little);
+      session.barrier();
+      const std::lock_guard lock(mutex);
+      chosen.insert(session.chosen(id).label());
+    }));
+    // What nothing fits it stays with.
+    EXPECT_EQ(chosen, (std::set<std::string>{little ? "balanced" : "all_gather (point_to_point)"}));
+  }
+}
+
+TEST(Auto, measures_the_network_where_nobody_says_what_it_is) {
+  const TensorSpec tensor{"t", 100, 4, DType::f32};
+  Random random(seed());
+  const std::vector<Step> steps(2, Step(random, tensor, 2, 10));
+  LocalLink link{1e9, 100e-6};  // shaped, so that there is something to measure
+  expect_no_errors(local_workers("local", link).run(2, [&](std::unique_ptr<Transport>& transport) {
+    const auto rank = static_cast<std::size_t>(transport->rank().value);
+    HostMemory memory;
+    Session session(std::move(transport), memory, {kDeadline, 1});
+    const BucketId id = session.register_bucket({"b", {tensor}, "auto"});
+    for (const Step& step : steps) {
+      session.synchronize(id, std::array{step.gradients[rank].view()});
+      EXPECT_EQ(step.sum.difference(session.result(id, 0)), "");
+    }
+    ASSERT_FALSE(session.predictions(id).empty());
+    EXPECT_GT(session.predictions(id).front().seconds, 50e-6);
+    session.barrier();
+  }));
+}
+
+TEST(Auto, announces_to_schemes_that_use_it) {
+  const TensorSpec tensor{"t", 2'000, 8, DType::f32};
+  Random random(seed());
+  const Step step(random, tensor, 4, 100);
+  expect_no_errors(run_sessions(
+      4,
+      [&](Session& session, HostMemory&) {
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        BucketSpec spec{"b", {tensor}, "auto"};
+        spec.announce = true;
+        const BucketId id = session.register_bucket(spec);
+        for (int i = 0; i < 3; ++i) {
+          const std::array rows{Gradient::rows(step.gradients[rank].indices)};
+          session.wait(session.announce(id, rows));
+          session.synchronize(id, std::array{step.gradients[rank].view()});
+          EXPECT_EQ(step.sum.difference(session.result(id, 0)), "");
+        }
+        EXPECT_TRUE(scheme_named(session.chosen(id).scheme).announces);
+      },
+      with(kSlow)));
+}
+
+}  // namespace
+}  // namespace sparsesync::testing
