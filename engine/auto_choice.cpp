@@ -85,9 +85,11 @@ void AutoChoice::note() {
   if (united_.empty() || wanted_) return;
   bool drifted = steps_ >= kLongest;
   for (std::size_t i = 0; i < united_.size(); ++i) {
-    const auto now = static_cast<double>(bucket_.observed()[i].united);
-    const auto then = static_cast<double>(united_[i]);
-    drifted = drifted || std::abs(now - then) > kDrift * std::max(1.0, then);
+    // All workers have the same rows; what a dense result hides is not the same guess on all.
+    const SpaceResult& result = bucket_.scheme().result()[i];
+    if (result.layout == Gradient::Layout::dense) continue;
+    const auto now = static_cast<double>(result.indices.size());
+    drifted = drifted || std::abs(now - united_[i]) > kDrift * std::max(1.0, united_[i]);
   }
   wanted_ = drifted;
 }
@@ -112,9 +114,7 @@ void AutoChoice::review(ControlChannel& control) {
   for (const std::string& sample : samples) signature = signature_after(signature, sample);
   bucket_.signature = signature;
   united_.clear();
-  for (const RegisteredBucket::Observed& space : bucket_.observed()) {
-    united_.push_back(space.united);
-  }
+  for (const SpaceStatistics& space : statistics) united_.push_back(space.united);
   steps_ = 0;
   wanted_ = false;
   looked_ = false;

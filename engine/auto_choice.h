@@ -69,7 +69,7 @@ class AutoChoice {
   bool looked_ = false;
   std::int64_t steps_ = 0;                // since the last review
   std::vector<std::vector<Index>> rows_;  // [row space]: of the step that was looked at
-  std::vector<Index> united_;             // [row space]: that the choice was made for
+  std::vector<double> united_;            // [row space]: that the choice was made for
   std::vector<Prediction> predictions_;
 };
 
