@@ -28,26 +28,28 @@ std::string reason_against(const PlanQuestion& question, const SchemeEntry& entr
 }
 
 Prediction predict(const PlanQuestion& question, const SchemeEntry& entry,
-                   std::optional<Communication> pattern) {
-  Prediction prediction{std::string(entry.name), pattern, 0, 0, 0, ""};
-  const SchemeOptions options = options_for(prediction, question.options);
+                   const SchemeOptions& options) {
   const Workload workload{question.spaces, question.size, question.statistics, options};
   const Cost cost = entry.cost(workload);
-  prediction.seconds = cost.seconds(question.network);
-  prediction.bytes_busiest = cost.bytes_busiest();
-  prediction.memory_bytes = entry.workspace_bytes(workload);
-  prediction.ruled_out = reason_against(question, entry, options, prediction.memory_bytes);
-  return prediction;
+  const double memory = entry.workspace_bytes(workload);
+  return {way_of(entry, options), cost.seconds(question.network), cost.bytes_busiest(), memory,
+          reason_against(question, entry, options, memory)};
 }
 
 }  // namespace
 
-std::string Prediction::label() const {
+std::string Way::label() const {
   return pattern ? fmt::format("{} ({})", scheme, name_of(*pattern)) : scheme;
 }
 
-SchemeOptions options_for(const Prediction& prediction, SchemeOptions options) {
-  options.pattern = prediction.pattern.value_or(options.pattern);
+Way way_of(const SchemeEntry& entry, const SchemeOptions& options) {
+  Way way{std::string(entry.name)};
+  if (!entry.patterns.empty()) way.pattern = options.pattern;
+  return way;
+}
+
+SchemeOptions options_for(const Way& way, SchemeOptions options) {
+  options.pattern = way.pattern.value_or(options.pattern);
   return options;
 }
 
@@ -59,9 +61,11 @@ bool is_better(const Prediction& a, const Prediction& b) {
 std::vector<Prediction> plan(const PlanQuestion& question) {
   std::vector<Prediction> predictions;
   for (const SchemeEntry& entry : all_schemes()) {
-    if (entry.patterns.empty()) predictions.push_back(predict(question, entry, std::nullopt));
+    SchemeOptions options = question.options;
+    if (entry.patterns.empty()) predictions.push_back(predict(question, entry, options));
     for (const Communication pattern : entry.patterns) {
-      predictions.push_back(predict(question, entry, pattern));
+      options.pattern = pattern;
+      predictions.push_back(predict(question, entry, options));
     }
   }
   std::stable_sort(predictions.begin(), predictions.end(), is_better);

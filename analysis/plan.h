@@ -24,17 +24,29 @@ struct PlanQuestion {
   std::optional<double> memory = std::nullopt;  // bytes of workspace that each worker has
 };
 
-/// One way to synchronize the bucket, and what it is expected to take.
-struct Prediction {
+/// One way to synchronize a bucket.
+struct Way {
   std::string scheme;
-  std::optional<Communication> pattern;  // where the scheme has a choice of it
-  double seconds = 0;
-  double bytes_busiest = 0;
-  double memory_bytes = 0;
-  std::string ruled_out;  // why it cannot be used; empty where it can
+  std::optional<Communication> pattern = std::nullopt;  // where the scheme has a choice of it
 
   /// "all_gather (hierarchy)".
   std::string label() const;
+  friend bool operator==(const Way&, const Way&) = default;
+};
+
+/// That of a bucket whose scheme and options say it.
+Way way_of(const SchemeEntry& entry, const SchemeOptions& options);
+
+/// The options that make a bucket go a way.
+SchemeOptions options_for(const Way& way, SchemeOptions options);
+
+/// What a way is expected to take.
+struct Prediction {
+  Way way;
+  double seconds = 0;
+  double bytes_busiest = 0;
+  double memory_bytes = 0;
+  std::string ruled_out = {};  // why it cannot be used; empty where it can
 };
 
 /// Whether one goes before another: it can be used, or is faster.
@@ -43,8 +55,5 @@ bool is_better(const Prediction& a, const Prediction& b);
 /// Every scheme with every pattern: those that can be used first, the fastest of them first; of
 /// equals the one whose name comes first. The same on all workers that ask the same.
 std::vector<Prediction> plan(const PlanQuestion& question);
-
-/// The options that make a scheme run as it was predicted.
-SchemeOptions options_for(const Prediction& prediction, SchemeOptions options);
 
 }  // namespace sparsesync

@@ -103,11 +103,11 @@ void AutoChoice::review(ControlChannel& control) {
                        bucket_.spec().announce, ground_.memory});
   const auto present = std::find_if(
       predictions_.begin(), predictions_.end(),
-      [&](const Prediction& prediction) { return prediction.label() == bucket_.chosen().label(); });
+      [&](const Prediction& prediction) { return prediction.way == bucket_.chosen(); });
   const bool stays = present != predictions_.end() && present->ruled_out.empty() && steps_ > 1 &&
                      present->seconds <= (1 + kHysteresis) * predictions_.front().seconds;
   for (std::size_t i = 0; !stays && i < predictions_.size(); ++i) {
-    if (!predictions_[i].ruled_out.empty() || change_to(predictions_[i], control)) break;
+    if (!predictions_[i].ruled_out.empty() || change_to(predictions_[i].way, control)) break;
   }
   bucket_.scheme().adapt(statistics);
   std::uint64_t signature = signature_after(bucket_.signature, bucket_.chosen().label());
@@ -123,16 +123,16 @@ void AutoChoice::review(ControlChannel& control) {
 }
 
 /// @return whether all workers have the memory for it
-bool AutoChoice::change_to(const Prediction& prediction, ControlChannel& control) {
-  if (prediction.label() == bucket_.chosen().label()) return true;
-  const Prediction before = bucket_.chosen();
+bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
+  if (way == bucket_.chosen()) return true;
+  const Way before = bucket_.chosen();
   const auto refused = [&](const char* why) {
     log(LogLevel::info, why);
     bucket_.change_scheme(before);
     return false;
   };
   try {
-    agree_to_make(control, prediction.label(), [&] { bucket_.change_scheme(prediction); });
+    agree_to_make(control, way.label(), [&] { bucket_.change_scheme(way); });
   } catch (const RefusedError& elsewhere) {
     return refused(elsewhere.what());
   } catch (const BudgetError& budget) {

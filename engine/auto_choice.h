@@ -61,7 +61,7 @@ class AutoChoice {
  private:
   std::vector<std::string> tell_sample(ControlChannel& control, double& share) const;
   Statistics statistics_from(const std::vector<std::string>& samples, double share) const;
-  bool change_to(const Prediction& prediction, ControlChannel& control);
+  bool change_to(const Way& way, ControlChannel& control);
 
   RegisteredBucket& bucket_;
   Ground ground_;

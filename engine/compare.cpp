@@ -202,10 +202,8 @@ std::vector<Prediction> Comparison::predictions() const {
     for (const Prediction& of_step :
          plan({spaces_, workers_.size(), statistics, *known, options_.scheme_options,
                workers_.has_all_reduce(), options_.announce, static_cast<double>(memory)})) {
-      Prediction& mean = means
-                             .try_emplace(of_step.label(),
-                                          Prediction{of_step.scheme, of_step.pattern, 0, 0, 0, ""})
-                             .first->second;
+      Prediction& mean =
+          means.try_emplace(of_step.way.label(), Prediction{of_step.way}).first->second;
       mean.seconds += of_step.seconds / steps;
       mean.bytes_busiest += of_step.bytes_busiest / steps;
       mean.memory_bytes = std::max(mean.memory_bytes, of_step.memory_bytes);

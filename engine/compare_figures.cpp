@@ -48,14 +48,7 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   }
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
                          figures.messages * static_cast<double>(kHeaderBytes);
-  const std::string& pattern = records.front().pattern;
-  const Prediction chosen{
-      records.front().scheme,
-      pattern.empty() ? std::nullopt : std::optional(communication_named(pattern)),
-      0,
-      0,
-      0,
-      ""};
+  const Way& chosen = records.front().way;
   if (entry.name == kAuto) figures.chosen = chosen.label();
   if (const std::optional<Network> known = network()) {
     double predicted = 0;

@@ -65,9 +65,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   // Nobody leaves before all have checked.
   session.barrier();
   record.memory_bytes = memory_.high_water();
-  const Prediction chosen = session.chosen(bucket);
-  record.scheme = chosen.scheme;
-  if (chosen.pattern) record.pattern = name_of(*chosen.pattern);
+  record.way = session.chosen(bucket);
 }
 
 void CompareWorker::load(int rank, int step) {

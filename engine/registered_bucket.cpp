@@ -19,13 +19,12 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
       rank_(rank),
       size_(size),
       seed_(seed),
-      chosen_{std::string(entry.name), std::nullopt, 0, 0, 0, ""},
+      chosen_(way_of(entry, spec_.options)),
       scheme_(entry.create({context_, &crossing_, rank, size, seed})),
       places_(spec_.tensors.size()),
       counts_(context_),
       observed_(spaces_.size()) {
   take_patterns();
-  if (!entry.patterns.empty()) chosen_.pattern = spec_.options.pattern;
   if (spec_.announce) announced_.emplace(BucketInput::without_values(context_, spec_));
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     for (const RowSpace::Member& member : spaces_[i].members) {
@@ -43,7 +42,7 @@ void RegisteredBucket::take_patterns() {
                scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)};
 }
 
-void RegisteredBucket::change_scheme(const Prediction& chosen) {
+void RegisteredBucket::change_scheme(const Way& chosen) {
   // The old one goes first: nobody should have to pay for both.
   scheme_.reset();
   BucketSpec crossing = crossing_;

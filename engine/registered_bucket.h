@@ -49,11 +49,11 @@ class RegisteredBucket {
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
 
   /// Which scheme is at work, with which pattern.
-  const Prediction& chosen() const { return chosen_; }
+  const Way& chosen() const { return chosen_; }
   /// Puts another scheme to work; results are gone. Between steps. After an error there is none,
   /// and another one must be.
   /// @throws BudgetError, std::bad_alloc if its fixed workspace is not to be had
-  void change_scheme(const Prediction& chosen);
+  void change_scheme(const Way& chosen);
 
   /// After a gather phase. Synchronizes the stream.
   TensorResult result(std::size_t tensor);
@@ -102,7 +102,7 @@ class RegisteredBucket {
   Rank rank_;
   int size_;
   std::uint64_t seed_;
-  Prediction chosen_;
+  Way chosen_;
   std::unique_ptr<Scheme> scheme_;
   std::array<Pattern, kPhases> patterns_;      // [phase]
   std::vector<Place> places_;                  // [tensor]

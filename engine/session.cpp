@@ -178,7 +178,7 @@ class Session::Engine {
     return entry.choice ? entry.choice->predictions() : std::vector<Prediction>{};
   }
 
-  Prediction chosen(BucketId id) {
+  Way chosen(BucketId id) {
     const std::lock_guard lock(mutex_);
     return at(id).bucket.chosen();
   }
@@ -474,7 +474,7 @@ std::int64_t Session::step() const {
 std::vector<Prediction> Session::predictions(BucketId bucket) const {
   return engine_->predictions(bucket);
 }
-Prediction Session::chosen(BucketId bucket) const {
+Way Session::chosen(BucketId bucket) const {
   return engine_->chosen(bucket);
 }
 std::vector<SpaceChoice> Session::choices(BucketId bucket) const {

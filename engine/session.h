@@ -121,7 +121,7 @@ class Session {
   /// nothing before the first choice, which the second step brings, or adapt().
   std::vector<Prediction> predictions(BucketId bucket) const;
   /// The scheme that is at work.
-  Prediction chosen(BucketId bucket) const;
+  Way chosen(BucketId bucket) const;
 
   /// Waits for all workers.
   void barrier();

@@ -23,7 +23,8 @@ std::string text_of(const WorkerRecord& record) {
   Json json{{"steps", Json::array()},        {"difference", or_null(record.first_difference)},
             {"memory", record.memory_bytes}, {"choices", Json::array()},
             {"imbalances", Json::array()},   {"refusal", or_null(record.refusal)},
-            {"scheme", record.scheme},       {"pattern", record.pattern}};
+            {"scheme", record.way.scheme},   {"pattern", nullptr}};
+  if (record.way.pattern) json["pattern"] = name_of(*record.way.pattern);
   for (const StepRecord& step : record.steps) {
     json["steps"].push_back({(step.end - step.begin).count(), step.bytes_sent, step.bytes_received,
                              step.messages_sent, step.index_bytes_sent, step.non_finite,
@@ -57,8 +58,10 @@ WorkerRecord record_from(const std::string& text) {
     for (const Json& imbalance : json.at("imbalances")) {
       record.imbalances.push_back({imbalance.at(0), imbalance.at(1)});
     }
-    record.scheme = json.at("scheme");
-    record.pattern = json.at("pattern");
+    record.way.scheme = json.at("scheme");
+    if (const auto pattern = if_any<std::string>(json.at("pattern"))) {
+      record.way.pattern = communication_named(*pattern);
+    }
     record.refusal = if_any<std::string>(json.at("refusal"));
     return record;
   } catch (const Json::exception& error) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/plan.h"
 #include "schemes/scheme.h"
 #include "schemes/transport.h"
 
@@ -30,8 +31,7 @@ struct WorkerRecord {
   std::optional<std::string> first_difference;
   std::int64_t memory_bytes = 0;
   std::vector<SpaceChoice> choices;
-  std::string scheme;                  // that was at work in the end
-  std::string pattern;                 // its own; empty where it has no choice
+  Way way;                             // that its bucket went in the end
   std::vector<Imbalance> imbalances;   // [step], of worker 0, where the scheme has servers
   std::optional<std::string> refusal;  // the scheme does not fit: nothing else counts
   std::exception_ptr error;            // stays in its process

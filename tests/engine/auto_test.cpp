@@ -82,7 +82,8 @@ TEST(Auto, takes_what_the_planner_says_from_all_index_sets) {
       SchemeOptions options;
       options.workers_per_node = size;  // threads are all on one node
       const Statistics statistics{statistics_of(sets, spaces[0], options)};
-      const std::string best = plan({spaces, size, statistics, network, options}).front().label();
+      const std::string best =
+          plan({spaces, size, statistics, network, options}).front().way.label();
       const std::vector<std::string> labels = schemes_of(tensor, steps, with(network));
       EXPECT_EQ(labels, (std::vector<std::string>{"balanced", best, best})) << size;
       EXPECT_EQ(schemes_of(tensor, steps, with(network), true), labels) << size;
