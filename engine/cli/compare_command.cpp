@@ -319,6 +319,7 @@ void compare(const CompareArguments& given) {
   std::unique_ptr<JsonOutput> json;
   std::unique_ptr<Progress> progress;
   std::optional<Comparison> comparison;
+  std::string explained;
   const auto prepare = [&] {
     take_network(given, !workers || workers->on_this_machine() < workers->size(), options);
     Trace trace = Trace::open(given.trace);
@@ -338,6 +339,8 @@ void compare(const CompareArguments& given) {
       };
     }
     comparison.emplace(*workers, std::move(trace), std::move(options));
+    // Before anything is printed: it is refused where nothing is known of the network.
+    if (given.explain) explained = explanation(comparison->predictions());
   };
   if (workers) {
     workers->together(prepare);
@@ -349,11 +352,9 @@ void compare(const CompareArguments& given) {
   statement.emplace_back("--window", fmt::format("{}", given.window));
   workers->agree("compare", statement);
   if (json) {
-    print(json->tables(), needs_text(comparison->memory_needs(), workers->on_this_machine()));
+    print(json->tables(),
+          needs_text(comparison->memory_needs(), workers->on_this_machine()) + explained);
   }
-  std::string explained;
-  if (given.explain) explained = explanation(comparison->predictions());
-  if (json) print(json->tables(), explained);
   const CompareReport report = comparison->run();
   if (!workers->leads()) return;
   progress->erase();
@@ -376,7 +377,8 @@ void add_compare_command(CLI::App& app) {
   command.add_option("trace", given->trace, "A trace's folder")->type_name("TRACE")->required();
   command
       .add_option("--schemes", given->schemes,
-                  "all, or names with a comma between them (see info --schemes)")
+                  "All, or names with a comma between them: those of info --schemes, and auto, "
+                  "which takes the one that is expected to be fastest (all if not given)")
       ->type_name("all|a,b,c");
   command
       .add_option(
@@ -403,17 +405,19 @@ void add_compare_command(CLI::App& app) {
   command
       .add_option(
           "--pattern", given->pattern,
-          "How the messages of all_gather and of the split schemes' sums go (ring if not given)")
+          "How the messages of all_gather go, and the sums of split_all_gather and dynamic_split "
+          "(ring if not given)")
       ->type_name("ring|hierarchy|point_to_point");
   command
       .add_option("--wire", given->wire,
-                  "What values cross as, where that is narrower than their dtype")
+                  "What values cross as, no wider than their dtype (their dtype if not given)")
       ->type_name("f32|bf16|f16");
   command.add_flag("--announce", given->announce,
-                   "Announce the rows of a step before its clock starts, to schemes that use it; "
-                   "their bytes are counted");
+                   "Announce the rows of a step before its clock starts, to schemes that use them "
+                   "(balanced, owned); their bytes are counted");
   command.add_flag("--explain", given->explain,
-                   "Print what every scheme is expected to take: what auto goes by");
+                   "Print what each scheme is expected to take, best first: what auto goes by "
+                   "(needs --rate, --network or --clock virtual)");
   add_count(command, "--block", given->options.block, 1, 1 << 20,
             "Elements of a block of block_ps (256 if not given)");
   add_count(command, "--workers-per-node", given->options.workers_per_node, 1, 1 << 20,
@@ -442,6 +446,7 @@ void add_compare_command(CLI::App& app) {
       "Example:\n"
       "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json\n"
       "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"
+      "  sparsesync compare TRACE --schemes auto --rate 25gbit --latency 10us --explain\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport mpi");
   command.callback([given] { compare(*given); });
 }

@@ -10,92 +10,17 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 
-HEADER_BYTES = 32
-SCHEMES = [
-    "all_gather",
-    "balanced",
-    "balanced_hash",
-    "block_ps",
-    "dense_ring",
-    "dynamic_split",
-    "owned",
-    "recursive_doubling",
-    "sparse_ps",
-    "split_all_gather",
-    "two_level",
-]
-WITHOUT_SERVERS = ["all_gather", "recursive_doubling"]
-OVER_MPI_ALONE = ["dense_native"]
-
-
-# All that NumPy has too: it has no bf16.
-NUMPY_TYPES = {
-    "f16": numpy.float16,
-    "f32": numpy.float32,
-    "f64": numpy.float64,
-    "i32": numpy.int32,
-    "i64": numpy.int64,
-}
-
-
-def write_safetensors(path, arrays):
-    """An independent writer of the format."""
-    names = {"int32": "I32", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64"}
-    header, blob = {}, b""
-    for name, array in arrays.items():
-        raw = array.tobytes()
-        header[name] = {
-            "dtype": names[str(array.dtype)],
-            "shape": list(array.shape),
-            "data_offsets": [len(blob), len(blob) + len(raw)],
-        }
-        blob += raw
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + blob)
-
-
-def read_safetensors(path):
-    """An independent reader of the format: name -> array."""
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    types = {"I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
-    arrays = {}
-    for name, entry in json.loads(data[8 : 8 + length]).items():
-        begin, end = entry["data_offsets"]
-        raw = data[8 + length + begin : 8 + length + end]
-        arrays[name] = numpy.frombuffer(raw, types[entry["dtype"]]).reshape(entry["shape"])
-    return arrays
-
-
-def write_trace(folder, tensors, workers, steps, part):
-    """A trace written without the program's help: part(worker, step, tensor) gives indices and values (or None)."""
-    folder.mkdir()
-    (folder / "trace.json").write_text(
-        json.dumps(
-            {"format": 1, "tensors": tensors, "workers": workers, "steps": steps, "source": "test", "seed": 7}
-        )
-    )
-    for worker in range(workers):
-        for step in range(steps):
-            arrays = {}
-            for tensor in tensors:
-                indices, values = part(worker, step, tensor)
-                arrays[tensor["name"] + ".indices"] = numpy.asarray(indices, numpy.int64)
-                if values is not None:
-                    arrays[tensor["name"] + ".values"] = numpy.asarray(values, NUMPY_TYPES[tensor["dtype"]])
-            write_safetensors(folder / f"w{worker:04}.s{step:04}.safetensors", arrays)
-    return folder
-
-
-def compare(run, trace, *options, schemes="all", repeat=1):
-    result = run("compare", trace, "--schemes", schemes, "--repeat", repeat, "--json", "-", *options)
-    assert result.returncode == 0, result
-    report = json.loads(result.stdout)
-    figures = {scheme["name"]: scheme for scheme in report["schemes"]}
-    if schemes == "all":
-        for name in OVER_MPI_ALONE:
-            assert set(figures.pop(name)) == {"name", "skipped"}
-    return report, figures
+from compare_support import (
+    AUTO,
+    HEADER_BYTES,
+    NUMPY_TYPES,
+    OVER_MPI_ALONE,
+    SCHEMES,
+    WITHOUT_SERVERS,
+    compare,
+    read_safetensors,
+    write_trace,
+)
 
 
 @pytest.fixture
@@ -113,7 +38,7 @@ def trace(run, tmp_path):
 
 def test_json_has_every_key_of_the_contract(run, trace):
     report, schemes = compare(run, trace, "--rate", "1gbit", "--latency", "50us")
-    assert list(schemes) == SCHEMES
+    assert list(schemes) == [*SCHEMES, AUTO]
     assert report["tensors"] == [{"name": "embedding", "rows": 2000, "width": 8, "dtype": "f32"}]
     assert (report["workers"], report["steps"], report["repeat"]) == (3, 2, 1)
     assert (report["transport"], report["clock"]) == ("local", "real")
@@ -130,7 +55,7 @@ def test_json_has_every_key_of_the_contract(run, trace):
         assert scheme["seconds_predicted"] > 0
         assert scheme["memory_bytes"] > 0
         assert set(scheme["tensors"][0]) == {"index_code", "row_groups", "column_slices"}
-        assert (scheme["push_imbalance"] is None) == (name in WITHOUT_SERVERS)
+        assert (scheme["push_imbalance"] is None) == ((scheme["chosen"] or name).split(" ")[0] in WITHOUT_SERVERS)
     grid = schemes["balanced"]["tensors"][0]
     assert grid["row_groups"] * grid["column_slices"] == 3
 
@@ -183,8 +108,9 @@ def test_the_table_is_sorted_and_marks_the_winner(run, trace):
     result = run("compare", trace, "--repeat", 1, "--rate", "20mbit")
     assert result.returncode == 0 and result.stderr == ""
     assert result.stdout.startswith("memory needed")
-    rows = [line for line in result.stdout.splitlines() if line[3:].split(" ")[0] in SCHEMES]
-    assert len(rows) == len(SCHEMES) and rows[0].startswith("*") and not any(row.startswith("*") for row in rows[1:])
+    names = [*SCHEMES, AUTO + ":"]
+    rows = [line for line in result.stdout.splitlines() if line[3:].split(" ")[0] in names]
+    assert len(rows) == len(names) and rows[0].startswith("*") and not any(row.startswith("*") for row in rows[1:])
     assert all(row.rstrip().endswith("yes") for row in rows)
     assert len({row.rindex("yes") for row in rows}) == 1, "the columns line up"
 
@@ -517,7 +443,7 @@ def test_no_trace_at_all(refused, tmp_path):
         (["--rate", "-1mbit"], ["--rate"]),
         (["--rate", "0"], ["--rate"]),
         (["--latency", "soon"], ["--latency", "soon"]),
-        (["--schemes", "telepathy"], ["telepathy", *SCHEMES, *OVER_MPI_ALONE]),
+        (["--schemes", "telepathy"], ["telepathy", *SCHEMES, *OVER_MPI_ALONE, AUTO]),
         (["--schemes", "balanced,,all_gather"], ["--schemes"]),
         (["--schemes", ""], ["--schemes"]),
         (["--transport", "carrier_pigeon"], ["carrier_pigeon", "local"]),

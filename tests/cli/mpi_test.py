@@ -61,6 +61,9 @@ def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
         if one["name"] == "dense_native":  # over MPI alone
             assert set(other) == {"name", "skipped"}
             continue
+        if one["chosen"] != other["chosen"]:  # auto, of each network what it measured
+            assert one["name"] == "auto" and other["correct"]
+            continue
         for key in ("bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "messages",
                     "push_imbalance", "pull_imbalance", "tensors"):
             assert one[key] == other[key], (one["name"], key)
@@ -84,7 +87,32 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
         reports.append(json.loads((tmp_path / f"{place}.json").read_text()))
     for report in reports[1:]:
         for one, other in zip(reports[0]["schemes"], report["schemes"]):
-            assert other["correct"] and one["bytes_total"] == other["bytes_total"]
+            assert other["correct"]
+            if one["name"] != "auto":  # it chooses by what it measured
+                assert one["bytes_total"] == other["bytes_total"]
+
+
+def test_auto_and_explain_go_by_the_network_that_is_given(run, mpirun, trace, tmp_path):
+    made = trace(3)
+    link = {"latency_s": 1e-6, "rate_bps": 1e7, "ci": [[1e-6, 1e-6], [1e7, 1e7]]}
+    network = {"links": {"inter": link, "intra": link},
+               "host": {"encode_s_per_byte": 0, "aggregate_s_per_byte": 0}, "provenance": {}}
+    (tmp_path / "N.json").write_text(json.dumps(network))
+    options = ("--schemes", "auto", "--network", "N.json", "--explain", "--repeat", 1)
+    result = mpirun((3, ["compare", made, "--transport", "mpi", "--json", "mpi.json", *options]))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("expected ") == 1, "rank 0 alone prints"
+    assert run("compare", made, "--json", "local.json", *options).returncode == 0
+    ((over_mpi,), (in_threads,)) = (json.loads((tmp_path / f"{name}.json").read_text())["schemes"]
+                                    for name in ("mpi", "local"))
+    assert over_mpi["correct"] and over_mpi["chosen"] == in_threads["chosen"] == "owned"
+    assert over_mpi["bytes_total"] == in_threads["bytes_total"]
+
+
+def test_explain_on_a_network_of_which_nothing_is_known(mpirun, trace):
+    result = mpirun((3, ["compare", trace(3), "--transport", "mpi", "--explain"]))
+    assert result.returncode != 0 and not result.stdout
+    assert said(result) and all("--network" in line for line in said(result)), result.stderr
 
 
 def test_a_calibration_of_one_node(mpirun, tmp_path):
