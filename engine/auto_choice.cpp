@@ -44,7 +44,8 @@ std::uint64_t take(const std::string& text, std::size_t& at) {
 }
 
 void scale(SpaceStatistics& statistics, double by) {
-  for (double* number : {&statistics.touched_mean, &statistics.touched_max, &statistics.united}) {
+  for (double* number : {&statistics.touched_mean, &statistics.touched_max, &statistics.united,
+                         &statistics.sent_at_least}) {
     *number *= by;
   }
   for (double& united : statistics.united_in_groups) united *= by;

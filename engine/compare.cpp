@@ -193,7 +193,8 @@ std::vector<Prediction> Comparison::predictions() const {
   const std::optional<Network> known = network();
   if (!known) {
     throw InputError(
-        "--explain: nothing is known of the network: give --rate, or --network from calibrate");
+        "--explain: nothing is known of the network: give --network (from calibrate), or a --rate "
+        "where links are local");
   }
   const std::int64_t memory = workspace_of_a_worker();
   std::map<std::string, Prediction> means;

@@ -39,7 +39,9 @@ Cost cost(const Workload& workload) {
     const auto row = static_cast<double>(workload.spaces[i].row_bytes());
     const double pushed = (known.touched_mean - known.united / n) * row;
     const double pulled = (n - 1) / n * known.united * row;
-    total += {{0, 0, pushed, pushed}, {0, 0, pulled, pulled}};
+    // What evens out does; rows that one worker alone touched do not.
+    const double more = std::max(0.0, known.sent_at_least * row - pushed - pulled);
+    total += {{0, 0, pushed, pushed}, {0, 0, pulled + more, pulled}};
     total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1}, 1, 1);
   }
   return total;

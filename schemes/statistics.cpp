@@ -78,6 +78,33 @@ std::vector<Index> united_rows(const IndexSets& sets) {
   return all;
 }
 
+namespace {
+
+/// As SpaceStatistics has it.
+double sent_at_least(const IndexSets& sets) {
+  std::vector<Index> all;
+  for (const std::span<const Index> set : sets) all.insert(all.end(), set.begin(), set.end());
+  std::sort(all.begin(), all.end());
+  std::vector<Index> alone;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool repeats =
+        (i > 0 && all[i - 1] == all[i]) || (i + 1 < all.size() && all[i + 1] == all[i]);
+    if (!repeats) alone.push_back(all[i]);
+  }
+  const double others = std::max(0.0, static_cast<double>(sets.size()) - 2);
+  double most = 0;
+  for (const std::span<const Index> set : sets) {
+    double own = 0;
+    for (const Index row : set) {
+      own += std::binary_search(alone.begin(), alone.end(), row) ? 1 : 0;
+    }
+    most = std::max(most, static_cast<double>(set.size()) + others * own);
+  }
+  return most;
+}
+
+}  // namespace
+
 SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
   const auto workers = static_cast<double>(sets.size());
   const EvenRanges ranges(rows, static_cast<Index>(sets.size()));
@@ -89,6 +116,7 @@ SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
     statistics.touched_mean += touched / workers;
     statistics.touched_max = std::max(statistics.touched_max, touched);
   }
+  statistics.sent_at_least = sent_at_least(sets);
   for (std::size_t group = 1; group < sets.size(); group *= 2) {
     std::size_t most = 0;
     for (std::size_t first = 0; first < sets.size(); first += group) {

@@ -23,6 +23,9 @@ struct SpaceStatistics {
   // [i]: of the largest union among aligned groups of 2^i workers (0 to 2^i - 1, ...; the last one
   // may have fewer), while 2^i < n. Empty where nobody looked.
   std::vector<double> united_in_groups = {};
+  // Rows that some worker must send at least where values alone cross: its own once, and those that
+  // nobody else touched to n - 2 more. 0 where nobody looked.
+  double sent_at_least = 0;
   // Of what some schemes make of the rows; empty where nobody looked.
   std::vector<SpaceStatistics> blocks = {};  // block_ps: one, the blocks in the place of rows
   std::vector<SpaceStatistics> nodes = {};   // two_level: of each range, nodes as workers: nodes.h

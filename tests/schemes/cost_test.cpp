@@ -122,6 +122,24 @@ TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
   }
 }
 
+// One worker touched much that nobody else did: it must send that to all, and owned's cost says so.
+TEST(Cost, owned_is_known_to_be_uneven_where_the_gradient_is) {
+  HostMemory memory;
+  Random random(seed());
+  constexpr Index kRows = 20'000;
+  const TensorSpec tensor{"t", kRows, 64, DType::f32};
+  const BucketSpec bucket{"b", {tensor}, "owned", Reduction::sum, 1};
+  const auto scheme = scheme_named("owned").create({Context(memory), &bucket, Rank{0}, 8, 1});
+  Sets sets = random_sets(random, kRows / 10, 8, 800);
+  for (Index row = kRows / 2; row < kRows / 2 + 2'000; ++row) sets.rows[3].push_back(row);
+  const std::vector<RowSpace> spaces = row_spaces(bucket.tensors);
+  const Statistics statistics{statistics_of(sets.views(), kRows)};
+  const double counted = busiest(scheme->traffic(std::vector<IndexSets>{sets.views()}));
+  const double expected = scheme_named("owned").cost({spaces, 8, statistics}).bytes_busiest();
+  EXPECT_NEAR(expected / counted, 1, 0.05);
+  EXPECT_GT(counted, 1.5 * (statistics[0].touched_mean + 0.75 * statistics[0].united) * 256);
+}
+
 // A row that t workers touched takes t - 1 transfers to become one sum and n - 1 to be everywhere:
 // owned moves just that, and what a worker moves is near the mean, (k + (n - 2) / n |U|) rows.
 TEST(Cost, owned_moves_as_few_rows_as_can_be) {
