@@ -205,11 +205,13 @@ class DenseRing : public Scheme {
 
   /// @param bytes  of the chunk as the left neighbour has summed it so far
   void add_chunk(IndexRange elements, const std::byte* bytes) {
-    const std::byte* const base = bytes - crossing().bytes_of(elements).begin;
+    const std::byte* const base = narrow_ ? values_.data() : sums_.data();
+    const std::byte* const first = base + crossing().bytes_of(elements).begin;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const Matrix sums = flat_sums_.piece(i, elements, sums_.data());
       if (sums.width == 0) continue;
-      const ConstMatrix addends = crossing().piece(i, elements, base);
+      ConstMatrix addends = crossing().piece(i, elements, base);
+      addends.data = bytes + (addends.data - first);
       if (narrow_) {
         static constexpr Index kOnlyRow[] = {0};
         add_rows(context_, addends, kOnlyRow, sums);
