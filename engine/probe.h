@@ -57,9 +57,9 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
 /// @param repeat  timings; 1 or more
 HostCosts probe_host(const Context& context, int repeat);
 
-/// The network as worker 0 sees it, for a plan: between nodes where there are several. Called by
-/// all workers alike.
-/// @throws Error on all of them if nothing can be fitted, and what Transport throws
+/// The network as worker 0 sees it, for a plan: between nodes where there are several; within a
+/// second or two. Called by all workers alike.
+/// @throws what Transport throws
 Network measure_network(Transport& transport, ControlChannel& control, const Context& context,
                         std::chrono::milliseconds deadline);
 
