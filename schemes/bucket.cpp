@@ -117,11 +117,11 @@ BucketInput BucketInput::without_values(const Context& context, const BucketSpec
   std::vector<TensorSpec> tensors = spec.tensors;
   for (TensorSpec& tensor : tensors) tensor.width = 0;
   std::vector<RowSpace> spaces = row_spaces(on_wire(spec).tensors);
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    for (const RowSpace::Member& member : spaces[i].members) {
-      tensors[member.tensor].dtype = spaces[i].dtype;
+  for (RowSpace& space : spaces) {
+    for (const RowSpace::Member& member : space.members) {
+      tensors[member.tensor].dtype = space.dtype;
     }
-    spaces[i].width = 0;
+    space.width = 0;
   }
   return {context, std::move(tensors), std::move(spaces)};
 }

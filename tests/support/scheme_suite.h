@@ -18,6 +18,13 @@
 
 namespace sparsesync::testing {
 
+/// Sanitizers see every way once: what depends on the number of workers is seen without them.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 /// A scheme, and how its workers are connected.
 struct SchemeUnderTest {
   SchemeVariant variant;
