@@ -118,7 +118,8 @@ class Session {
   void adapt(BucketId bucket);
 
   /// Of a bucket with the scheme `auto`: what the last choice was made by, the best scheme first;
-  /// nothing before the first choice, which the second step brings, or adapt().
+  /// nothing before the first choice, which the second step brings, or adapt(). Neither this nor
+  /// chosen() while a phase of the bucket runs.
   std::vector<Prediction> predictions(BucketId bucket) const;
   /// The scheme that is at work.
   Way chosen(BucketId bucket) const;

@@ -104,8 +104,7 @@ Imbalance values_alone_imbalance(const Traffic& traffic) {
 PhaseCost set_exchange_cost(const Workload& workload) {
   if (workload.size < 2) return {};
   const double peers = workload.size - 1.0;
-  double bytes =
-      static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
+  auto bytes = static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const Index rows = workload.spaces[i].rows;
     const auto touched =
