@@ -35,6 +35,7 @@ struct SchemeUnderTest {
   std::array<std::vector<int>, 3> sizes;
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's
 inline void PrintTo(const SchemeUnderTest& under_test, std::ostream* out) {
   *out << under_test.variant.label << " over " << under_test.workers.name;
 }
