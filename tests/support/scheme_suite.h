@@ -358,6 +358,48 @@ TEST_P(SchemeSuite, refuses_what_does_not_fit) {
       {kDeadline, 1}, kBudget));
 }
 
+/// The first ticket of a step that worker `bad` refused because of an index, and the later ones.
+inline void expect_refused(Session& session, std::span<const Session::Ticket> tickets, int bad) {
+  const int rank = session.rank().value;
+  try {
+    session.wait(tickets.front());
+    ADD_FAILURE() << "worker " << rank << " was not told";
+  } catch (const InputError& error) {
+    EXPECT_EQ(rank, bad);
+    EXPECT_NE(std::string(error.what()).find("tensor 't': index 100"), std::string::npos)
+        << error.what();
+  } catch (const RefusedError& error) {
+    EXPECT_NE(rank, bad);
+    EXPECT_EQ(error.peer().value, bad);
+    EXPECT_NE(error.reason().find("index 100"), std::string::npos) << error.what();
+  }
+  for (const Session::Ticket& later : tickets.subspan(1)) {
+    EXPECT_THROW(session.wait(later), RefusedError);
+  }
+}
+
+/// Steps of which worker `bad` refuses the second and the third.
+inline void refuse_two_steps(Session& session, BucketId id, const SchemeVariant& variant, int bad,
+                             const Gradient& good, const ExactSum& sum) {
+  const std::vector<Index> outside{3, 100};
+  const std::vector<std::byte> values(32);
+  const Gradient wrong = Gradient::row_sparse(outside, values.data());
+  for (const bool refused : {false, true, true, false}) {
+    const std::array gradients{refused && session.rank().value == bad ? wrong : good};
+    const std::array rows{Gradient::rows(gradients[0].indices())};
+    std::vector<Session::Ticket> tickets;
+    if (variant.announce) tickets.push_back(session.announce(id, rows));
+    tickets.push_back(session.submit(id, Phase::reduce, gradients));
+    tickets.push_back(session.submit(id, Phase::gather));
+    if (refused) {
+      expect_refused(session, tickets, bad);
+      continue;
+    }
+    for (const Session::Ticket& ticket : tickets) session.wait(ticket);
+    EXPECT_EQ(sum.difference(session.result(id, 0)), "");
+  }
+}
+
 // One worker refuses a step; all know it, on every pattern of messages; the next step works.
 TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
   const TensorSpec tensor{"t", 100, 4, DType::f32};
@@ -374,43 +416,57 @@ TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
           sum.add(inputs.back()[0]);
         }
         expect_no_errors(run_sessions(workers(), size, [&](Session& session, HostMemory&) {
-          const int rank = session.rank().value;
-          const BucketId id = session.register_bucket(variant().bucket({tensor}, rounds));
-          const Gradient good = inputs[static_cast<std::size_t>(rank)][0].view();
-          const std::vector<Index> outside{3, 100};
-          const std::vector<std::byte> values(32);
-          const Gradient wrong = Gradient::row_sparse(outside, values.data());
-          for (const bool refused : {false, true, true, false}) {
-            const std::array gradients{refused && rank == bad ? wrong : good};
-            const std::array rows{Gradient::rows(gradients[0].indices())};
-            std::vector<Session::Ticket> tickets;
-            if (variant().announce) tickets.push_back(session.announce(id, rows));
-            tickets.push_back(session.submit(id, Phase::reduce, gradients));
-            tickets.push_back(session.submit(id, Phase::gather));
-            if (!refused) {
-              for (const Session::Ticket& ticket : tickets) session.wait(ticket);
-              EXPECT_EQ(sum.difference(session.result(id, 0)), "");
-              continue;
-            }
-            try {
-              session.wait(tickets.front());
-              ADD_FAILURE() << "worker " << rank << " was not told";
-            } catch (const InputError& error) {
-              EXPECT_EQ(rank, bad);
-              EXPECT_NE(std::string(error.what()).find("tensor 't': index 100"), std::string::npos)
-                  << error.what();
-            } catch (const RefusedError& error) {
-              EXPECT_NE(rank, bad);
-              EXPECT_EQ(error.peer().value, bad);
-              EXPECT_NE(error.reason().find("index 100"), std::string::npos) << error.what();
-            }
-            for (std::size_t later = 1; later < tickets.size(); ++later) {
-              EXPECT_THROW(session.wait(tickets[later]), RefusedError);
-            }
-          }
+          const auto rank = static_cast<std::size_t>(session.rank().value);
+          refuse_two_steps(session, session.register_bucket(variant().bucket({tensor}, rounds)),
+                           variant(), bad, inputs[rank][0].view(), sum);
         }));
       }
     }
+  }
+}
+
+/// The ticket of a step that worker 0 refused because of a row that it had not announced.
+inline void expect_unannounced(Session& session, const Session::Ticket& ticket) {
+  try {
+    session.wait(ticket);
+    ADD_FAILURE() << "worker " << session.rank().value << " was not told";
+  } catch (const InputError& error) {
+    EXPECT_EQ(session.rank(), Rank{0});
+    EXPECT_EQ(std::string(error.what()).find("tensor 'b': row 1 was touched and not"), 0U)
+        << error.what();
+  } catch (const RefusedError& error) {
+    EXPECT_EQ(error.peer(), Rank{0});
+  }
+}
+
+/// Steps of a worker that announces its rows of two tensors: repeated, in any order, and more than
+/// it touches. In the second one worker 0 touches all of tensor b without a word.
+inline void announce_more_and_less(Session& session, BucketId id,
+                                   const std::vector<OwnedGradient>& inputs,
+                                   std::span<const ExactSum> sums) {
+  const std::vector<Index>& rows_of_b = inputs[1].indices;
+  for (const bool missing : {false, true, false}) {
+    const bool leaves_out = missing && session.rank() == Rank{0};
+    std::vector<Index> of_a{42, 7, 42, 99};
+    std::vector<Index> of_b{69, 0};
+    of_a.insert(of_a.end(), inputs[0].indices.rbegin(), inputs[0].indices.rend());
+    if (!leaves_out) of_b.insert(of_b.end(), rows_of_b.rbegin(), rows_of_b.rend());
+    const std::array rows{Gradient::rows(of_a), Gradient::rows(of_b)};
+    const std::array touched{inputs[0].view(),
+                             leaves_out ? Gradient::dense(kOnes.data()) : inputs[1].view()};
+    const auto announced = session.announce(id, rows);
+    const auto reduced = session.submit(id, Phase::reduce, touched);
+    const auto gathered = session.submit(id, Phase::gather);
+    session.wait(announced);
+    if (missing) {
+      expect_unannounced(session, reduced);
+      EXPECT_THROW(session.wait(gathered), RefusedError);
+      continue;
+    }
+    session.wait(reduced);
+    session.wait(gathered);
+    EXPECT_EQ(sums[0].difference(session.result(id, 0)), "");
+    EXPECT_EQ(sums[1].difference(session.result(id, 1)), "");
   }
 }
 
@@ -432,45 +488,9 @@ TEST_P(SchemeSuite, announced_rows_are_at_least_those_touched) {
         }
       }
       expect_no_errors(run_sessions(workers(), size, [&](Session& session, HostMemory&) {
-        const auto rank = static_cast<std::size_t>(session.rank().value);
         const BucketId id = session.register_bucket(variant().bucket(tensors, rounds));
-        const std::array gradients{inputs[rank][0].view(), inputs[rank][1].view()};
-        for (const bool missing : {false, true, false}) {
-          // Repeated, in any order, and more than is touched.
-          std::vector<Index> of_a{42, 7, 42, 99};
-          std::vector<Index> of_b{69, 0};
-          const auto add = [](std::vector<Index>& to, const OwnedGradient& gradient) {
-            to.insert(to.end(), gradient.indices.rbegin(), gradient.indices.rend());
-          };
-          add(of_a, inputs[rank][0]);
-          const bool leaves_out = missing && rank == 0;
-          if (!leaves_out) add(of_b, inputs[rank][1]);
-          const std::array rows{Gradient::rows(of_a), Gradient::rows(of_b)};
-          const std::array touched{gradients[0],
-                                   leaves_out ? Gradient::dense(kOnes.data()) : gradients[1]};
-          const auto announced = session.announce(id, rows);
-          const auto reduced = session.submit(id, Phase::reduce, touched);
-          const auto gathered = session.submit(id, Phase::gather);
-          session.wait(announced);
-          if (!missing) {
-            session.wait(reduced);
-            session.wait(gathered);
-            EXPECT_EQ(sums[0].difference(session.result(id, 0)), "");
-            EXPECT_EQ(sums[1].difference(session.result(id, 1)), "");
-            continue;
-          }
-          try {
-            session.wait(reduced);
-            ADD_FAILURE() << "worker " << rank << " was not told";
-          } catch (const InputError& error) {
-            EXPECT_EQ(rank, 0U);
-            EXPECT_EQ(std::string(error.what()).find("tensor 'b': row 1 was touched and not"), 0U)
-                << error.what();
-          } catch (const RefusedError& error) {
-            EXPECT_EQ(error.peer(), Rank{0});
-          }
-          EXPECT_THROW(session.wait(gathered), RefusedError);
-        }
+        announce_more_and_less(session, id, inputs[static_cast<std::size_t>(session.rank().value)],
+                               sums);
       }));
     }
   }
