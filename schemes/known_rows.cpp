@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/bits.h"
+#include "kernels/aggregate.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
 #include "schemes/message.h"
-#include "schemes/row_sums.h"
+#include "schemes/message_gather.h"
+#include "schemes/outbox.h"
 #include "schemes/set_exchange.h"
 
 namespace sparsesync {
@@ -18,21 +19,15 @@ namespace {
 /// One round: who touched what, what follows from it, and the sums of what this worker serves.
 struct RoundState {
   RoundState(const SchemeEnvironment& environment, std::span<const RowSpace> spaces)
-      : sets(environment, spaces),
-        outbox(environment.context),
-        inbox(environment.context, static_cast<std::size_t>(environment.size - 1)),
-        pulled(static_cast<std::size_t>(environment.size)) {
+      : sets(environment, spaces) {
     for (std::size_t i = 0; i < spaces.size(); ++i) {
       plans.emplace_back(environment.context, environment.size);
       sums.emplace_back(environment.context);
     }
   }
   SetExchange sets;
-  std::vector<RowPlan> plans;                     // [row space]
-  std::vector<Buffer<std::byte>> sums;            // [row space]
-  Buffer<std::byte> outbox;                       // of the pull: results are read from it
-  Inbox inbox;                                    // of the pull
-  std::vector<std::vector<ConstSection>> pulled;  // [server][row space]
+  std::vector<RowPlan> plans;           // [row space]
+  std::vector<Buffer<std::byte>> sums;  // [row space]
 };
 
 class ValuesAlone : public Scheme {
@@ -45,16 +40,15 @@ class ValuesAlone : public Scheme {
         announced_(environment.bucket->announce),
         scale_(scale_of(environment)),
         peers_(peers_after(environment.rank, environment.size)),
-        servers_(peers_),
         ownerships_(std::move(ownerships)),
-        outbox_(context_),
+        outbox_(context_, environment.rank, size_),
         inbox_(context_, peers_.size()),
         pushed_(static_cast<std::size_t>(size_)),
+        pull_(context_, environment.rank, size_, Communication::point_to_point),
         places_(context_),
         counts_(context_),
         workspace_(context_),
         results_(spaces_.size()) {
-    servers_.push_back(environment.rank);
     for (int round = 0; round < environment.bucket->rounds; ++round) {
       rounds_.emplace_back(environment, spaces_);
     }
@@ -80,8 +74,8 @@ class ValuesAlone : public Scheme {
     if (announced_ && round.index == 0) expect_announced(input);
     take_values(round, input);
     pack_pushes(round);
-    if (!payloads_.empty()) {
-      exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> message) {
+    if (size_ > 1) {
+      exchange.step(outbox_.payloads(), inbox_, [&](Rank from, std::span<const std::byte> message) {
         read_push(round, from.value, message);
       });
     }
@@ -91,20 +85,20 @@ class ValuesAlone : public Scheme {
   void gather(Exchange& exchange) override {
     const Round round = exchange.round();
     if (round.index == 0) make_room();
-    pack_pull(round);
-    if (!payloads_.empty()) {
-      exchange.step(payloads_, state(round).inbox,
-                    [&](Rank from, std::span<const std::byte> message) {
-                      read_pull(round, from.value, message);
-                    });
+    std::int64_t limit = 0;
+    for (const Rank peer : peers_) {
+      specify_pull(round, peer.value);
+      limit = std::max(limit, message_bytes(specs_, numbers_));
     }
+    pack_pull(round);
+    pull_.run(exchange, limit, [&](int server, std::span<const std::byte> message) {
+      return read_pull(round, server, message);
+    });
   }
 
   std::span<const SpaceResult> result() const override { return results_; }
 
-  void adapt(const Statistics& statistics) override {
-    for (std::size_t i = 0; i < spaces_.size(); ++i) ownerships_[i]->adapt(statistics[i]);
-  }
+  void adapt(const Statistics&) override {}
 
   std::vector<SpaceChoice> choices() const override {
     std::vector<SpaceChoice> choices;
@@ -240,33 +234,21 @@ class ValuesAlone : public Scheme {
     });
   }
 
-  /// A message for each server, the own one among them: it is read where it stands.
   void pack_pushes(Round round) {
-    begins_.assign(1, 0);
-    for (const Rank server : servers_) {
-      specify_push(round, server.value);
-      begins_.push_back(begins_.back() + round_up<Index>(message_bytes(specs_, numbers_), 16));
-    }
-    const std::span<std::byte> all = outbox_.reserve(begins_.back());
-    payloads_.clear();
-    for (std::size_t place = 0; place < servers_.size(); ++place) {
-      const int server = servers_[place].value;
-      specify_push(round, server);
-      const std::int64_t bytes = message_bytes(specs_, numbers_);
-      const std::span<std::byte> message = part_of(all, {begins_[place], begins_[place] + bytes});
-      lay_out(context_, specs_, numbers_, message, sections_);
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        gather_rows(
-            context_, values_[i], state(round).plans[i].pushed(group_of(i, server)),
-            first_column(i, server),
-            {sections_[i].values.data(), spaces_[i].dtype, numbers_[i].rows, slice_width(i)});
-      }
-      if (server == rank_) {
-        read_push(round, rank_, message);
-      } else {
-        payloads_.push_back({message.data(), bytes, index_bytes(specs_, numbers_)});
-      }
-    }
+    outbox_.pack(
+        [&](int server) -> Outbox::Contents {
+          specify_push(round, server);
+          return {specs_, numbers_};
+        },
+        [&](int server, const Outbox::Contents&, std::span<const Section> sections) {
+          for (std::size_t i = 0; i < spaces_.size(); ++i) {
+            gather_rows(context_, values_[i], state(round).plans[i].pushed(group_of(i, server)),
+                        first_column(i, server),
+                        {sections[i].values.data(), spaces_[i].dtype, sections[i].counts.rows,
+                         slice_width(i)});
+          }
+        });
+    read_push(round, rank_, outbox_.own());
     std::int64_t limit = 0;
     for (const Rank peer : peers_) {
       specify_served(round, peer.value);
@@ -332,31 +314,20 @@ class ValuesAlone : public Scheme {
     }
   }
 
-  /// The same message for all; it is read where it stands for the own part.
+  /// The same message for all.
   void pack_pull(Round round) {
     specify_pull(round, rank_);
-    const std::int64_t bytes = message_bytes(specs_, numbers_);
-    const std::span<std::byte> message = state(round).outbox.reserve(bytes);
-    lay_out(context_, specs_, numbers_, message, sections_);
+    lay_out(context_, specs_, numbers_, pull_.own(message_bytes(specs_, numbers_)), sections_);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       copy(context_, {state(round).sums[i].data(), sections_[i].values.size()},
            sections_[i].values.data());
     }
-    payloads_.assign(peers_.size(), {message.data(), bytes, index_bytes(specs_, numbers_)});
-    std::int64_t limit = 0;
-    for (const Rank peer : peers_) {
-      specify_pull(round, peer.value);
-      limit = std::max(limit, message_bytes(specs_, numbers_));
-    }
-    state(round).inbox.set_limit(limit);
-    read_pull(round, rank_, message);
   }
 
   /// Brings a server's sums to their rows and columns of the result.
-  void read_pull(Round round, int server, std::span<const std::byte> message) {
+  MessageGather::Extent read_pull(Round round, int server, std::span<const std::byte> message) {
     specify_pull(round, server);
-    std::vector<ConstSection>& sections = state(round).pulled[static_cast<std::size_t>(server)];
-    read_sections(message, sections);
+    read_sections(message, pulled_);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const RowPlan& plan = state(round).plans[i];
       Index before = 0;
@@ -367,9 +338,10 @@ class ValuesAlone : public Scheme {
       const Matrix out{result_values_[i].data() + before * spaces_[i].row_bytes(), spaces_[i].dtype,
                        static_cast<Index>(plan.united().size()), spaces_[i].width};
       scatter_rows(context_,
-                   {sections[i].values.data(), spaces_[i].dtype, numbers_[i].rows, slice_width(i)},
+                   {pulled_[i].values.data(), spaces_[i].dtype, numbers_[i].rows, slice_width(i)},
                    plan.pulled(group_of(i, server)), first_column(i, server), out);
     }
+    return {static_cast<std::int64_t>(message.size()), index_bytes(specs_, numbers_)};
   }
 
   Context context_;
@@ -379,7 +351,6 @@ class ValuesAlone : public Scheme {
   bool announced_;
   double scale_;
   std::vector<Rank> peers_;
-  std::vector<Rank> servers_;  // the peers, and this worker
   Ownerships ownerships_;
   std::vector<RoundState> rounds_;
   // Of the message that is being written or read: kept, so that a step allocates nothing.
@@ -387,14 +358,14 @@ class ValuesAlone : public Scheme {
   std::vector<SectionCounts> numbers_;
   std::vector<SectionCounts> numbers_read_;
   std::vector<Section> sections_;
-  std::vector<std::int64_t> begins_;
-  std::vector<Payload> payloads_;
   std::vector<RowSparse> parts_;
   std::vector<ConstMatrix> values_;  // [row space]: of the rows that this worker told of
   std::vector<Buffer<std::byte>> padded_;
-  Buffer<std::byte> outbox_;
+  Outbox outbox_;
   Inbox inbox_;
   std::vector<std::vector<ConstSection>> pushed_;  // [worker][row space]
+  MessageGather pull_;
+  std::vector<ConstSection> pulled_;  // [row space], of one server
   Buffer<Index> places_;
   Buffer<Index> counts_;
   AggregateWorkspace workspace_;

@@ -8,6 +8,7 @@
 #include "kernels/sort.h"
 #include "schemes/message.h"
 #include "schemes/message_gather.h"
+#include "schemes/outbox.h"
 #include "schemes/row_sums.h"
 
 namespace sparsesync {
@@ -30,11 +31,10 @@ class PushPull : public Scheme {
         rounds_(environment.bucket->rounds),
         scale_(scale_of(environment)),
         peers_(peers_after(environment.rank, environment.size)),
-        servers_(peers_),
         placements_(std::move(placements)),
         pulling_(pulling),
         spaces_(spaces_of(placements_)),
-        outbox_(context_),
+        outbox_(context_, environment.rank, size_),
         push_inbox_(context_, peers_.size()),
         counts_(context_),
         gathered_(context_),
@@ -42,7 +42,6 @@ class PushPull : public Scheme {
         sort_workspace_(context_),
         summation_(context_),
         results_(spaces_.size()) {
-    servers_.push_back(environment.rank);
     for (int round = 0; round < rounds_; ++round) {
       pulls_.emplace_back(context_, environment.rank, size_, pulling_);
       pulled_.emplace_back(static_cast<std::size_t>(size_));
@@ -63,10 +62,11 @@ class PushPull : public Scheme {
     find_selections(round);
     push_inbox_.set_limit(largest_message_bytes(sections_of(round, rank_, Phase::reduce)));
     pack_pushes(round, input);
-    if (!payloads_.empty()) {
-      exchange.step(payloads_, push_inbox_, [&](Rank from, std::span<const std::byte> message) {
-        read_push(round, from.value, message);
-      });
+    if (size_ > 1) {
+      exchange.step(outbox_.payloads(), push_inbox_,
+                    [&](Rank from, std::span<const std::byte> message) {
+                      read_push(round, from.value, message);
+                    });
     }
     for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
   }
@@ -203,53 +203,39 @@ class PushPull : public Scheme {
     return {{storage.divided.data() + begin, count}, {storage.sources.data() + begin, count}};
   }
 
-  /// A message for each server, the own one among them: it is read where it stands.
-  void pack_pushes(Round round, BucketInput& input) {
-    const std::size_t spaces = spaces_.size();
+  /// What is pushed to a server; valid until the next call.
+  Outbox::Contents describe_push(Round round, int server) {
+    const std::span<const SectionSpec> specs = sections_of(round, server, Phase::reduce);
     counts_of_.clear();
-    begins_.assign(1, 0);
-    for (const Rank server : servers_) {
-      for (std::size_t i = 0; i < spaces; ++i) {
-        counts_of_.push_back(
-            crossing(placements_[i]->push_section(round, server.value),
-                     static_cast<Index>(selection(i, server.value).indices.size())));
-      }
-      begins_.push_back(
-          begins_.back() +
-          round_up<Index>(message_bytes(sections_of(round, server.value, Phase::reduce),
-                                        std::span(counts_of_).last(spaces)),
-                          16));
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      counts_of_.push_back(
+          crossing(specs[i], static_cast<Index>(selection(i, server).indices.size())));
     }
-    const std::span<std::byte> all = outbox_.reserve(begins_.back());
-    payloads_.clear();
-    for (std::size_t place = 0; place < servers_.size(); ++place) {
-      const int server = servers_[place].value;
-      const std::span<const SectionCounts> counts =
-          std::span(counts_of_).subspan(place * spaces, spaces);
-      const std::span<const SectionSpec> specs = sections_of(round, server, Phase::reduce);
-      const std::int64_t bytes = message_bytes(specs, counts);
-      const std::span<std::byte> message =
-          all.subspan(static_cast<std::size_t>(begins_[place]), static_cast<std::size_t>(bytes));
-      lay_out(context_, specs, counts, message, sections_);
-      for (std::size_t i = 0; i < spaces; ++i) {
-        const Selection chosen = selection(i, server);
-        Matrix rows{sections_[i].values.data(), spaces_[i].dtype,
-                    static_cast<Index>(chosen.indices.size()), placements_[i]->slice_width()};
-        const bool densified = rows.rows < counts[i].rows;
-        if (densified) rows.data = gathered_.reserve(rows.bytes()).data();
-        gather_rows(context_, input.coalesced(i).values, chosen.sources,
-                    placements_[i]->first_column(server), rows);
-        if (densified) {
-          write_dense(specs[i], chosen.indices, as_const(rows), sections_[i]);
-        } else {
-          encode(context_, sections_[i].code, specs[i].range, chosen.indices, sections_[i].indices);
-        }
-      }
-      if (server == rank_) {
-        read_push(round, rank_, message);
-      } else {
-        payloads_.push_back({message.data(), bytes, index_bytes(specs, counts)});
-      }
+    return {specs, counts_of_};
+  }
+
+  void pack_pushes(Round round, BucketInput& input) {
+    outbox_.pack([&](int server) { return describe_push(round, server); },
+                 [&](int server, const Outbox::Contents& push, std::span<const Section> sections) {
+                   for (std::size_t i = 0; i < spaces_.size(); ++i) {
+                     write_push(server, i, input.coalesced(i).values, push.specs[i], sections[i]);
+                   }
+                 });
+    read_push(round, rank_, outbox_.own());
+  }
+
+  void write_push(int server, std::size_t space, ConstMatrix values, const SectionSpec& spec,
+                  const Section& section) {
+    const Selection chosen = selection(space, server);
+    Matrix rows{section.values.data(), spaces_[space].dtype,
+                static_cast<Index>(chosen.indices.size()), placements_[space]->slice_width()};
+    const bool densified = rows.rows < section.counts.rows;
+    if (densified) rows.data = gathered_.reserve(rows.bytes()).data();
+    gather_rows(context_, values, chosen.sources, placements_[space]->first_column(server), rows);
+    if (densified) {
+      write_dense(spec, chosen.indices, as_const(rows), section);
+    } else {
+      encode(context_, section.code, spec.range, chosen.indices, section.indices);
     }
   }
 
@@ -440,7 +426,6 @@ class PushPull : public Scheme {
   int rounds_;
   double scale_;
   std::vector<Rank> peers_;
-  std::vector<Rank> servers_;  // the peers, and this worker
   Placements placements_;
   Communication pulling_;
   std::vector<RowSpace> spaces_;
@@ -449,10 +434,8 @@ class PushPull : public Scheme {
   std::vector<Section> sections_;
   std::vector<SectionCounts> counts_of_;
   std::vector<SectionCounts> counts_read_;
-  std::vector<std::int64_t> begins_;
-  std::vector<Payload> payloads_;
   std::vector<Index> bounds_;
-  Buffer<std::byte> outbox_;
+  Outbox outbox_;
   Inbox push_inbox_;
   std::vector<ReceivedRows> pushed_;                            // [worker]
   std::vector<MessageGather> pulls_;                            // [round]

@@ -34,8 +34,6 @@ class Ownership {
   virtual void choose(const Context& context, std::span<const Index> united,
                       std::span<const std::span<const Index>> touched,
                       std::span<std::int32_t> groups) = 0;
-  /// Chooses anew, from what all workers agree on.
-  virtual void adapt(const SpaceStatistics&) {}
 };
 
 /// The plan of one row space in one round, as one worker sees it; keeps its memory from one step to

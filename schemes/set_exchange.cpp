@@ -1,7 +1,5 @@
 #include "schemes/set_exchange.h"
 
-#include <algorithm>
-
 #include "kernels/index_code.h"
 #include "kernels/locate.h"
 
@@ -24,15 +22,12 @@ std::vector<SectionSpec> set_sections(std::span<const RowSpace> spaces, Round ro
 SetExchange::SetExchange(const SchemeEnvironment& environment, std::span<const RowSpace> spaces)
     : context_(environment.context),
       spaces_(spaces),
-      rank_(environment.rank.value),
-      size_(environment.size),
       located_(context_),
-      outbox_(context_),
-      inbox_(context_, static_cast<std::size_t>(size_ - 1)) {
+      gather_(context_, environment.rank, environment.size, Communication::point_to_point) {
   for (std::size_t i = 0; i < spaces.size(); ++i) {
     std::vector<Buffer<Index>>& of_space = indices_.emplace_back();
-    for (int worker = 0; worker < size_; ++worker) of_space.emplace_back(context_);
-    sets_.emplace_back(static_cast<std::size_t>(size_));
+    for (int worker = 0; worker < environment.size; ++worker) of_space.emplace_back(context_);
+    sets_.emplace_back(static_cast<std::size_t>(environment.size));
   }
 }
 
@@ -49,22 +44,20 @@ void SetExchange::run(Exchange& exchange, BucketInput& input) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     counts_.push_back({bounds_[2 * i + 1] - bounds_[2 * i], 0});
   }
-  const std::int64_t bytes = message_bytes(specs_, counts_);
-  const std::span<std::byte> message = outbox_.reserve(bytes);
+  const std::span<std::byte> message = gather_.own(message_bytes(specs_, counts_));
   lay_out(context_, specs_, counts_, message, sections_);
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     encode(context_, sections_[i].code, specs_[i].range,
            part_of(input.coalesced(i).indices, {bounds_[2 * i], bounds_[2 * i + 1]}),
            sections_[i].indices);
   }
-  // The own set is read where it stands: it must outlive the caller's memory.
-  read(rank_, message);
-  if (size_ == 1) return;
-  inbox_.set_limit(largest_message_bytes(specs_));
-  payloads_.assign(static_cast<std::size_t>(size_ - 1), {message.data(), bytes, bytes});
-  exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> received) {
-    read(from.value, received);
-  });
+  // The own set is read too: it must outlive the caller's memory.
+  gather_.run(exchange, largest_message_bytes(specs_),
+              [&](int worker, std::span<const std::byte> received) {
+                read(worker, received);
+                const auto bytes = static_cast<std::int64_t>(received.size());
+                return MessageGather::Extent{bytes, bytes};
+              });
 }
 
 void SetExchange::read(int worker, std::span<const std::byte> message) {

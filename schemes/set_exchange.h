@@ -8,6 +8,7 @@
 #include "kernels/context.h"
 #include "schemes/exchange.h"
 #include "schemes/message.h"
+#include "schemes/message_gather.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
@@ -32,17 +33,13 @@ class SetExchange {
 
   Context context_;
   std::span<const RowSpace> spaces_;  // the scheme's
-  int rank_;
-  int size_;
   std::vector<SectionSpec> specs_;
   std::vector<SectionCounts> counts_;
   std::vector<Section> sections_;
   std::vector<ConstSection> sections_read_;
-  std::vector<Payload> payloads_;
   std::vector<Index> bounds_;
   Buffer<Index> located_;
-  Buffer<std::byte> outbox_;
-  Inbox inbox_;
+  MessageGather gather_;
   std::vector<std::vector<Buffer<Index>>> indices_;  // [row space][worker]
   std::vector<IndexSets> sets_;                      // [row space]
 };
