@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -285,7 +284,7 @@ FittedLink link_for_a_plan(std::span<const TimedTransfer> samples) {
 
 }  // namespace
 
-Network measure_network(Transport& transport, ControlChannel& control, const Context& context,
+Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline) {
   // Alone nothing crosses: any link will do.
   if (transport.size() == 1) return {0, 1, 0, 0};
@@ -295,18 +294,10 @@ Network measure_network(Transport& transport, ControlChannel& control, const Con
   options.longest_s = 0.03;
   options.deadline = deadline;
   const ProbedLinks links = probe_links(transport, context, options);
-  std::array<double, 4> numbers{};
-  if (transport.rank() == Rank{0}) {
-    const FittedLink link = link_for_a_plan(links.inter.empty() ? links.intra : links.inter);
-    const HostCosts host = probe_host(context, 1);
-    numbers = {link.latency_s, link.rate_bps, host.encode_s_per_byte, host.aggregate_s_per_byte};
-  }
-  std::string told(sizeof(numbers), '\0');
-  std::memcpy(told.data(), numbers.data(), sizeof(numbers));
-  told = control.all_gather(told).front();
-  if (told.size() != sizeof(numbers)) throw ProtocolError("a network that cannot be read");
-  std::memcpy(numbers.data(), told.data(), sizeof(numbers));
-  return {numbers[0], numbers[1], numbers[2], numbers[3]};
+  if (transport.rank() != Rank{0}) return {};
+  const FittedLink link = link_for_a_plan(links.inter.empty() ? links.intra : links.inter);
+  const HostCosts host = probe_host(context, 1);
+  return {link.latency_s, link.rate_bps, host.encode_s_per_byte, host.aggregate_s_per_byte};
 }
 
 NetworkFile calibrate(Workers& workers, ProbeOptions options,

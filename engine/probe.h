@@ -10,7 +10,6 @@
 
 #include "analysis/calibrate.h"
 #include "analysis/network_file.h"
-#include "engine/agreement.h"
 #include "engine/workers.h"
 #include "kernels/context.h"
 #include "schemes/transport.h"
@@ -57,10 +56,11 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
 /// @param repeat  timings; 1 or more
 HostCosts probe_host(const Context& context, int repeat);
 
-/// The network as worker 0 sees it, for a plan: between nodes where there are several; within a
-/// second or two. Called by all workers alike.
+/// The network for a plan: between nodes where there are several; within a second or two. Called by
+/// all workers alike.
+/// @return what worker 0 saw; nothing on the others
 /// @throws what Transport throws
-Network measure_network(Transport& transport, ControlChannel& control, const Context& context,
+Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline);
 
 /// All of it: probes and fits. Called in every process of the workers, 2 at least.

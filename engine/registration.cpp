@@ -95,8 +95,8 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
   if (spec.options.workers_per_node == 0) {
     spec.options.workers_per_node = workers_of_a_node(transport);
   }
-  const SchemeEntry entry = scheme_or_auto(spec.scheme);
-  const SchemeEntry working = spec.scheme == kAuto ? scheme_named(AutoChoice::kFirstScheme) : entry;
+  const SchemeEntry entry =
+      scheme_or_auto(spec.scheme == kAuto ? AutoChoice::kFirstScheme : spec.scheme);
   if (entry.check != nullptr) entry.check(spec.options, transport.size());
   if (entry.all_reduces && !transport.has_all_reduce()) {
     throw UnsupportedError(fmt::format(
@@ -109,7 +109,7 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
   }
   std::unique_ptr<RegisteredBucket> bucket;
   agree_to_make(control, fmt::format("bucket '{}', scheme {}", spec.name, spec.scheme), [&] {
-    bucket = std::make_unique<RegisteredBucket>(context, spec, working, transport.rank(),
+    bucket = std::make_unique<RegisteredBucket>(context, spec, entry, transport.rank(),
                                                 transport.size(), seed);
   });
   bucket->signature = signature;

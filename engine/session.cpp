@@ -269,10 +269,10 @@ class Session::Engine {
 
   // ---- The progress thread.
 
-  /// What is planned with; measured once.
+  /// What is planned with, on worker 0; measured once.
   const Network& network() {
     if (!options_.network) {
-      options_.network = measure_network(*transport_, control_, context_, options_.deadline);
+      options_.network = measure_network(*transport_, context_, options_.deadline);
     }
     return *options_.network;
   }

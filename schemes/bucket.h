@@ -69,6 +69,8 @@ struct RowSpace {
   std::vector<Member> members;
 
   Index row_bytes() const { return width * element_bytes(dtype); }
+  /// Whether values are their own sums.
+  bool is_own_sum() const { return sum_dtype(dtype) == dtype; }
   Index elements() const { return rows * width; }
   /// Bytes of the dense tensors.
   Index dense_bytes() const { return rows * row_bytes(); }

@@ -22,7 +22,7 @@ class DenseNative : public Scheme {
     for (const RowSpace& space : spaces_) {
       sums_.emplace_back(context_).reserve_exactly(space.elements() *
                                                    element_bytes(sum_dtype(space.dtype)));
-      values_.emplace_back(context_).reserve_exactly(is_own_sum(space) ? 0 : space.dense_bytes());
+      values_.emplace_back(context_).reserve_exactly(space.is_own_sum() ? 0 : space.dense_bytes());
       results_.push_back({Gradient::Layout::dense,
                           {},
                           {values_of(results_.size()).data, space.dtype, space.rows, space.width}});
@@ -60,7 +60,7 @@ class DenseNative : public Scheme {
   void gather(Exchange& exchange) override {
     if (!exchange.round().last()) return;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      if (is_own_sum(spaces_[i]) && scale_ == 1) continue;
+      if (spaces_[i].is_own_sum() && scale_ == 1) continue;
       round_sums(context_, as_const(sums_of(i)), scale_, values_of(i));
     }
   }
@@ -91,8 +91,6 @@ class DenseNative : public Scheme {
   }
 
  private:
-  static bool is_own_sum(const RowSpace& space) { return sum_dtype(space.dtype) == space.dtype; }
-
   Matrix sums_of(std::size_t space) {
     const RowSpace& shape = spaces_[space];
     return {sums_[space].data(), sum_dtype(shape.dtype), shape.rows, shape.width};
@@ -100,7 +98,7 @@ class DenseNative : public Scheme {
   /// Values that are their own sums need no second array.
   Matrix values_of(std::size_t space) {
     const RowSpace& shape = spaces_[space];
-    return {is_own_sum(shape) ? sums_[space].data() : values_[space].data(), shape.dtype,
+    return {shape.is_own_sum() ? sums_[space].data() : values_[space].data(), shape.dtype,
             shape.rows, shape.width};
   }
 

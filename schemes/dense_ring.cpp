@@ -84,7 +84,7 @@ FlatArray flat_values(std::span<const RowSpace> spaces) {
 
 bool are_own_sums(std::span<const RowSpace> spaces) {
   return std::all_of(spaces.begin(), spaces.end(),
-                     [](const RowSpace& space) { return sum_dtype(space.dtype) == space.dtype; });
+                     [](const RowSpace& space) { return space.is_own_sum(); });
 }
 
 class DenseRing : public Scheme {

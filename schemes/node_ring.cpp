@@ -10,10 +10,6 @@ Index sum_bytes(const RowSpace& space) {
   return space.elements() * element_bytes(sum_dtype(space.dtype));
 }
 
-bool is_own_sum(const RowSpace& space) {
-  return sum_dtype(space.dtype) == space.dtype;
-}
-
 Pattern mapped(Pattern pattern, std::span<const Rank> members) {
   for (Step& step : pattern) {
     for (std::vector<Rank>* ranks : {&step.to, &step.from}) {
@@ -36,7 +32,7 @@ NodeRing::NodeRing(const Context& context, const Division& division, Rank worker
   Index row_bytes = 0;
   for (const RowSpace& space : spaces()) {
     sums_.emplace_back(context_).reserve_exactly(sum_bytes(space));
-    values_.emplace_back(context_).reserve_exactly(is_own_sum(space) ? 0 : space.dense_bytes());
+    values_.emplace_back(context_).reserve_exactly(space.is_own_sum() ? 0 : space.dense_bytes());
     row_bytes += sum_bytes(space) / space.rows;
   }
   // The first place has the longest ranges; a round's parts of them differ by a row.
@@ -56,7 +52,7 @@ Pattern NodeRing::pattern() const {
 Matrix NodeRing::values(std::size_t space) const {
   const RowSpace& shape = spaces()[space];
   // Values that are their own sums need no second array.
-  return {is_own_sum(shape) ? sums_[space].data() : values_[space].data(), shape.dtype, shape.rows,
+  return {shape.is_own_sum() ? sums_[space].data() : values_[space].data(), shape.dtype, shape.rows,
           shape.width};
 }
 
@@ -129,7 +125,7 @@ void NodeRing::reduce_scatter(Exchange& exchange, Round round) {
 
 void NodeRing::round_own(Round round, double scale) {
   for (std::size_t i = 0; i < spaces().size(); ++i) {
-    if (is_own_sum(spaces()[i]) && scale == 1) continue;
+    if (spaces()[i].is_own_sum() && scale == 1) continue;
     round_sums(context_, as_const(piece(Kind::sum, i, place_, round)), scale,
                piece(Kind::value, i, place_, round));
   }

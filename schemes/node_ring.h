@@ -63,8 +63,6 @@ class NodeRing {
 
 /// Of a row space, what a NodeRing keeps for each worker and what crosses in it.
 Index sum_bytes(const RowSpace& space);
-/// Whether values are their own sums.
-bool is_own_sum(const RowSpace& space);
 
 /// A pattern of a scheme among some workers, by their ranks among all.
 /// @param members  by their ranks among themselves

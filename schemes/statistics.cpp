@@ -70,21 +70,19 @@ void Traffic::all_reduce(std::int64_t bytes) {
   for (std::int64_t& received : payload_received) received += moved;
 }
 
-std::vector<Index> united_rows(const IndexSets& sets) {
+namespace {
+
+/// The rows of all sets, increasing, repeats among them.
+std::vector<Index> sorted_rows(const IndexSets& sets) {
   std::vector<Index> all;
   for (const std::span<const Index> set : sets) all.insert(all.end(), set.begin(), set.end());
   std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 
-namespace {
-
 /// As SpaceStatistics has it.
-double sent_at_least(const IndexSets& sets) {
-  std::vector<Index> all;
-  for (const std::span<const Index> set : sets) all.insert(all.end(), set.begin(), set.end());
-  std::sort(all.begin(), all.end());
+/// @param all  sorted_rows()
+double sent_at_least(const IndexSets& sets, std::span<const Index> all) {
   std::vector<Index> alone;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool repeats =
@@ -105,18 +103,25 @@ double sent_at_least(const IndexSets& sets) {
 
 }  // namespace
 
+std::vector<Index> united_rows(const IndexSets& sets) {
+  std::vector<Index> all = sorted_rows(sets);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
 SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
   const auto workers = static_cast<double>(sets.size());
   const EvenRanges ranges(rows, static_cast<Index>(sets.size()));
-  const std::vector<Index> united = united_rows(sets);
+  std::vector<Index> united = sorted_rows(sets);
   SpaceStatistics statistics;
+  statistics.sent_at_least = sent_at_least(sets, united);
+  united.erase(std::unique(united.begin(), united.end()), united.end());
   statistics.united = static_cast<double>(united.size());
   for (const std::span<const Index> set : sets) {
     const auto touched = static_cast<double>(set.size());
     statistics.touched_mean += touched / workers;
     statistics.touched_max = std::max(statistics.touched_max, touched);
   }
-  statistics.sent_at_least = sent_at_least(sets);
   for (std::size_t group = 1; group < sets.size(); group *= 2) {
     std::size_t most = 0;
     for (std::size_t first = 0; first < sets.size(); first += group) {

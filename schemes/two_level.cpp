@@ -328,7 +328,7 @@ double workspace_bytes(const Workload& workload) {
   for (const RowSpace& space : workload.spaces) {
     const auto sums = static_cast<double>(sum_bytes(space));
     bytes += sums + messages * sums / workload.options.workers_per_node +
-             (is_own_sum(space) ? 0 : static_cast<double>(space.dense_bytes()));
+             (space.is_own_sum() ? 0 : static_cast<double>(space.dense_bytes()));
   }
   return bytes;
 }
