@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "analysis/median.h"
@@ -99,6 +101,60 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
   }
   return {line->seconds, 8 / line->per_byte, middle_of(latencies, line->seconds),
           middle_of(rates, 8 / line->per_byte)};
+}
+
+HostCosts fit_host(std::span<const TimedWork> samples) {
+  constexpr std::size_t kCosts = kHostCosts.size();
+  if (samples.empty()) throw InputError("no step was timed: time some to know a processor by");
+  // Of rows that are what each cost has to do with a sample's second, and of their sums; scaled, so
+  // that all costs are of a size.
+  std::array<std::array<double, kCosts>, kCosts> products{};
+  std::array<double, kCosts> sums{};
+  std::array<double, kCosts> scales{};
+  const auto share = [&](const TimedWork& sample, std::size_t cost) {
+    return sample.work.*kHostCosts[cost].amount / sample.seconds;
+  };
+  for (const TimedWork& sample : samples) {
+    if (!(sample.seconds > 0) || !std::isfinite(sample.seconds)) {
+      throw InputError(fmt::format("a step of {} s: time it anew", sample.seconds));
+    }
+    for (std::size_t i = 0; i < kCosts; ++i) {
+      scales[i] = std::max(scales[i], share(sample, i));
+    }
+  }
+  for (const TimedWork& sample : samples) {
+    for (std::size_t i = 0; i < kCosts; ++i) {
+      if (scales[i] == 0) continue;
+      const double own = share(sample, i) / scales[i];
+      sums[i] += own;
+      for (std::size_t j = 0; j < kCosts; ++j) {
+        if (scales[j] > 0) products[i][j] += own * share(sample, j) / scales[j];
+      }
+    }
+  }
+  // One cost after another takes its best value, given the others, until none changes any more:
+  // with no cost below 0 that ends at the one minimum (Franc, Hlaváč, Navara, "Sequential
+  // coordinate-wise algorithm for the non-negative least squares problem", 2005).
+  constexpr int kMostTurns = 100'000;
+  constexpr double kEnough = 1e-9;
+  std::array<double, kCosts> costs{};
+  double moved = 1;
+  for (int turn = 0; turn < kMostTurns && moved > kEnough; ++turn) {
+    moved = 0;
+    for (std::size_t i = 0; i < kCosts; ++i) {
+      if (products[i][i] == 0) continue;
+      double slope = -sums[i];
+      for (std::size_t j = 0; j < kCosts; ++j) slope += products[i][j] * costs[j];
+      const double before =
+          std::exchange(costs[i], std::max(0.0, costs[i] - slope / products[i][i]));
+      moved = std::max(moved, std::abs(costs[i] - before));
+    }
+  }
+  HostCosts host;
+  for (std::size_t i = 0; i < kCosts; ++i) {
+    if (scales[i] > 0) host.*kHostCosts[i].seconds = costs[i] / scales[i];
+  }
+  return host;
 }
 
 }  // namespace sparsesync

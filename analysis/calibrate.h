@@ -1,7 +1,10 @@
-// The α-β model of a link, fitted to transfers that were timed.
+// The α-β model of a link, fitted to transfers that were timed, and a processor's costs, fitted to
+// steps that were.
 #pragma once
 
 #include <span>
+
+#include "schemes/statistics.h"
 
 namespace sparsesync {
 
@@ -33,5 +36,16 @@ struct FittedLink {
 /// @throws InputError if a sample is not a time of some bytes, or all have one size
 /// @throws Error if more bytes take no longer
 FittedLink fit_link(std::span<const TimedTransfer> samples);
+
+/// One worker's step.
+struct TimedWork {
+  Work work;
+  double seconds = 0;  // of the processor
+};
+
+/// The costs, none below 0, that come nearest to all samples in relative terms (least squares of
+/// predicted over measured seconds - 1). What no sample has done costs nothing.
+/// @throws InputError if there is no sample, or one that took no time
+HostCosts fit_host(std::span<const TimedWork> samples);
 
 }  // namespace sparsesync

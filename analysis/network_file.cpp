@@ -84,18 +84,18 @@ Network NetworkFile::network(bool between_nodes) const {
   const std::optional<FittedLink>& first = between_nodes ? inter : intra;
   const std::optional<FittedLink>& link = first ? first : between_nodes ? intra : inter;
   if (!link) throw ContractError("a network of which no link is known");
-  return {link->latency_s, link->rate_bps, host.encode_s_per_byte, host.aggregate_s_per_byte};
+  return {link->latency_s, link->rate_bps, host};
 }
 
 std::string network_json(const NetworkFile& network,
                          const std::vector<std::pair<std::string, std::string>>& provenance) {
   OrderedJson origin = OrderedJson::object();
   for (const auto& [name, value] : provenance) origin[name] = value;
+  OrderedJson host = OrderedJson::object();
+  for (const HostCost& cost : kHostCosts) host[std::string(cost.name)] = network.host.*cost.seconds;
   const OrderedJson json{
       {"links", {{"inter", link_json(network.inter)}, {"intra", link_json(network.intra)}}},
-      {"host",
-       {{"encode_s_per_byte", network.host.encode_s_per_byte},
-        {"aggregate_s_per_byte", network.host.aggregate_s_per_byte}}},
+      {"host", host},
       {"provenance", origin}};
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
@@ -110,10 +110,13 @@ NetworkFile read_network(const std::filesystem::path& path) {
   network.inter = reader.link(links, "inter");
   network.intra = reader.link(links, "intra");
   if (!network.inter && !network.intra) reader.fail("links", "has no link");
-  for (const auto& [key, cost] :
-       {std::pair{"encode_s_per_byte", &network.host.encode_s_per_byte},
-        std::pair{"aggregate_s_per_byte", &network.host.aggregate_s_per_byte}}) {
-    *cost = reader.number(reader.member(host, "host", key), std::string("host.") + key, false);
+  for (const HostCost& cost : kHostCosts) {
+    const std::string key(cost.name);
+    // Of what not everyone measures, nothing is taken to cost nothing.
+    const bool needed = key == "encode_s_per_byte" || key == "aggregate_s_per_byte";
+    if (!needed && host.is_object() && !host.contains(key)) continue;
+    network.host.*cost.seconds =
+        reader.number(reader.member(host, "host", key.c_str()), "host." + key, false);
   }
   return network;
 }

@@ -12,12 +12,6 @@
 
 namespace sparsesync {
 
-/// Processor time for each byte of rows, on one core.
-struct HostCosts {
-  double encode_s_per_byte = 0;     // partition, index code, gathering of rows into messages
-  double aggregate_s_per_byte = 0;  // decoding, union, sums
-};
-
 /// Links and hosts as they were found. One link at least is known.
 struct NetworkFile {
   std::optional<FittedLink> inter;  // between workers of different nodes
@@ -30,7 +24,7 @@ struct NetworkFile {
 
 /// The text of the file: {"links": {"inter": {"latency_s", "rate_bps", "ci": [[low, high] of the
 /// latency, [low, high] of the rate]} or null, "intra": the same}, "host": {"encode_s_per_byte",
-/// "aggregate_s_per_byte"}, "provenance": {...}}.
+/// "aggregate_s_per_byte", and the rest of HostCosts}, "provenance": {...}}.
 std::string network_json(const NetworkFile& network,
                          const std::vector<std::pair<std::string, std::string>>& provenance);
 

@@ -46,6 +46,7 @@ struct Prediction {
   double seconds = 0;
   double bytes_busiest = 0;
   double memory_bytes = 0;
+  Work work = {};              // of the busiest worker's processor
   std::string ruled_out = {};  // why it cannot be used; empty where it can
 };
 

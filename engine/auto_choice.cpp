@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "engine/log.h"
@@ -145,22 +145,23 @@ bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
 }
 
 AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own) {
-  const std::array numbers{own.network.latency_s, own.network.rate_bps,
-                           own.network.encode_s_per_byte, own.network.aggregate_s_per_byte,
-                           own.memory.value_or(std::numeric_limits<double>::infinity())};
-  std::string text(sizeof(numbers), '\0');
-  std::memcpy(text.data(), numbers.data(), sizeof(numbers));
+  struct Told {
+    Network network;
+    double memory = 0;
+  };
+  static_assert(std::is_trivially_copyable_v<Told>);
+  const Told told{own.network, own.memory.value_or(std::numeric_limits<double>::infinity())};
+  std::string text(sizeof(told), '\0');
+  std::memcpy(text.data(), &told, sizeof(told));
   AutoChoice::Ground ground = own;
-  double least = numbers.back();
+  double least = told.memory;
   bool is_first = true;
-  for (const std::string& told : control.all_gather(text)) {
-    std::array<double, numbers.size()> theirs{};
-    if (told.size() != sizeof(theirs)) throw ProtocolError("a network that cannot be read");
-    std::memcpy(theirs.data(), told.data(), sizeof(theirs));
-    if (std::exchange(is_first, false)) {
-      ground.network = {theirs[0], theirs[1], theirs[2], theirs[3]};
-    }
-    least = std::min(least, theirs.back());
+  for (const std::string& other : control.all_gather(text)) {
+    Told theirs;
+    if (other.size() != sizeof(theirs)) throw ProtocolError("a network that cannot be read");
+    std::memcpy(&theirs, other.data(), sizeof(theirs));
+    if (std::exchange(is_first, false)) ground.network = theirs.network;
+    least = std::min(least, theirs.memory);
   }
   ground.memory = std::isfinite(least) ? std::optional(least) : std::nullopt;
   return ground;

@@ -189,24 +189,21 @@ std::optional<Network> Comparison::network() const {
   return std::nullopt;
 }
 
-std::vector<Prediction> Comparison::predictions() const {
-  const std::optional<Network> known = network();
-  if (!known) {
-    throw InputError(
-        "--explain: nothing is known of the network: give --network (from calibrate), or a --rate "
-        "where links are local");
-  }
+std::vector<Prediction> Comparison::predictions(const Network& network) const {
   const std::int64_t memory = workspace_of_a_worker();
   std::map<std::string, Prediction> means;
   for (const Statistics& statistics : statistics_) {
     const auto steps = static_cast<double>(statistics_.size());
     for (const Prediction& of_step :
-         plan({spaces_, workers_.size(), statistics, *known, options_.scheme_options,
+         plan({spaces_, workers_.size(), statistics, network, options_.scheme_options,
                workers_.has_all_reduce(), options_.announce, static_cast<double>(memory)})) {
       Prediction& mean =
           means.try_emplace(of_step.way.label(), Prediction{of_step.way}).first->second;
       mean.seconds += of_step.seconds / steps;
       mean.bytes_busiest += of_step.bytes_busiest / steps;
+      for (const HostCost& cost : kHostCosts) {
+        mean.work.*cost.amount += of_step.work.*cost.amount / steps;
+      }
       mean.memory_bytes = std::max(mean.memory_bytes, of_step.memory_bytes);
       if (mean.ruled_out.empty()) mean.ruled_out = of_step.ruled_out;
     }
@@ -251,10 +248,11 @@ ControlChannel::Statement Comparison::statement() const {
   statement.emplace_back("--memory", options_.memory ? fmt::format("{}", *options_.memory) : "all");
   statement.emplace_back("--deadline", fmt::format("{} ms", options_.deadline.count()));
   const Network network = options_.network.value_or(Network{});
-  statement.emplace_back(
-      "--network",
-      fmt::format("{} s, {} bits/s, {} and {} s/byte", network.latency_s, network.rate_bps,
-                  network.encode_s_per_byte, network.aggregate_s_per_byte));
+  std::string known = fmt::format("{} s, {} bits/s", network.latency_s, network.rate_bps);
+  for (const HostCost& cost : kHostCosts) {
+    known += fmt::format(", {} {}", cost.name, network.host.*cost.seconds);
+  }
+  statement.emplace_back("--network", known);
   statement.emplace_back("--result", options_.result ? "given" : "not given");
   return statement;
 }

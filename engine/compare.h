@@ -114,9 +114,12 @@ class Comparison {
 
   std::vector<MemoryNeed> memory_needs() const;
 
+  /// Of the trace, step by step.
+  std::span<const Statistics> statistics() const { return statistics_; }
+  /// What seconds are predicted from; nothing where nothing is known.
+  std::optional<Network> network() const;
   /// What every scheme is expected to take, means over steps, the best first: what `auto` goes by.
-  /// @throws InputError if nothing is known of the network
-  std::vector<Prediction> predictions() const;
+  std::vector<Prediction> predictions(const Network& network) const;
 
   /// Runs all schemes, one after another: a warm-up on step 0 that is not counted, then `repeat`
   /// times all steps. All processes get the same report.
@@ -141,8 +144,6 @@ class Comparison {
   /// @throws InputError if an option does not fit
   void check_options();
   Workload workload(const Statistics& statistics) const;
-  /// What seconds are predicted from; nothing where nothing is known.
-  std::optional<Network> network() const;
   std::int64_t workspace_of_a_worker() const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 

@@ -10,14 +10,9 @@
 
 #include "analysis/median.h"
 #include "engine/agreement.h"
+#include "engine/host_probe.h"
 #include "engine/log.h"
 #include "engine/memory.h"
-#include "engine/processor_time.h"
-#include "kernels/aggregate.h"
-#include "kernels/bijection.h"
-#include "kernels/index_code.h"
-#include "kernels/partition.h"
-#include "kernels/rows.h"
 
 namespace sparsesync {
 namespace {
@@ -112,26 +107,6 @@ class PairProbe {
   Sink sink_;
 };
 
-/// A gradient's rows, drawn from the whole table; about half of them are all workers'.
-std::vector<Index> drawn_rows(std::uint64_t worker, Index rows, Index count) {
-  std::vector<Index> drawn;
-  for (Index i = 0; i < count; ++i) {
-    const std::uint64_t of = i % 2 == 0 ? 0 : worker + 1;
-    const std::uint64_t number = mix64(static_cast<std::uint64_t>(i) * 64 + of);
-    drawn.push_back(static_cast<Index>(number % static_cast<std::uint64_t>(rows)));
-  }
-  std::sort(drawn.begin(), drawn.end());
-  drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
-  return drawn;
-}
-
-/// What one worker's rows become for one group: positions and values, coded.
-struct CodedPart {
-  std::vector<Index> positions;
-  std::vector<std::byte> code;
-  std::vector<float> values;
-};
-
 }  // namespace
 
 ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options) {
@@ -177,87 +152,6 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
   return found;
 }
 
-HostCosts probe_host(const Context& context, int repeat) {
-  constexpr Index kRows = 1'000'000;
-  constexpr Index kTouched = 131'072;
-  constexpr Index kWidth = 32;
-  constexpr Index kGroups = 8;
-  const RowGroups groups(kRows, kGroups, 0, 1);
-  const IndexRange range{0, groups.universe()};
-  SortWorkspace sort(context);
-  AggregateWorkspace workspace(context);
-  std::vector<float> gradient(kTouched * kWidth, 1.5F);
-  const ConstMatrix all_values{reinterpret_cast<const std::byte*>(gradient.data()), DType::f32,
-                               kTouched, kWidth};
-  std::vector<double> encoding;
-  std::vector<double> aggregating;
-  for (int i = 0; i < repeat; ++i) {
-    // What each of 8 workers sends to server 0.
-    std::vector<CodedPart> parts(kGroups);
-    for (std::size_t worker = 0; worker < parts.size(); ++worker) {
-      const std::vector<Index> rows = drawn_rows(worker, kRows, kTouched);
-      std::vector<Index> positions(rows.size());
-      std::vector<Index> sources(rows.size());
-      std::vector<Index> begin(kGroups + 1);
-      std::vector<CodedPart> messages(kGroups);
-      const auto encode_all = [&] {
-        partition(context, groups, rows, positions, sources, begin, sort);
-        for (std::size_t group = 0; group < messages.size(); ++group) {
-          const auto first = static_cast<std::size_t>(begin[group]);
-          const auto count = static_cast<std::size_t>(begin[group + 1]) - first;
-          CodedPart& message = messages[group];
-          const std::span<const Index> chosen = std::span(positions).subspan(first, count);
-          const IndexCode code = cheapest_code(range.size(), static_cast<Index>(count));
-          message.code.resize(static_cast<std::size_t>(
-              encoded_bytes(code, range.size(), static_cast<Index>(count))));
-          message.values.resize(count * kWidth);
-          encode(context, code, range, chosen, message.code);
-          gather_rows(context, all_values, std::span(sources).subspan(first, count), 0,
-                      {reinterpret_cast<std::byte*>(message.values.data()), DType::f32,
-                       static_cast<Index>(count), kWidth});
-        }
-      };
-      if (encoding.empty()) encode_all();  // memory is touched, as in a loop of steps
-      const double before = processor_seconds();
-      encode_all();
-      const double bytes = static_cast<double>(rows.size()) * kWidth * sizeof(float);
-      encoding.push_back((processor_seconds() - before) / bytes);
-      parts[worker] = std::move(messages.front());
-      parts[worker].positions.resize(parts[worker].values.size() / kWidth);
-    }
-    std::vector<std::span<const Index>> sets;
-    std::vector<RowSparse> received;
-    std::size_t total = 0;
-    for (const CodedPart& part : parts) {
-      const auto count = static_cast<Index>(part.positions.size());
-      sets.emplace_back(part.positions);
-      received.push_back(
-          {part.positions,
-           {reinterpret_cast<const std::byte*>(part.values.data()), DType::f32, count, kWidth}});
-      total += part.positions.size();
-    }
-    std::vector<Index> united(total);
-    std::vector<float> sums(total * kWidth);
-    std::int64_t count = 0;
-    const auto aggregate_all = [&] {
-      for (CodedPart& part : parts) {
-        const auto of_part = static_cast<Index>(part.positions.size());
-        decode(context, cheapest_code(range.size(), of_part), range, part.code, part.positions);
-      }
-      unite(context, range, sets, united, Count(&count), workspace);
-      const Index rows = resolve(context, Count(&count));
-      aggregate(context, std::span(united).first(static_cast<std::size_t>(rows)), received, 1,
-                {reinterpret_cast<std::byte*>(sums.data()), DType::f32, rows, kWidth}, workspace);
-    };
-    aggregate_all();
-    const double before = processor_seconds();
-    aggregate_all();
-    const double bytes = static_cast<double>(total) * kWidth * sizeof(float);
-    aggregating.push_back((processor_seconds() - before) / bytes);
-  }
-  return {median(encoding), median(aggregating)};
-}
-
 namespace {
 
 /// What a plan needs to know of a link: a line where one can be fitted; else, on a machine too busy
@@ -296,8 +190,8 @@ Network measure_network(Transport& transport, const Context& context,
   const ProbedLinks links = probe_links(transport, context, options);
   if (transport.rank() != Rank{0}) return {};
   const FittedLink link = link_for_a_plan(links.inter.empty() ? links.intra : links.inter);
-  const HostCosts host = probe_host(context, 1);
-  return {link.latency_s, link.rate_bps, host.encode_s_per_byte, host.aggregate_s_per_byte};
+  const HostCosts host = probe_host(1);
+  return {link.latency_s, link.rate_bps, host};
 }
 
 NetworkFile calibrate(Workers& workers, ProbeOptions options,
@@ -340,8 +234,7 @@ NetworkFile calibrate(Workers& workers, ProbeOptions options,
     const ProbedLinks& links = found.front();
     if (!links.inter.empty()) network.inter = fit_link(links.inter);
     if (!links.intra.empty()) network.intra = fit_link(links.intra);
-    HostMemory memory;
-    network.host = probe_host(Context(memory), std::min(options.repeat, 5));
+    network.host = probe_host(std::min(options.repeat, 5));
   });
   return network;
 }

@@ -1,5 +1,4 @@
-// Measures the links between workers and what a byte of rows costs a processor: what a calibration
-// is made from.
+// Measures the links between workers: with host_probe.h what a calibration is made from.
 #pragma once
 
 #include <array>
@@ -49,12 +48,6 @@ struct ProbedLinks {
 /// @return what worker 0 saw; nothing on the others
 /// @throws what Transport throws
 ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options);
-
-/// Processor seconds of the kernels that bring a worker's rows into messages for 8 servers
-/// (partition, index code, gathering) and that add up what comes from 8 workers (decoding, union,
-/// sums), for each byte of the rows' values; rows of 32 f32 elements, one thread, medians.
-/// @param repeat  timings; 1 or more
-HostCosts probe_host(const Context& context, int repeat);
 
 /// The network for a plan: between nodes where there are several; within a second or two. Called by
 /// all workers alike.

@@ -111,7 +111,7 @@ class AllGather : public Scheme {
 
 Cost cost(const Workload& workload) {
   GatheredBytes bytes;
-  PhaseCost compute;
+  Work work;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const SpaceStatistics& known = workload.statistics[i];
     const auto row = static_cast<double>(coo_index_bytes(workload.spaces[i].rows) +
@@ -121,12 +121,13 @@ Cost cost(const Workload& workload) {
     bytes.smallest += known.touched_mean * row;
     bytes.largest += known.touched_max * row;
     const auto values = static_cast<double>(workload.spaces[i].row_bytes());
-    compute.encoded_bytes += known.touched_max * values;
-    compute.aggregated_bytes += workload.size * known.touched_mean * values;
+    const double gathered = workload.size * known.touched_mean;
+    work += {known.touched_max, known.touched_max * values, gathered, gathered * values};
+    work += work_of_union(static_cast<double>(workload.spaces[i].rows), gathered);
   }
   Cost total{gather_cost(workload.options.pattern, workload.size, bytes, workload.spaces.size()),
              {}};
-  total += {compute, {}};
+  total.reduce.work = work;
   return total;
 }
 

@@ -101,6 +101,7 @@ Cost cost(const Workload& workload) {
     const Grid grid = cheapest_grid(space, workload.size, known);
     total += expected_cost(space, workload.size, known, grid);
     total += push_pull_compute(space, workload.size, known, grid, 1, 1);
+    total.reduce.work.sorted_rows += known.touched_max;
   }
   return total;
 }

@@ -171,8 +171,13 @@ Cost cost(const Workload& workload) {
     total += push_pull_compute(blocks, workload.size, known, {workload.size, 1},
                                known.push_skewness, known.pull_skewness);
     // Rows become blocks, and blocks rows.
-    total.reduce.encoded_bytes += known.touched_max * static_cast<double>(blocks.row_bytes());
-    total.gather.aggregated_bytes += known.united * static_cast<double>(blocks.row_bytes());
+    const auto block_bytes = static_cast<double>(blocks.row_bytes());
+    const SpaceStatistics& rows = workload.statistics[i];
+    total.reduce.work += {rows.touched_max, known.touched_max * block_bytes};
+    // All rows of the blocks are looked at.
+    const double looked_at =
+        known.united * static_cast<double>(block) / static_cast<double>(space.width);
+    total.gather.work += {std::max(rows.united, looked_at), known.united * block_bytes};
   }
   return total;
 }

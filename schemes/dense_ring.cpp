@@ -253,7 +253,13 @@ Cost cost(const Workload& workload) {
   };
   const FlatArray values = flat_values(workload.spaces);
   Cost total{phase(workload.options.wire ? values : flat_sums(workload.spaces)), phase(values)};
-  total.reduce.aggregated_bytes = share * static_cast<double>(flat_sums(workload.spaces).bytes());
+  // Cleared, and then added to.
+  total.reduce.work.added_bytes =
+      (1 + share) * static_cast<double>(flat_sums(workload.spaces).bytes());
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const double touched = workload.statistics[i].touched_max;
+    total.reduce.work += {touched, touched * static_cast<double>(workload.spaces[i].row_bytes())};
+  }
   return total;
 }
 

@@ -46,8 +46,8 @@ Cost expected_cost(const RowSpace& space, int size, const SpaceStatistics& stati
   // Rows of the union fall into groups; those that many workers touched weigh more, but fall with
   // the rest.
   const double imbalance = expected_imbalance(statistics.united, rows, grid.row_groups);
-  return {{size > 1 ? 1.0 : 0.0, peers, peers * push, peers * push * imbalance},
-          {size > 1 ? 1.0 : 0.0, peers, peers * pull * imbalance, peers * pull}};
+  return {{0, 0, peers * push, peers * push * imbalance},
+          {0, 0, peers * pull * imbalance, peers * pull}};
 }
 
 Grid cheapest_grid(const RowSpace& space, int size, const SpaceStatistics& statistics) {

@@ -42,7 +42,13 @@ Cost cost(const Workload& workload) {
     // What evens out does; rows that one worker alone touched do not.
     const double more = std::max(0.0, known.sent_at_least * row - pushed - pulled);
     total += {{0, 0, pushed, pushed}, {0, 0, pulled + more, pulled}};
-    total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1}, 1, 1);
+    Cost compute =
+        push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1}, 1, 1);
+    compute.gather.work.sorted_rows = 0;
+    const double touches = n * known.touched_mean;
+    compute.reduce.work.owned_rows = touches;
+    compute.reduce.work += work_of_union(static_cast<double>(workload.spaces[i].rows), touches);
+    total += compute;
   }
   return total;
 }

@@ -134,12 +134,20 @@ Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& s
                        Grid grid, double push_imbalance, double pull_imbalance) {
   const auto row = static_cast<double>(space.row_bytes());
   Cost cost;
-  cost.reduce.encoded_bytes = statistics.touched_max * row;
-  cost.reduce.aggregated_bytes = statistics.touched_mean * row * push_imbalance;
-  cost.gather.encoded_bytes = statistics.united / size * row * pull_imbalance;
-  cost.gather.aggregated_bytes = statistics.united * row;
-  // Slices are brought to their columns one by one: as much work as gathering rows.
-  if (grid.column_slices > 1) cost.gather.encoded_bytes += statistics.united * row;
+  Work& reduce = cost.reduce.work;
+  reduce.encoded_rows = statistics.touched_max * grid.column_slices;
+  reduce.encoded_bytes = statistics.touched_max * row;
+  reduce.aggregated_rows = statistics.touched_mean * grid.column_slices * push_imbalance;
+  reduce.aggregated_bytes = statistics.touched_mean * row * push_imbalance;
+  const double group_rows = static_cast<double>(space.rows) / grid.row_groups;
+  reduce += work_of_union(group_rows, reduce.aggregated_rows);
+  // The sums of a part into a message; then those of all parts to their places, each slice to its
+  // columns.
+  const double part = statistics.united / size * pull_imbalance;
+  Work& gather = cost.gather.work;
+  gather.encoded_rows = part + statistics.united * grid.column_slices;
+  gather.encoded_bytes = (part + statistics.united) * row;
+  gather.sorted_rows = statistics.united;
   return cost;
 }
 

@@ -366,11 +366,12 @@ Cost cost(const Workload& workload) {
       all.bytes_sent += row * united_by(known, doubling.summed(0, group), workload.size);
       all.bytes_received += row * united_by(known, doubling.summed(group, group), workload.size);
       // Both parts are read, and the one that comes is added.
-      all.aggregated_bytes +=
-          partial * (united_by(known, doubling.summed(0, group), workload.size) +
-                     united_by(known, doubling.summed(group, group), workload.size));
+      const double added = united_by(known, doubling.summed(0, group), workload.size) +
+                           united_by(known, doubling.summed(group, group), workload.size);
+      all.work += {0, 0, added, partial * added};
+      all.work += work_of_union(static_cast<double>(space.rows), added);
     }
-    all.encoded_bytes += partial * known.touched_max;
+    all.work += {known.touched_max, partial * known.touched_max};
     if (!folds) continue;
     all.bytes_sent += (index + static_cast<double>(space.row_bytes())) * known.united;
     all.bytes_received += row * known.touched_mean;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/aggregate.h"
 #include "kernels/even_ranges.h"
 #include "schemes/transport.h"
 
@@ -22,6 +23,36 @@ double normal_quantile(double probability) {
 
 }  // namespace
 
+Work& Work::operator+=(const Work& other) {
+  for (const HostCost& cost : kHostCosts) this->*cost.amount += other.*cost.amount;
+  return *this;
+}
+
+double HostCosts::seconds(const Work& work) const {
+  double seconds = 0;
+  for (const HostCost& cost : kHostCosts) seconds += this->*cost.seconds * work.*cost.amount;
+  return seconds;
+}
+
+Work work_of_union(double range, double total) {
+  Work work;
+  if (unites_by_address(static_cast<Index>(range), static_cast<Index>(total))) {
+    // A bit for each index, cleared and then read.
+    constexpr double kPasses = 2;
+    work.added_bytes = kPasses * range / 8;
+  } else {
+    work.sorted_rows = total;
+  }
+  return work;
+}
+
+Work PhaseCost::all_work() const {
+  Work all = work;
+  all.messages += messages;
+  all.steps += steps;
+  return all;
+}
+
 Cost& Cost::operator+=(const Cost& other) {
   const auto add = [](PhaseCost& to, const PhaseCost& from) {
     to.steps += from.steps;
@@ -29,8 +60,7 @@ Cost& Cost::operator+=(const Cost& other) {
     to.bytes_sent += from.bytes_sent;
     to.bytes_received += from.bytes_received;
     to.bytes_chained += from.bytes_chained;
-    to.encoded_bytes += from.encoded_bytes;
-    to.aggregated_bytes += from.aggregated_bytes;
+    to.work += from.work;
   };
   add(reduce, other.reduce);
   add(gather, other.gather);
@@ -46,8 +76,7 @@ double Cost::seconds(const Network& network) const {
   const auto phase = [&](const PhaseCost& cost) {
     return cost.steps * network.latency_s +
            std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps +
-           cost.encoded_bytes * network.encode_s_per_byte +
-           cost.aggregated_bytes * network.aggregate_s_per_byte;
+           network.host.seconds(cost.all_work());
   };
   return phase(reduce) + phase(gather);
 }

@@ -2,8 +2,10 @@
 // are chosen by.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/views.h"
@@ -38,13 +40,64 @@ double united_by(const SpaceStatistics& statistics, int workers, int size);
 /// One for each row space of the bucket.
 using Statistics = std::vector<SpaceStatistics>;
 
-/// The α-β model of a link, the same in each direction of each worker, and what a byte of rows
-/// costs the worker's processor (0 where that is not known).
+/// What one worker's processor has to do.
+struct Work {
+  // Gathered into messages or brought from them to their places, with the coding of indices.
+  double encoded_rows = 0;
+  double encoded_bytes = 0;  // of values, not of indices
+  // Decoded, united with other workers' rows, and added up.
+  double aggregated_rows = 0;
+  double aggregated_bytes = 0;
+  double sorted_rows = 0;  // brought into another order
+  double owned_rows = 0;   // of all workers, where each finds out who owns them
+  double added_bytes = 0;  // of dense values
+  double messages = 0;     // one posted, and one taken
+  double steps = 0;        // until all messages that it waits for at a time have come
+
+  Work& operator+=(const Work& other);
+};
+
+/// What the union of `total` indices of a range takes beyond what aggregated_rows stands for:
+/// unite() in kernels/aggregate.h.
+Work work_of_union(double range, double total);
+
+/// Seconds of a worker's processor for each of what Work counts; 0 where that is not known.
+struct HostCosts {
+  double encode_s_per_row = 0;
+  double encode_s_per_byte = 0;
+  double aggregate_s_per_row = 0;
+  double aggregate_s_per_byte = 0;
+  double sort_s_per_row = 0;
+  double own_s_per_row = 0;
+  double add_s_per_byte = 0;
+  double message_s = 0;
+  double step_s = 0;
+
+  double seconds(const Work& work) const;
+};
+
+/// One of HostCosts, by the name that files give it, and what of Work it is the cost of.
+struct HostCost {
+  std::string_view name;
+  double HostCosts::*seconds;
+  double Work::*amount;
+};
+inline constexpr std::array kHostCosts{
+    HostCost{"encode_s_per_row", &HostCosts::encode_s_per_row, &Work::encoded_rows},
+    HostCost{"encode_s_per_byte", &HostCosts::encode_s_per_byte, &Work::encoded_bytes},
+    HostCost{"aggregate_s_per_row", &HostCosts::aggregate_s_per_row, &Work::aggregated_rows},
+    HostCost{"aggregate_s_per_byte", &HostCosts::aggregate_s_per_byte, &Work::aggregated_bytes},
+    HostCost{"sort_s_per_row", &HostCosts::sort_s_per_row, &Work::sorted_rows},
+    HostCost{"own_s_per_row", &HostCosts::own_s_per_row, &Work::owned_rows},
+    HostCost{"add_s_per_byte", &HostCosts::add_s_per_byte, &Work::added_bytes},
+    HostCost{"message_s", &HostCosts::message_s, &Work::messages},
+    HostCost{"step_s", &HostCosts::step_s, &Work::steps}};
+
+/// The α-β model of a link, the same in each direction of each worker, and its workers' processors.
 struct Network {
   double latency_s = 0;
   double rate_bps = 0;  // bits/s
-  double encode_s_per_byte = 0;
-  double aggregate_s_per_byte = 0;
+  HostCosts host = {};
 };
 
 /// What a phase is expected to cost: one exchange, headers included.
@@ -56,10 +109,10 @@ struct PhaseCost {
   // Of the longest chain of messages, each of which waits for the one before; 0 where no chain is
   // longer than what one worker moves.
   double bytes_chained = 0;
-  // Bytes of values, not of indices, that the busiest worker's processor handles, its own among
-  // them; 0 where nobody has counted.
-  double encoded_bytes = 0;     // looked at and brought into messages
-  double aggregated_bytes = 0;  // taken from messages, and added or brought to their places
+  Work work = {};  // of the busiest worker, on its own rows too; but for messages and steps
+
+  /// Messages and steps among it.
+  Work all_work() const;
 
   double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
 };
@@ -76,8 +129,7 @@ struct Cost {
   /// receives most receives.
   double bytes_busiest() const;
   /// steps · latency + bytes · 8 / rate of the phase's busiest worker or longest chain, and what
-  /// its processor takes for the bytes that it encodes and aggregates, one after the other, phase
-  /// after phase.
+  /// its processor takes for its work, one after the other, phase after phase.
   double seconds(const Network& network) const;
 };
 

@@ -305,7 +305,7 @@ Cost cost(const Workload& workload) {
     if (cost.bytes_busiest() > busiest.bytes_busiest()) busiest = cost;
   });
   Cost total{ring(sums), ring(values)};
-  total.reduce.aggregated_bytes = sums * (per_node - 1.0) / per_node;
+  total.reduce.work.added_bytes = sums * (2 * per_node - 1.0) / per_node;
   total += busiest;
   return total;
 }

@@ -289,13 +289,20 @@ std::string heading(const CompareReport& report, const CompareArguments& given) 
       format_bytes(report.partitioned_ideal_bytes), format_bytes(report.lower_bound_bytes));
 }
 
-std::string explanation(const std::vector<Prediction>& predictions) {
+/// @throws InputError if nothing is known of the network
+std::string explanation(const Comparison& comparison) {
+  const std::optional<Network> network = comparison.network();
+  if (!network) {
+    throw InputError(
+        "--explain: nothing is known of the network: give --network (from calibrate), or a --rate "
+        "where links are local");
+  }
   Table table({{"expected", Table::Align::left},
                {"seconds"},
                {"busiest worker"},
                {"memory"},
                {"", Table::Align::left}});
-  for (const Prediction& prediction : predictions) {
+  for (const Prediction& prediction : comparison.predictions(*network)) {
     table.add_row({prediction.way.label(), format_seconds(prediction.seconds),
                    format_bytes(prediction.bytes_busiest), format_bytes(prediction.memory_bytes),
                    prediction.ruled_out});
@@ -340,7 +347,7 @@ void compare(const CompareArguments& given) {
     }
     comparison.emplace(*workers, std::move(trace), std::move(options));
     // Before anything is printed: it is refused where nothing is known of the network.
-    if (given.explain) explained = explanation(comparison->predictions());
+    if (given.explain) explained = explanation(*comparison);
   };
   if (workers) {
     workers->together(prepare);

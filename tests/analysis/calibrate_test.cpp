@@ -8,6 +8,7 @@
 #include <numbers>
 #include <vector>
 
+#include "kernels/bits.h"
 #include "tests/analysis/scratch.h"
 #include "tests/support/random.h"
 
@@ -131,6 +132,56 @@ TEST(FitLink, SaysWhatCannotBeFitted) {
         fit_link(std::vector<TimedTransfer>{{100, 2}, {1e6, 1}});
       },
       {"more bytes take no longer", "repeat"});
+}
+
+/// A step that does some of everything, as much as its number says.
+Work work_of(std::uint64_t number) {
+  Work work;
+  for (const HostCost& cost : kHostCosts) {
+    work.*cost.amount = static_cast<double>(mix64(number++ * 1'000'003) % 1'000'000);
+  }
+  return work;
+}
+
+TEST(FitHost, ExactSamplesGiveTheCostsBack) {
+  const HostCosts costs{1e-9, 2e-10, 8e-9, 3e-10, 1.5e-8, 4e-8, 0, 5e-8, 6e-8};
+  std::vector<TimedWork> samples;
+  for (std::uint64_t number = 0; number < 40; ++number) {
+    samples.push_back({work_of(number), costs.seconds(work_of(number))});
+  }
+  const HostCosts found = fit_host(samples);
+  for (const HostCost& cost : kHostCosts) {
+    EXPECT_NEAR(found.*cost.seconds, costs.*cost.seconds, 1e-4 * 6e-8) << cost.name;
+  }
+}
+
+TEST(FitHost, NoCostIsNegativeAndNothingDoneCostsNothing) {
+  // Twice the rows take half as long: a line would fall.
+  Work few;
+  few.sorted_rows = 1000;
+  few.messages = 1;
+  Work many;
+  many.sorted_rows = 2000;
+  many.messages = 1;
+  const std::vector<TimedWork> samples{{few, 2}, {many, 1}};
+  const HostCosts found = fit_host(samples);
+  for (const HostCost& cost : kHostCosts) {
+    const bool done = cost.amount == &Work::messages;
+    EXPECT_EQ(found.*cost.seconds > 0, done) << cost.name;
+  }
+  // The least squares of message_s / 2 - 1 and message_s / 1 - 1.
+  EXPECT_NEAR(found.message_s, 1.2, 1e-9);
+}
+
+TEST(FitHost, SaysWhatCannotBeFitted) {
+  expect_error<InputError>([] { fit_host({}); }, {"no step was timed"});
+  for (const double seconds : {0.0, -1.0, std::nan("")}) {
+    expect_error<InputError>(
+        [&] {
+          fit_host(std::vector<TimedWork>{{work_of(1), seconds}});
+        },
+        {"time it anew"});
+  }
 }
 
 }  // namespace

@@ -15,7 +15,11 @@ using Json = nlohmann::json;
 
 const NetworkFile kNetwork{FittedLink{5e-05, 2.5e10 / 3, {4e-05, 6.1e-05}, {8e9, 8.5e9}},
                            FittedLink{1e-06, 1e11, {0, 2e-06}, {9e10, 1.1e11}},
-                           {2.5e-10, 1.0 / 3e9}};
+                           {1e-9, 2.5e-10, 2e-9, 1.0 / 3e9, 3e-9, 4e-9, 5e-11, 6e-6, 7e-6}};
+
+void expect_same(const HostCosts& a, const HostCosts& b) {
+  for (const HostCost& cost : kHostCosts) EXPECT_EQ(a.*cost.seconds, b.*cost.seconds) << cost.name;
+}
 
 void expect_same(const std::optional<FittedLink>& a, const std::optional<FittedLink>& b) {
   ASSERT_EQ(a.has_value(), b.has_value());
@@ -43,8 +47,7 @@ TEST(NetworkFiles, AreReadAsTheyWereWritten) {
       const NetworkFile read = read_network(scratch / "n.json");
       expect_same(read.inter, network.inter);
       expect_same(read.intra, network.intra);
-      EXPECT_EQ(read.host.encode_s_per_byte, network.host.encode_s_per_byte);
-      EXPECT_EQ(read.host.aggregate_s_per_byte, network.host.aggregate_s_per_byte);
+      expect_same(read.host, network.host);
     }
   }
 }
@@ -53,8 +56,7 @@ TEST(NetworkFiles, AreAModelOfTheLinkThatIsAskedFor) {
   const Network between = kNetwork.network();
   EXPECT_EQ(between.rate_bps, kNetwork.inter->rate_bps);
   EXPECT_EQ(between.latency_s, kNetwork.inter->latency_s);
-  EXPECT_EQ(between.encode_s_per_byte, kNetwork.host.encode_s_per_byte);
-  EXPECT_EQ(between.aggregate_s_per_byte, kNetwork.host.aggregate_s_per_byte);
+  expect_same(between.host, kNetwork.host);
   EXPECT_EQ(kNetwork.network(false).rate_bps, kNetwork.intra->rate_bps);
   NetworkFile one = kNetwork;
   one.intra.reset();
@@ -62,6 +64,17 @@ TEST(NetworkFiles, AreAModelOfTheLinkThatIsAskedFor) {
   one = kNetwork;
   one.inter.reset();
   EXPECT_EQ(one.network().rate_bps, kNetwork.intra->rate_bps);
+}
+
+TEST(NetworkFiles, WhatNobodyMeasuredOfAHostCostsNothing) {
+  const Scratch scratch;
+  Json json = Json::parse(network_json(kNetwork, {}));
+  json["host"] = {{"encode_s_per_byte", 1e-9}, {"aggregate_s_per_byte", 2e-9}};
+  write_all(scratch / "n.json", json.dump());
+  HostCosts expected;
+  expected.encode_s_per_byte = 1e-9;
+  expected.aggregate_s_per_byte = 2e-9;
+  expect_same(read_network(scratch / "n.json").host, expected);
 }
 
 class BadNetworkFile : public ::testing::Test {
@@ -119,7 +132,8 @@ TEST_F(BadNetworkFile, ValuesThatMakeNoSenseAreNamed) {
            {"/links", Json{{"inter", nullptr}, {"intra", nullptr}}, "links has no link"},
            {"/host", "strong", "host is not an object"},
            {"/host/encode_s_per_byte", -1, "host.encode_s_per_byte is -1"},
-           {"/host/aggregate_s_per_byte", Json::array(), "host.aggregate_s_per_byte is []"}}) {
+           {"/host/aggregate_s_per_byte", Json::array(), "host.aggregate_s_per_byte is []"},
+           {"/host/step_s", -2, "host.step_s is -2"}}) {
     json_ = good;
     json_.at(Json::json_pointer(c.path)) = c.value;
     expect_refused({c.said});

@@ -55,8 +55,13 @@ def test_the_file_has_every_key_of_the_contract(run, tmp_path):
     (latency_low, latency_high), (rate_low, rate_high) = link["ci"]
     assert 0 <= latency_low <= link["latency_s"] <= latency_high
     assert 0 < rate_low <= link["rate_bps"] <= rate_high
-    assert set(written["host"]) == {"encode_s_per_byte", "aggregate_s_per_byte"}
-    assert all(0 < cost < 1e-4 for cost in written["host"].values())
+    host = written["host"]
+    assert set(host) == {"encode_s_per_row", "encode_s_per_byte", "aggregate_s_per_row", "aggregate_s_per_byte",
+                         "sort_s_per_row", "own_s_per_row", "add_s_per_byte", "message_s", "step_s"}
+    # Of two that come together one may be found to weigh nothing.
+    assert all(0 <= cost < 1e-2 for cost in host.values())
+    assert host["encode_s_per_row"] + host["encode_s_per_byte"] > 0
+    assert host["aggregate_s_per_row"] + host["aggregate_s_per_byte"] > 0
 
 
 def test_compare_takes_what_calibrate_wrote(run, trace):

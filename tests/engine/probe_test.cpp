@@ -1,6 +1,7 @@
 // The probe: which pairs it takes, what it times, and that nothing is faster than its link. How
 // near the link it comes depends on the machine and is not tested.
 #include "engine/probe.h"
+#include "engine/host_probe.h"
 
 #include <algorithm>
 
@@ -96,13 +97,14 @@ TEST(ProbeLinks, a_worker_that_left_is_an_error) {
   EXPECT_TRUE(errors[2]) << "worker 2 learns of it too";
 }
 
-TEST(ProbeHost, a_byte_takes_time) {
-  HostMemory memory;
-  const HostCosts costs = probe_host(Context(memory), 1);
-  EXPECT_GT(costs.encode_s_per_byte, 0);
-  EXPECT_LT(costs.encode_s_per_byte, 1e-5);
-  EXPECT_GT(costs.aggregate_s_per_byte, 0);
-  EXPECT_LT(costs.aggregate_s_per_byte, 1e-5);
+TEST(ProbeHost, work_takes_time) {
+  const HostCosts costs = probe_host(1);
+  for (const HostCost& cost : kHostCosts) {
+    EXPECT_GE(costs.*cost.seconds, 0) << cost.name;
+    EXPECT_LT(costs.*cost.seconds, 1) << cost.name;
+  }
+  EXPECT_GT(costs.seconds({1000, 64'000}), 0) << "to encode";
+  EXPECT_GT(costs.seconds({0, 0, 1000, 64'000}), 0) << "to aggregate";
 }
 
 TEST(Calibrate, knows_links_and_hosts_in_the_end) {
@@ -123,7 +125,7 @@ TEST(Calibrate, knows_links_and_hosts_in_the_end) {
   ASSERT_TRUE(network.inter);
   EXPECT_GT(network.inter->rate_bps, 0);
   EXPECT_GT(network.inter->latency_s, 0);
-  EXPECT_GT(network.host.encode_s_per_byte, 0);
+  EXPECT_GT(network.host.seconds({1000, 64'000}), 0);
   LocalWorkers alone(1, {});
   EXPECT_THROW(calibrate(alone, options, [](std::int64_t, std::int64_t) {}), InputError);
 }

@@ -430,17 +430,35 @@ TEST(Cost, processors_handle_all_that_is_touched) {
   };
   for (const char* scheme : {"balanced", "balanced_hash", "sparse_ps"}) {
     const Cost cost = cost_of(scheme);
-    EXPECT_EQ(cost.reduce.encoded_bytes, 2100 * row) << scheme;
-    EXPECT_NEAR(cost.reduce.aggregated_bytes, 2000 * row, 2000 * row * 0.05) << scheme;
-    // Slices of columns come one by one to their places.
-    const bool sliced = scheme == std::string("balanced");
-    const double placed = sliced ? 6000 * row : 0;
-    EXPECT_NEAR(cost.gather.encoded_bytes - placed, 1500 * row, 1500 * row * 0.05) << scheme;
-    EXPECT_EQ(cost.gather.aggregated_bytes, 6000 * row) << scheme;
+    const Work& reduce = cost.reduce.work;
+    const Work& gather = cost.gather.work;
+    // Slices of columns are moved one by one.
+    const double slices = scheme == std::string("balanced") ? 4 : 1;
+    EXPECT_EQ(reduce.encoded_rows, 2100 * slices) << scheme;
+    EXPECT_EQ(reduce.encoded_bytes, 2100 * row) << scheme;
+    EXPECT_NEAR(reduce.aggregated_rows, 2000 * slices, 2000 * slices * 0.05) << scheme;
+    EXPECT_NEAR(reduce.aggregated_bytes, 2000 * row, 2000 * row * 0.05) << scheme;
+    // Its own sums into a message, and everybody's to their places.
+    EXPECT_NEAR(gather.encoded_rows, 1500 + 6000 * slices, 1500 * 0.05) << scheme;
+    EXPECT_NEAR(gather.encoded_bytes, 7500 * row, 1500 * row * 0.05) << scheme;
+    EXPECT_EQ(gather.sorted_rows, 6000) << scheme;
+    EXPECT_EQ(cost.reduce.all_work().messages, 3) << scheme;
+    EXPECT_EQ(cost.gather.all_work().steps, 1) << scheme;
   }
-  EXPECT_EQ(cost_of("all_gather").reduce.aggregated_bytes, 4 * 2000 * row);
-  EXPECT_EQ(cost_of("all_gather").gather.aggregated_bytes, 0);
-  EXPECT_EQ(cost_of("dense_ring").reduce.aggregated_bytes, 50'000 * row * 3 / 4);
+  const Work gathered = cost_of("all_gather").reduce.work;
+  EXPECT_EQ(gathered.aggregated_rows, 4 * 2000);
+  EXPECT_EQ(gathered.aggregated_bytes, 4 * 2000 * row);
+  EXPECT_EQ(cost_of("all_gather").gather.all_work().aggregated_rows, 0);
+  EXPECT_EQ(cost_of("owned").reduce.work.owned_rows, 4 * 2000);
+  // Cleared, and all but the own part added.
+  EXPECT_EQ(cost_of("dense_ring").reduce.work.added_bytes, 50'000 * row * 7 / 4);
+}
+
+TEST(Cost, a_union_is_made_by_address_or_by_sorting) {
+  EXPECT_EQ(work_of_union(1 << 20, 1 << 10).added_bytes, 2 * (1 << 20) / 8);
+  EXPECT_EQ(work_of_union(1 << 20, 1 << 10).sorted_rows, 0);
+  EXPECT_EQ(work_of_union(1 << 30, 1 << 10).added_bytes, 0);
+  EXPECT_EQ(work_of_union(1 << 30, 1 << 10).sorted_rows, 1 << 10);
 }
 
 TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
@@ -454,16 +472,20 @@ TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
   EXPECT_EQ(cost.bytes_busiest(), 2100);
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 3.0);
   cost.gather.bytes_chained = 0;
-  // Processors count where it is known what a byte costs them.
-  cost.reduce.encoded_bytes = 300;
-  cost.reduce.aggregated_bytes = 50;
-  cost.gather.aggregated_bytes = 150;
+  // Processors count where it is known what their work costs them.
+  cost.reduce.work.encoded_bytes = 300;
+  cost.gather.work.aggregated_bytes = 200;
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 0.5);
-  EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000, 0.01, 0.1}), 4 * 0.001 + 2.0 + 0.5 + 3 + 20);
+  Network network{0.001, 8000};
+  network.host.encode_s_per_byte = 0.01;
+  network.host.aggregate_s_per_byte = 0.1;
+  EXPECT_DOUBLE_EQ(cost.seconds(network), 4 * 0.001 + 2.0 + 0.5 + 3 + 20);
+  network.host.message_s = 0.25;
+  network.host.step_s = 0.5;
+  EXPECT_DOUBLE_EQ(cost.seconds(network), 4 * 0.001 + 2.0 + 0.5 + 3 + 20 + 10 * 0.25 + 4 * 0.5);
   Cost twice = cost;
   twice += cost;
-  EXPECT_DOUBLE_EQ(twice.seconds({0.001, 8000, 0.01, 0.1}),
-                   2 * cost.seconds({0.001, 8000, 0.01, 0.1}));
+  EXPECT_DOUBLE_EQ(twice.seconds(network), 2 * cost.seconds(network));
 }
 
 }  // namespace

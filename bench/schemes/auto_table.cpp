@@ -1,0 +1,398 @@
+// How near the choice of `auto` comes to the best fixed scheme, and predictions to what is
+// measured:
+//   auto_table [DATA] [--clock virtual|real] [--out FILE]
+// A grid of traces, worker counts, widths and links; bench/README.md says how to read the table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "analysis/median.h"
+#include "analysis/table.h"
+#include "engine/auto_choice.h"
+#include "engine/cli/command.h"
+#include "engine/cli/progress.h"
+#include "engine/cli/units.h"
+#include "engine/host_probe.h"
+#include "engine/provenance.h"
+#include "ways.h"
+
+namespace sparsesync {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kWorkers{2, 4, 8, 16, 32, 64};
+
+struct Arguments {
+  std::string data;
+  std::string clock = "virtual";
+  std::string out;
+  int repeat = 0;
+  int most_workers = kWorkers.back();
+};
+
+/// Rows of one trace with so many workers: cells of the table are one each for every link.
+struct Input {
+  std::string name;
+  int workers = 2;
+  Index width = 1;
+  std::function<TraceSource(const GenerateOptions&)> source;
+};
+
+constexpr std::array<Index, 3> kWidths{1, 16, 128};
+constexpr std::array kZipf{0.0, 0.6, 1.2};
+constexpr std::array kLinks{LocalLink{100e6, 1e-3}, LocalLink{100e6, 5e-6}, LocalLink{1e9, 200e-6},
+                            LocalLink{10e9, 1e-3},  LocalLink{25e9, 10e-6}, LocalLink{100e9, 5e-6}};
+// Those that threads on a small machine wait for truthfully.
+constexpr std::array kRealLinks{LocalLink{100e6, 1e-3}, LocalLink{200e6, 200e-6},
+                                LocalLink{1e9, 200e-6}};
+constexpr int kMostRealWorkers = 8;
+
+/// Bytes of workspace of all workers together: what does not fit is out of question for `auto` too.
+/// That is the dense schemes for the largest tables with 16 workers and more, where they would take
+/// most of the time that the table is made in, and be far behind.
+constexpr std::int64_t kWorkspace = std::int64_t{4} << 30U;
+
+/// Of a synthetic tensor, by width: fewer rows the more of them are touched, so that a cell is
+/// neither nothing but latency nor more than a machine holds 64 times.
+struct Density {
+  double density = 0;
+  std::array<Index, kWidths.size()> rows{};
+};
+constexpr std::array kDensities{
+    Density{1e-4, {1 << 24, 1 << 21, 1 << 18}}, Density{1e-3, {1 << 24, 1 << 21, 1 << 18}},
+    Density{0.01, {1 << 22, 1 << 20, 1 << 17}}, Density{0.1, {1 << 20, 1 << 18, 1 << 15}},
+    Density{0.5, {1 << 20, 1 << 17, 1 << 14}}};
+
+/// Every trace with some of the worker counts and widths, so dealt out that each pair of them is
+/// met with several traces.
+std::vector<Input> inputs(const RealInputs* real) {
+  std::vector<Input> all;
+  for (std::size_t i = 0; real != nullptr && i < kWorkers.size(); ++i) {
+    const int workers = kWorkers[i];
+    const auto lm1b = [real](const GenerateOptions& options) { return real->lm1b(options); };
+    const auto criteo = [real](const GenerateOptions& options) { return real->criteo(options); };
+    all.push_back({"lm1b", workers, 128, lm1b});
+    all.push_back({"lm1b", workers, kWidths[i % 2], lm1b});
+    all.push_back({"criteo", workers, kWidths[i % 3], criteo});
+  }
+  for (std::size_t d = 0; d < kDensities.size(); ++d) {
+    for (std::size_t z = 0; z < kZipf.size(); ++z) {
+      for (std::size_t turn = 0; turn < 2; ++turn) {
+        const std::size_t w = (d + z + turn) % kWidths.size();
+        const Index rows = kDensities[d].rows[w];
+        const double density = kDensities[d].density;
+        const double zipf = kZipf[z];
+        all.push_back({fmt::format("{:g}% zipf {}", density * 100, zipf),
+                       kWorkers[(3 * d + z + 3 * turn) % kWorkers.size()], kWidths[w],
+                       [=](const GenerateOptions& options) {
+                         return synthetic_trace(rows, density, zipf, options);
+                       }});
+      }
+    }
+  }
+  return all;
+}
+
+struct CellWay {
+  std::string label;
+  double seconds = 0;
+  double predicted = 0;
+  double computing = 0;  // seconds on a link that takes no time; 0 in real time
+  Work work;             // as the planner counts it
+};
+
+struct Cell {
+  const Input* input = nullptr;
+  LocalLink link;
+  SpaceStatistics touched;  // of the first step
+  std::vector<CellWay> ways;
+  std::string chosen;
+  std::string best;
+  double over_best = 0;  // seconds of the one over those of the other
+};
+
+class AutoTable {
+ public:
+  explicit AutoTable(const Arguments& given) : given_(given) {
+    options_.clock = given.clock == "real" ? CompareClock::real : CompareClock::replayed;
+    host_ = probe_host(15);
+  }
+
+  void run() {
+    std::optional<RealInputs> real;
+    if (!given_.data.empty()) real.emplace(given_.data);
+    inputs_ = inputs(real ? &*real : nullptr);
+    const int most = options_.clock == CompareClock::real
+                         ? std::min(given_.most_workers, kMostRealWorkers)
+                         : given_.most_workers;
+    std::erase_if(inputs_, [&](const Input& input) { return input.workers > most; });
+    Progress progress("cells");
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      progress.set_label(fmt::format("{}, width {}, {} workers", inputs_[i].name, inputs_[i].width,
+                                     inputs_[i].workers));
+      progress.update(static_cast<std::int64_t>(i), static_cast<std::int64_t>(inputs_.size()));
+      measure(inputs_[i], i);
+    }
+    progress.erase();
+  }
+
+  std::string text() const {
+    Table table({{"trace", Table::Align::left},
+                 {"width"},
+                 {"workers"},
+                 {"rate"},
+                 {"latency"},
+                 {"auto", Table::Align::left},
+                 {"best", Table::Align::left},
+                 {"seconds"},
+                 {"x best"},
+                 {"predicted"}});
+    for (const Cell& cell : cells_) {
+      const CellWay& chosen = way(cell, cell.chosen);
+      table.add_row({cell.input->name, fmt::format("{}", cell.input->width),
+                     fmt::format("{}", cell.input->workers), format_rate(*cell.link.rate_bps),
+                     format_seconds(cell.link.latency_s), cell.chosen, cell.best,
+                     format_seconds(chosen.seconds), fmt::format("{:.3f}", cell.over_best),
+                     fmt::format("{:.2f}", chosen.predicted / chosen.seconds)});
+    }
+    return table.text() + "\n" + summary_text();
+  }
+
+  std::string as_json() const {
+    Json cells = Json::array();
+    for (const Cell& cell : cells_) {
+      Json ways = Json::array();
+      for (const CellWay& way : cell.ways) {
+        Json work = Json::array();
+        for (const HostCost& cost : kHostCosts) work.push_back(way.work.*cost.amount);
+        ways.push_back({{"way", way.label},
+                        {"seconds", way.seconds},
+                        {"predicted", way.predicted},
+                        {"computing", way.computing},
+                        {"work", work}});
+      }
+      cells.push_back({{"trace", cell.input->name},
+                       {"width", cell.input->width},
+                       {"workers", cell.input->workers},
+                       {"rate_bps", *cell.link.rate_bps},
+                       {"latency_s", cell.link.latency_s},
+                       {"touched_mean", cell.touched.touched_mean},
+                       {"touched_max", cell.touched.touched_max},
+                       {"united", cell.touched.united},
+                       {"auto", cell.chosen},
+                       {"best", cell.best},
+                       {"over_best", cell.over_best},
+                       {"ways", ways}});
+    }
+    Json origin;
+    for (const auto& [name, value] : provenance()) origin[name] = value;
+    const Summary found = summary();
+    // A line for each cell: made to be read by programs, and looked at by people.
+    std::string text = fmt::format(
+        "{{\"clock\": \"{}\",\n \"host\": {},\n \"provenance\": {},\n \"summary\": "
+        "{},"
+        "\n \"cells\": [\n",
+        given_.clock, options_.repeat, host_json().dump(), origin.dump(),
+        Json{{"cells", cells_.size()},
+             {"share_within_5_percent", found.within_5},
+             {"share_within_15_percent", found.within_15},
+             {"worst", found.worst},
+             {"predictions_off_median", found.off},
+             {"predictions_of_chosen_off_median", found.chosen_off},
+             {"auto_ran", checked_},
+             {"auto_ran_and_chose_otherwise", otherwise_}}
+            .dump());
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      text += cells[i].dump() + (i + 1 < cells.size() ? ",\n" : "\n");
+    }
+    return text + "]}";
+  }
+
+ private:
+  struct Summary {
+    double within_5 = 0;
+    double within_15 = 0;
+    double worst = 0;
+    double off = 0;  // |predicted / measured - 1|, median over cells and ways
+    double chosen_off = 0;
+  };
+
+  static const CellWay& way(const Cell& cell, const std::string& label) {
+    return *std::find_if(cell.ways.begin(), cell.ways.end(),
+                         [&](const CellWay& way) { return way.label == label; });
+  }
+
+  /// What is known of the network where `workers` of this machine use a link each.
+  Network network(const LocalLink& link, int workers) const {
+    Network network{link.latency_s, *link.rate_bps, host_};
+    // In real time the workers share the cores; on the virtual clock each has one.
+    if (options_.clock == CompareClock::real) {
+      const double share = std::max(1.0, static_cast<double>(workers) / cores());
+      for (const HostCost& cost : kHostCosts) network.host.*cost.seconds *= share;
+    }
+    return network;
+  }
+
+  Json host_json() const {
+    Json host;
+    for (const HostCost& cost : kHostCosts) host[std::string(cost.name)] = host_.*cost.seconds;
+    return host;
+  }
+
+  /// With few workers a step is short, and what disturbs it counts for more.
+  static int repeats(int workers) { return workers <= 4 ? 25 : workers <= 16 ? 11 : 5; }
+
+  static double cores() { return std::max(1U, std::thread::hardware_concurrency()); }
+
+  void measure(const Input& input, std::size_t number) {
+    const TemporaryFolder folder;
+    const std::filesystem::path trace = folder.path() / "trace";
+    GenerateOptions shape;
+    shape.width = input.width;
+    shape.workers = input.workers;
+    write_trace(input.source(shape), trace, false);
+    options_.memory = kWorkspace / input.workers;
+    options_.repeat = given_.repeat > 0 ? given_.repeat : repeats(input.workers);
+    if (options_.clock == CompareClock::real) {
+      for (std::size_t i = 0; i < kRealLinks.size(); ++i) {
+        CompareOptions options = options_;
+        options.link = kRealLinks[i];
+        add_cell(input, trace, kRealLinks[i], measure_ways(trace, options),
+                 i == number % kRealLinks.size());
+      }
+      return;
+    }
+    const std::vector<MeasuredWay> ways = measure_ways(trace, options_);
+    for (std::size_t i = 0; i < kLinks.size(); ++i) {
+      add_cell(input, trace, kLinks[i], ways, i == number % kLinks.size());
+    }
+  }
+
+  /// @param runs_auto  whether the choice is that of a session, not only of its planner
+  void add_cell(const Input& input, const std::filesystem::path& trace, const LocalLink& link,
+                const std::vector<MeasuredWay>& ways, bool runs_auto) {
+    CompareOptions options = options_;
+    options.link = link;
+    options.network = network(link, input.workers);
+    options.schemes = {std::string(kAuto)};
+    options.repeat = 1;
+    LocalComparison comparison(trace, options);
+    const std::vector<Prediction> predictions = comparison->predictions(*options.network);
+    Cell cell;
+    cell.input = &input;
+    cell.link = link;
+    cell.touched = comparison->statistics().front().front();
+    cell.chosen = predictions.front().way.label();
+    if (runs_auto) {
+      const std::string chosen = comparison->run().schemes.front().chosen;
+      ++checked_;
+      if (chosen != cell.chosen) ++otherwise_;
+      cell.chosen = chosen;
+    }
+    for (const MeasuredWay& measured : ways) {
+      const std::string label = measured.way.label();
+      if (measured.figures.skipped) continue;
+      const auto predicted = std::find_if(
+          predictions.begin(), predictions.end(),
+          [&](const Prediction& prediction) { return prediction.way.label() == label; });
+      const double seconds = options_.clock == CompareClock::real
+                                 ? measured.figures.seconds_median
+                                 : replayed_times(*measured.figures.recorded, link).median;
+      const double computing = options_.clock == CompareClock::real
+                                   ? 0
+                                   : replayed_times(*measured.figures.recorded, LocalLink{}).median;
+      cell.ways.push_back({label, seconds, predicted->seconds, computing, predicted->work});
+    }
+    const auto best =
+        std::min_element(cell.ways.begin(), cell.ways.end(),
+                         [](const CellWay& a, const CellWay& b) { return a.seconds < b.seconds; });
+    cell.best = best->label;
+    const auto chosen = std::find_if(cell.ways.begin(), cell.ways.end(),
+                                     [&](const CellWay& way) { return way.label == cell.chosen; });
+    if (chosen == cell.ways.end()) {
+      throw Error(fmt::format("auto chose {}, which could not be measured", cell.chosen));
+    }
+    cell.over_best = chosen->seconds / best->seconds;
+    cells_.push_back(cell);
+  }
+
+  Summary summary() const {
+    Summary found;
+    std::vector<double> off;
+    std::vector<double> chosen_off;
+    const auto count = static_cast<double>(cells_.size());
+    for (const Cell& cell : cells_) {
+      found.within_5 += cell.over_best <= 1.05 ? 1 / count : 0;
+      found.within_15 += cell.over_best <= 1.15 ? 1 / count : 0;
+      found.worst = std::max(found.worst, cell.over_best);
+      for (const CellWay& way : cell.ways) {
+        off.push_back(std::abs(way.predicted / way.seconds - 1));
+        if (way.label == cell.chosen) chosen_off.push_back(off.back());
+      }
+    }
+    found.off = median(off);
+    found.chosen_off = median(chosen_off);
+    return found;
+  }
+
+  std::string summary_text() const {
+    const Summary found = summary();
+    return fmt::format(
+        "{} cells, {} clock: auto within 5% of the best fixed scheme in {:.1f}% of them, within "
+        "15% in {:.1f}%; at worst {:.2f} times the best\n"
+        "predicted seconds, median over cells: {:.1f}% off for what auto chose, {:.1f}% over all "
+        "schemes\n"
+        "a session's own choice was looked at in {} cells; it was another than its planner's, who "
+        "sees all rows, in {}\n",
+        cells_.size(), given_.clock, found.within_5 * 100, found.within_15 * 100, found.worst,
+        found.chosen_off * 100, found.off * 100, checked_, otherwise_);
+  }
+
+  Arguments given_;
+  CompareOptions options_;
+  HostCosts host_;
+  std::vector<Input> inputs_;
+  std::vector<Cell> cells_;
+  int checked_ = 0;
+  int otherwise_ = 0;
+};
+
+int run(int count, char** arguments) {
+  Arguments given;
+  CLI::App app("The choice of `auto` beside the best fixed scheme, on a grid.");
+  app.add_option(
+      "DATA", given.data,
+      "folder with lm1b_tokens.npy and criteo_fields.npy; without it synthetic traces alone");
+  app.add_option(
+         "--clock", given.clock,
+         "virtual: recorded runs, replayed on the links; real: links that are waited for, n <= 8")
+      ->check(CLI::IsMember({"virtual", "real"}));
+  app.add_option("--out", given.out, "JSON");
+  add_count(app, "--repeat", given.repeat, 1, 1000,
+            "runs of each scheme, whose median counts; else 5 to 25, more of few workers");
+  add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
+            "inputs with more are left out");
+  CLI11_PARSE(app, count, arguments);
+  const JsonOutput json(given.out);
+  AutoTable table(given);
+  table.run();
+  print(json.tables(), table.text());
+  JsonOutput(given.out).write(table.as_json());
+  return 0;
+}
+
+}  // namespace
+}  // namespace sparsesync
+
+int main(int count, char** arguments) {
+  try {
+    return sparsesync::run(count, arguments);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "auto_table: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,86 @@
+#include "ways.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>  // mkdtemp
+
+#include <algorithm>
+
+#include "analysis/output_file.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+namespace {
+
+constexpr Index kLm1bRows = 793'471;
+// lm1b_tokens.npy has tokens for 64 workers of so many.
+constexpr Index kLm1bBatch = 2494;
+constexpr Index kCriteoBatch = 1024;
+
+Trace opened(const std::filesystem::path& path) {
+  return Trace::open(path);
+}
+
+/// On the virtual clock the link is the replay's.
+LocalLink waited_for(const CompareOptions& options) {
+  return options.clock == CompareClock::real ? options.link : LocalLink{};
+}
+
+}  // namespace
+
+RealInputs::RealInputs(const std::filesystem::path& folder)
+    : tokens_(read_npy(folder / "lm1b_tokens.npy").values),
+      fields_(read_npy(folder / "criteo_fields.npy")) {}
+
+TraceSource RealInputs::lm1b(const GenerateOptions& options) const {
+  return trace_from_tokens(tokens_, kLm1bRows, kLm1bBatch, 0, options, "lm1b_tokens.npy");
+}
+
+TraceSource RealInputs::criteo(const GenerateOptions& options) const {
+  return trace_from_fields(fields_, kCriteoBatch, false, options, "criteo_fields.npy");
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "sparsesync-bench-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw IoError(name + ": cannot be made");
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+LocalComparison::LocalComparison(const std::filesystem::path& trace, const CompareOptions& options)
+    : workers_(opened(trace).header().workers, waited_for(options)),
+      comparison_(workers_, opened(trace), options) {}
+
+std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
+                                      const CompareOptions& options) {
+  std::vector<MeasuredWay> ways;
+  const auto measure = [&](CompareOptions some) {
+    for (SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
+      if (!figures.skipped && !figures.correct) {
+        throw Error(fmt::format("{} is not correct: {}", figures.name, figures.first_difference));
+      }
+      ways.push_back({way_of(scheme_named(figures.name), some.scheme_options), figures});
+    }
+  };
+  for (const Communication pattern : kCommunications) {
+    CompareOptions some = options;
+    some.scheme_options.pattern = pattern;
+    some.schemes.clear();
+    for (const SchemeEntry& entry : all_schemes()) {
+      const bool has_patterns = !entry.patterns.empty();
+      const bool heeds =
+          std::find(entry.patterns.begin(), entry.patterns.end(), pattern) != entry.patterns.end();
+      // A scheme without a choice goes along with the first pattern.
+      if (has_patterns ? heeds : pattern == kCommunications.front()) {
+        some.schemes.emplace_back(entry.name);
+      }
+    }
+    if (!some.schemes.empty()) measure(some);
+  }
+  return ways;
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,71 @@
+// What the benches of schemes share: real and synthetic inputs, and every way that a trace can be
+// synchronized, run once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/generate.h"
+#include "analysis/npy.h"
+#include "analysis/plan.h"
+#include "analysis/replay.h"
+#include "engine/compare.h"
+
+namespace sparsesync {
+
+/// The real inputs, read once.
+class RealInputs {
+ public:
+  /// @param folder  has lm1b_tokens.npy and criteo_fields.npy
+  /// @throws InputError
+  explicit RealInputs(const std::filesystem::path& folder);
+  TraceSource lm1b(const GenerateOptions& options) const;
+  TraceSource criteo(const GenerateOptions& options) const;
+
+ private:
+  std::vector<std::int64_t> tokens_;
+  NpyArray fields_;
+};
+
+/// A folder that goes with its object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// One way to synchronize a trace, and what that took.
+struct MeasuredWay {
+  Way way;
+  SchemeFigures figures;
+};
+
+/// Runs every scheme with every pattern.
+/// @param options  that all runs share; schemes and pattern are of no account
+/// @throws Error if a result was wrong
+std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
+                                      const CompareOptions& options);
+
+/// A comparison of a trace with workers of its own, in this process.
+class LocalComparison {
+ public:
+  LocalComparison(const std::filesystem::path& trace, const CompareOptions& options);
+  Comparison& operator*() { return comparison_; }
+  Comparison* operator->() { return &comparison_; }
+
+ private:
+  LocalWorkers workers_;
+  Comparison comparison_;
+};
+
+}  // namespace sparsesync
