@@ -60,6 +60,8 @@ SchemeEntry scheme_or_auto(std::string_view name) {
     SchemeEntry entry = scheme_named(AutoChoice::kFirstScheme);
     entry.name = kAuto;
     entry.summary = "whichever is expected to be fastest";
+    for (const SchemeEntry& other : all_schemes()) entry.heeds.add(other.heeds);
+    entry.heeds.remove(SchemeOption::pattern);  // it chooses that itself
     return entry;
   }
   try {

@@ -154,7 +154,7 @@ const SchemeRegistration registration({
     cost,
     workspace_bytes,
     false,
-    kCommunications,
+    {SchemeOption::pattern},
 });
 
 }  // namespace

@@ -211,7 +211,7 @@ const SchemeRegistration registration({
     cost,
     workspace_bytes,
     false,
-    {},
+    {SchemeOption::block},
     check,
 });
 
