@@ -160,21 +160,24 @@ TEST(Session,
 TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on_all_workers) {
   LocalNetwork network(3, {});
   const TensorSpec tensor{"t", 100'000, 64, DType::f32};
+  std::atomic<int> registered = 0;
   const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
     const int rank = transport->rank().value;
     // Worker 1 has nothing to send, and no room for what the others send it.
     HostMemory memory(rank == 1 ? std::optional<std::int64_t>(400'000) : std::nullopt);
     Session session(std::move(transport), memory, {kDeadline, 1});
     const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+    ++registered;  // otherwise the session might end while somebody registers
+    while (registered < 3) std::this_thread::yield();
     std::vector<Index> rows(20'000);
     std::iota(rows.begin(), rows.end(), Index{0});
     const std::vector<float> ones(rows.size() * 64, 1.0F);
     const std::array gradients{
         rank == 1 ? Gradient::empty()
                   : Gradient::row_sparse(rows, reinterpret_cast<const std::byte*>(ones.data()))};
-    const auto reduced = session.submit(id, Phase::reduce, gradients);
-    const auto gathered = session.submit(id, Phase::gather);
     try {
+      const auto reduced = session.submit(id, Phase::reduce, gradients);
+      const auto gathered = session.submit(id, Phase::gather);  // the session may be over by now
       session.wait(reduced);
       session.wait(gathered);
       ADD_FAILURE() << "worker " << rank << " was not told";
@@ -199,7 +202,8 @@ TEST(Session, a_predecessor_that_is_not_submitted_is_a_typed_error) {
                                      const std::vector<Gradient> gradients = cases[1].of(session);
                                      session.wait(session.submit(ids[1], Phase::reduce, gradients));
                                    },
-                                   {std::chrono::milliseconds(200), 1});
+                                   // Time enough to register on a loaded machine.
+                                   {std::chrono::milliseconds(1000), 1});
   for (const auto& error : errors) {
     EXPECT_TRUE(is<OrderError>(error) || is<AbortedError>(error)) << text_of(error);
     EXPECT_NE(text_of(error).find("reduce of bucket 'a'"), std::string::npos) << text_of(error);
