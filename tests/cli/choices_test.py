@@ -244,6 +244,8 @@ def test_options_that_none_of_the_schemes_heeds(refused, trace, options, schemes
         ("f32", ["--workers-per-node", "3", "--schemes", "two_level"], ["two_level", "nodes of 3", "8 workers"]),
         ("f32", ["--between-nodes", "nonsense"], ["two_level", "nonsense", "balanced"]),
         ("f32", ["--between-nodes", AUTO], ["two_level", AUTO, "balanced"]),
+        ("f32", ["--workers-per-node", "3", "--schemes", AUTO], ["two_level", "nodes of 3", "8 workers"]),
+        ("f32", ["--between-nodes", "nonsense", "--schemes", AUTO], ["two_level", "nonsense", "balanced"]),
         ("f32", ["--schemes", "nonsense"], ["nonsense", *SCHEMES, *OVER_MPI_ALONE, AUTO]),
         ("f32", ["--network", "nowhere.json"], ["nowhere.json"]),
     ],
