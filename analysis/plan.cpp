@@ -13,7 +13,9 @@ std::string reason_against(const PlanQuestion& question, const SchemeEntry& entr
   if (entry.all_reduces && !question.has_all_reduce) {
     return "this transport has no all-reduce of its own";
   }
-  if (question.announce && !entry.announces) return "does not use announced rows";
+  if (question.announce && !entry.heeds.has(SchemeOption::announce)) {
+    return "does not use announced rows";
+  }
   if (question.memory && memory > *question.memory) {
     return fmt::format("needs about {:.0f} bytes of workspace, there are {:.0f}", memory,
                        *question.memory);
@@ -50,7 +52,7 @@ std::string Way::label() const {
 
 Way way_of(const SchemeEntry& entry, const SchemeOptions& options) {
   Way way{std::string(entry.name)};
-  if (!entry.patterns.empty()) way.pattern = options.pattern;
+  if (entry.heeds.has(SchemeOption::pattern)) way.pattern = options.pattern;
   return way;
 }
 
@@ -68,8 +70,11 @@ std::vector<Prediction> plan(const PlanQuestion& question) {
   std::vector<Prediction> predictions;
   for (const SchemeEntry& entry : all_schemes()) {
     SchemeOptions options = question.options;
-    if (entry.patterns.empty()) predictions.push_back(predict(question, entry, options));
-    for (const Communication pattern : entry.patterns) {
+    if (!entry.heeds.has(SchemeOption::pattern)) {
+      predictions.push_back(predict(question, entry, options));
+      continue;
+    }
+    for (const Communication pattern : kCommunications) {
       options.pattern = pattern;
       predictions.push_back(predict(question, entry, options));
     }

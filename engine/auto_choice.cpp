@@ -53,6 +53,16 @@ void scale(SpaceStatistics& statistics, double by) {
   for (SpaceStatistics& nodes : statistics.nodes) scale(nodes, by);
 }
 
+/// What `auto` heeds must fit: a plan would quietly rule out the scheme that it does not fit.
+void check_of_all(const SchemeOptions& options, int size) {
+  SchemeOptions told = options;
+  // That nodes are not alike is nobody's mistake.
+  if (told.workers_per_node == 0) told.workers_per_node = 1;
+  for (const SchemeEntry& entry : all_schemes()) {
+    if (entry.check != nullptr) entry.check(told, size);
+  }
+}
+
 }  // namespace
 
 SchemeEntry scheme_or_auto(std::string_view name) {
@@ -60,6 +70,9 @@ SchemeEntry scheme_or_auto(std::string_view name) {
     SchemeEntry entry = scheme_named(AutoChoice::kFirstScheme);
     entry.name = kAuto;
     entry.summary = "whichever is expected to be fastest";
+    for (const SchemeEntry& other : all_schemes()) entry.heeds.add(other.heeds);
+    entry.heeds.remove(SchemeOption::pattern);  // it chooses that itself
+    entry.check = check_of_all;
     return entry;
   }
   try {

@@ -143,20 +143,11 @@ BucketSpec Comparison::bucket_for(const SchemeEntry& entry) const {
           Reduction::sum,
           1,
           options_.scheme_options,
-          options_.announce && entry.announces};
+          options_.announce && entry.heeds.has(SchemeOption::announce)};
 }
 
 void Comparison::check_options() {
-  if (options_.announce && std::none_of(schemes_.begin(), schemes_.end(),
-                                        [](const SchemeEntry& entry) { return entry.announces; })) {
-    throw InputError("--announce: none of these schemes uses announced rows: leave it out");
-  }
   validate(bucket_for(schemes_.front()));
-  if (options_.pattern_given &&
-      std::all_of(schemes_.begin(), schemes_.end(),
-                  [](const SchemeEntry& entry) { return entry.patterns.empty(); })) {
-    throw InputError("--pattern: none of these schemes has a choice of it: leave it out");
-  }
   const bool told = options_.scheme_options.workers_per_node != 0;
   if (!told) options_.scheme_options.workers_per_node = workers_.per_node();
   for (const SchemeEntry& entry : schemes_) {
@@ -171,6 +162,15 @@ void Comparison::check_options() {
       any_nodes.workers_per_node = 1;
       entry.check(any_nodes, workers_.size());
       unfit = error.what();
+    }
+  }
+  for (const SchemeOption option : options_.given) {
+    const auto heeded_by = [&](const SchemeEntry& entry) {
+      return heeds(entry, option, options_.scheme_options);
+    };
+    if (std::none_of(schemes_.begin(), schemes_.end(), heeded_by)) {
+      throw InputError(
+          fmt::format("--{}: none of these schemes heeds it: leave it out", name_of(option)));
     }
   }
 }

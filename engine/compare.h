@@ -33,7 +33,7 @@ enum class CompareClock : std::uint8_t {
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
   SchemeOptions scheme_options;
-  bool pattern_given = false;  // then a scheme must heed it
+  std::vector<SchemeOption> given;  // of each, some scheme must heed it
   /// Rows are announced before the clock starts, to schemes that use it.
   bool announce = false;
   LocalLink link;  // of each worker, as far as it is known

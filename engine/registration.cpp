@@ -15,7 +15,7 @@ namespace {
 std::vector<std::string_view> schemes_that_announce() {
   std::vector<std::string_view> names;
   for (const SchemeEntry& entry : all_schemes()) {
-    if (entry.announces) names.push_back(entry.name);
+    if (entry.heeds.has(SchemeOption::announce)) names.push_back(entry.name);
   }
   return names;
 }
@@ -102,7 +102,7 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
     throw UnsupportedError(fmt::format(
         "scheme {}: this transport has no all-reduce of its own; run it over mpi", spec.scheme));
   }
-  if (spec.announce && !entry.announces) {
+  if (spec.announce && !entry.heeds.has(SchemeOption::announce)) {
     throw InputError(
         fmt::format("scheme {} does not use announced rows: do not announce, or use {}",
                     spec.scheme, fmt::join(schemes_that_announce(), " or ")));

@@ -155,7 +155,7 @@ const SchemeRegistration registration({
     cost,
     workspace_bytes,
     false,
-    kCommunications,
+    {SchemeOption::pattern},
 });
 
 }  // namespace

@@ -216,7 +216,7 @@ const SchemeRegistration registration({
     cost,
     workspace_bytes,
     false,
-    {},
+    {SchemeOption::block},
     check,
 });
 

@@ -39,7 +39,7 @@ const SchemeRegistration registration({
     [](const Workload& workload) { return split_cost(workload, true); },
     workspace_bytes,
     false,
-    kCommunications,
+    {SchemeOption::pattern},
 });
 
 }  // namespace

@@ -73,9 +73,7 @@ const SchemeRegistration registration({
     cost,
     workspace_bytes,
     false,
-    {},
-    nullptr,
-    true,
+    {SchemeOption::announce},
 });
 
 }  // namespace

@@ -16,6 +16,21 @@ std::vector<SchemeEntry>& registry() {
 
 }  // namespace
 
+std::string_view name_of(SchemeOption option) {
+  constexpr std::array<std::string_view, kSchemeOptions.size()> kNames{
+      "pattern", "block", "workers-per-node", "between-nodes", "announce"};
+  return kNames[static_cast<std::size_t>(option)];
+}
+
+bool heeds(const SchemeEntry& entry, SchemeOption option, const SchemeOptions& options) {
+  if (entry.heeds.has(option)) return true;
+  // Nothing is announced between nodes.
+  if (option == SchemeOption::announce || !entry.heeds.has(SchemeOption::between_nodes)) {
+    return false;
+  }
+  return scheme_named(options.between_nodes).heeds.has(option);
+}
+
 void Scheme::announce(Exchange&, BucketInput&) {
   throw ContractError("announced rows for a scheme that does not use them");
 }

@@ -2,7 +2,9 @@
 // transport.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -104,6 +106,38 @@ struct Workload {
   SchemeOptions options = {};
 };
 
+/// What can be chosen and not every scheme heeds: of SchemeOptions, and whether rows are announced.
+enum class SchemeOption : std::uint8_t {
+  pattern,
+  block,
+  workers_per_node,
+  between_nodes,
+  announce
+};
+inline constexpr std::array kSchemeOptions{SchemeOption::pattern, SchemeOption::block,
+                                           SchemeOption::workers_per_node,
+                                           SchemeOption::between_nodes, SchemeOption::announce};
+
+/// As the command line has it, without dashes in front: "workers-per-node".
+std::string_view name_of(SchemeOption option);
+
+/// Some of them.
+class SchemeOptionSet {
+ public:
+  constexpr SchemeOptionSet(std::initializer_list<SchemeOption> options) {
+    for (const SchemeOption option : options) bits_ |= bit(option);
+  }
+
+  constexpr bool has(SchemeOption option) const { return (bits_ & bit(option)) != 0; }
+  constexpr void add(SchemeOptionSet others) { bits_ |= others.bits_; }
+  constexpr void remove(SchemeOption option) { bits_ &= ~bit(option); }
+
+ private:
+  static constexpr unsigned bit(SchemeOption option) { return 1U << static_cast<unsigned>(option); }
+
+  unsigned bits_ = 0;
+};
+
 /// A scheme as the registry knows it.
 struct SchemeEntry {
   std::string_view name;
@@ -117,14 +151,18 @@ struct SchemeEntry {
   /// Whether it asks the transport for its own all-reduce: then it needs one that has it, and the
   /// order of summation, and so the bits, are that network's.
   bool all_reduces = false;
-  /// The ways to communicate that SchemeOptions::pattern chooses from; none where it is not heeded.
-  std::span<const Communication> patterns = {};
+  /// What it heeds itself: a pattern is any of kCommunications, announced rows are index sets that
+  /// cross ahead of the values.
+  SchemeOptionSet heeds = {};
   /// Looks at the options that the scheme heeds; null where all are fine.
   /// @throws InputError if one does not fit so many workers
   void (*check)(const SchemeOptions& options, int size) = nullptr;
-  /// Whether it can use index sets that cross ahead of the values.
-  bool announces = false;
 };
+
+/// Whether a scheme heeds an option, given the others: where it has another scheme do a part, that
+/// one's options count.
+/// @throws InputError if there is no such other scheme
+bool heeds(const SchemeEntry& entry, SchemeOption option, const SchemeOptions& options);
 
 /// Adds a scheme to those that exist; each does so at the foot of its own file.
 class SchemeRegistration {

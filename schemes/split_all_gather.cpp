@@ -19,7 +19,7 @@ const SchemeRegistration registration({
     [](const Workload& workload) { return split_cost(workload, false); },
     even_ranges_workspace_bytes,
     false,
-    kCommunications,
+    {SchemeOption::pattern},
 });
 
 }  // namespace

@@ -374,7 +374,7 @@ const SchemeRegistration registration({
     cost,
     workspace_bytes,
     false,
-    {},
+    {SchemeOption::workers_per_node, SchemeOption::between_nodes},
     check,
 });
 

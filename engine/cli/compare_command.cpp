@@ -40,6 +40,7 @@ struct CompareArguments {
   bool announce = false;
   bool explain = false;
   SchemeOptions options;
+  std::vector<SchemeOption> scheme_options;  // that were given
   std::string network;
   std::string result;
   bool force = false;
@@ -96,8 +97,8 @@ CompareOptions options_from(const CompareArguments& given) {
     options.schemes.push_back(name);
   }
   options.scheme_options = given.options;
-  options.pattern_given = !given.pattern.empty();
-  if (options.pattern_given) options.scheme_options.pattern = communication_named(given.pattern);
+  options.given = given.scheme_options;
+  if (!given.pattern.empty()) options.scheme_options.pattern = communication_named(given.pattern);
   if (!given.wire.empty()) options.scheme_options.wire = dtype_named(given.wire);
   options.announce = given.announce;
   if (given.rate_bps > 0) options.link.rate_bps = given.rate_bps;
@@ -455,7 +456,14 @@ void add_compare_command(CLI::App& app) {
       "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"
       "  sparsesync compare TRACE --schemes auto --rate 25gbit --latency 10us --explain\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport mpi");
-  command.callback([given] { compare(*given); });
+  command.callback([given, &command] {
+    for (const SchemeOption option : kSchemeOptions) {
+      if (command.count(fmt::format("--{}", name_of(option))) > 0) {
+        given->scheme_options.push_back(option);
+      }
+    }
+    compare(*given);
+  });
 }
 
 }  // namespace sparsesync

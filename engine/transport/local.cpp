@@ -248,6 +248,7 @@ class LocalTransport : public Transport {
     while (true) {
       state_.throw_if_aborted();
       copy_payloads(lock);
+      state_.throw_if_aborted();  // while the lock was open; and who aborted may have left since
       const Time now = Clock::now();
       settle(now);
       Time wake = deadline;

@@ -179,6 +179,53 @@ def test_announced_rows(run, trace):
             assert announced[name]["bytes_total"] == without[name]["bytes_total"], "it does not use them"
 
 
+# Options that only some schemes heed
+
+
+def test_two_level_heeds_what_the_scheme_between_nodes_does(run, trace):
+    path = trace(workers=8)
+
+    def two_level(between, *options):
+        nodes = ("--workers-per-node", 2, "--between-nodes", between)
+        _, schemes = compare(run, path, *nodes, *options, schemes="two_level")
+        assert schemes["two_level"]["correct"]
+        return schemes["two_level"]
+
+    assert two_level("block_ps", "--block", 8)["bytes_values"] < two_level("block_ps")["bytes_values"]
+    # In each of two phases a message around the ring of two; then, of four nodes, a ring's three or log2 4.
+    assert two_level("all_gather", "--pattern", "ring")["messages"] == 8 * (2 + 3)
+    assert two_level("all_gather", "--pattern", "hierarchy")["messages"] == 8 * (2 + 2)
+
+
+@pytest.mark.parametrize("schemes", ["all", AUTO])
+def test_all_and_auto_heed_what_some_scheme_does(run, trace, schemes):
+    options = ("--block", 16, "--workers-per-node", 2, "--between-nodes", "owned", "--announce")
+    _, ran = compare(run, trace(), *options, *LINK, schemes=schemes)
+    assert ran[AUTO]["correct"]
+
+
+UNHEEDED = [
+    (["--announce"], "sparse_ps"),
+    (["--announce"], "two_level --between-nodes owned"),
+    (["--pattern", "ring"], "balanced"),
+    (["--pattern", "ring"], "two_level --between-nodes owned"),
+    (["--pattern", "ring"], AUTO),  # it chooses that itself
+    (["--block", "16"], "balanced,sparse_ps"),
+    (["--block", "256"], "two_level"),  # given is given, though it is what would be taken
+    (["--workers-per-node", "2"], "balanced,dense_ring"),
+    (["--workers-per-node", "3"], "balanced"),
+    (["--between-nodes", "owned"], "owned,block_ps"),
+    (["--between-nodes", "nonsense"], "balanced"),
+]
+
+
+@pytest.mark.parametrize("options, schemes", UNHEEDED)
+def test_options_that_none_of_the_schemes_heeds(refused, trace, options, schemes):
+    trace()
+    parts = [f"{options[0]}: none of these schemes heeds it: leave it out"]
+    refused("compare", "T", *options, "--schemes", *schemes.split(" "), parts=parts)
+
+
 # Bad input
 
 
@@ -191,14 +238,14 @@ def test_announced_rows(run, trace):
         ("bf16", ["--wire", "f32"], ["not narrower", "bf16"]),
         ("bf16", ["--wire", "f16"], ["not narrower", "bf16"]),
         ("i32", ["--wire", "f16"], ["f16 on the wire", "i32"]),
-        ("f32", ["--announce", "--schemes", "sparse_ps"], ["--announce", "leave it out"]),
-        ("f32", ["--pattern", "ring", "--schemes", "balanced"], ["--pattern", "leave it out"]),
         ("f32", ["--pattern", "nonsense"], ["nonsense", "ring", "hierarchy", "point_to_point"]),
         ("f32", ["--block", "0"], ["--block"]),
         ("f32", ["--block", "many"], ["--block", "many"]),
         ("f32", ["--workers-per-node", "3", "--schemes", "two_level"], ["two_level", "nodes of 3", "8 workers"]),
         ("f32", ["--between-nodes", "nonsense"], ["two_level", "nonsense", "balanced"]),
         ("f32", ["--between-nodes", AUTO], ["two_level", AUTO, "balanced"]),
+        ("f32", ["--workers-per-node", "3", "--schemes", AUTO], ["two_level", "nodes of 3", "8 workers"]),
+        ("f32", ["--between-nodes", "nonsense", "--schemes", AUTO], ["two_level", "nonsense", "balanced"]),
         ("f32", ["--schemes", "nonsense"], ["nonsense", *SCHEMES, *OVER_MPI_ALONE, AUTO]),
         ("f32", ["--network", "nowhere.json"], ["nowhere.json"]),
     ],

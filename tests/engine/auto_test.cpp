@@ -209,7 +209,7 @@ TEST(Auto, announces_to_schemes_that_use_it) {
           session.synchronize(id, std::array{step.gradients[rank].view()});
           EXPECT_EQ(step.sum.difference(session.result(id, 0)), "");
         }
-        EXPECT_TRUE(scheme_named(session.chosen(id).scheme).announces);
+        EXPECT_TRUE(scheme_named(session.chosen(id).scheme).heeds.has(SchemeOption::announce));
       },
       with(kSlow)));
 }

@@ -53,6 +53,41 @@ TEST(LocalLink, nothing_arrives_before_rate_and_latency_allow) {
   EXPECT_GE(seconds_to_send(4, link, bytes), 3 * one + link.latency_s);
 }
 
+TEST(LocalTransport, an_abort_is_told_though_the_worker_left_at_once) {
+  LocalNetwork network(3, {});
+  HostMemory memory;
+  const Context context(memory);
+  const std::array<std::byte, 8> data{};
+  const auto waiting = network.join(Rank{0});
+  auto aborting = network.join(Rank{1});
+  const auto sending = network.join(Rank{2});
+  // While one message is copied, the worker that the other is to come from gives up.
+  class Meanwhile : public Taker {
+   public:
+    explicit Meanwhile(std::unique_ptr<Transport>& transport) : Taker(2), transport_(transport) {}
+    std::byte* provide(std::size_t receive, const Header& header) override {
+      transport_->abort("too much");
+      transport_.reset();
+      return Taker::provide(receive, header);
+    }
+
+   private:
+    std::unique_ptr<Transport>& transport_;
+  };
+  Taker none(0);
+  sending->post(context, {}, std::array{Send{Rank{0}, data.data(), std::int64_t{8}}}, {}, none);
+  Meanwhile meanwhile(aborting);
+  const std::array receives{Receive{Rank{1}}, Receive{Rank{2}}};
+  const GroupId group = waiting->post(context, {}, {}, receives, meanwhile);
+  try {
+    waiting->next(group, soon());
+    ADD_FAILURE() << "nothing was told";
+  } catch (const AbortedError& error) {
+    EXPECT_EQ(error.peer(), Rank{1});
+    EXPECT_NE(std::string(error.what()).find("too much"), std::string::npos) << error.what();
+  }
+}
+
 TEST(LocalLink, nodes_are_told_apart) {
   LocalNetwork network(5, {}, 2);
   const auto transport = network.join(Rank{0});

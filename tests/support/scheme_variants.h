@@ -61,11 +61,15 @@ inline std::vector<SchemeVariant> scheme_variants() {
   for (const SchemeEntry& entry : all_schemes()) {
     const std::string name(entry.name);
     if (name == "two_level") continue;  // above: its nodes have to be told
-    if (entry.patterns.empty()) variants.push_back({name, name});
-    for (const Communication pattern : entry.patterns) {
-      variants.push_back({name + "_" + std::string(name_of(pattern)), name, {pattern}});
+    if (entry.heeds.has(SchemeOption::pattern)) {
+      for (const Communication pattern : kCommunications) {
+        variants.push_back({name + "_" + std::string(name_of(pattern)), name, {pattern}});
+      }
+    } else {
+      variants.push_back({name, name});
     }
-    if (entry.announces) variants.push_back({name + "_announced", name, {}, true});
+    if (entry.heeds.has(SchemeOption::announce))
+      variants.push_back({name + "_announced", name, {}, true});
   }
   return variants;
 }

@@ -1,0 +1,288 @@
+// The Session where something is wrong: what differs or cannot be at registration, refusals,
+// failures.
+#include <array>
+#include <atomic>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "engine/agreement.h"
+#include "engine/session.h"
+#include "tests/engine/session_cases.h"
+
+namespace sparsesync::testing {
+namespace {
+
+TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_workers) {
+  const BucketSpec same{"embeddings", {kTensor, {"u", 10, 2, DType::f32}}, "balanced"};
+  struct Change {
+    const char* expected;
+    std::function<void(BucketSpec&)> apply;
+  };
+  const std::vector<Change> changes{
+      {"tensor 't': width is 4 on worker 0 and 8 on worker 1",
+       [](BucketSpec& b) { b.tensors[0].width = 8; }},
+      {"tensor 'u': rows is 10 on worker 0 and 11 on worker 1",
+       [](BucketSpec& b) { b.tensors[1].rows = 11; }},
+      {"tensor 't': dtype is f32 on worker 0 and bf16 on worker 1",
+       [](BucketSpec& b) { b.tensors[0].dtype = DType::bf16; }},
+      {"the name of tensor 1 is 'u' on worker 0 and 'v' on worker 1",
+       [](BucketSpec& b) { b.tensors[1].name = "v"; }},
+      {"the number of tensors is 2 on worker 0 and 1 on worker 1",
+       [](BucketSpec& b) { b.tensors.pop_back(); }},
+      {"the scheme is balanced on worker 0 and all_gather on worker 1",
+       [](BucketSpec& b) { b.scheme = "all_gather"; }},
+      {"the reduction is sum on worker 0 and mean on worker 1",
+       [](BucketSpec& b) { b.reduction = Reduction::mean; }},
+      {"the number of rounds is 1 on worker 0 and 2 on worker 1",
+       [](BucketSpec& b) { b.rounds = 2; }},
+      {"the bucket's name is 'embeddings' on worker 0 and 'other' on worker 1",
+       [](BucketSpec& b) { b.name = "other"; }},
+  };
+  for (const Change& change : changes) {
+    std::atomic<int> told = 0;
+    expect_no_errors(run_sessions(3, [&](Session& session, HostMemory&) {
+      BucketSpec spec = same;
+      if (session.rank().value == 1) change.apply(spec);
+      try {
+        session.register_bucket(spec);
+      } catch (const AgreementError& error) {
+        EXPECT_NE(std::string(error.what()).find(change.expected), std::string::npos)
+            << error.what();
+        ++told;
+      }
+      // Nothing was registered; the session goes on.
+      const BucketId id = session.register_bucket(same);
+      EXPECT_EQ(id.value, 0U);
+    }));
+    EXPECT_EQ(told, 3) << change.expected;
+  }
+}
+
+TEST(Session, seeds_that_differ_are_named) {
+  LocalNetwork network(2, {});
+  const auto errors = run_transports(network, 2, [&](std::unique_ptr<Transport>& transport) {
+    HostMemory memory;
+    const auto own_seed = static_cast<std::uint64_t>(transport->rank().value) + 1;
+    Session session(std::move(transport), memory, {kDeadline, own_seed});
+    session.register_bucket({"b", {kTensor}});
+  });
+  for (const auto& error : errors) {
+    EXPECT_TRUE(is<AgreementError>(error));
+    EXPECT_NE(text_of(error).find("the seed is 1 on worker 0 and 2 on worker 1"), std::string::npos)
+        << text_of(error);
+  }
+}
+
+TEST(Session, a_bucket_that_cannot_be_is_an_error_on_all_workers_and_changes_nothing) {
+  expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
+    const std::vector<BucketSpec> wrong{
+        {"b", {}},
+        {"b", {{"t", 0, 4, DType::f32}}},
+        {"b", {{"t", 4, 0, DType::f32}}},
+        {"b", {{"t", -4, 4, DType::f32}}},
+        {"b", {{"", 4, 4, DType::f32}}},
+        {"b", {kTensor, kTensor}},
+        {"b", {{"t", Index{1} << 60, 8, DType::f32}}},
+        {"b", {{"t", Index{1} << 31, Index{1} << 31, DType::f32}}},
+        {"b", {kTensor}, "telepathy"},
+        {"b", {kTensor}, "balanced", Reduction::sum, 0},
+        {"b", {{"t", 4, 4, DType::i32}}, "balanced", Reduction::mean},
+    };
+    for (const BucketSpec& spec : wrong) EXPECT_THROW(session.register_bucket(spec), InputError);
+    EXPECT_EQ(session.register_bucket({"b", {kTensor}}).value, 0U);
+  }));
+}
+
+TEST(Session, a_budget_that_one_worker_lacks_is_known_to_all_at_registration) {
+  LocalNetwork network(3, {});
+  const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
+    const bool poor = transport->rank().value == 1;
+    HostMemory memory(poor ? std::optional<std::int64_t>(100'000) : std::nullopt);
+    Session session(std::move(transport), memory, {kDeadline, 1});
+    try {
+      session.register_bucket({"big", {{"t", 100'000, 4, DType::f32}}, "dense_ring"});
+      ADD_FAILURE() << "registered";
+    } catch (const BudgetError& error) {
+      EXPECT_TRUE(poor);
+      EXPECT_GE(error.needed(), 1'600'000);
+      EXPECT_EQ(error.budget(), 100'000);
+    } catch (const RefusedError& error) {
+      EXPECT_FALSE(poor);
+      EXPECT_EQ(error.peer().value, 1);
+    }
+    if (poor) {
+      EXPECT_LE(memory.high_water(), 100'000);
+    }
+    const BucketId id =
+        session.register_bucket({"small", {{"t", 10, 4, DType::f32}}, "dense_ring"});
+    session.wait(session.submit(id, Phase::reduce, std::array{Gradient::empty()}));
+    session.wait(session.submit(id, Phase::gather));
+  });
+  expect_no_errors(errors);
+}
+
+TEST(Session,
+     a_budget_that_a_step_exceeds_before_its_first_send_is_agreed_and_the_next_step_works) {
+  LocalNetwork network(3, {});
+  const TensorSpec tensor{"t", 1'000'000, 16, DType::f32};
+  const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
+    const int rank = transport->rank().value;
+    HostMemory memory(rank == 2 ? std::optional<std::int64_t>(2'000'000) : std::nullopt);
+    Session session(std::move(transport), memory, {kDeadline, 1});
+    const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+    std::vector<Index> rows(50'000);
+    std::iota(rows.begin(), rows.end(), Index{0});
+    const std::vector<float> ones(rows.size() * 16, 1.0F);
+    const auto* values = reinterpret_cast<const std::byte*>(ones.data());
+    const std::span<const Index> few(rows.data(), 10);
+    for (const bool much : {false, true, false}) {
+      const std::array gradients{
+          Gradient::row_sparse(much && rank == 2 ? std::span<const Index>(rows) : few, values)};
+      const auto reduced = session.submit(id, Phase::reduce, gradients);
+      const auto gathered = session.submit(id, Phase::gather);
+      if (!much) {
+        session.wait(reduced);
+        session.wait(gathered);
+        EXPECT_EQ(session.result(id, 0).indices.size(), 10U);
+      } else if (rank == 2) {
+        EXPECT_THROW(session.wait(reduced), BudgetError);
+        EXPECT_THROW(session.wait(gathered), RefusedError);
+      } else {
+        EXPECT_THROW(session.wait(reduced), RefusedError);
+        EXPECT_THROW(session.wait(gathered), RefusedError);
+      }
+    }
+  });
+  expect_no_errors(errors);
+}
+
+TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on_all_workers) {
+  LocalNetwork network(3, {});
+  const TensorSpec tensor{"t", 100'000, 64, DType::f32};
+  std::atomic<int> registered = 0;
+  const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
+    const int rank = transport->rank().value;
+    // Worker 1 has nothing to send, and no room for what the others send it.
+    HostMemory memory(rank == 1 ? std::optional<std::int64_t>(400'000) : std::nullopt);
+    Session session(std::move(transport), memory, {kDeadline, 1});
+    const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+    ++registered;  // otherwise the session might end while somebody registers
+    while (registered < 3) std::this_thread::yield();
+    std::vector<Index> rows(20'000);
+    std::iota(rows.begin(), rows.end(), Index{0});
+    const std::vector<float> ones(rows.size() * 64, 1.0F);
+    const std::array gradients{
+        rank == 1 ? Gradient::empty()
+                  : Gradient::row_sparse(rows, reinterpret_cast<const std::byte*>(ones.data()))};
+    try {
+      const auto reduced = session.submit(id, Phase::reduce, gradients);
+      const auto gathered = session.submit(id, Phase::gather);  // the session may be over by now
+      session.wait(reduced);
+      session.wait(gathered);
+      ADD_FAILURE() << "worker " << rank << " was not told";
+    } catch (const BudgetError&) {
+      EXPECT_EQ(rank, 1);
+    } catch (const AbortedError& error) {
+      EXPECT_EQ(error.peer().value, 1);
+      EXPECT_NE(std::string(error.what()).find("budget"), std::string::npos) << error.what();
+    }
+    // Over is over, with the same error.
+    EXPECT_THROW(session.wait(session.submit(id, Phase::reduce, gradients)), Error);
+    EXPECT_THROW(session.barrier(), Error);
+  });
+  expect_no_errors(errors);
+}
+
+TEST(Session, a_predecessor_that_is_not_submitted_is_a_typed_error) {
+  const std::vector<Case> cases = four_cases(2);
+  const auto errors = run_sessions(2,
+                                   [&](Session& session, HostMemory&) {
+                                     const std::vector<BucketId> ids = register_all(session, cases);
+                                     const std::vector<Gradient> gradients = cases[1].of(session);
+                                     session.wait(session.submit(ids[1], Phase::reduce, gradients));
+                                   },
+                                   // Time enough to register on a loaded machine.
+                                   {std::chrono::milliseconds(1000), 1});
+  for (const auto& error : errors) {
+    EXPECT_TRUE(is<OrderError>(error) || is<AbortedError>(error)) << text_of(error);
+    EXPECT_NE(text_of(error).find("reduce of bucket 'a'"), std::string::npos) << text_of(error);
+  }
+}
+
+TEST(Session, a_worker_that_never_comes_is_a_deadline) {
+  LocalNetwork network(3, {});
+  std::atomic<int> over = 0;
+  const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank().value == 2) {
+      while (over < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    HostMemory memory;
+    Session session(std::move(transport), memory, {std::chrono::milliseconds(200), 1});
+    try {
+      session.register_bucket({"b", {kTensor}});
+    } catch (...) {
+      ++over;
+      throw;
+    }
+    ++over;
+  });
+  for (const std::size_t rank : {0U, 1U}) {
+    EXPECT_TRUE(is<DeadlineError>(errors[rank]) || is<AbortedError>(errors[rank]))
+        << text_of(errors[rank]);
+  }
+}
+
+TEST(Session, a_worker_that_leaves_in_the_middle_is_a_typed_error_on_all_others) {
+  for (const char* scheme : {"dense_ring", "all_gather", "balanced"}) {
+    const Case inputs({"b", {kTensor}, scheme}, 4, 1);
+    const auto errors = run_sessions(4, [&](Session& session, HostMemory&) {
+      const BucketId id = session.register_bucket(inputs.spec);
+      const std::vector<Gradient> gradients = inputs.of(session);
+      session.wait(session.submit(id, Phase::reduce, gradients));
+      if (session.rank().value == 3) return;
+      session.wait(session.submit(id, Phase::gather));
+      session.barrier();
+    });
+    EXPECT_FALSE(errors[3]);
+    for (const std::size_t rank : {0U, 1U, 2U}) {
+      EXPECT_TRUE(is<PeerLostError>(errors[rank]) || is<AbortedError>(errors[rank]))
+          << scheme << ", worker " << rank << ": " << text_of(errors[rank]);
+    }
+  }
+}
+
+TEST(Session, workers_with_other_schedules_of_buckets_are_out_of_step_and_told) {
+  const std::vector<Case> cases = four_cases(2);
+  const auto errors = run_sessions(2, [&](Session& session, HostMemory&) {
+    if (session.rank().value == 0) {
+      const BucketId id = session.register_bucket(cases[0].spec);
+      session.wait(session.submit(id, Phase::reduce, cases[0].of(session)));
+    } else {
+      session.barrier();
+      session.barrier();
+    }
+  });
+  EXPECT_TRUE(is<ProtocolError>(errors[0]) || is<AbortedError>(errors[0]) ||
+              is<AgreementError>(errors[0]))
+      << text_of(errors[0]);
+  EXPECT_TRUE(errors[1]) << "worker 1 was not told";
+}
+
+TEST(Session, a_wrong_number_of_gradients_is_refused) {
+  const Case inputs({"b", {kTensor, {"u", 9, 1, DType::f32}}}, 2, 1);
+  expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
+    const BucketId id = session.register_bucket(inputs.spec);
+    const auto ticket = session.submit(id, Phase::reduce, std::array{Gradient::empty()});
+    const auto gathered = session.submit(id, Phase::gather);
+    EXPECT_THROW(session.wait(ticket), Error);
+    EXPECT_THROW(session.wait(gathered), RefusedError);
+    session.wait(session.submit(id, Phase::reduce, inputs.of(session)));
+    session.wait(session.submit(id, Phase::gather));
+    inputs.check(session, id);
+  }));
+}
+
+}  // namespace
+}  // namespace sparsesync::testing
