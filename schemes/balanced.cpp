@@ -94,7 +94,7 @@ std::unique_ptr<Scheme> create(const SchemeEnvironment& environment) {
 }
 
 Cost cost(const Workload& workload) {
-  Cost total = push_pull_overhead(workload.spaces, workload.size);
+  Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];

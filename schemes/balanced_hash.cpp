@@ -62,7 +62,7 @@ class HashPlacement : public Placement {
 constexpr double kSortsOfHashing = 8;
 
 Cost cost(const Workload& workload) {
-  Cost total = push_pull_overhead(workload.spaces, workload.size);
+  Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
   const double others = (workload.size - 1.0) / workload.size;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const SpaceStatistics& known = workload.statistics[i];

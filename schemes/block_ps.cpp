@@ -72,7 +72,13 @@ class BlockPs : public Scheme {
   }
 
   std::span<const SpaceResult> result() const override { return results_; }
-  void adapt(const Statistics&) override {}
+  void adapt(const Statistics& statistics) override {
+    Statistics of_blocks;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      of_blocks.push_back(block_statistics(spaces_[i], block_, statistics[i]));
+    }
+    inner_->adapt(of_blocks);
+  }
   std::vector<SpaceChoice> choices() const override { return inner_->choices(); }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
@@ -161,12 +167,16 @@ class BlockPs : public Scheme {
 };
 
 Cost cost(const Workload& workload) {
-  Cost total = push_pull_overhead(workload.spaces, workload.size);
   const Index block = workload.options.block;
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const RowSpace& space = workload.spaces[i];
-    const RowSpace blocks = block_space(space, block);
-    const SpaceStatistics known = block_statistics(space, block, workload.statistics[i]);
+  const std::vector<RowSpace> spaces = block_spaces(workload.spaces, block);
+  Statistics statistics;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    statistics.push_back(block_statistics(workload.spaces[i], block, workload.statistics[i]));
+  }
+  Cost total = push_pull_overhead(spaces, workload.size, statistics);
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    const RowSpace& blocks = spaces[i];
+    const SpaceStatistics& known = statistics[i];
     total += even_servers_cost(blocks, workload.size, known);
     total += push_pull_compute(blocks, workload.size, known, {workload.size, 1},
                                known.push_skewness, known.pull_skewness);

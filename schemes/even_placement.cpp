@@ -51,7 +51,7 @@ Cost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& k
 }
 
 Cost split_cost(const Workload& workload, bool densifies) {
-  Cost total = {push_pull_overhead(workload.spaces, workload.size).reduce, {}};
+  Cost total = {push_pull_overhead(workload.spaces, workload.size, workload.statistics).reduce, {}};
   GatheredBytes sums;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const EvenRangesBytes bytes =
@@ -66,6 +66,9 @@ Cost split_cost(const Workload& workload, bool densifies) {
                                known.push_skewness, known.pull_skewness);
   }
   total += {{}, gather_cost(workload.options.pattern, workload.size, sums, workload.spaces.size())};
+  if (workload.options.pattern == Communication::point_to_point && !densifies) {
+    total += {{}, pieces_overhead(workload.spaces, workload.size, workload.statistics)};
+  }
   // The fullest range's server, to which most is pushed, has its sums already.
   total.gather.bytes_received -= sums.largest - sums.smallest;
   return total;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -11,6 +12,8 @@ namespace {
 
 /// A refusal on the wire: who refused first (4 bytes), then why.
 constexpr std::size_t kLongestReason = 4000;
+
+constexpr std::size_t kMostPieces = std::tuple_size_v<decltype(ExchangeWorkspace::refusals)>;
 
 std::vector<std::byte> pack_refusal(Rank peer, const std::string& reason) {
   const auto who = static_cast<std::uint32_t>(peer.value);
@@ -142,49 +145,64 @@ Rank Exchange::told(Rank worker) const {
   return {static_cast<int>(place - group_->members.begin())};
 }
 
-/// Sends what the workspace has.
-void Exchange::walk(const Step& step, std::uint32_t flags, ReceiveProvider& provider,
-                    const OnArrival& on_arrival) {
+/// Posts the pieces of all messages, then takes what comes, piece after piece.
+void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces) {
   const Clock::time_point deadline = Clock::now() + timeout_;
+  const bool refuses = (flags & Header::kRefused) != 0;
   std::vector<Receive>& receives = workspace_.receives;
   receives.clear();
   for (const Rank from : step.from) receives.push_back({from});
-  if (workspace_.refusals.size() < receives.size()) workspace_.refusals.resize(receives.size());
   if (round_.last()) flags |= Header::kLast;
-  const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
-  RefusalProvider guarded((flags & Header::kRefused) != 0 ? nullptr : &provider,
-                          workspace_.refusals);
-  const GroupId group = transport_.post(context_, header, workspace_.sends, receives, guarded);
+  std::array<std::optional<RefusalProvider>, kMostPieces> guarded;
+  std::array<GroupId, kMostPieces> groups;
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    const std::span<const Payload> payloads = pieces[piece]->payloads;
+    SPARSESYNC_EXPECT(payloads.size(), ==, step.to.size());
+    std::vector<Send>& sends = workspace_.sends;
+    sends.clear();
+    for (std::size_t i = 0; i < payloads.size(); ++i) {
+      sends.push_back({step.to[i], payloads[i].data, payloads[i].bytes});
+      index_bytes_sent_ += payloads[i].index_bytes;
+    }
+    std::vector<std::vector<std::byte>>& refusals = workspace_.refusals[piece];
+    if (refusals.size() < receives.size()) refusals.resize(receives.size());
+    guarded[piece].emplace(refuses ? nullptr : &pieces[piece]->provider, refusals);
+    const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
+    groups[piece] = transport_.post(context_, header, sends, receives, *guarded[piece]);
+  }
   ++at_;
   std::optional<RefusedError> refused;
-  while (const std::optional<Arrival> arrival = transport_.next(group, deadline)) {
-    const Rank from = step.from[arrival->receive];
-    if (((arrival->header.flags ^ flags) & Header::kLast) != 0) {
-      throw ProtocolError(
-          fmt::format("worker {} and this one disagree on which round is the last", from.value));
-    }
-    if ((arrival->header.flags & Header::kRefused) != 0) {
-      RefusedError told = unpack_refusal(arrival->payload);
-      if (!refused || told.peer() < refused->peer()) refused = std::move(told);
-    } else if (!refused && (flags & Header::kRefused) == 0) {
-      on_arrival(told(from), arrival->payload);
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    while (const std::optional<Arrival> arrival = transport_.next(groups[piece], deadline)) {
+      const Rank from = step.from[arrival->receive];
+      if (((arrival->header.flags ^ flags) & Header::kLast) != 0) {
+        throw ProtocolError(
+            fmt::format("worker {} and this one disagree on which round is the last", from.value));
+      }
+      if ((arrival->header.flags & Header::kRefused) != 0) {
+        RefusedError told = unpack_refusal(arrival->payload);
+        if (!refused || told.peer() < refused->peer()) refused = std::move(told);
+      } else if (!refused && !refuses) {
+        pieces[piece]->on_arrival(told(from), arrival->payload);
+      }
     }
   }
-  transport_.finish(group, deadline);
-  if (refused && (flags & Header::kRefused) == 0) throw RefusedError(std::move(*refused));
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    transport_.finish(groups[piece], deadline);
+  }
+  if (refused && !refuses) throw RefusedError(std::move(*refused));
 }
 
 void Exchange::step(std::span<const Payload> payloads, ReceiveProvider& provider,
                     const OnArrival& on_arrival) {
   SPARSESYNC_EXPECT(at_, <, pattern_.size());
-  const Step& step = pattern_[at_];
-  SPARSESYNC_EXPECT(payloads.size(), ==, step.to.size());
-  workspace_.sends.clear();
-  for (std::size_t i = 0; i < payloads.size(); ++i) {
-    workspace_.sends.push_back({step.to[i], payloads[i].data, payloads[i].bytes});
-    index_bytes_sent_ += payloads[i].index_bytes;
-  }
-  walk(step, 0, provider, on_arrival);
+  const Piece whole{payloads, provider, on_arrival};
+  walk(pattern_[at_], 0, std::array{&whole});
+}
+
+void Exchange::step(const Piece& head, const Piece& body) {
+  SPARSESYNC_EXPECT(at_, <, pattern_.size());
+  walk(pattern_[at_], 0, std::array{&head, &body});
 }
 
 void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
@@ -202,15 +220,14 @@ void Exchange::next_round() {
 
 void Exchange::refuse(Rank peer, const std::string& reason) {
   const std::vector<std::byte> packed = pack_refusal(peer, reason);
+  const Payload payload{packed.data(), static_cast<std::int64_t>(packed.size())};
   Inbox none(context_, 0);
   for (; round_.index < round_.count; ++round_.index, at_ = 0) {
     while (at_ < pattern_.size()) {
       const Step& step = pattern_[at_];
-      workspace_.sends.clear();
-      for (const Rank to : step.to) {
-        workspace_.sends.push_back({to, packed.data(), static_cast<std::int64_t>(packed.size())});
-      }
-      walk(step, Header::kRefused, none, [](Rank, std::span<const std::byte>) {});
+      const std::vector<Payload> payloads(step.to.size(), payload);
+      const Piece whole{payloads, none, [](Rank, std::span<const std::byte>) {}};
+      walk(step, Header::kRefused, std::array{&whole});
     }
   }
 }

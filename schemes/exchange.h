@@ -1,6 +1,7 @@
 // One phase of one bucket on the network: the steps of a scheme's pattern, and the agreed refusal.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -98,7 +99,8 @@ class InPlace : public ReceiveProvider {
 struct ExchangeWorkspace {
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  std::vector<std::vector<std::byte>> refusals;  // that came, by the receive's place
+  /// That came, by the piece of a message and the receive's place.
+  std::array<std::vector<std::vector<std::byte>>, 2> refusals;
 };
 
 /// What a scheme sees of the network during a phase.
@@ -151,6 +153,18 @@ class Exchange {
   void step(std::span<const Payload> payloads, ReceiveProvider& provider,
             const OnArrival& on_arrival);
 
+  /// One piece of each message of a step, as a message of its own.
+  struct Piece {
+    std::span<const Payload> payloads;
+    ReceiveProvider& provider;
+    OnArrival on_arrival;
+  };
+  /// The pattern's next step where each message crosses in two pieces. Both are on their way before
+  /// anything is waited for, all heads ahead of all bodies: what is worked out once all heads are
+  /// there hides behind the bodies' way. Every head is told of before the first body.
+  /// @pre a phase that nobody refuses: a gather
+  void step(const Piece& head, const Piece& body);
+
   /// The network's own all-reduce; the round's steps are behind. As Transport has it.
   void all_reduce(DType dtype, std::span<std::byte> elements);
 
@@ -173,8 +187,7 @@ class Exchange {
 
   /// The number of a worker as on_arrival is told.
   Rank told(Rank worker) const;
-  void walk(const Step& step, std::uint32_t flags, ReceiveProvider& provider,
-            const OnArrival& on_arrival);
+  void walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces);
 
   Transport& transport_;
   Context context_;

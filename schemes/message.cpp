@@ -45,19 +45,29 @@ std::int64_t walk(std::span<const SectionSpec> specs, std::span<const SectionCou
 constexpr auto kIgnore = [](std::size_t, Index, Index) {};
 
 template <typename Byte>
+std::span<Byte> part_at(std::span<Byte> message, Index offset, Index bytes) {
+  return message.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
+}
+
+/// Sections without values.
+template <typename Byte>
+void fill_codes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                std::span<Byte> head, std::vector<BasicSection<Byte>>& sections) {
+  sections.clear();
+  const auto add = [&](std::size_t i, Index offset, Index bytes) {
+    const IndexCode code = code_of(specs[i], counts[i].indices);
+    sections.push_back({counts[i], code, part_at(head, offset, bytes), {}});
+  };
+  walk(specs, counts, add, kIgnore);
+}
+
+template <typename Byte>
 void fill_sections(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
                    std::span<Byte> message, std::vector<BasicSection<Byte>>& sections) {
-  sections.clear();
-  const auto part = [&](Index offset, Index bytes) {
-    return message.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
-  };
-  walk(
-      specs, counts,
-      [&](std::size_t i, Index offset, Index bytes) {
-        sections.push_back(
-            {counts[i], code_of(specs[i], counts[i].indices), part(offset, bytes), {}});
-      },
-      [&](std::size_t i, Index offset, Index bytes) { sections[i].values = part(offset, bytes); });
+  fill_codes(specs, counts, message, sections);
+  walk(specs, counts, kIgnore, [&](std::size_t i, Index offset, Index bytes) {
+    sections[i].values = part_at(message, offset, bytes);
+  });
 }
 
 }  // namespace
@@ -104,9 +114,11 @@ void lay_out(const Context& context, std::span<const SectionSpec> specs,
   fill_sections(specs, counts, message, sections);
 }
 
-std::int64_t read_leading(const Context& context, std::span<const SectionSpec> specs,
-                          std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
-                          std::vector<ConstSection>& sections) {
+namespace {
+
+/// @throws CorruptDataError unless they are possible
+void read_numbers(const Context& context, std::span<const SectionSpec> specs,
+                  std::span<const std::byte> bytes, std::vector<SectionCounts>& counts) {
   counts.resize(specs.size());
   const std::span<std::byte> numbers = std::as_writable_bytes(std::span(counts));
   if (bytes.size() < numbers.size()) {
@@ -122,6 +134,14 @@ std::int64_t read_leading(const Context& context, std::span<const SectionSpec> s
           specs[i].range.size(), rows, specs[i].most_rows));
     }
   }
+}
+
+}  // namespace
+
+std::int64_t read_leading(const Context& context, std::span<const SectionSpec> specs,
+                          std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
+                          std::vector<ConstSection>& sections) {
+  read_numbers(context, specs, bytes, counts);
   const std::int64_t own = message_bytes(specs, counts);
   if (own > static_cast<Index>(bytes.size())) {
     throw CorruptDataError(
@@ -139,6 +159,50 @@ void read_layout(const Context& context, std::span<const SectionSpec> specs,
     throw CorruptDataError(
         fmt::format("a message of {} bytes whose numbers say {}", message.size(), bytes));
   }
+}
+
+std::int64_t head_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts) {
+  std::optional<Index> first;
+  const auto note = [&](std::size_t, Index offset, Index bytes) {
+    if (bytes > 0 && !first) first = offset;
+  };
+  const std::int64_t all = walk(specs, counts, kIgnore, note);
+  return first.value_or(all);
+}
+
+void read_head(const Context& context, std::span<const SectionSpec> specs,
+               std::span<const std::byte> head, std::vector<SectionCounts>& counts,
+               std::vector<ConstSection>& sections) {
+  read_numbers(context, specs, head, counts);
+  const std::int64_t bytes = head_bytes(specs, counts);
+  if (bytes != static_cast<Index>(head.size())) {
+    throw CorruptDataError(
+        fmt::format("a head of {} bytes whose numbers say {}", head.size(), bytes));
+  }
+  fill_codes(specs, counts, head, sections);
+}
+
+void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> body,
+               std::vector<ConstSection>& sections) {
+  // The head ends where values are aligned.
+  const auto walk_values = [&](auto&& on_values) {
+    Index offset = 0;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const Index rows = sections[i].counts.rows;
+      if (rows > 0) offset = round_up(offset, kValueAlignment);
+      on_values(i, offset, rows * specs[i].row_bytes);
+      offset += rows * specs[i].row_bytes;
+    }
+    return offset;
+  };
+  const Index bytes = walk_values(kIgnore);
+  if (bytes != static_cast<Index>(body.size())) {
+    throw CorruptDataError(
+        fmt::format("a body of {} bytes whose head says {}", body.size(), bytes));
+  }
+  walk_values([&](std::size_t i, Index offset, Index part) {
+    sections[i].values = part_at(body, offset, part);
+  });
 }
 
 }  // namespace sparsesync

@@ -77,6 +77,22 @@ std::int64_t read_leading(const Context& context, std::span<const SectionSpec> s
                           std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
                           std::vector<ConstSection>& sections);
 
+// ---- A message may cross in two pieces: a head, which is all before the first value, and a body.
+
+/// Bytes of the head.
+std::int64_t head_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);
+
+/// As read_layout() does it, but of the head alone: the sections have no values yet.
+/// @throws CorruptDataError unless the numbers are possible and give exactly the head's bytes
+void read_head(const Context& context, std::span<const SectionSpec> specs,
+               std::span<const std::byte> head, std::vector<SectionCounts>& counts,
+               std::vector<ConstSection>& sections);
+
+/// Gives sections that were read from the head their values, views of `body`.
+/// @throws CorruptDataError unless it has exactly the bytes that the head says
+void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> body,
+               std::vector<ConstSection>& sections);
+
 /// Bytes of a message that are not values.
 std::int64_t index_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);
 

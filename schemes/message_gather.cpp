@@ -62,6 +62,8 @@ MessageGather::MessageGather(const Context& context, Rank rank, int size, Commun
       way_(way),
       all_(context),
       inbox_(context, way == Communication::hierarchy ? 0 : static_cast<std::size_t>(size - 1)),
+      bodies_(context,
+              way == Communication::point_to_point ? static_cast<std::size_t>(size - 1) : 0),
       spill_(context),
       held_(static_cast<std::size_t>(size)) {}
 
@@ -125,6 +127,33 @@ void MessageGather::send_to_each(Exchange& exchange, const Read& read) {
   exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> message) {
     read_whole(around_ring(rank_ - from.value, size_), message, read);
   });
+}
+
+void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std::int64_t limit,
+                                  const Pieces& read) {
+  SPARSESYNC_EXPECT(way_ == Communication::point_to_point, ==, true);
+  const std::byte* body = all_.data() + own_head;
+  const std::int64_t body_bytes = own_bytes_ - own_head;
+  read_whole(0, {all_.data(), static_cast<std::size_t>(own_head)}, read.head);
+  int awaited = size_ - 1;
+  const auto own_is_read = [&] {
+    read.heads_came();
+    read.body(rank_, {body, static_cast<std::size_t>(body_bytes)});
+  };
+  if (awaited == 0) return own_is_read();
+  inbox_.set_limit(limit);
+  bodies_.set_limit(limit);
+  const auto peers = static_cast<std::size_t>(awaited);
+  payloads_.assign(peers, {held_[0].message.data(), own_head, held_[0].index_bytes});
+  body_payloads_.assign(peers, {body, body_bytes});
+  const auto on_head = [&](Rank from, std::span<const std::byte> head) {
+    read_whole(around_ring(rank_ - from.value, size_), head, read.head);
+    if (--awaited == 0) own_is_read();
+  };
+  const auto on_body = [&](Rank from, std::span<const std::byte> bytes) {
+    read.body(from.value, bytes);
+  };
+  exchange.step({payloads_, inbox_, on_head}, {body_payloads_, bodies_, on_body});
 }
 
 void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const Read& read) {

@@ -50,6 +50,20 @@ class MessageGather {
   /// @throws CorruptDataError if bytes are left over; what `read` and Exchange::step() throw
   void run(Exchange& exchange, std::int64_t limit, const Read& read);
 
+  /// What becomes of messages in two pieces.
+  struct Pieces {
+    Read head;                        // takes all bytes that it is given
+    FunctionView<void()> heads_came;  // once, before the first body
+    FunctionView<void(int worker, std::span<const std::byte> bytes)> body;
+  };
+  /// The same point to point, where all heads cross ahead of all bodies.
+  /// @param own_head  bytes of the own message's head
+  /// @param limit     bytes that no piece exceeds
+  /// @throws CorruptDataError if bytes of a head are left over; what `read` and Exchange::step()
+  ///         throw
+  void run_in_pieces(Exchange& exchange, std::int64_t own_head, std::int64_t limit,
+                     const Pieces& read);
+
  private:
   void pass_around(Exchange& exchange, const Read& read);
   void send_to_each(Exchange& exchange, const Read& read);
@@ -70,13 +84,15 @@ class MessageGather {
   Buffer<std::byte> all_;  // the own message; in a hierarchy the others behind it
   std::int64_t own_bytes_ = 0;
   Inbox inbox_;
+  Inbox bodies_;                             // where heads have the other one
   Buffer<std::byte> spill_;                  // what came when `all_` was full
   std::vector<Buffer<std::byte>> outgrown_;  // views of them are given out
   std::vector<Held> held_;
   std::vector<Payload> payloads_;
+  std::vector<Payload> body_payloads_;
 };
 
-/// What crosses where worker w's message has bytes[w] bytes, exactly.
+/// What crosses where worker w's message has bytes[w] bytes, exactly, as a whole.
 void count_gather(Communication way, std::span<const std::int64_t> bytes, Traffic& traffic);
 
 /// Bytes of the workers' messages, without their numbers.

@@ -9,6 +9,7 @@
 #include "schemes/message.h"
 #include "schemes/message_gather.h"
 #include "schemes/outbox.h"
+#include "schemes/pulled_rows.h"
 #include "schemes/row_sums.h"
 
 namespace sparsesync {
@@ -39,7 +40,6 @@ class PushPull : public Scheme {
         counts_(context_),
         gathered_(context_),
         places_(context_),
-        sort_workspace_(context_),
         summation_(context_),
         results_(spaces_.size()) {
     for (int round = 0; round < rounds_; ++round) {
@@ -73,24 +73,39 @@ class PushPull : public Scheme {
 
   void gather(Exchange& exchange) override {
     const Round round = exchange.round();
-    pack_pull(round);
+    const std::int64_t head = pack_pull(round);
     std::int64_t limit = 0;
     for (const Rank peer : peers_) {
       limit = std::max(limit, largest_message_bytes(sections_of(round, peer.value, Phase::gather)));
     }
+    if (in_pieces_) {
+      pull_of(round).run_in_pieces(exchange, head, limit,
+                                   {[&](int server, std::span<const std::byte> bytes) {
+                                      return read_pull_head(round, server, bytes);
+                                    },
+                                    [&] { order_rows(round); },
+                                    [&](int server, std::span<const std::byte> bytes) {
+                                      read_body(sections_of(round, server, Phase::gather), bytes,
+                                                pulled(round, server));
+                                      if (round.last()) place_values(round, server);
+                                    }});
+      return;
+    }
     pull_of(round).run(exchange, limit, [&](int server, std::span<const std::byte> bytes) {
       return read_pull(round, server, bytes);
     });
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      name_rows(round, i);
-      if (round.last()) place_rows(i);
-    }
+    order_rows(round);
+    if (!round.last()) return;
+    for (int server = 0; server < size_; ++server) place_values(round, server);
   }
 
   std::span<const SpaceResult> result() const override { return results_; }
 
   void adapt(const Statistics& statistics) override {
     for (std::size_t i = 0; i < spaces_.size(); ++i) placements_[i]->adapt(statistics[i]);
+    // A section that came dense says only by its values which rows there are.
+    in_pieces_ = pulling_ == Communication::point_to_point && !densifies() &&
+                 pulls_in_pieces(spaces_, size_, statistics, rounds_);
   }
 
   std::vector<SpaceChoice> choices() const override {
@@ -102,7 +117,7 @@ class PushPull : public Scheme {
   }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
-    return push_pull_traffic(placements_, size_, rounds_, pulling_, sets);
+    return push_pull_traffic(placements_, size_, rounds_, {pulling_, in_pieces_}, sets);
   }
   std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
     return push_pull_imbalance(placements_, size_, sets);
@@ -116,17 +131,9 @@ class PushPull : public Scheme {
           sources(context),
           group_begin(context),
           counts(context),
-          order(context),
-          slots(context),
-          indices(context),
-          values(context) {
+          pulled(context, rounds, size) {
       group_begin.reserve_exactly(size + 1);
-      for (int round = 0; round < rounds; ++round) {
-        sums.emplace_back(context);
-        rows.emplace_back(context);
-        row_count.push_back(0);
-      }
-      for (int group = 0; group < size; ++group) shares.emplace_back(context);
+      for (int round = 0; round < rounds; ++round) sums.emplace_back(context);
       for (int i = 0; i < rounds * size; ++i) kept.emplace_back(context);
     }
     // The input, divided among the groups.
@@ -135,18 +142,10 @@ class PushPull : public Scheme {
     Buffer<Index> sources;
     Buffer<Index> group_begin;
     Buffer<Index> counts;
-    std::vector<Index> bounds;  // of what the round moves of each group, on the host
-    std::vector<RowSums> sums;  // [round]
-    // The pull: the indices of each server's share; then each round's rows, group after group.
-    std::vector<Buffer<Index>> shares;
-    std::vector<Buffer<Index>> rows;
-    std::vector<Index> row_count;
+    std::vector<Index> bounds;            // of what the round moves of each group, on the host
+    std::vector<RowSums> sums;            // [round]
     std::vector<Buffer<std::byte>> kept;  // [round][server], of what came dense: rows not zero
-    // The result.
-    Buffer<Index> order;
-    Buffer<Index> slots;
-    Buffer<Index> indices;
-    Buffer<std::byte> values;
+    PulledRows pulled;
   };
 
   /// What is known of a message to a server (reduce) or from it (gather); valid until the next
@@ -267,8 +266,22 @@ class PushPull : public Scheme {
   /// A gather of its own for each round: results are read from it after the last one.
   MessageGather& pull_of(Round round) { return pulls_[static_cast<std::size_t>(round.index)]; }
 
+  std::vector<std::vector<ConstSection>>& pulled_of(Round round) {
+    return pulled_[static_cast<std::size_t>(round.index)];
+  }
+  std::vector<ConstSection>& pulled(Round round, int server) {
+    return pulled_of(round)[static_cast<std::size_t>(server)];
+  }
+
+  bool densifies() const {
+    return std::any_of(placements_.begin(), placements_.end(), [](const auto& placement) {
+      return placement->pull_section(Round{}, 0).densifies;
+    });
+  }
+
   /// The same message for all.
-  void pack_pull(Round round) {
+  /// @return bytes of its head
+  std::int64_t pack_pull(Round round) {
     const std::size_t spaces = spaces_.size();
     const std::span<Index> located = counts_.reserve(static_cast<Index>(2 * spaces));
     for (std::size_t i = 0; i < spaces; ++i) {
@@ -303,24 +316,39 @@ class PushPull : public Scheme {
              placement.renumber(context_, placement.group_of(rank_), share), sections_[i].indices);
       copy(context_, {sums.values.data(), sections_[i].values.size()}, sections_[i].values.data());
     }
+    return head_bytes(specs, counts_of_);
   }
 
   /// @param bytes  other messages may follow
   MessageGather::Extent read_pull(Round round, int server, std::span<const std::byte> bytes) {
     const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
-    std::vector<ConstSection>& sections =
-        pulled_[static_cast<std::size_t>(round.index)][static_cast<std::size_t>(server)];
+    std::vector<ConstSection>& sections = pulled(round, server);
     const std::int64_t own = read_leading(context_, specs, bytes, counts_read_, sections);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const std::span<Index> share =
-          storage_[i].shares[static_cast<std::size_t>(server)].reserve(sections[i].counts.indices);
       if (specs[i].densifies && sections[i].code == IndexCode::all) {
-        drop_zeros(i, specs[i].range, share, kept_of(round, server, i), sections[i]);
+        drop_zeros(i, specs[i].range, share_of(server, i, sections[i]), kept_of(round, server, i),
+                   sections[i]);
       } else {
-        decode(context_, sections[i].code, specs[i].range, sections[i].indices, share);
+        decode(context_, sections[i].code, specs[i].range, sections[i].indices,
+               share_of(server, i, sections[i]));
       }
     }
     return {own, index_bytes(specs, counts_read_)};
+  }
+
+  MessageGather::Extent read_pull_head(Round round, int server, std::span<const std::byte> bytes) {
+    const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
+    std::vector<ConstSection>& sections = pulled(round, server);
+    read_head(context_, specs, bytes, counts_read_, sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      decode(context_, sections[i].code, specs[i].range, sections[i].indices,
+             share_of(server, i, sections[i]));
+    }
+    return {static_cast<std::int64_t>(bytes.size()), index_bytes(specs, counts_read_)};
+  }
+
+  std::span<Index> share_of(int server, std::size_t space, const ConstSection& section) {
+    return storage_[space].pulled.share(server, section.counts.indices);
   }
 
   Buffer<std::byte>& kept_of(Round round, int server, std::size_t space) {
@@ -346,78 +374,24 @@ class PushPull : public Scheme {
     section.values = values.first(static_cast<std::size_t>(rows * row_bytes));
   }
 
-  /// Joins the shares of each group and turns their indices into rows.
-  void name_rows(Round round, std::size_t space) {
-    Placement& placement = *placements_[space];
-    SpaceStorage& storage = storage_[space];
-    const std::vector<std::vector<ConstSection>>& pulled =
-        pulled_[static_cast<std::size_t>(round.index)];
-    Index total = 0;
-    for (int server = 0; server < size_; ++server) {
-      total += pulled[static_cast<std::size_t>(server)][space].counts.indices;
+  /// Once all indices of a round are there. After the last one the result has its rows, and the
+  /// values of the rounds before.
+  void order_rows(Round round) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      PulledRows& rows = storage_[i].pulled;
+      rows.name(context_, round, *placements_[i], pulled_of(round), i);
+      if (round.last()) results_[i] = rows.sort(context_, spaces_[i]);
     }
-    const std::span<Index> rows =
-        storage.rows[static_cast<std::size_t>(round.index)].reserve(total);
-    storage.row_count[static_cast<std::size_t>(round.index)] = total;
-    std::size_t filled = 0;
-    for (int group = 0; group < placement.grid().row_groups; ++group) {
-      const std::size_t before = filled;
-      const int first = group * placement.grid().column_slices;
-      for (int server = first; server < first + placement.grid().column_slices; ++server) {
-        const auto count = static_cast<std::size_t>(
-            pulled[static_cast<std::size_t>(server)][space].counts.indices);
-        placement.name_rows(context_, group,
-                            {storage.shares[static_cast<std::size_t>(server)].data(), count},
-                            rows.subspan(filled, count));
-        filled += count;
-      }
-      for (int server = first; server < first + placement.grid().column_slices; ++server) {
-        const Index of_server = pulled[static_cast<std::size_t>(server)][space].counts.rows;
-        if (of_server != static_cast<Index>(filled - before)) {
-          throw CorruptDataError("the shares of a group do not add up to its rows");
-        }
-      }
+    for (int earlier = 0; round.last() && earlier < round.index; ++earlier) {
+      for (int server = 0; server < size_; ++server) place_values({earlier, rounds_}, server);
     }
   }
 
-  /// Brings the rows of all rounds and groups into increasing order, each slice to its columns.
-  void place_rows(std::size_t space) {
-    const RowSpace& shape = spaces_[space];
-    const Placement& placement = *placements_[space];
-    SpaceStorage& storage = storage_[space];
-    Index total = 0;
-    for (const Index count : storage.row_count) total += count;
-    const std::span<Index> indices = storage.indices.reserve(total);
-    const std::span<Index> order = storage.order.reserve(total);
-    const std::span<Index> slots = storage.slots.reserve(total);
-    std::size_t filled = 0;
-    for (std::size_t round = 0; round < storage.rows.size(); ++round) {
-      const std::span<const Index> rows(storage.rows[round].data(),
-                                        static_cast<std::size_t>(storage.row_count[round]));
-      copy(context_, std::as_bytes(rows), reinterpret_cast<std::byte*>(indices.data() + filled));
-      filled += rows.size();
+  /// Once order_rows() was called with the last round.
+  void place_values(Round round, int server) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      storage_[i].pulled.place(context_, round, server, *placements_[i], pulled(round, server)[i]);
     }
-    sort_with_order(context_, indices, order, shape.rows, sort_workspace_);
-    invert(context_, order, slots);
-    const Matrix out{storage.values.reserve(total * shape.row_bytes()).data(), shape.dtype, total,
-                     shape.width};
-    std::size_t first = 0;
-    for (const std::vector<std::vector<ConstSection>>& pulled : pulled_) {
-      for (int group = 0; group < placement.grid().row_groups; ++group) {
-        std::size_t rows = 0;
-        for (int slice = 0; slice < placement.grid().column_slices; ++slice) {
-          const int server = group * placement.grid().column_slices + slice;
-          const ConstSection& section = pulled[static_cast<std::size_t>(server)][space];
-          rows = static_cast<std::size_t>(section.counts.rows);
-          scatter_rows(
-              context_,
-              {section.values.data(), shape.dtype, section.counts.rows, placement.slice_width()},
-              slots.subspan(first, rows), placement.first_column(server), out);
-        }
-        first += rows;
-      }
-    }
-    results_[space] = {Gradient::Layout::row_sparse, indices, as_const(out)};
   }
 
   Context context_;
@@ -428,6 +402,7 @@ class PushPull : public Scheme {
   std::vector<Rank> peers_;
   Placements placements_;
   Communication pulling_;
+  bool in_pieces_ = false;
   std::vector<RowSpace> spaces_;
   // Of the message that is being written or read: kept, so that a step allocates nothing.
   std::vector<SectionSpec> specs_;
@@ -444,7 +419,6 @@ class PushPull : public Scheme {
   Buffer<Index> counts_;
   Buffer<std::byte> gathered_;  // of a section that is made dense: its rows
   Buffer<Index> places_;        // and where they go
-  SortWorkspace sort_workspace_;
   RowSummation summation_;
   std::vector<SpaceResult> results_;
 };

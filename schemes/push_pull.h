@@ -3,7 +3,10 @@
 // Push: each worker sends each server its rows of the server's group, the server's slice of their
 // values. Pull: each server sends all workers its slice of its group's sums, and its share of the
 // group's indices: the c servers of a group divide them. Sums are made in rank order. A pull is an
-// all-gather of messages and goes in any of its ways (message_gather.h).
+// all-gather of messages and goes in any of its ways (message_gather.h). Which row of the result a
+// value belongs to is known once all indices have come, as they increase over all groups. So where
+// a pull is large and goes point to point, indices go ahead of values: the union is then put into
+// order, and one server's values after another brought to their rows, while the rest is on its way.
 #pragma once
 
 #include <memory>
@@ -38,17 +41,36 @@ std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment,
 
 // ---- The account of what that moves.
 
+/// How a pull's messages go: of each server to all workers.
+struct Pulling {
+  Communication way = Communication::point_to_point;
+  bool in_pieces = false;  // indices ahead of values
+};
+
+/// Whether a pull's indices go ahead, in messages of their own, so that rows are put into order
+/// while their values are still on their way. It is worth it where a message has 96 kB of values or
+/// more: up to 100 Gbit/s they are then longer on their way than a processor is busy with one
+/// message more (7.7 µs; about 3 µs), and the header of one is a 3,000th of them.
+/// @param rounds  in which all of it crosses
+bool pulls_in_pieces(std::span<const RowSpace> spaces, int size, const Statistics& statistics,
+                     int rounds = 1);
+
 /// What crosses in one step, exactly.
 /// @param sets  the workers' index sets, one IndexSets for each placement's row space
-Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Communication pulling,
+Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Pulling pulling,
                           std::span<const IndexSets> sets);
 
 /// How unevenly the placements spread elements over the servers.
 Imbalance push_pull_imbalance(const Placements& placements, int size,
                               std::span<const IndexSets> sets);
 
+/// What a pull in pieces costs over one of whole messages; nothing where it is not worth it.
+PhaseCost pieces_overhead(std::span<const RowSpace> spaces, int size, const Statistics& statistics);
+
 /// Steps, messages and the bytes of headers and numbers: what costs even where no row is touched.
-Cost push_pull_overhead(std::span<const RowSpace> spaces, int size);
+/// The pull goes point to point.
+/// @param statistics  of `spaces`
+Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, const Statistics& statistics);
 
 /// What the processors do of one row space; nothing crosses.
 /// @param push_imbalance, pull_imbalance  of the server that has most, over the mean one

@@ -72,7 +72,17 @@ SectionSpec Placement::pull_section(Round round, int server) const {
           slice_bytes(), codes_.pull, codes_.densifies};
 }
 
-Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Communication pulling,
+bool pulls_in_pieces(std::span<const RowSpace> spaces, int size, const Statistics& statistics,
+                     int rounds) {
+  constexpr double kWorthwhile = 96'000;
+  double values = 0;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    values += statistics[i].united * static_cast<double>(spaces[i].row_bytes());
+  }
+  return size > 1 && values / size / rounds >= kWorthwhile;
+}
+
+Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Pulling pulling,
                           std::span<const IndexSets> sets) {
   Traffic traffic(size);
   const std::vector<std::vector<GroupIndices>> all = all_indices(placements, sets);
@@ -107,7 +117,10 @@ Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Co
         traffic.message(worker, server, message_bytes(push, pushed));
       }
     }
-    count_gather(pulling, pulls, traffic);
+    count_gather(pulling.way, pulls, traffic);
+    if (!pulling.in_pieces) continue;
+    const std::vector<std::int64_t> cuts(pulls.size());  // the same bytes, in one message more
+    count_gather(pulling.way, cuts, traffic);
   }
   return traffic;
 }
@@ -123,11 +136,20 @@ Imbalance push_pull_imbalance(const Placements& placements, int size,
   return imbalance;
 }
 
-Cost push_pull_overhead(std::span<const RowSpace> spaces, int size) {
+PhaseCost pieces_overhead(std::span<const RowSpace> spaces, int size,
+                          const Statistics& statistics) {
+  if (!pulls_in_pieces(spaces, size, statistics)) return {};
+  const double headers = (size - 1.0) * static_cast<double>(kHeaderBytes);
+  return {0, size - 1.0, headers, headers};
+}
+
+Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
   const double headers =
       (size - 1.0) * static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(spaces.size()));
   const PhaseCost phase{size > 1 ? 1.0 : 0.0, size - 1.0, headers, headers};
-  return {phase, phase};
+  Cost cost{phase, phase};
+  cost += {{}, pieces_overhead(spaces, size, statistics)};
+  return cost;
 }
 
 Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& statistics,

@@ -7,7 +7,7 @@ namespace sparsesync {
 namespace {
 
 Cost cost(const Workload& workload) {
-  Cost total = push_pull_overhead(workload.spaces, workload.size);
+  Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     total += even_servers_cost(workload.spaces[i], workload.size, workload.statistics[i]);
     total += push_pull_compute(workload.spaces[i], workload.size, workload.statistics[i],

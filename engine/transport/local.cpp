@@ -317,6 +317,13 @@ class LocalTransport : public Transport {
   /// Gives each receive its message, in the order of posting, and copies the payload; the lock is
   /// open meanwhile.
   void copy_payloads(std::unique_lock<std::mutex>& lock) {
+    while (copy_next_payload(lock)) {
+    }
+  }
+
+  /// Looks from the first receive on each time: while the lock was open a message may have come for
+  /// one that stands before.
+  bool copy_next_payload(std::unique_lock<std::mutex>& lock) {
     for (auto& [id, group] : end_.groups) {
       for (std::size_t i = 0; i < group.receives.size(); ++i) {
         Waiting& receive = group.receives[i];
@@ -343,8 +350,10 @@ class LocalTransport : public Transport {
         lock.lock();
         receive.payload = {to, to == nullptr ? 0 : message.header.bytes};
         copied(message, receive.from);
+        return true;
       }
     }
+    return false;
   }
 
   /// Tells the sender that its memory is no longer read.

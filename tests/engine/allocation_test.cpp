@@ -74,14 +74,12 @@ namespace {
 constexpr int kWarmUp = 12;  // until all that is used in turn was used
 constexpr int kSteps = 20;
 
-/// Steps of a bucket with three row spaces, two of them of several tensors and one nearly full, in
-/// two rounds; gradients that are coalesced, that are not, and that are dense.
+/// Steps of a bucket with four row spaces, two of them of several tensors, one nearly full and one
+/// of wide rows, in two rounds; gradients that are coalesced, that are not, and that are dense.
 void expect_no_allocations(const WorkersUnderTest& workers, int size) {
-  const std::vector<TensorSpec> tensors{{"a", 5000, 8, DType::f32},
-                                        {"b", 300, 3, DType::bf16},
-                                        {"c", 700, 8, DType::f32},
-                                        {"d", 40, 3, DType::bf16},
-                                        {"e", 150, 5, DType::f32}};
+  const std::vector<TensorSpec> tensors{{"a", 5000, 8, DType::f32}, {"b", 300, 3, DType::bf16},
+                                        {"c", 700, 8, DType::f32},  {"d", 40, 3, DType::bf16},
+                                        {"e", 150, 5, DType::f32},  {"f", 80, 4000, DType::f32}};
   for (const SchemeVariant& variant : scheme_variants()) {
     if (variant.entry().all_reduces && !workers.has_all_reduce) continue;
     if (!variant.fits(size) || variant.announce) continue;
@@ -92,6 +90,7 @@ void expect_no_allocations(const WorkersUnderTest& workers, int size) {
       for (const TensorSpec& tensor : tensors) own.push_back(some_rows(random, tensor, 200));
       std::reverse(own[1].indices.begin(), own[1].indices.end());
       own[4] = random_gradient(random, tensors[4], distinct_rows(random, 150, 140));
+      own[5] = random_gradient(random, tensors[5], distinct_rows(random, 80, 70));
       own[3].layout = Gradient::Layout::dense;
       own[3].values.assign(static_cast<std::size_t>(40 * 3 * 2), std::byte{0});
     }
@@ -105,6 +104,8 @@ void expect_no_allocations(const WorkersUnderTest& workers, int size) {
                                     for (const OwnedGradient& gradient : inputs[rank])
                                       gradients.push_back(gradient.view());
                                     const auto step = [&] { session.synchronize(id, gradients); };
+                                    step();
+                                    session.adapt(id);
                                     for (int i = 0; i < kWarmUp; ++i) step();
                                     session.barrier();
                                     // Between the barrier and the first step other workers of this

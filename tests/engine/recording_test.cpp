@@ -41,8 +41,9 @@ TransportCounters minus(const TransportCounters& a, const TransportCounters& b) 
 }
 
 /// Steps of one bucket of f32 rows, `rows` of them touched by each worker.
+/// @param adapts  after each step
 RecordedSession recorded_session(const std::string& scheme, int size, const TensorSpec& tensor,
-                                 Index rows, int steps) {
+                                 Index rows, int steps, bool adapts = false) {
   LocalNetwork network(size);
   Recording recording(size);
   RecordedSession recorded;
@@ -64,6 +65,7 @@ RecordedSession recorded_session(const std::string& scheme, int size, const Tens
       recording.end_step(rank);
       recorded.counters[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank.value)] =
           minus(session.counters(), before);
+      if (adapts) session.adapt(bucket);
     }
     session.barrier();
   }));
@@ -169,6 +171,47 @@ TEST(Recording, balanced_fills_its_links) {
     EXPECT_GE(seconds, least * (1 - 1e-9));
     EXPECT_LE(seconds, least * 1.1);
   }
+}
+
+/// Groups are numbered as they are posted: the push; the pull, or its indices and then its values.
+TEST(Recording, a_large_pull_is_put_in_order_while_its_values_are_on_their_way) {
+  using Kind = RecordedEvent::Kind;
+  constexpr int kSize = 8;
+  const RecordedSession recorded =
+      recorded_session("balanced", kSize, {"t", 50'000, 64, DType::f32}, 1000, 2, true);
+  RecordedStep whole = without_computing(recorded.steps[0]);
+  RecordedStep in_pieces = without_computing(recorded.steps[1]);
+  const double whole_seconds = replayed_seconds(whole, kLink);
+  const double seconds = replayed_seconds(in_pieces, kLink);
+  double way_of_values = 0;
+  for (std::vector<RecordedEvent>& events : in_pieces.workers) {
+    std::array<std::vector<std::size_t>, 3> sends;
+    std::array<std::vector<std::size_t>, 3> takes;
+    std::int64_t values = 0;
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      const auto group = static_cast<std::size_t>(events[i].group);
+      if (events[i].kind == Kind::send) sends.at(group).push_back(i);
+      if (events[i].kind == Kind::take) takes.at(group).push_back(i);
+      if (events[i].kind == Kind::send && group == 2) values += events[i].bytes;
+    }
+    for (std::size_t group = 0; group < 3; ++group) {
+      ASSERT_EQ(sends.at(group).size(), std::size_t{kSize - 1});
+      ASSERT_EQ(takes.at(group).size(), std::size_t{kSize - 1});
+    }
+    EXPECT_LT(sends[1].back(), sends[2].front());
+    EXPECT_LT(sends[2].back(), takes[1].front());
+    EXPECT_LT(takes[1].back(), takes[2].front());
+    way_of_values = on_link(values);
+    // Work once all indices are there.
+    events[takes[1].back()].seconds = way_of_values / 2;
+  }
+  // The same work once all of a whole message is there.
+  for (std::vector<RecordedEvent>& events : whole.workers) {
+    for (const RecordedEvent& event : events) EXPECT_LT(event.group, 2);
+    events.push_back({Kind::compute, 0, 0, 0, way_of_values / 2});
+  }
+  EXPECT_NEAR(replayed_seconds(whole, kLink), whole_seconds + way_of_values / 2, 1e-9);
+  EXPECT_NEAR(replayed_seconds(in_pieces, kLink), seconds, 1e-9);
 }
 
 TEST(Recording, what_is_not_in_a_step_leaves_no_trace) {

@@ -1,13 +1,17 @@
 // The all-gather of messages: every message reaches every worker whole, in every way and again in
-// memory that has to grow; payloads that are not what they say are refused.
+// memory that has to grow, and in two pieces; payloads that are not what they say are refused.
 #include "schemes/message_gather.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/error.h"
+#include "schemes/scheme.h"
 #include "tests/support/random.h"
 #include "tests/support/workers.h"
 
@@ -98,6 +102,84 @@ TEST_P(MessageGathers, every_message_reaches_every_worker) {
         if (number + 1 < kRounds) exchange.next_round();
       }
     }));
+  }
+}
+
+TEST(MessagesInPieces, all_heads_come_ahead_of_all_bodies) {
+  constexpr std::int64_t kHead = 8;
+  constexpr std::uint64_t kRounds = 4;
+  for (int size = 1; size <= 9; ++size) {
+    LocalNetwork network(size);
+    expect_no_errors(run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
+      HostMemory memory;
+      const Context context(memory);
+      const int rank = transport->rank().value;
+      MessageGather gather(context, Rank{rank}, size, Communication::point_to_point);
+      std::uint64_t sequence = 0;
+      const Pattern pattern = gather.pattern();
+      ExchangeWorkspace workspace;
+      Exchange exchange(*transport, context, {}, sequence, pattern, kRounds, kDeadline, workspace);
+      for (std::uint64_t number = 0; number < kRounds; ++number) {
+        write(number, rank, gather.own(length_of(number, rank)));
+        std::vector<int> heads(static_cast<std::size_t>(size));
+        std::vector<int> bodies(static_cast<std::size_t>(size));
+        bool between = false;
+        const auto read_head = [&](int worker, std::span<const std::byte> bytes) {
+          EXPECT_FALSE(between);
+          EXPECT_EQ(static_cast<std::int64_t>(bytes.size()), kHead);
+          ++heads.at(static_cast<std::size_t>(worker));
+          return MessageGather::Extent{kHead, kHead};
+        };
+        const auto heads_came = [&] {
+          EXPECT_FALSE(std::exchange(between, true));
+          EXPECT_EQ(std::accumulate(heads.begin(), heads.end(), 0), size);
+        };
+        const auto read_body = [&](int worker, std::span<const std::byte> bytes) {
+          EXPECT_TRUE(between);
+          ASSERT_EQ(static_cast<std::int64_t>(bytes.size()), length_of(number, worker) - kHead);
+          for (std::size_t i = 0; i < bytes.size(); ++i) {
+            ASSERT_EQ(bytes[i], byte_of(number, worker, static_cast<std::int64_t>(i) + kHead));
+          }
+          ++bodies.at(static_cast<std::size_t>(worker));
+        };
+        gather.run_in_pieces(exchange, kHead, 8 + 4000, {read_head, heads_came, read_body});
+        EXPECT_EQ(heads, std::vector<int>(static_cast<std::size_t>(size), 1));
+        EXPECT_EQ(bodies, heads);
+        if (number + 1 < kRounds) exchange.next_round();
+      }
+      EXPECT_EQ(transport->counters().messages_sent, size == 1 ? 0 : 2 * 4 * (size - 1));
+    }));
+  }
+}
+
+TEST(MessagesInPieces, are_those_of_a_pull_of_96_kilobytes_of_values) {
+  HostMemory memory;
+  const TensorSpec tensor{"t", 20'000, 64, DType::f32};
+  const std::vector<RowSpace> spaces = row_spaces(std::vector{tensor});
+  Random random(seed());
+  for (const char* name : {"balanced", "balanced_hash", "sparse_ps"}) {
+    for (const auto& [size, rounds] :
+         std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {7, 1}, {8, 2}}) {
+      const BucketSpec bucket{"b", {tensor}, name, Reduction::sum, rounds};
+      const auto scheme = scheme_named(name).create({Context(memory), &bucket, Rank{0}, size, 1});
+      std::array<double, 2> messages{};
+      for (const bool ahead : {false, true}) {
+        // 256 bytes a row, of each server in each round.
+        const Index rows = Index{375} * size * rounds - (ahead ? 0 : 1);
+        const std::vector<Index> set = distinct_rows(random, tensor.rows, rows);
+        const std::vector<IndexSets> sets{IndexSets(static_cast<std::size_t>(size), set)};
+        const Statistics statistics{statistics_of(sets[0], tensor.rows)};
+        scheme->adapt(statistics);
+        const int pieces = ahead ? 2 : 1;
+        EXPECT_EQ(scheme->traffic(sets).messages_sent[0], (1 + pieces) * rounds * (size - 1));
+        messages[ahead ? 1 : 0] =
+            scheme_named(name).cost({spaces, size, statistics}).gather.messages;
+      }
+      // A cost is that of one round.
+      if (rounds == 1) {
+        EXPECT_EQ(messages[1] - messages[0], size - 1);
+      }
+    }
   }
 }
 

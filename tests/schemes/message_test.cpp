@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -52,6 +53,42 @@ TEST(Message, comes_back_as_it_was_laid_out) {
       for (const std::byte byte : read[i].indices) EXPECT_EQ(byte, static_cast<std::byte>(i + 1));
       for (const std::byte byte : read[i].values) EXPECT_EQ(byte, static_cast<std::byte>(i + 101));
     }
+    // And in two pieces.
+    const auto head = static_cast<std::size_t>(head_bytes(kSpecs, counts));
+    const std::vector<std::byte> body(message.begin() + static_cast<std::ptrdiff_t>(head),
+                                      message.end());
+    std::vector<ConstSection> pieces;
+    read_head(kContext, kSpecs, std::span(message).first(head), counts_read, pieces);
+    read_body(kSpecs, body, pieces);
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      EXPECT_EQ(pieces[i].code, read[i].code);
+      EXPECT_TRUE(std::ranges::equal(pieces[i].indices, read[i].indices));
+      EXPECT_TRUE(std::ranges::equal(pieces[i].values, read[i].values));
+      if (counts[i].rows > 0) {
+        EXPECT_EQ((pieces[i].values.data() - body.data()) % 16, 0);
+      }
+    }
+  }
+}
+
+TEST(Message, whose_pieces_lie_is_refused) {
+  const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
+  std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
+  std::vector<Section> sections;
+  lay_out(kContext, kSpecs, counts, message, sections);
+  const auto head = static_cast<std::size_t>(head_bytes(kSpecs, counts));
+  std::vector<SectionCounts> counts_read;
+  std::vector<ConstSection> read;
+  for (std::size_t size = 0; size <= message.size(); ++size) {
+    if (size == head) continue;
+    EXPECT_THROW(read_head(kContext, kSpecs, std::span(message).first(size), counts_read, read),
+                 CorruptDataError)
+        << size;
+  }
+  read_head(kContext, kSpecs, std::span(message).first(head), counts_read, read);
+  for (std::size_t size = 0; size <= message.size(); ++size) {
+    if (size == message.size() - head) continue;
+    EXPECT_THROW(read_body(kSpecs, std::span(message).first(size), read), CorruptDataError) << size;
   }
 }
 

@@ -135,6 +135,7 @@ inline std::vector<Shape> shapes() {
        {{"a", 10, 4}, {"b", 1, 4}, {"c", 500, 4}, {"d", 33, 4}, {"e", 7, 2}, {"f", 8, 4}},
        unsorted},
       {"rounds", {{"a", 1000, 8}, {"b", 77, 3}}, ordinary, 3},
+      {"wide_rows_in_rounds", {{"t", 60, 2500}}, ordinary, 2},
       {"more_rounds_than_rows", {{"t", 4, 2}}, ordinary, 7},
       {"beyond_2_24", {{"t", (Index{1} << 24) + 5, 1}}, ordinary, 1, false},
       {"beyond_2_33", {{"t", (Index{1} << 33) + 11, 2}}, ordinary, 2, false},

@@ -165,6 +165,41 @@ TEST_P(TransportSuite, several_groups_are_open_at_a_time) {
   }));
 }
 
+TEST_P(TransportSuite, messages_of_several_groups_find_their_own_whenever_they_come) {
+  constexpr int kSize = 5;
+  expect_no_errors(run(kSize, [&](std::unique_ptr<Transport>& transport) {
+    const int rank = transport->rank().value;
+    const std::vector<Rank> peers = peers_after(transport->rank(), kSize);
+    std::vector<Receive> receives;
+    for (const Rank peer : peers) receives.push_back({peer});
+    for (int step = 0; step < 200; step += 2) {
+      std::vector<std::vector<std::byte>> outgoing;
+      std::vector<std::unique_ptr<Taker>> takers;
+      std::vector<GroupId> groups;
+      for (const int of_group : {step, step + 1}) {
+        std::vector<Send> sends;
+        for (const Rank peer : peers) {
+          const auto& bytes = outgoing.emplace_back(payload_of(rank, peer.value, of_group, 300));
+          sends.push_back({peer, bytes.data(), static_cast<std::int64_t>(bytes.size())});
+        }
+        takers.push_back(std::make_unique<Taker>(receives.size()));
+        groups.push_back(transport->post(context_,
+                                         {1, 0, static_cast<std::uint64_t>(of_group), 0, 0}, sends,
+                                         receives, *takers.back()));
+      }
+      for (std::size_t group = 0; group < 2; ++group) {
+        while (const auto arrival = transport->next(groups[group], soon())) {
+          const std::vector<std::byte> expected =
+              payload_of(peers[arrival->receive].value, rank, step + static_cast<int>(group), 300);
+          ASSERT_EQ(arrival->payload.size(), expected.size());
+          ASSERT_TRUE(std::equal(expected.begin(), expected.end(), arrival->payload.begin()));
+        }
+      }
+      for (const GroupId group : groups) transport->finish(group, soon());
+    }
+  }));
+}
+
 TEST_P(TransportSuite, a_payload_can_be_thrown_away) {
   class Refuser : public ReceiveProvider {
    public:
