@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <new>
 #include <numeric>
@@ -191,25 +190,25 @@ std::optional<Network> Comparison::network() const {
 
 std::vector<Prediction> Comparison::predictions(const Network& network) const {
   const std::int64_t memory = workspace_of_a_worker();
-  std::map<std::string, Prediction> means;
+  std::vector<Prediction> all;  // in the order of the first step's
   for (const Statistics& statistics : statistics_) {
     const auto steps = static_cast<double>(statistics_.size());
     for (const Prediction& of_step :
          plan({spaces_, workers_.size(), statistics, network, options_.scheme_options,
                workers_.has_all_reduce(), options_.announce, static_cast<double>(memory)})) {
-      Prediction& mean =
-          means.try_emplace(of_step.way.label(), Prediction{of_step.way}).first->second;
-      mean.seconds += of_step.seconds / steps;
-      mean.bytes_busiest += of_step.bytes_busiest / steps;
+      auto mean = std::find_if(all.begin(), all.end(), [&](const Prediction& prediction) {
+        return prediction.way == of_step.way;
+      });
+      if (mean == all.end()) mean = all.insert(mean, Prediction{of_step.way});
+      mean->seconds += of_step.seconds / steps;
+      mean->bytes_busiest += of_step.bytes_busiest / steps;
       for (const HostCost& cost : kHostCosts) {
-        mean.work.*cost.amount += of_step.work.*cost.amount / steps;
+        mean->work.*cost.amount += of_step.work.*cost.amount / steps;
       }
-      mean.memory_bytes = std::max(mean.memory_bytes, of_step.memory_bytes);
-      if (mean.ruled_out.empty()) mean.ruled_out = of_step.ruled_out;
+      mean->memory_bytes = std::max(mean->memory_bytes, of_step.memory_bytes);
+      if (mean->ruled_out.empty()) mean->ruled_out = of_step.ruled_out;
     }
   }
-  std::vector<Prediction> all;
-  for (auto& [label, mean] : means) all.push_back(std::move(mean));
   std::stable_sort(all.begin(), all.end(), is_better);
   return all;
 }

@@ -95,12 +95,13 @@ std::unique_ptr<Scheme> create(const SchemeEnvironment& environment) {
 
 Cost cost(const Workload& workload) {
   Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
+  const bool in_pieces = pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];
     const Grid grid = cheapest_grid(space, workload.size, known);
     total += expected_cost(space, workload.size, known, grid);
-    total += push_pull_compute(space, workload.size, known, grid, 1, 1);
+    total += push_pull_compute(space, workload.size, known, {grid, 1, 1, false, in_pieces});
     total.reduce.work.sorted_rows += known.touched_max;
   }
   return total;

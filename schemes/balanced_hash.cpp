@@ -63,6 +63,7 @@ constexpr double kSortsOfHashing = 8;
 
 Cost cost(const Workload& workload) {
   Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
+  const bool in_pieces = pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
   const double others = (workload.size - 1.0) / workload.size;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const SpaceStatistics& known = workload.statistics[i];
@@ -76,8 +77,8 @@ Cost cost(const Workload& workload) {
     const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
     total += {{0, 0, pushed, pushed * imbalance},
               {0, 0, values * imbalance + bitmaps, values + bitmaps}};
-    total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1},
-                               imbalance, imbalance);
+    total += push_pull_compute(workload.spaces[i], workload.size, known,
+                               {{workload.size, 1}, imbalance, imbalance, false, in_pieces});
     total.reduce.work.sorted_rows += kSortsOfHashing * known.touched_max;
   }
   return total;

@@ -174,19 +174,21 @@ Cost cost(const Workload& workload) {
     statistics.push_back(block_statistics(workload.spaces[i], block, workload.statistics[i]));
   }
   Cost total = push_pull_overhead(spaces, workload.size, statistics);
+  const bool in_pieces = pulls_in_pieces(spaces, workload.size, statistics);
   for (std::size_t i = 0; i < spaces.size(); ++i) {
     const RowSpace& blocks = spaces[i];
     const SpaceStatistics& known = statistics[i];
     total += even_servers_cost(blocks, workload.size, known);
-    total += push_pull_compute(blocks, workload.size, known, {workload.size, 1},
-                               known.push_skewness, known.pull_skewness);
+    total += push_pull_compute(
+        blocks, workload.size, known,
+        {{workload.size, 1}, known.push_skewness, known.pull_skewness, true, in_pieces});
     // Rows become blocks, and blocks rows.
     const auto block_bytes = static_cast<double>(blocks.row_bytes());
     const SpaceStatistics& rows = workload.statistics[i];
     total.reduce.work += {rows.touched_max, known.touched_max * block_bytes};
     // All rows of the blocks are looked at.
     const double looked_at =
-        known.united * static_cast<double>(block) / static_cast<double>(space.width);
+        known.united * static_cast<double>(block) / static_cast<double>(workload.spaces[i].width);
     total.gather.work += {std::max(rows.united, looked_at), known.united * block_bytes};
   }
   return total;

@@ -52,6 +52,8 @@ Cost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& k
 
 Cost split_cost(const Workload& workload, bool densifies) {
   Cost total = {push_pull_overhead(workload.spaces, workload.size, workload.statistics).reduce, {}};
+  const bool in_pieces = workload.options.pattern == Communication::point_to_point && !densifies &&
+                         pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
   GatheredBytes sums;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const EvenRangesBytes bytes =
@@ -62,11 +64,12 @@ Cost split_cost(const Workload& workload, bool densifies) {
     sums.smallest += bytes.emptiest_sums;
     sums.largest += bytes.fullest_sums;
     const SpaceStatistics& known = workload.statistics[i];
-    total += push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1},
-                               known.push_skewness, known.pull_skewness);
+    total += push_pull_compute(
+        workload.spaces[i], workload.size, known,
+        {{workload.size, 1}, known.push_skewness, known.pull_skewness, true, in_pieces});
   }
   total += {{}, gather_cost(workload.options.pattern, workload.size, sums, workload.spaces.size())};
-  if (workload.options.pattern == Communication::point_to_point && !densifies) {
+  if (in_pieces) {
     total += {{}, pieces_overhead(workload.spaces, workload.size, workload.statistics)};
   }
   // The fullest range's server, to which most is pushed, has its sums already.

@@ -42,9 +42,9 @@ Cost cost(const Workload& workload) {
     // What evens out does; rows that one worker alone touched do not.
     const double more = std::max(0.0, known.sent_at_least * row - pushed - pulled);
     total += {{0, 0, pushed, pushed}, {0, 0, pulled + more, pulled}};
-    Cost compute =
-        push_pull_compute(workload.spaces[i], workload.size, known, {workload.size, 1}, 1, 1);
-    compute.gather.work.sorted_rows = 0;
+    // Values are brought to their places as they come.
+    Cost compute = push_pull_compute(workload.spaces[i], workload.size, known,
+                                     {{workload.size, 1}, 1, 1, true, true});
     const double touches = n * known.touched_mean;
     compute.reduce.work.owned_rows = touches;
     compute.reduce.work += work_of_union(static_cast<double>(workload.spaces[i].rows), touches);

@@ -53,11 +53,11 @@ void PulledRows::name(const Context& context, Round round, Placement& placement,
   }
 }
 
-SpaceResult PulledRows::sort(const Context& context, const RowSpace& shape) {
+SpaceResult PulledRows::sort(const Context& context, const Placement& placement) {
+  const RowSpace& shape = placement.space();
   Index total = 0;
   for (const Index count : row_count_) total += count;
   const std::span<Index> indices = indices_.reserve(total);
-  const std::span<Index> order = order_.reserve(total);
   std::size_t filled = 0;
   for (std::size_t round = 0; round < rows_.size(); ++round) {
     const std::span<const Index> rows(rows_[round].data(),
@@ -65,8 +65,12 @@ SpaceResult PulledRows::sort(const Context& context, const RowSpace& shape) {
     copy(context, std::as_bytes(rows), reinterpret_cast<std::byte*>(indices.data() + filled));
     filled += rows.size();
   }
-  sort_with_order(context, indices, order, shape.rows, workspace_);
-  invert(context, order, slots_.reserve(total));
+  in_order_ = placement.keeps_order() && rows_.size() == 1;
+  if (!in_order_) {
+    const std::span<Index> order = order_.reserve(total);
+    sort_with_order(context, indices, order, shape.rows, workspace_);
+    invert(context, order, slots_.reserve(total));
+  }
   result_ = {values_.reserve(total * shape.row_bytes()).data(), shape.dtype, total, shape.width};
   return {Gradient::Layout::row_sparse, indices, as_const(result_)};
 }
@@ -77,6 +81,10 @@ void PulledRows::place(const Context& context, Round round, int server, const Pl
   Index first = first_[index(round.index) * shares_.size() + index(group)];
   for (int earlier = 0; earlier < round.index; ++earlier) first += row_count_[index(earlier)];
   const Index rows = section.counts.rows;
+  if (in_order_) {
+    copy(context, section.values, result_.data + first * result_.row_bytes());
+    return;
+  }
   const std::span<const Index> slots(slots_.data() + first, static_cast<std::size_t>(rows));
   scatter_rows(context, {section.values.data(), result_.dtype, rows, placement.slice_width()},
                slots, placement.first_column(server), result_);

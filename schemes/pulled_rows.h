@@ -31,10 +31,10 @@ class PulledRows {
   void name(const Context& context, Round round, Placement& placement,
             std::span<const std::vector<ConstSection>> pulled, std::size_t space);
 
-  /// Brings the rows of all rounds and groups into increasing order.
+  /// Brings the rows of all rounds and groups into increasing order, where they are not.
   /// @return with values that are yet to be placed; valid until the next call
   /// @throws BudgetError
-  SpaceResult sort(const Context& context, const RowSpace& shape);
+  SpaceResult sort(const Context& context, const Placement& placement);
 
   /// Brings what a server sent to its rows and columns of the result.
   void place(const Context& context, Round round, int server, const Placement& placement,
@@ -45,6 +45,7 @@ class PulledRows {
   std::vector<Buffer<Index>> rows_;    // [round], group after group
   std::vector<Index> row_count_;       // [round]
   std::vector<Index> first_;           // [round][group]: where its rows begin among its round's
+  bool in_order_ = false;              // as they are named: then there are no slots
   Buffer<Index> order_;
   Buffer<Index> slots_;
   SortWorkspace workspace_;

@@ -380,7 +380,7 @@ class PushPull : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       PulledRows& rows = storage_[i].pulled;
       rows.name(context_, round, *placements_[i], pulled_of(round), i);
-      if (round.last()) results_[i] = rows.sort(context_, spaces_[i]);
+      if (round.last()) results_[i] = rows.sort(context_, *placements_[i]);
     }
     for (int earlier = 0; round.last() && earlier < round.index; ++earlier) {
       for (int server = 0; server < size_; ++server) place_values({earlier, rounds_}, server);

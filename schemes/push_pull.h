@@ -72,10 +72,18 @@ PhaseCost pieces_overhead(std::span<const RowSpace> spaces, int size, const Stat
 /// @param statistics  of `spaces`
 Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, const Statistics& statistics);
 
+/// How the processors come by a row space's rows.
+struct PushPullWork {
+  Grid grid;
+  // Of the server that has most, over the mean one.
+  double push_imbalance = 1;
+  double pull_imbalance = 1;
+  bool in_order = false;   // as they are pulled
+  bool in_pieces = false;  // pulled: they are put into order and placed while others are on the way
+};
 /// What the processors do of one row space; nothing crosses.
-/// @param push_imbalance, pull_imbalance  of the server that has most, over the mean one
 Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& statistics,
-                       Grid grid, double push_imbalance, double pull_imbalance);
+                       const PushPullWork& how);
 
 /// Bytes that a worker needs for one row space whatever the placement, as expected from statistics:
 /// pushes sent and received, own sums as kept and as sent, the pull as received and in order.

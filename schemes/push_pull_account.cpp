@@ -153,23 +153,25 @@ Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, const Statis
 }
 
 Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& statistics,
-                       Grid grid, double push_imbalance, double pull_imbalance) {
+                       const PushPullWork& how) {
   const auto row = static_cast<double>(space.row_bytes());
+  const Grid grid = how.grid;
   Cost cost;
-  Work& reduce = cost.reduce.work;
-  reduce.encoded_rows = statistics.touched_max * grid.column_slices;
-  reduce.encoded_bytes = statistics.touched_max * row;
-  reduce.aggregated_rows = statistics.touched_mean * grid.column_slices * push_imbalance;
-  reduce.aggregated_bytes = statistics.touched_mean * row * push_imbalance;
-  const double group_rows = static_cast<double>(space.rows) / grid.row_groups;
-  reduce += work_of_union(group_rows, reduce.aggregated_rows);
-  // The sums of a part into a message; then those of all parts to their places, each slice to its
-  // columns.
-  const double part = statistics.united / size * pull_imbalance;
-  Work& gather = cost.gather.work;
-  gather.encoded_rows = part + statistics.united * grid.column_slices;
-  gather.encoded_bytes = (part + statistics.united) * row;
-  gather.sorted_rows = statistics.united;
+  Work& push = cost.reduce.work;
+  push.encoded_rows = statistics.touched_max * grid.column_slices;
+  push.encoded_bytes = statistics.touched_max * row;
+  push.aggregated_rows = statistics.touched_mean * grid.column_slices * how.push_imbalance;
+  push.aggregated_bytes = statistics.touched_mean * row * how.push_imbalance;
+  push += work_of_union(static_cast<double>(space.rows) / grid.row_groups, push.aggregated_rows);
+  // The sums of its part into a message.
+  const double part = statistics.united / size * how.pull_imbalance;
+  cost.gather.work.encoded_rows = part;
+  cost.gather.work.encoded_bytes = part * row;
+  // Those of all parts to their places, each slice to its columns.
+  Work& pull = how.in_pieces ? cost.gather.arriving : cost.gather.work;
+  pull.encoded_rows += statistics.united * grid.column_slices;
+  pull.encoded_bytes += statistics.united * row;
+  pull.sorted_rows = how.in_order ? 0 : statistics.united;
   return cost;
 }
 

@@ -8,11 +8,13 @@ namespace {
 
 Cost cost(const Workload& workload) {
   Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
+  const bool in_pieces = pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    total += even_servers_cost(workload.spaces[i], workload.size, workload.statistics[i]);
-    total += push_pull_compute(workload.spaces[i], workload.size, workload.statistics[i],
-                               {workload.size, 1}, workload.statistics[i].push_skewness,
-                               workload.statistics[i].pull_skewness);
+    const SpaceStatistics& known = workload.statistics[i];
+    total += even_servers_cost(workload.spaces[i], workload.size, known);
+    total += push_pull_compute(
+        workload.spaces[i], workload.size, known,
+        {{workload.size, 1}, known.push_skewness, known.pull_skewness, true, in_pieces});
   }
   return total;
 }

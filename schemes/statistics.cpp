@@ -48,6 +48,7 @@ Work work_of_union(double range, double total) {
 
 Work PhaseCost::all_work() const {
   Work all = work;
+  all += arriving;
   all.messages += messages;
   all.steps += steps;
   return all;
@@ -61,6 +62,7 @@ Cost& Cost::operator+=(const Cost& other) {
     to.bytes_received += from.bytes_received;
     to.bytes_chained += from.bytes_chained;
     to.work += from.work;
+    to.arriving += from.arriving;
   };
   add(reduce, other.reduce);
   add(gather, other.gather);
@@ -74,9 +76,15 @@ double Cost::bytes_busiest() const {
 
 double Cost::seconds(const Network& network) const {
   const auto phase = [&](const PhaseCost& cost) {
-    return cost.steps * network.latency_s +
-           std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps +
-           network.host.seconds(cost.all_work());
+    Work apart = cost.work;
+    apart.messages += cost.messages;
+    apart.steps += cost.steps;
+    const double on_links =
+        std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps;
+    const double arriving = network.host.seconds(cost.arriving);
+    return cost.steps * network.latency_s + network.host.seconds(apart) +
+           std::max(on_links, arriving) +
+           std::min(on_links, arriving) / std::max(1.0, cost.messages);
   };
   return phase(reduce) + phase(gather);
 }

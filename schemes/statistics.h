@@ -109,9 +109,11 @@ struct PhaseCost {
   // Of the longest chain of messages, each of which waits for the one before; 0 where no chain is
   // longer than what one worker moves.
   double bytes_chained = 0;
-  Work work = {};  // of the busiest worker, on its own rows too; but for messages and steps
+  // Of the busiest worker's processor, on its own rows too; but for messages and steps.
+  Work work = {};
+  Work arriving = {};  // the same that is done message by message while others are on their way
 
-  /// Messages and steps among it.
+  /// Both, and messages and steps among it.
   Work all_work() const;
 
   double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
@@ -128,8 +130,9 @@ struct Cost {
   /// Over both phases: the larger of what the worker that sends most sends and of what the one that
   /// receives most receives.
   double bytes_busiest() const;
-  /// steps · latency + bytes · 8 / rate of the phase's busiest worker or longest chain, and what
-  /// its processor takes for its work, one after the other, phase after phase.
+  /// Phase after phase: steps · latency + bytes · 8 / rate of the busiest worker or the longest
+  /// chain, and what its processor takes for its work. What it does as messages arrive overlaps
+  /// with their way: of the two the longer one counts, and of the shorter one message's share.
   double seconds(const Network& network) const;
 };
 

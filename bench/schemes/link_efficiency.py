@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """How near the wire's rate, and how near the partitioned ideal, `balanced` comes on real index data.
 
     bench/schemes/link_efficiency.py DATA [--program build/release/bin/sparsesync] [--out bench/results/link_efficiency.json]
@@ -45,7 +45,7 @@ def main():
     print(f"{'trace':<8}{'workers':>8}{'width':>7}{'x ideal':>9}{'grid':>8}{'seconds':>9}{'x bytes/rate':>14}")
     with tempfile.TemporaryDirectory() as folder:
         for name, make in inputs.items():
-            # On a link where eight workers share two cores; unshaped, where only bytes count.
+#On a link where eight workers share two cores; unshaped, where only bytes count.
             cells = [(8, 128, True), (8, 32, True)]
             cells += [(n, width, False) for n in (16, 5, 7, 12) for width in (32, 128)]
             for workers, width, shaped in cells:

@@ -4,6 +4,7 @@
 #include <stdlib.h>  // mkdtemp
 
 #include <algorithm>
+#include <limits>
 
 #include "analysis/output_file.h"
 #include "kernels/error.h"
@@ -54,31 +55,49 @@ LocalComparison::LocalComparison(const std::filesystem::path& trace, const Compa
     : workers_(opened(trace).header().workers, waited_for(options)),
       comparison_(workers_, opened(trace), options) {}
 
+double MeasuredWay::replayed_seconds(const LocalLink& link) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const SchemeFigures& figures : rounds) {
+    least = std::min(least, replayed_times(*figures.recorded, link).median);
+  }
+  return least;
+}
+
+double MeasuredWay::real_seconds() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const SchemeFigures& figures : rounds) least = std::min(least, figures.seconds_median);
+  return least;
+}
+
 std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
-                                      const CompareOptions& options) {
+                                      const CompareOptions& options, int rounds) {
   std::vector<MeasuredWay> ways;
-  const auto measure = [&](CompareOptions some) {
-    for (SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
+  const auto measure = [&](const CompareOptions& some) {
+    for (const SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
       if (!figures.skipped && !figures.correct) {
         throw Error(fmt::format("{} is not correct: {}", figures.name, figures.first_difference));
       }
-      ways.push_back({way_of(scheme_named(figures.name), some.scheme_options), figures});
+      const Way way = way_of(scheme_named(figures.name), some.scheme_options);
+      auto known = std::find_if(ways.begin(), ways.end(),
+                                [&](const MeasuredWay& other) { return other.way == way; });
+      if (known == ways.end()) known = ways.insert(known, MeasuredWay{way, {}});
+      known->rounds.push_back(figures);
     }
   };
-  for (const Communication pattern : kCommunications) {
-    CompareOptions some = options;
-    some.scheme_options.pattern = pattern;
-    some.schemes.clear();
-    for (const SchemeEntry& entry : all_schemes()) {
-      const bool has_patterns = !entry.patterns.empty();
-      const bool heeds =
-          std::find(entry.patterns.begin(), entry.patterns.end(), pattern) != entry.patterns.end();
-      // A scheme without a choice goes along with the first pattern.
-      if (has_patterns ? heeds : pattern == kCommunications.front()) {
-        some.schemes.emplace_back(entry.name);
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < kCommunications.size(); ++i) {
+      CompareOptions some = options;
+      some.scheme_options.pattern =
+          kCommunications[(i + static_cast<std::size_t>(round)) % kCommunications.size()];
+      some.schemes.clear();
+      for (const SchemeEntry& entry : all_schemes()) {
+        // A scheme without a choice goes along with one of the patterns.
+        if (i == 0 || entry.heeds.has(SchemeOption::pattern)) some.schemes.emplace_back(entry.name);
       }
+      const auto turn = static_cast<std::ptrdiff_t>(some.schemes.size()) * round / rounds;
+      std::rotate(some.schemes.begin(), some.schemes.begin() + turn, some.schemes.end());
+      measure(some);
     }
-    if (!some.schemes.empty()) measure(some);
   }
   return ways;
 }

@@ -47,14 +47,22 @@ class TemporaryFolder {
 /// One way to synchronize a trace, and what that took.
 struct MeasuredWay {
   Way way;
-  SchemeFigures figures;
+  std::vector<SchemeFigures> rounds;
+
+  const std::optional<std::string>& skipped() const { return rounds.front().skipped; }
+  /// Of a step, replayed on a link: the least of the rounds' medians. What disturbs a round only
+  /// ever makes it longer.
+  double replayed_seconds(const LocalLink& link) const;
+  /// The same as it was measured in real time.
+  double real_seconds() const;
 };
 
-/// Runs every scheme with every pattern.
+/// Runs every scheme with every pattern, in rounds of which each begins elsewhere, with memory of
+/// its own: where buffers happen to lie makes some percent of a short step.
 /// @param options  that all runs share; schemes and pattern are of no account
 /// @throws Error if a result was wrong
 std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
-                                      const CompareOptions& options);
+                                      const CompareOptions& options, int rounds);
 
 /// A comparison of a trace with workers of its own, in this process.
 class LocalComparison {

@@ -441,7 +441,8 @@ TEST(Cost, processors_handle_all_that_is_touched) {
     // Its own sums into a message, and everybody's to their places.
     EXPECT_NEAR(gather.encoded_rows, 1500 + 6000 * slices, 1500 * 0.05) << scheme;
     EXPECT_NEAR(gather.encoded_bytes, 7500 * row, 1500 * row * 0.05) << scheme;
-    EXPECT_EQ(gather.sorted_rows, 6000) << scheme;
+    // Even ranges are in order as they come.
+    EXPECT_EQ(gather.sorted_rows, scheme == std::string("sparse_ps") ? 0 : 6000) << scheme;
     EXPECT_EQ(cost.reduce.all_work().messages, 3) << scheme;
     EXPECT_EQ(cost.gather.all_work().steps, 1) << scheme;
   }
