@@ -114,6 +114,8 @@ class Comparison {
 
   std::vector<MemoryNeed> memory_needs() const;
 
+  /// Bytes of a step, as the report has it.
+  double lower_bound() const { return lower_bound_; }
   /// Of the trace, step by step.
   std::span<const Statistics> statistics() const { return statistics_; }
   /// What seconds are predicted from; nothing where nothing is known.

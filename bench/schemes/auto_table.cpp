@@ -51,10 +51,14 @@ constexpr std::array kRealLinks{LocalLink{100e6, 1e-3}, LocalLink{200e6, 200e-6}
                                 LocalLink{1e9, 200e-6}};
 constexpr int kMostRealWorkers = 8;
 
-/// Bytes of workspace of all workers together: what does not fit is out of question for `auto` too.
-/// That is the dense schemes for the largest tables with 16 workers and more, where they would take
-/// most of the time that the table is made in, and be far behind.
-constexpr std::int64_t kWorkspace = std::int64_t{4} << 30U;
+/// Bytes of workspace for each worker: what does not fit is out of question for `auto` too. That is
+/// the dense schemes for the largest tables with 16 workers and more, where they would take most of
+/// the time that the table is made in, and be far behind.
+std::int64_t workspace(int workers) {
+  constexpr std::int64_t kTogether = std::int64_t{4} << 30U;
+  constexpr std::int64_t kLeast = std::int64_t{160} << 20U;
+  return std::max(kTogether / workers, kLeast);
+}
 
 /// Of a synthetic tensor, by width: fewer rows the more of them are touched, so that a cell is
 /// neither nothing but latency nor more than a machine holds 64 times.
@@ -256,20 +260,32 @@ class AutoTable {
     shape.width = input.width;
     shape.workers = input.workers;
     write_trace(input.source(shape), trace, false);
-    options_.memory = kWorkspace / input.workers;
+    options_.memory = workspace(input.workers);
     options_.repeat = given_.repeat > 0 ? given_.repeat : repeats(input.workers);
-    if (options_.clock == CompareClock::real) {
-      for (std::size_t i = 0; i < kRealLinks.size(); ++i) {
-        CompareOptions options = options_;
-        options.link = kRealLinks[i];
-        add_cell(input, trace, kRealLinks[i], measure_ways(trace, options, rounds(input.workers)),
-                 i == number % kRealLinks.size());
+    if (options_.clock == CompareClock::replayed) {
+      // One recorded run serves all links.
+      const std::vector<MeasuredWay> ways =
+          measure_ways(trace, options_, rounds(input.workers), all_ways());
+      for (std::size_t i = 0; i < kLinks.size(); ++i) {
+        add_cell(input, trace, kLinks[i], ways, i == number % kLinks.size());
       }
       return;
     }
-    const std::vector<MeasuredWay> ways = measure_ways(trace, options_, rounds(input.workers));
-    for (std::size_t i = 0; i < kLinks.size(); ++i) {
-      add_cell(input, trace, kLinks[i], ways, i == number % kLinks.size());
+    for (std::size_t i = 0; i < kRealLinks.size(); ++i) {
+      CompareOptions options = options_;
+      options.link = kRealLinks[i];
+      options.network = network(kRealLinks[i], input.workers);
+      // To wait for what is far behind would take most of the time.
+      constexpr double kFarBehind = 3;
+      std::vector<Way> near;
+      const std::vector<Prediction> predictions =
+          LocalComparison(trace, options)->predictions(*options.network);
+      for (const Prediction& prediction : predictions) {
+        const bool is_near = prediction.seconds < kFarBehind * predictions.front().seconds;
+        if (is_near && prediction.ruled_out.empty()) near.push_back(prediction.way);
+      }
+      add_cell(input, trace, kRealLinks[i], measure_ways(trace, options, 1, near),
+               i == number % kRealLinks.size());
     }
   }
 
@@ -305,6 +321,7 @@ class AutoTable {
       cell.ways.push_back({measured.way, seconds, predicted->seconds, computing, predicted->work});
     }
     for (CellWay& way : cell.ways) take_the_least_of_its_equals(cell, way);
+    if (cell.ways.empty()) throw Error("no scheme fits into the workspace of " + input.name);
     const auto best =
         std::min_element(cell.ways.begin(), cell.ways.end(),
                          [](const CellWay& a, const CellWay& b) { return a.seconds < b.seconds; });
@@ -390,11 +407,11 @@ int run(int count, char** arguments) {
   add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
             "inputs with more are left out");
   CLI11_PARSE(app, count, arguments);
-  const JsonOutput json(given.out);
+  JsonOutput json(given.out);
   AutoTable table(given);
   table.run();
   print(json.tables(), table.text());
-  JsonOutput(given.out).write(table.as_json());
+  json.write(table.as_json());
   return 0;
 }
 

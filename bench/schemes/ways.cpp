@@ -69,8 +69,22 @@ double MeasuredWay::real_seconds() const {
   return least;
 }
 
+std::vector<Way> all_ways() {
+  std::vector<Way> ways;
+  for (const SchemeEntry& entry : all_schemes()) {
+    for (const Communication pattern : kCommunications) {
+      SchemeOptions options;
+      options.pattern = pattern;
+      const Way way = way_of(entry, options);
+      if (ways.empty() || ways.back() != way) ways.push_back(way);
+    }
+  }
+  return ways;
+}
+
 std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
-                                      const CompareOptions& options, int rounds) {
+                                      const CompareOptions& options, int rounds,
+                                      const std::vector<Way>& wanted) {
   std::vector<MeasuredWay> ways;
   const auto measure = [&](const CompareOptions& some) {
     for (const SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
@@ -90,10 +104,13 @@ std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
       some.scheme_options.pattern =
           kCommunications[(i + static_cast<std::size_t>(round)) % kCommunications.size()];
       some.schemes.clear();
-      for (const SchemeEntry& entry : all_schemes()) {
-        // A scheme without a choice goes along with one of the patterns.
-        if (i == 0 || entry.heeds.has(SchemeOption::pattern)) some.schemes.emplace_back(entry.name);
+      for (const Way& way : wanted) {
+        // One without a choice goes along with one of the patterns.
+        if (way.pattern ? *way.pattern == some.scheme_options.pattern : i == 0) {
+          some.schemes.push_back(way.scheme);
+        }
       }
+      if (some.schemes.empty()) continue;
       const auto turn = static_cast<std::ptrdiff_t>(some.schemes.size()) * round / rounds;
       std::rotate(some.schemes.begin(), some.schemes.begin() + turn, some.schemes.end());
       measure(some);

@@ -1,0 +1,182 @@
+// What each scheme takes as workers are added, each with as many tokens as before:
+//   scaling DATA [--width 128] [--rate 25gbit] [--latency 10us] [--out FILE]
+// LM1B, 2 to 64 workers of 2,494 tokens, on the virtual clock.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "analysis/table.h"
+#include "engine/cli/command.h"
+#include "engine/cli/progress.h"
+#include "engine/cli/units.h"
+#include "engine/provenance.h"
+#include "ways.h"
+
+namespace sparsesync {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kWorkers{2, 4, 8, 16, 32, 64};
+/// Of all workers together: the dense schemes of a large table do not fit 32 times.
+constexpr std::int64_t kWorkspace = std::int64_t{8} << 30U;
+
+struct Arguments {
+  std::string data;
+  std::string out;
+  Index width = 128;
+  double rate_bps = 25e9;
+  double latency_s = 10e-6;
+  int repeat = 3;
+  int most_workers = kWorkers.back();
+};
+
+/// What one way took with so many workers.
+struct Point {
+  int workers = 0;
+  double over_lower_bound = 0;
+  double bytes = 0;  // of the busiest worker
+  double seconds = 0;
+};
+
+struct Series {
+  std::string label;
+  std::vector<Point> points;
+};
+
+class Scaling {
+ public:
+  explicit Scaling(const Arguments& given) : given_(given) {
+    options_.clock = CompareClock::replayed;
+    options_.repeat = given.repeat;
+    options_.link = {given.rate_bps, given.latency_s};
+  }
+
+  void run() {
+    const RealInputs inputs(given_.data);
+    Progress progress("workers");
+    for (std::size_t i = 0; i < kWorkers.size(); ++i) {
+      if (kWorkers[i] > given_.most_workers) break;
+      progress.update(static_cast<std::int64_t>(i), static_cast<std::int64_t>(kWorkers.size()));
+      measure(inputs, kWorkers[i]);
+    }
+    progress.erase();
+  }
+
+  std::string text() const {
+    const auto titles = [&] {
+      std::vector<Table::Column> columns{{"scheme", Table::Align::left}};
+      for (const int workers : workers_) columns.push_back({fmt::format("n = {}", workers)});
+      return columns;
+    };
+    Table bytes(titles());
+    Table seconds(titles());
+    for (const Series& way : series_) {
+      std::vector<std::string> of_bytes{way.label};
+      std::vector<std::string> of_seconds{way.label};
+      for (const int workers : workers_) {
+        const Point* const point = point_of(way, workers);
+        of_bytes.push_back(point == nullptr ? "-" : fmt::format("{:.3f}", point->over_lower_bound));
+        of_seconds.push_back(point == nullptr ? "-" : format_seconds(point->seconds));
+      }
+      bytes.add_row(of_bytes);
+      seconds.add_row(of_seconds);
+    }
+    return fmt::format(
+        "bytes of the busiest worker over the lower bound, LM1B, width {}\n{}\n"
+        "seconds of a step at {}, {}, virtual clock\n{}",
+        given_.width, bytes.text(), format_rate(given_.rate_bps), format_seconds(given_.latency_s),
+        seconds.text());
+  }
+
+  std::string as_json() const {
+    Json origin;
+    for (const auto& [name, value] : provenance()) origin[name] = value;
+    Json ways = Json::array();
+    for (const Series& way : series_) {
+      Json points = Json::array();
+      for (const Point& point : way.points) {
+        points.push_back({{"workers", point.workers},
+                          {"bytes_busiest", point.bytes},
+                          {"over_lower_bound", point.over_lower_bound},
+                          {"seconds", point.seconds}});
+      }
+      ways.push_back({{"way", way.label}, {"points", points}});
+    }
+    return Json{{"trace", "lm1b"},
+                {"width", given_.width},
+                {"network", {{"rate_bps", given_.rate_bps}, {"latency_s", given_.latency_s}}},
+                {"repeat", given_.repeat},
+                {"provenance", origin},
+                {"schemes", ways}}
+        .dump(1);
+  }
+
+ private:
+  static const Point* point_of(const Series& way, int workers) {
+    for (const Point& point : way.points) {
+      if (point.workers == workers) return &point;
+    }
+    return nullptr;
+  }
+
+  void measure(const RealInputs& inputs, int workers) {
+    const TemporaryFolder folder;
+    const std::filesystem::path trace = folder.path() / "trace";
+    GenerateOptions shape;
+    shape.width = given_.width;
+    shape.workers = workers;
+    write_trace(inputs.lm1b(shape), trace, false);
+    options_.memory = kWorkspace / workers;
+    workers_.push_back(workers);
+    const double lower_bound = LocalComparison(trace, options_)->lower_bound();
+    for (const MeasuredWay& measured : measure_ways(trace, options_, 1, all_ways())) {
+      if (measured.skipped()) continue;
+      const std::string label = measured.way.label();
+      auto series = std::find_if(series_.begin(), series_.end(),
+                                 [&](const Series& other) { return other.label == label; });
+      if (series == series_.end()) series = series_.insert(series, Series{label, {}});
+      const double bytes = measured.rounds.front().bytes_busiest();
+      series->points.push_back(
+          {workers, bytes / lower_bound, bytes, measured.replayed_seconds(options_.link)});
+    }
+  }
+
+  Arguments given_;
+  CompareOptions options_;
+  std::vector<int> workers_;
+  std::vector<Series> series_;
+};
+
+int run(int count, char** arguments) {
+  Arguments given;
+  CLI::App app("What each scheme takes as workers are added, on the virtual clock.");
+  app.add_option("DATA", given.data, "folder with lm1b_tokens.npy and criteo_fields.npy")
+      ->required();
+  add_count(app, "--width", given.width, 1, 1 << 20, "elements of a row");
+  add_rate(app, "--rate", given.rate_bps, "of each link");
+  add_seconds(app, "--latency", given.latency_s, "of each link");
+  add_count(app, "--repeat", given.repeat, 1, 1000, "runs of each scheme, whose median counts");
+  add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
+            "inputs with more are left out");
+  app.add_option("--out", given.out, "JSON");
+  CLI11_PARSE(app, count, arguments);
+  JsonOutput json(given.out);
+  Scaling scaling(given);
+  scaling.run();
+  print(json.tables(), scaling.text());
+  json.write(scaling.as_json());
+  return 0;
+}
+
+}  // namespace
+}  // namespace sparsesync
+
+int main(int count, char** arguments) {
+  try {
+    return sparsesync::run(count, arguments);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "scaling: {}\n", error.what());
+    return 1;
+  }
+}
