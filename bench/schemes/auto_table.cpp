@@ -32,6 +32,7 @@ struct Arguments {
   std::string out;
   int repeat = 0;
   int most_workers = kWorkers.back();
+  bool small = false;
 };
 
 /// Rows of one trace with so many workers: cells of the table are one each for every link.
@@ -73,7 +74,8 @@ constexpr std::array kDensities{
 
 /// Every trace with some of the worker counts and widths, so dealt out that each pair of them is
 /// met with several traces.
-std::vector<Input> inputs(const RealInputs* real) {
+/// @param real  null: synthetic ones alone
+std::vector<Input> inputs(const RealInputs* real, bool small) {
   std::vector<Input> all;
   for (std::size_t i = 0; real != nullptr && i < kWorkers.size(); ++i) {
     const int workers = kWorkers[i];
@@ -87,7 +89,7 @@ std::vector<Input> inputs(const RealInputs* real) {
     for (std::size_t z = 0; z < kZipf.size(); ++z) {
       for (std::size_t turn = 0; turn < 2; ++turn) {
         const std::size_t w = (d + z + turn) % kWidths.size();
-        const Index rows = kDensities[d].rows[w];
+        const Index rows = kDensities[d].rows[w] / (small ? 64 : 1);
         const double density = kDensities[d].density;
         const double zipf = kZipf[z];
         all.push_back({fmt::format("{:g}% zipf {}", density * 100, zipf),
@@ -128,8 +130,8 @@ class AutoTable {
 
   void run() {
     std::optional<RealInputs> real;
-    if (!given_.data.empty()) real.emplace(given_.data);
-    inputs_ = inputs(real ? &*real : nullptr);
+    if (!given_.data.empty()) real.emplace(given_.data, given_.small);
+    inputs_ = inputs(real ? &*real : nullptr, given_.small);
     const int most = options_.clock == CompareClock::real
                          ? std::min(given_.most_workers, kMostRealWorkers)
                          : given_.most_workers;
@@ -406,6 +408,7 @@ int run(int count, char** arguments) {
             "runs of each scheme in a round; else 9 of few workers and 5 of many");
   add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
             "inputs with more are left out");
+  app.add_flag("--small", given.small, "small tables: to see that it works");
   CLI11_PARSE(app, count, arguments);
   JsonOutput json(given.out);
   AutoTable table(given);

@@ -29,6 +29,7 @@ struct Arguments {
   double latency_s = 10e-6;
   int repeat = 3;
   int most_workers = kWorkers.back();
+  bool small = false;
 };
 
 /// What one way took with so many workers.
@@ -53,7 +54,7 @@ class Scaling {
   }
 
   void run() {
-    const RealInputs inputs(given_.data);
+    const RealInputs inputs(given_.data, given_.small);
     Progress progress("workers");
     for (std::size_t i = 0; i < kWorkers.size(); ++i) {
       if (kWorkers[i] > given_.most_workers) break;
@@ -160,6 +161,7 @@ int run(int count, char** arguments) {
   add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
             "inputs with more are left out");
   app.add_option("--out", given.out, "JSON");
+  app.add_flag("--small", given.small, "a small table: to see that it works");
   CLI11_PARSE(app, count, arguments);
   JsonOutput json(given.out);
   Scaling scaling(given);

@@ -17,9 +17,9 @@ draw = random.Random(1)
 save("lm1b_tokens", [int(2000 ** draw.random()) for _ in range(20000)], (20000,))
 save("criteo_fields", [draw.randrange(50) for _ in range(26 * 3000)], (3000, 26))
 EOS
-"$1" "$folder" --most-workers 2 --repeat 1 --out "$folder/auto.json"
-"$1" "$folder" --clock real --most-workers 2 --repeat 1 --out "$folder/real.json"
-"$2" "$folder" --most-workers 4 --width 16 --repeat 1 --out "$folder/scaling.json"
+"$1" "$folder" --small --most-workers 2 --repeat 1 --out "$folder/auto.json"
+"$1" "$folder" --small --clock real --most-workers 2 --repeat 1 --out "$folder/real.json"
+"$2" "$folder" --small --most-workers 4 --width 16 --repeat 1 --out "$folder/scaling.json"
 python3 - "$folder" <<'EOS'
 import json, sys
 for name, links in ("auto", 6), ("real", 3):

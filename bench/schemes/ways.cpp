@@ -13,6 +13,7 @@ namespace sparsesync {
 namespace {
 
 constexpr Index kLm1bRows = 793'471;
+constexpr Index kSmallRows = 5000;
 // lm1b_tokens.npy has tokens for 64 workers of so many.
 constexpr Index kLm1bBatch = 2494;
 constexpr Index kCriteoBatch = 1024;
@@ -28,12 +29,13 @@ LocalLink waited_for(const CompareOptions& options) {
 
 }  // namespace
 
-RealInputs::RealInputs(const std::filesystem::path& folder)
+RealInputs::RealInputs(const std::filesystem::path& folder, bool small)
     : tokens_(read_npy(folder / "lm1b_tokens.npy").values),
+      lm1b_rows_(small ? kSmallRows : kLm1bRows),
       fields_(read_npy(folder / "criteo_fields.npy")) {}
 
 TraceSource RealInputs::lm1b(const GenerateOptions& options) const {
-  return trace_from_tokens(tokens_, kLm1bRows, kLm1bBatch, 0, options, "lm1b_tokens.npy");
+  return trace_from_tokens(tokens_, lm1b_rows_, kLm1bBatch, 0, options, "lm1b_tokens.npy");
 }
 
 TraceSource RealInputs::criteo(const GenerateOptions& options) const {

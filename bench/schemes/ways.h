@@ -21,13 +21,15 @@ namespace sparsesync {
 class RealInputs {
  public:
   /// @param folder  has lm1b_tokens.npy and criteo_fields.npy
+  /// @param small   whether LM1B's table is to be a small one, for tokens that are small
   /// @throws InputError
-  explicit RealInputs(const std::filesystem::path& folder);
+  explicit RealInputs(const std::filesystem::path& folder, bool small = false);
   TraceSource lm1b(const GenerateOptions& options) const;
   TraceSource criteo(const GenerateOptions& options) const;
 
  private:
   std::vector<std::int64_t> tokens_;
+  Index lm1b_rows_;
   NpyArray fields_;
 };
 
