@@ -34,14 +34,9 @@ Prediction predict(const PlanQuestion& question, const SchemeEntry& entry,
   const Workload workload{question.spaces, question.size, question.statistics, options};
   const Cost cost = entry.cost(workload);
   const double memory = entry.workspace_bytes(workload);
-  Work work = cost.reduce.all_work();
-  work += cost.gather.all_work();
-  return {way_of(entry, options),
-          cost.seconds(question.network),
-          cost.bytes_busiest(),
-          memory,
-          work,
-          reason_against(question, entry, options, memory)};
+  return {way_of(entry, options), cost.seconds(question.network),
+          cost.bytes_busiest(),   memory,
+          cost.all_work(),        reason_against(question, entry, options, memory)};
 }
 
 }  // namespace

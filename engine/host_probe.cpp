@@ -8,7 +8,6 @@
 
 #include "analysis/calibrate.h"
 #include "analysis/generate.h"
-#include "analysis/median.h"
 #include "analysis/replay.h"
 #include "engine/memory.h"
 #include "engine/session.h"
@@ -69,11 +68,9 @@ class ProbeStep {
     const std::vector<RowSpace> spaces = row_spaces(spec_.tensors);
     const Statistics statistics{
         statistics_of({rows_.begin(), rows_.end()}, spaces.front(), spec_.options)};
-    const Cost cost =
-        scheme_named(spec_.scheme).cost({spaces, workers(), statistics, spec_.options});
-    Work work = cost.reduce.all_work();
-    work += cost.gather.all_work();
-    return work;
+    return scheme_named(spec_.scheme)
+        .cost({spaces, workers(), statistics, spec_.options})
+        .all_work();
   }
 
  private:

@@ -94,8 +94,8 @@ std::unique_ptr<Scheme> create(const SchemeEnvironment& environment) {
 }
 
 Cost cost(const Workload& workload) {
-  Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
   const bool in_pieces = pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
+  Cost total = push_pull_overhead(workload.spaces, workload.size, in_pieces);
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];

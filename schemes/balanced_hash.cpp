@@ -62,8 +62,8 @@ class HashPlacement : public Placement {
 constexpr double kSortsOfHashing = 8;
 
 Cost cost(const Workload& workload) {
-  Cost total = push_pull_overhead(workload.spaces, workload.size, workload.statistics);
   const bool in_pieces = pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
+  Cost total = push_pull_overhead(workload.spaces, workload.size, in_pieces);
   const double others = (workload.size - 1.0) / workload.size;
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const SpaceStatistics& known = workload.statistics[i];

@@ -26,6 +26,16 @@ std::vector<RowSpace> block_spaces(std::span<const RowSpace> spaces, Index block
   return all;
 }
 
+/// block_statistics() of each row space.
+Statistics statistics_of_blocks(std::span<const RowSpace> spaces, Index block,
+                                const Statistics& statistics) {
+  Statistics of_blocks;
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    of_blocks.push_back(block_statistics(spaces[i], block, statistics[i]));
+  }
+  return of_blocks;
+}
+
 Placements placements_of(const SchemeEnvironment& environment, std::span<const RowSpace> blocks) {
   Placements placements;
   for (const RowSpace& space : blocks) {
@@ -73,11 +83,7 @@ class BlockPs : public Scheme {
 
   std::span<const SpaceResult> result() const override { return results_; }
   void adapt(const Statistics& statistics) override {
-    Statistics of_blocks;
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      of_blocks.push_back(block_statistics(spaces_[i], block_, statistics[i]));
-    }
-    inner_->adapt(of_blocks);
+    inner_->adapt(statistics_of_blocks(spaces_, block_, statistics));
   }
   std::vector<SpaceChoice> choices() const override { return inner_->choices(); }
 
@@ -169,12 +175,9 @@ class BlockPs : public Scheme {
 Cost cost(const Workload& workload) {
   const Index block = workload.options.block;
   const std::vector<RowSpace> spaces = block_spaces(workload.spaces, block);
-  Statistics statistics;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    statistics.push_back(block_statistics(workload.spaces[i], block, workload.statistics[i]));
-  }
-  Cost total = push_pull_overhead(spaces, workload.size, statistics);
+  const Statistics statistics = statistics_of_blocks(workload.spaces, block, workload.statistics);
   const bool in_pieces = pulls_in_pieces(spaces, workload.size, statistics);
+  Cost total = push_pull_overhead(spaces, workload.size, in_pieces);
   for (std::size_t i = 0; i < spaces.size(); ++i) {
     const RowSpace& blocks = spaces[i];
     const SpaceStatistics& known = statistics[i];

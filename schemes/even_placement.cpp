@@ -51,7 +51,7 @@ Cost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& k
 }
 
 Cost split_cost(const Workload& workload, bool densifies) {
-  Cost total = {push_pull_overhead(workload.spaces, workload.size, workload.statistics).reduce, {}};
+  Cost total = {push_pull_overhead(workload.spaces, workload.size, false).reduce, {}};
   const bool in_pieces = workload.options.pattern == Communication::point_to_point && !densifies &&
                          pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
   GatheredBytes sums;
@@ -69,9 +69,7 @@ Cost split_cost(const Workload& workload, bool densifies) {
         {{workload.size, 1}, known.push_skewness, known.pull_skewness, true, in_pieces});
   }
   total += {{}, gather_cost(workload.options.pattern, workload.size, sums, workload.spaces.size())};
-  if (in_pieces) {
-    total += {{}, pieces_overhead(workload.spaces, workload.size, workload.statistics)};
-  }
+  if (in_pieces) total += {{}, pieces_overhead(workload.size)};
   // The fullest range's server, to which most is pushed, has its sums already.
   total.gather.bytes_received -= sums.largest - sums.smallest;
   return total;

@@ -64,13 +64,12 @@ Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Pu
 Imbalance push_pull_imbalance(const Placements& placements, int size,
                               std::span<const IndexSets> sets);
 
-/// What a pull in pieces costs over one of whole messages; nothing where it is not worth it.
-PhaseCost pieces_overhead(std::span<const RowSpace> spaces, int size, const Statistics& statistics);
+/// What a pull in pieces costs over one of whole messages.
+PhaseCost pieces_overhead(int size);
 
 /// Steps, messages and the bytes of headers and numbers: what costs even where no row is touched.
 /// The pull goes point to point.
-/// @param statistics  of `spaces`
-Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, const Statistics& statistics);
+Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, bool in_pieces);
 
 /// How the processors come by a row space's rows.
 struct PushPullWork {

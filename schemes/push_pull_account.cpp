@@ -136,19 +136,17 @@ Imbalance push_pull_imbalance(const Placements& placements, int size,
   return imbalance;
 }
 
-PhaseCost pieces_overhead(std::span<const RowSpace> spaces, int size,
-                          const Statistics& statistics) {
-  if (!pulls_in_pieces(spaces, size, statistics)) return {};
+PhaseCost pieces_overhead(int size) {
   const double headers = (size - 1.0) * static_cast<double>(kHeaderBytes);
   return {0, size - 1.0, headers, headers};
 }
 
-Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, const Statistics& statistics) {
+Cost push_pull_overhead(std::span<const RowSpace> spaces, int size, bool in_pieces) {
   const double headers =
       (size - 1.0) * static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(spaces.size()));
   const PhaseCost phase{size > 1 ? 1.0 : 0.0, size - 1.0, headers, headers};
   Cost cost{phase, phase};
-  cost += {{}, pieces_overhead(spaces, size, statistics)};
+  if (in_pieces) cost += {{}, pieces_overhead(size)};
   return cost;
 }
 

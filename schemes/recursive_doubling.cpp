@@ -363,11 +363,12 @@ Cost cost(const Workload& workload) {
     const auto partial = static_cast<double>(partial_row_bytes(space, workload.options));
     const double row = index + partial;
     for (int group = 1; group < doubling.paired; group *= 2) {
-      all.bytes_sent += row * united_by(known, doubling.summed(0, group), workload.size);
-      all.bytes_received += row * united_by(known, doubling.summed(group, group), workload.size);
+      const double held = united_by(known, doubling.summed(0, group), workload.size);
+      const double comes = united_by(known, doubling.summed(group, group), workload.size);
+      all.bytes_sent += row * held;
+      all.bytes_received += row * comes;
       // Both parts are read, and the one that comes is added.
-      const double added = united_by(known, doubling.summed(0, group), workload.size) +
-                           united_by(known, doubling.summed(group, group), workload.size);
+      const double added = held + comes;
       all.work += {0, 0, added, partial * added};
       all.work += work_of_union(static_cast<double>(space.rows), added);
     }

@@ -69,6 +69,12 @@ Cost& Cost::operator+=(const Cost& other) {
   return *this;
 }
 
+Work Cost::all_work() const {
+  Work all = reduce.all_work();
+  all += gather.all_work();
+  return all;
+}
+
 double Cost::bytes_busiest() const {
   return std::max(reduce.bytes_sent + gather.bytes_sent,
                   reduce.bytes_received + gather.bytes_received);

@@ -127,6 +127,8 @@ struct Cost {
   /// Adds what crosses in the same exchanges.
   Cost& operator+=(const Cost& other);
 
+  /// Of both phases.
+  Work all_work() const;
   /// Over both phases: the larger of what the worker that sends most sends and of what the one that
   /// receives most receives.
   double bytes_busiest() const;

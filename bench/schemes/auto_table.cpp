@@ -12,11 +12,10 @@
 #include "analysis/median.h"
 #include "analysis/table.h"
 #include "engine/auto_choice.h"
-#include "engine/cli/command.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 #include "engine/host_probe.h"
-#include "engine/provenance.h"
+#include "table_program.h"
 #include "ways.h"
 
 namespace sparsesync {
@@ -24,15 +23,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array kWorkers{2, 4, 8, 16, 32, 64};
-
-struct Arguments {
-  std::string data;
+struct Arguments : TableArguments {
   std::string clock = "virtual";
-  std::string out;
-  int repeat = 0;
-  int most_workers = kWorkers.back();
-  bool small = false;
 };
 
 /// Rows of one trace with so many workers: cells of the table are one each for every link.
@@ -109,6 +101,8 @@ struct CellWay {
   double predicted = 0;
   double computing = 0;  // seconds on a link that takes no time; 0 in real time
   Work work;             // as the planner counts it
+
+  double off() const { return std::abs(predicted / seconds - 1); }
 };
 
 struct Cell {
@@ -116,9 +110,13 @@ struct Cell {
   LocalLink link;
   SpaceStatistics touched;  // of the first step
   std::vector<CellWay> ways;
-  std::string chosen;
-  std::string best;
-  double over_best = 0;  // seconds of the one over those of the other
+  // Of the ways: what `auto` chose, and the fastest.
+  std::size_t chosen_way = 0;
+  std::size_t best_way = 0;
+
+  const CellWay& chosen() const { return ways[chosen_way]; }
+  const CellWay& best() const { return ways[best_way]; }
+  double over_best() const { return chosen().seconds / best().seconds; }
 };
 
 class AutoTable {
@@ -158,12 +156,12 @@ class AutoTable {
                  {"x best"},
                  {"predicted"}});
     for (const Cell& cell : cells_) {
-      const CellWay& chosen = way(cell, cell.chosen);
       table.add_row({cell.input->name, fmt::format("{}", cell.input->width),
                      fmt::format("{}", cell.input->workers), format_rate(*cell.link.rate_bps),
-                     format_seconds(cell.link.latency_s), cell.chosen, cell.best,
-                     format_seconds(chosen.seconds), fmt::format("{:.3f}", cell.over_best),
-                     fmt::format("{:.2f}", chosen.predicted / chosen.seconds)});
+                     format_seconds(cell.link.latency_s), cell.chosen().way.label(),
+                     cell.best().way.label(), format_seconds(cell.chosen().seconds),
+                     fmt::format("{:.3f}", cell.over_best()),
+                     fmt::format("{:.2f}", cell.chosen().predicted / cell.chosen().seconds)});
     }
     return table.text() + "\n" + summary_text();
   }
@@ -189,20 +187,17 @@ class AutoTable {
                        {"touched_mean", cell.touched.touched_mean},
                        {"touched_max", cell.touched.touched_max},
                        {"united", cell.touched.united},
-                       {"auto", cell.chosen},
-                       {"best", cell.best},
-                       {"over_best", cell.over_best},
+                       {"auto", cell.chosen().way.label()},
+                       {"best", cell.best().way.label()},
+                       {"over_best", cell.over_best()},
                        {"ways", ways}});
     }
-    Json origin;
-    for (const auto& [name, value] : provenance()) origin[name] = value;
     const Summary found = summary();
     // A line for each cell: made to be read by programs, and looked at by people.
     std::string text = fmt::format(
         "{{\"clock\": \"{}\",\n \"host\": {},\n \"provenance\": {},\n \"summary\": "
-        "{},"
-        "\n \"cells\": [\n",
-        given_.clock, host_json().dump(), origin.dump(),
+        "{},\n \"cells\": [\n",
+        given_.clock, host_json().dump(), provenance_json().dump(),
         Json{{"cells", cells_.size()},
              {"share_within_5_percent", found.within_5},
              {"share_within_15_percent", found.within_15},
@@ -226,11 +221,6 @@ class AutoTable {
     double off = 0;  // |predicted / measured - 1|, median over cells and ways
     double chosen_off = 0;
   };
-
-  static const CellWay& way(const Cell& cell, const std::string& label) {
-    return *std::find_if(cell.ways.begin(), cell.ways.end(),
-                         [&](const CellWay& way) { return way.way.label() == label; });
-  }
 
   /// What is known of the network where `workers` of this machine use a link each.
   Network network(const LocalLink& link, int workers) const {
@@ -256,86 +246,86 @@ class AutoTable {
   static double cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
   void measure(const Input& input, std::size_t number) {
-    const TemporaryFolder folder;
-    const std::filesystem::path trace = folder.path() / "trace";
     GenerateOptions shape;
     shape.width = input.width;
     shape.workers = input.workers;
-    write_trace(input.source(shape), trace, false);
+    const TemporaryTrace trace(input.source(shape));
     options_.memory = workspace(input.workers);
     options_.repeat = given_.repeat > 0 ? given_.repeat : repeats(input.workers);
-    if (options_.clock == CompareClock::replayed) {
+    const bool waits = options_.clock == CompareClock::real;
+    const std::span<const LocalLink> links =
+        waits ? std::span<const LocalLink>(kRealLinks) : kLinks;
+    LocalComparison planner(trace.path(), options_);
+    std::vector<MeasuredWay> ways;
+    std::vector<double> computing;  // of each way; none in real time
+    if (!waits) {
       // One recorded run serves all links.
-      const std::vector<MeasuredWay> ways =
-          measure_ways(trace, options_, rounds(input.workers), all_ways());
-      for (std::size_t i = 0; i < kLinks.size(); ++i) {
-        add_cell(input, trace, kLinks[i], ways, i == number % kLinks.size());
-      }
-      return;
+      ways = measure_ways(trace.path(), options_, rounds(input.workers), all_ways());
+      for (const MeasuredWay& way : ways) computing.push_back(way.seconds(LocalLink{}));
     }
-    for (std::size_t i = 0; i < kRealLinks.size(); ++i) {
+    for (std::size_t i = 0; i < links.size(); ++i) {
       CompareOptions options = options_;
-      options.link = kRealLinks[i];
-      options.network = network(kRealLinks[i], input.workers);
-      // To wait for what is far behind would take most of the time.
-      constexpr double kFarBehind = 3;
-      std::vector<Way> near;
-      const std::vector<Prediction> predictions =
-          LocalComparison(trace, options)->predictions(*options.network);
-      for (const Prediction& prediction : predictions) {
-        const bool is_near = prediction.seconds < kFarBehind * predictions.front().seconds;
-        if (is_near && prediction.ruled_out.empty()) near.push_back(prediction.way);
-      }
-      add_cell(input, trace, kRealLinks[i], measure_ways(trace, options, 1, near),
-               i == number % kRealLinks.size());
+      options.link = links[i];
+      options.network = network(links[i], input.workers);
+      const std::vector<Prediction> predictions = planner->predictions(*options.network);
+      if (waits) ways = measure_ways(trace.path(), options, 1, near_ways(predictions));
+      std::string chosen = predictions.front().way.label();
+      if (i == number % links.size()) chosen = chosen_by_session(trace.path(), options, chosen);
+      Cell cell{&input, links[i], planner->statistics().front().front(), {}, 0, 0};
+      add_ways(cell, ways, computing, predictions);
+      choose(cell, chosen);
+      cells_.push_back(std::move(cell));
     }
   }
 
-  /// @param runs_auto  whether the choice is that of a session, not only of its planner
-  void add_cell(const Input& input, const std::filesystem::path& trace, const LocalLink& link,
-                const std::vector<MeasuredWay>& ways, bool runs_auto) {
-    CompareOptions options = options_;
-    options.link = link;
-    options.network = network(link, input.workers);
+  /// To wait for what is far behind would take most of the time.
+  static std::vector<Way> near_ways(std::span<const Prediction> predictions) {
+    constexpr double kFarBehind = 3;
+    std::vector<Way> near;
+    for (const Prediction& prediction : predictions) {
+      const bool is_near = prediction.seconds < kFarBehind * predictions.front().seconds;
+      if (is_near && prediction.ruled_out.empty()) near.push_back(prediction.way);
+    }
+    return near;
+  }
+
+  /// What a session chooses counts, and not what the planner would, who sees all rows.
+  std::string chosen_by_session(const std::filesystem::path& trace, CompareOptions options,
+                                const std::string& planned) {
     options.schemes = {std::string(kAuto)};
     options.repeat = 1;
-    LocalComparison comparison(trace, options);
-    const std::vector<Prediction> predictions = comparison->predictions(*options.network);
-    Cell cell;
-    cell.input = &input;
-    cell.link = link;
-    cell.touched = comparison->statistics().front().front();
-    cell.chosen = predictions.front().way.label();
-    if (runs_auto) {
-      const std::string chosen = comparison->run().schemes.front().chosen;
-      ++checked_;
-      if (chosen != cell.chosen) ++otherwise_;
-      cell.chosen = chosen;
-    }
-    for (const MeasuredWay& measured : ways) {
-      if (measured.skipped()) continue;
-      const auto predicted = std::find_if(
-          predictions.begin(), predictions.end(),
-          [&](const Prediction& prediction) { return prediction.way == measured.way; });
-      const bool waited_for = options_.clock == CompareClock::real;
-      const double seconds = waited_for ? measured.real_seconds() : measured.replayed_seconds(link);
-      const double computing = waited_for ? 0 : measured.replayed_seconds(LocalLink{});
-      cell.ways.push_back({measured.way, seconds, predicted->seconds, computing, predicted->work});
+    std::string chosen = LocalComparison(trace, options)->run().schemes.front().chosen;
+    ++checked_;
+    if (chosen != planned) ++otherwise_;
+    return chosen;
+  }
+
+  static void add_ways(Cell& cell, std::span<const MeasuredWay> ways,
+                       std::span<const double> computing, std::span<const Prediction> predictions) {
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      const auto predicted =
+          std::find_if(predictions.begin(), predictions.end(),
+                       [&](const Prediction& prediction) { return prediction.way == ways[i].way; });
+      cell.ways.push_back({ways[i].way, ways[i].seconds(cell.link), predicted->seconds,
+                           computing.empty() ? 0 : computing[i], predicted->work});
     }
     for (CellWay& way : cell.ways) take_the_least_of_its_equals(cell, way);
-    if (cell.ways.empty()) throw Error("no scheme fits into the workspace of " + input.name);
-    const auto best =
+    if (cell.ways.empty()) throw Error("no scheme fits into the workspace of " + cell.input->name);
+  }
+
+  static void choose(Cell& cell, const std::string& label) {
+    const auto place = [&](auto found) {
+      return static_cast<std::size_t>(found - cell.ways.begin());
+    };
+    cell.best_way = place(
         std::min_element(cell.ways.begin(), cell.ways.end(),
-                         [](const CellWay& a, const CellWay& b) { return a.seconds < b.seconds; });
-    cell.best = best->way.label();
-    const auto chosen = std::find_if(cell.ways.begin(), cell.ways.end(), [&](const CellWay& way) {
-      return way.way.label() == cell.chosen;
-    });
-    if (chosen == cell.ways.end()) {
-      throw Error(fmt::format("auto chose {}, which could not be measured", cell.chosen));
+                         [](const CellWay& a, const CellWay& b) { return a.seconds < b.seconds; }));
+    cell.chosen_way =
+        place(std::find_if(cell.ways.begin(), cell.ways.end(),
+                           [&](const CellWay& way) { return way.way.label() == label; }));
+    if (cell.chosen_way == cell.ways.size()) {
+      throw Error(fmt::format("auto chose {}, which could not be measured", label));
     }
-    cell.over_best = chosen->seconds / best->seconds;
-    cells_.push_back(cell);
   }
 
   /// Some ways are the same code, messages and work under another name: on one node `two_level` is
@@ -358,13 +348,11 @@ class AutoTable {
     std::vector<double> chosen_off;
     const auto count = static_cast<double>(cells_.size());
     for (const Cell& cell : cells_) {
-      found.within_5 += cell.over_best <= 1.05 ? 1 / count : 0;
-      found.within_15 += cell.over_best <= 1.15 ? 1 / count : 0;
-      found.worst = std::max(found.worst, cell.over_best);
-      for (const CellWay& way : cell.ways) {
-        off.push_back(std::abs(way.predicted / way.seconds - 1));
-        if (way.way.label() == cell.chosen) chosen_off.push_back(off.back());
-      }
+      found.within_5 += cell.over_best() <= 1.05 ? 1 / count : 0;
+      found.within_15 += cell.over_best() <= 1.15 ? 1 / count : 0;
+      found.worst = std::max(found.worst, cell.over_best());
+      for (const CellWay& way : cell.ways) off.push_back(way.off());
+      chosen_off.push_back(cell.chosen().off());
     }
     found.off = median(off);
     found.chosen_off = median(chosen_off);
@@ -393,9 +381,13 @@ class AutoTable {
   int otherwise_ = 0;
 };
 
-int run(int count, char** arguments) {
+}  // namespace
+}  // namespace sparsesync
+
+int main(int count, char** arguments) {
+  using namespace sparsesync;
+  CLI::App app("The choice of `auto` beside the best fixed scheme, on a grid.", "auto_table");
   Arguments given;
-  CLI::App app("The choice of `auto` beside the best fixed scheme, on a grid.");
   app.add_option(
       "DATA", given.data,
       "folder with lm1b_tokens.npy and criteo_fields.npy; without it synthetic traces alone");
@@ -403,29 +395,7 @@ int run(int count, char** arguments) {
          "--clock", given.clock,
          "virtual: recorded runs, replayed on the links; real: links that are waited for, n <= 8")
       ->check(CLI::IsMember({"virtual", "real"}));
-  app.add_option("--out", given.out, "JSON");
-  add_count(app, "--repeat", given.repeat, 1, 1000,
-            "runs of each scheme in a round; else 9 of few workers and 5 of many");
-  add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
-            "inputs with more are left out");
-  app.add_flag("--small", given.small, "small tables: to see that it works");
-  CLI11_PARSE(app, count, arguments);
-  JsonOutput json(given.out);
-  AutoTable table(given);
-  table.run();
-  print(json.tables(), table.text());
-  json.write(table.as_json());
-  return 0;
-}
-
-}  // namespace
-}  // namespace sparsesync
-
-int main(int count, char** arguments) {
-  try {
-    return sparsesync::run(count, arguments);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "auto_table: {}\n", error.what());
-    return 1;
-  }
+  add_table_options(app, given,
+                    "runs of each scheme in a round; else 9 of few workers and 5 of many");
+  return make_table<AutoTable>(app, given, count, arguments);
 }

@@ -6,10 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/table.h"
-#include "engine/cli/command.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
-#include "engine/provenance.h"
+#include "table_program.h"
 #include "ways.h"
 
 namespace sparsesync {
@@ -17,19 +16,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array kWorkers{2, 4, 8, 16, 32, 64};
 /// Of all workers together: the dense schemes of a large table do not fit 32 times.
 constexpr std::int64_t kWorkspace = std::int64_t{8} << 30U;
 
-struct Arguments {
-  std::string data;
-  std::string out;
+struct Arguments : TableArguments {
   Index width = 128;
   double rate_bps = 25e9;
   double latency_s = 10e-6;
-  int repeat = 3;
-  int most_workers = kWorkers.back();
-  bool small = false;
 };
 
 /// What one way took with so many workers.
@@ -91,8 +84,6 @@ class Scaling {
   }
 
   std::string as_json() const {
-    Json origin;
-    for (const auto& [name, value] : provenance()) origin[name] = value;
     Json ways = Json::array();
     for (const Series& way : series_) {
       Json points = Json::array();
@@ -108,7 +99,7 @@ class Scaling {
                 {"width", given_.width},
                 {"network", {{"rate_bps", given_.rate_bps}, {"latency_s", given_.latency_s}}},
                 {"repeat", given_.repeat},
-                {"provenance", origin},
+                {"provenance", provenance_json()},
                 {"schemes", ways}}
         .dump(1);
   }
@@ -122,24 +113,21 @@ class Scaling {
   }
 
   void measure(const RealInputs& inputs, int workers) {
-    const TemporaryFolder folder;
-    const std::filesystem::path trace = folder.path() / "trace";
     GenerateOptions shape;
     shape.width = given_.width;
     shape.workers = workers;
-    write_trace(inputs.lm1b(shape), trace, false);
+    const TemporaryTrace trace(inputs.lm1b(shape));
     options_.memory = kWorkspace / workers;
     workers_.push_back(workers);
-    const double lower_bound = LocalComparison(trace, options_)->lower_bound();
-    for (const MeasuredWay& measured : measure_ways(trace, options_, 1, all_ways())) {
-      if (measured.skipped()) continue;
+    const double lower_bound = LocalComparison(trace.path(), options_)->lower_bound();
+    for (const MeasuredWay& measured : measure_ways(trace.path(), options_, 1, all_ways())) {
       const std::string label = measured.way.label();
       auto series = std::find_if(series_.begin(), series_.end(),
                                  [&](const Series& other) { return other.label == label; });
       if (series == series_.end()) series = series_.insert(series, Series{label, {}});
       const double bytes = measured.rounds.front().bytes_busiest();
       series->points.push_back(
-          {workers, bytes / lower_bound, bytes, measured.replayed_seconds(options_.link)});
+          {workers, bytes / lower_bound, bytes, measured.seconds(options_.link)});
     }
   }
 
@@ -149,36 +137,19 @@ class Scaling {
   std::vector<Series> series_;
 };
 
-int run(int count, char** arguments) {
+}  // namespace
+}  // namespace sparsesync
+
+int main(int count, char** arguments) {
+  using namespace sparsesync;
+  CLI::App app("What each scheme takes as workers are added, on the virtual clock.", "scaling");
   Arguments given;
-  CLI::App app("What each scheme takes as workers are added, on the virtual clock.");
+  given.repeat = 3;
   app.add_option("DATA", given.data, "folder with lm1b_tokens.npy and criteo_fields.npy")
       ->required();
   add_count(app, "--width", given.width, 1, 1 << 20, "elements of a row");
   add_rate(app, "--rate", given.rate_bps, "of each link");
   add_seconds(app, "--latency", given.latency_s, "of each link");
-  add_count(app, "--repeat", given.repeat, 1, 1000, "runs of each scheme, whose median counts");
-  add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
-            "inputs with more are left out");
-  app.add_option("--out", given.out, "JSON");
-  app.add_flag("--small", given.small, "a small table: to see that it works");
-  CLI11_PARSE(app, count, arguments);
-  JsonOutput json(given.out);
-  Scaling scaling(given);
-  scaling.run();
-  print(json.tables(), scaling.text());
-  json.write(scaling.as_json());
-  return 0;
-}
-
-}  // namespace
-}  // namespace sparsesync
-
-int main(int count, char** arguments) {
-  try {
-    return sparsesync::run(count, arguments);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "scaling: {}\n", error.what());
-    return 1;
-  }
+  add_table_options(app, given, "runs of each scheme, whose median counts");
+  return make_table<Scaling>(app, given, count, arguments);
 }

@@ -18,10 +18,6 @@ constexpr Index kSmallRows = 5000;
 constexpr Index kLm1bBatch = 2494;
 constexpr Index kCriteoBatch = 1024;
 
-Trace opened(const std::filesystem::path& path) {
-  return Trace::open(path);
-}
-
 /// On the virtual clock the link is the replay's.
 LocalLink waited_for(const CompareOptions& options) {
   return options.clock == CompareClock::real ? options.link : LocalLink{};
@@ -42,32 +38,29 @@ TraceSource RealInputs::criteo(const GenerateOptions& options) const {
   return trace_from_fields(fields_, kCriteoBatch, false, options, "criteo_fields.npy");
 }
 
-TemporaryFolder::TemporaryFolder() {
+TemporaryTrace::TemporaryTrace(const TraceSource& source) {
   std::string name = (std::filesystem::temp_directory_path() / "sparsesync-bench-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) throw IoError(name + ": cannot be made");
-  path_ = name;
+  folder_ = name;
+  path_ = folder_ / "trace";
+  write_trace(source, path_, false);
 }
 
-TemporaryFolder::~TemporaryFolder() {
+TemporaryTrace::~TemporaryTrace() {
   std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  std::filesystem::remove_all(folder_, ignored);
 }
 
 LocalComparison::LocalComparison(const std::filesystem::path& trace, const CompareOptions& options)
-    : workers_(opened(trace).header().workers, waited_for(options)),
-      comparison_(workers_, opened(trace), options) {}
+    : workers_(Trace::open(trace).header().workers, waited_for(options)),
+      comparison_(workers_, Trace::open(trace), options) {}
 
-double MeasuredWay::replayed_seconds(const LocalLink& link) const {
+double MeasuredWay::seconds(const LocalLink& link) const {
   double least = std::numeric_limits<double>::infinity();
   for (const SchemeFigures& figures : rounds) {
-    least = std::min(least, replayed_times(*figures.recorded, link).median);
+    least = std::min(least, figures.recorded ? replayed_times(*figures.recorded, link).median
+                                             : figures.seconds_median);
   }
-  return least;
-}
-
-double MeasuredWay::real_seconds() const {
-  double least = std::numeric_limits<double>::infinity();
-  for (const SchemeFigures& figures : rounds) least = std::min(least, figures.seconds_median);
   return least;
 }
 
@@ -90,7 +83,8 @@ std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
   std::vector<MeasuredWay> ways;
   const auto measure = [&](const CompareOptions& some) {
     for (const SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
-      if (!figures.skipped && !figures.correct) {
+      if (figures.skipped) continue;
+      if (!figures.correct) {
         throw Error(fmt::format("{} is not correct: {}", figures.name, figures.first_difference));
       }
       const Way way = way_of(scheme_named(figures.name), some.scheme_options);

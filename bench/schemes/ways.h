@@ -33,30 +33,29 @@ class RealInputs {
   NpyArray fields_;
 };
 
-/// A folder that goes with its object.
-class TemporaryFolder {
+/// A trace in a folder that goes with its object.
+class TemporaryTrace {
  public:
-  TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder();
+  /// @throws what write_trace() throws
+  explicit TemporaryTrace(const TraceSource& source);
+  TemporaryTrace(const TemporaryTrace&) = delete;
+  TemporaryTrace& operator=(const TemporaryTrace&) = delete;
+  ~TemporaryTrace();
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  std::filesystem::path folder_;
   std::filesystem::path path_;
 };
 
 /// One way to synchronize a trace, and what that took.
 struct MeasuredWay {
   Way way;
-  std::vector<SchemeFigures> rounds;
+  std::vector<SchemeFigures> rounds;  // one at least
 
-  const std::optional<std::string>& skipped() const { return rounds.front().skipped; }
-  /// Of a step, replayed on a link: the least of the rounds' medians. What disturbs a round only
-  /// ever makes it longer.
-  double replayed_seconds(const LocalLink& link) const;
-  /// The same as it was measured in real time.
-  double real_seconds() const;
+  /// Of a step: the least of the rounds' medians. What disturbs a round only ever makes it longer.
+  /// @param link  that a recorded run is replayed on; in real time that of the run counts
+  double seconds(const LocalLink& link) const;
 };
 
 /// Every scheme with every pattern.
@@ -64,6 +63,7 @@ std::vector<Way> all_ways();
 
 /// Runs some ways, in rounds of which each begins elsewhere, with memory of
 /// its own: where buffers happen to lie makes some percent of a short step.
+/// @return those that fit
 /// @param options  that all runs share; schemes and pattern are of no account
 /// @throws Error if a result was wrong
 std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
