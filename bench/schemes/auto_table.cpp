@@ -381,11 +381,7 @@ class AutoTable {
   int otherwise_ = 0;
 };
 
-}  // namespace
-}  // namespace sparsesync
-
-int main(int count, char** arguments) {
-  using namespace sparsesync;
+int run(int count, char** arguments) {
   CLI::App app("The choice of `auto` beside the best fixed scheme, on a grid.", "auto_table");
   Arguments given;
   app.add_option(
@@ -398,4 +394,11 @@ int main(int count, char** arguments) {
   add_table_options(app, given,
                     "runs of each scheme in a round; else 9 of few workers and 5 of many");
   return make_table<AutoTable>(app, given, count, arguments);
+}
+
+}  // namespace
+}  // namespace sparsesync
+
+int main(int count, char** arguments) {
+  return sparsesync::run(count, arguments);
 }

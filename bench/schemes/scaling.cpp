@@ -137,11 +137,7 @@ class Scaling {
   std::vector<Series> series_;
 };
 
-}  // namespace
-}  // namespace sparsesync
-
-int main(int count, char** arguments) {
-  using namespace sparsesync;
+int run(int count, char** arguments) {
   CLI::App app("What each scheme takes as workers are added, on the virtual clock.", "scaling");
   Arguments given;
   given.repeat = 3;
@@ -152,4 +148,11 @@ int main(int count, char** arguments) {
   add_seconds(app, "--latency", given.latency_s, "of each link");
   add_table_options(app, given, "runs of each scheme, whose median counts");
   return make_table<Scaling>(app, given, count, arguments);
+}
+
+}  // namespace
+}  // namespace sparsesync
+
+int main(int count, char** arguments) {
+  return sparsesync::run(count, arguments);
 }
