@@ -1,5 +1,6 @@
-#!/ usr / bin / env python3
-"""How near the wire's rate, and how near the partitioned ideal, `balanced` comes on real index data.
+#!/usr/bin/env python3
+"""How near the wire's rate, and how near the partitioned ideal, `balanced` comes on real index data; and which scheme is the
+first of all where bytes dominate.
 
     bench/schemes/link_efficiency.py DATA [--program build/release/bin/sparsesync] [--out bench/results/link_efficiency.json]
 
@@ -16,6 +17,11 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RATE = "200mbit"
+LATENCY = "50us"
+
+# Where all schemes are compared: traces, and numbers of workers.
+CELLS = [("lm1b", 8), ("lm1b", 16), ("lm1b_sampled", 8), ("lm1b_sampled", 16), ("lm1b_sampled", 64), ("criteo", 8), ("criteo", 16)]
+MEMORY = 8 << 30  # of all workers together: the dense schemes do not fit 64 times
 
 
 def main():
@@ -26,8 +32,10 @@ def main():
     parser.add_argument("--repeat", type=int, default=11)
     given = parser.parse_args()
 
+    lm1b = ["from-tokens", given.data / "lm1b_tokens.npy", "--rows", 793471]
     inputs = {
-        "lm1b": ["from-tokens", given.data / "lm1b_tokens.npy", "--rows", 793471, "--batch", 2560],
+        "lm1b": [*lm1b, "--batch", 2560],
+        "lm1b_sampled": [*lm1b, "--batch", 2494, "--sampled", 8192],
         "criteo": ["from-fields", given.data / "criteo_fields.npy", "--batch", 1024],
     }
     for _, file, *_ in inputs.values():
@@ -41,33 +49,47 @@ def main():
             sys.exit(f"link_efficiency: {result.stderr}")
         return result.stdout
 
-    reports = []
-    print(f"{'trace':<8}{'workers':>8}{'width':>7}{'x ideal':>9}{'grid':>8}{'seconds':>9}{'x bytes/rate':>14}")
+    def compare(name, workers, width, *options):
+        trace = pathlib.Path(folder) / "trace"
+        run("trace", *inputs[name], "--width", width, "--workers", workers, "--out", trace, "--force")
+        report = json.loads(run("compare", trace, "--json", "-", *options))
+        report["provenance"]["trace"] = name
+        for scheme in report["schemes"]:
+            assert "skipped" in scheme or scheme["correct"], scheme
+        return report
+
+    def efficiency(name, workers, width, shaped):
+        link = ["--rate", RATE, "--latency", LATENCY] if shaped else []
+        report = compare(name, workers, width, "--schemes", "balanced", "--repeat", given.repeat if shaped else 1, *link)
+        (scheme,) = report["schemes"]
+        ideal = scheme["bytes_busiest"] / report["partitioned_ideal_bytes"]
+        (choice,) = scheme["tensors"]
+        grid = f"{choice['row_groups']}x{choice['column_slices']}"
+        seconds = wire = "-"
+        if shaped:
+            seconds = f"{scheme['seconds_median']:.4f}"
+            least = scheme["bytes_busiest"] * 8 / report["network"]["rate_bps"]
+            wire = f"{scheme['seconds_median'] / least:.3f}"
+        print(f"{name:<8}{workers:>8}{width:>7}{ideal:>9.4f}{grid:>8}{seconds:>9}{wire:>14}", flush=True)
+        return report
+
+    def all_schemes(name, workers):
+        link = ["--clock", "virtual", "--rate", RATE, "--latency", LATENCY]
+        report = compare(name, workers, 128, "--repeat", 3, "--memory", MEMORY // workers, *link)
+        ranked = sorted((scheme for scheme in report["schemes"] if "skipped" not in scheme), key=lambda scheme: scheme["seconds_median"])
+        columns = [f"{scheme['name']} {scheme['seconds_median']:.4f}" for scheme in ranked[:4]]
+        print(f"{name:<14}{workers:>8}  " + "".join(f"{column:<28}" for column in columns), flush=True)
+        return report
+
     with tempfile.TemporaryDirectory() as folder:
-        for name, make in inputs.items():
-#On a link where eight workers share two cores; unshaped, where only bytes count.
-            cells = [(8, 128, True), (8, 32, True)]
-            cells += [(n, width, False) for n in (16, 5, 7, 12) for width in (32, 128)]
-            for workers, width, shaped in cells:
-                trace = pathlib.Path(folder) / "trace"
-                run("trace", *make, "--width", width, "--workers", workers, "--out", trace, "--force")
-                link = ["--rate", RATE, "--latency", "50us"] if shaped else []
-                repeat = given.repeat if shaped else 1
-                text = run("compare", trace, "--schemes", "balanced", "--repeat", repeat, "--json", "-", *link)
-                report = json.loads(text)
-                report["provenance"]["trace"] = name
-                reports.append(report)
-                (scheme,) = report["schemes"]
-                assert scheme["correct"], scheme
-                ideal = scheme["bytes_busiest"] / report["partitioned_ideal_bytes"]
-                (choice,) = scheme["tensors"]
-                grid = f"{choice['row_groups']}x{choice['column_slices']}"
-                seconds = wire = "-"
-                if shaped:
-                    seconds = f"{scheme['seconds_median']:.4f}"
-                    least = scheme["bytes_busiest"] * 8 / report["network"]["rate_bps"]
-                    wire = f"{scheme['seconds_median'] / least:.3f}"
-                print(f"{name:<8}{workers:>8}{width:>7}{ideal:>9.4f}{grid:>8}{seconds:>9}{wire:>14}", flush=True)
+        print(f"{'trace':<8}{'workers':>8}{'width':>7}{'x ideal':>9}{'grid':>8}{'seconds':>9}{'x bytes/rate':>14}")
+        reports = []
+        for name in ("lm1b", "criteo"):
+            # On a link where eight workers share two cores; unshaped, where only bytes count.
+            reports += [efficiency(name, 8, width, True) for width in (128, 32)]
+            reports += [efficiency(name, n, width, False) for n in (16, 5, 7, 12) for width in (32, 128)]
+        print(f"\n{'trace':<14}{'workers':>8}  the first of all schemes, seconds")
+        reports += [all_schemes(name, workers) for name, workers in CELLS]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(reports, indent=1) + "\n")
     print(f"written: {given.out}")

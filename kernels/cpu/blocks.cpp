@@ -47,31 +47,47 @@ struct PlacedRow {
 PlacedRow placed(const RowSparse& rows, Index place, Index block_bytes) {
   const Index bytes = rows.values.row_bytes();
   const Index begin = number_at(rows, place) * bytes;
-  return {begin, begin + bytes, begin / block_bytes, (begin + bytes - 1) / block_bytes};
+  const Index end = begin + bytes;
+  const Index first = begin / block_bytes;
+  const bool in_one = end <= (first + 1) * block_bytes;
+  return {begin, end, first, in_one ? first : (end - 1) / block_bytes};
 }
 
-/// Calls found(place, row, before, is_new) for each of `places` in the list of rows; `before` is
-/// the row before it, `is_new` whether its first block holds none of the rows before.
+/// A row among the others of its list.
+struct RowInPlace {
+  Index place = 0;
+  PlacedRow row;
+  Index end_before = 0;  // of the row before it; of no meaning where `is_new`
+  bool is_new = false;   // whether its first block holds none of the rows before
+  bool is_last = false;  // whether its last block holds none of the rows behind
+};
+
+/// Calls found(row) for each of `places` in the list of rows.
 template <typename Found>
 void walk_rows(const RowSparse& rows, Index block_bytes, IndexRange places, Found&& found) {
   if (places.size() == 0) return;
-  PlacedRow before;
-  bool is_first = places.begin == 0;
-  if (!is_first) before = placed(rows, places.begin - 1, block_bytes);
-  for (Index place = places.begin; place < places.end; ++place) {
-    const PlacedRow row = placed(rows, place, block_bytes);
-    found(place, row, before,
-          std::exchange(is_first, false) || before.last_block < row.first_block);
-    before = row;
+  RowInPlace at{places.begin, placed(rows, places.begin, block_bytes), 0, true, false};
+  if (places.begin > 0) {
+    const PlacedRow before = placed(rows, places.begin - 1, block_bytes);
+    at.end_before = before.end;
+    at.is_new = before.last_block < at.row.first_block;
+  }
+  for (; at.place < places.end; ++at.place) {
+    const bool has_next = at.place + 1 < length(rows);
+    const PlacedRow next = has_next ? placed(rows, at.place + 1, block_bytes) : PlacedRow{};
+    at.is_last = !has_next || at.row.last_block < next.first_block;
+    found(std::as_const(at));
+    at.end_before = at.row.end;
+    at.is_new = at.is_last;
+    at.row = next;
   }
 }
 
 Index count_blocks(const RowSparse& rows, Index block_bytes, IndexRange places) {
   Index count = 0;
-  walk_rows(rows, block_bytes, places,
-            [&](Index, const PlacedRow& row, const PlacedRow&, bool is_new) {
-              count += row.last_block - row.first_block + (is_new ? 1 : 0);
-            });
+  walk_rows(rows, block_bytes, places, [&](const RowInPlace& at) {
+    count += at.row.last_block - at.row.first_block + (at.is_new ? 1 : 0);
+  });
   return count;
 }
 
@@ -84,28 +100,25 @@ Index fill_blocks(const RowSparse& rows, IndexRange places, Index at, std::span<
                   Matrix values) {
   const Index block_bytes = values.row_bytes();
   const Index row_bytes = rows.values.row_bytes();
-  walk_rows(
-      rows, block_bytes, places,
-      [&](Index place, const PlacedRow& row, const PlacedRow& before, bool is_new) {
-        const Index first = is_new ? at : at - 1;  // place of its first block
-        at = first + row.last_block - row.first_block + 1;
-        if (at > values.rows) return;
-        for (Index i = is_new ? first : first + 1; i < at; ++i) {
-          blocks[static_cast<std::size_t>(i)] = row.first_block + (i - first);
-        }
-        // Blocks that follow each other do so in `values` too.
-        const Index shift = (first - row.first_block) * block_bytes;
-        const Index zeros = is_new ? row.first_block * block_bytes : before.end;
-        std::memset(values.data + (zeros + shift), 0, static_cast<std::size_t>(row.begin - zeros));
-        std::memcpy(values.data + (row.begin + shift), rows.values.data + place * row_bytes,
-                    static_cast<std::size_t>(row_bytes));
-        const bool shares = place + 1 < length(rows) &&
-                            placed(rows, place + 1, block_bytes).first_block == row.last_block;
-        if (!shares) {
-          const Index end = (row.last_block + 1) * block_bytes;
-          std::memset(values.data + (row.end + shift), 0, static_cast<std::size_t>(end - row.end));
-        }
-      });
+  walk_rows(rows, block_bytes, places, [&](const RowInPlace& found) {
+    const PlacedRow& row = found.row;
+    const Index first = found.is_new ? at : at - 1;  // place of its first block
+    at = first + row.last_block - row.first_block + 1;
+    if (at > values.rows) return;
+    for (Index i = found.is_new ? first : first + 1; i < at; ++i) {
+      blocks[static_cast<std::size_t>(i)] = row.first_block + (i - first);
+    }
+    // Blocks that follow each other do so in `values` too.
+    const auto at_byte = [&, shift = (first - row.first_block) * block_bytes](Index byte) {
+      return values.data + (byte + shift);
+    };
+    const auto fill = [&](Index begin, Index end) {
+      if (begin < end) std::memset(at_byte(begin), 0, static_cast<std::size_t>(end - begin));
+    };
+    fill(found.is_new ? row.first_block * block_bytes : found.end_before, row.begin);
+    copy_row(at_byte(row.begin), rows.values.data + found.place * row_bytes, row_bytes);
+    if (found.is_last) fill(row.end, (row.last_block + 1) * block_bytes);
+  });
   return at;
 }
 
@@ -125,9 +138,9 @@ void walk_pieces(const RowSparse& blocks, Index place, Index row, Index width, F
   }
 }
 
-/// Calls found(row, place) for each row that is not zero and whose first block of those that are
-/// there stands at one of `places`. Of narrow rows so many are looked at together that they fill a
-/// line of the cache.
+/// Calls found(row, place, address) for each row that is not zero and whose first block of those
+/// that are there stands at one of `places`; `address` is null where no one block holds all of it.
+/// Of narrow rows so many are looked at together that they fill a line of the cache.
 template <typename T, typename Found>
 void find_rows(const RowSparse& blocks, Index total_rows, Index width, IndexRange places,
                Found&& found) {
@@ -149,7 +162,7 @@ void find_rows(const RowSparse& blocks, Index total_rows, Index width, IndexRang
         walk_pieces(blocks, place, row, width, [&](IndexRange elements, const std::byte* from) {
           zero = zero && are_zero<T>(from, elements.size());
         });
-        if (!zero) found(row, place);
+        if (!zero) found(row, place, nullptr);
       }
     };
     find_in_pieces(std::min(end, inside.begin));
@@ -157,16 +170,17 @@ void find_rows(const RowSparse& blocks, Index total_rows, Index width, IndexRang
       const Index count = std::min(together, inside.end - row);
       const std::byte* from = blocks.values.data + place * blocks.values.row_bytes() +
                               (row * width - first) * static_cast<Index>(sizeof(T));
-      const bool zero = are_zero<T>(from, count * width);
-      for (const Index behind = row + count; row < behind; ++row, from += row_bytes) {
-        if (!zero && (count == 1 || !are_zero<T>(from, width))) found(row, place);
+      if (!are_zero<T>(from, count * width)) {
+        for_each_set(count == 1 ? 1 : nonzero_rows<T>(from, count, width),
+                     [&](Index i) { found(row + i, place, from + i * row_bytes); });
       }
+      row += count;
     }
     find_in_pieces(end);
   }
 }
 
-void copy_row(const RowSparse& blocks, Index place, Index row, Index width, std::byte* to) {
+void copy_pieces(const RowSparse& blocks, Index place, Index row, Index width, std::byte* to) {
   const Index element = element_bytes(blocks.values.dtype);
   Index written = 0;
   const auto fill_to = [&](Index end) {
@@ -219,15 +233,22 @@ void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
   const int parts = parts_of(context, blocks);
   PartCounts counts{};
   const Index width = values.width;
+  const Index row_bytes = values.row_bytes();
   for_dtype(values.dtype, [&]<typename T>(T) {
     const auto write = [&](IndexRange places, Index at) {
-      find_rows<T>(blocks, total_rows, width, places, [&](Index row, Index place) {
+      const auto found = [&](Index row, Index place, const std::byte* from) {
         if (at < values.rows) {
           indices[static_cast<std::size_t>(at)] = row;
-          copy_row(blocks, place, row, width, values.data + at * values.row_bytes());
+          std::byte* const to = values.data + at * row_bytes;
+          if (from != nullptr) {
+            copy_row(to, from, row_bytes);
+          } else {
+            copy_pieces(blocks, place, row, width, to);
+          }
         }
         ++at;
-      });
+      };
+      find_rows<T>(blocks, total_rows, width, places, found);
       return at;
     };
     if (parts == 1) {
@@ -236,7 +257,8 @@ void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
     }
     for_each_part(context, length(blocks), parts, [&](int part, IndexRange places) {
       Index& found = counts[static_cast<std::size_t>(part)];
-      find_rows<T>(blocks, total_rows, width, places, [&](Index, Index) { ++found; });
+      find_rows<T>(blocks, total_rows, width, places,
+                   [&](Index, Index, const std::byte*) { ++found; });
     });
     *count.location() = total_of(counts, parts);
     if (total_of(counts, parts) > values.rows) return;

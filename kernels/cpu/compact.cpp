@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "kernels/bits.h"
 #include "kernels/cpu/row.h"
@@ -46,9 +45,14 @@ void find_rows(ConstMatrix dense, IndexRange rows, Found&& found) {
     }
     for (Index unit = 0; unit < units; ++unit) {
       if (!nonzero[static_cast<std::size_t>(unit)]) continue;
-      for (Index row = rows_of(unit).begin; row < rows_of(unit).end; ++row) {
-        if (together == 1 || !are_zero<T>(dense.data + row * row_bytes, dense.width)) found(row);
+      const IndexRange of_unit = rows_of(unit);
+      if (together == 1) {
+        found(of_unit.begin);
+        continue;
       }
+      for_each_set(
+          nonzero_rows<T>(dense.data + of_unit.begin * row_bytes, of_unit.size(), dense.width),
+          [&](Index row) { found(of_unit.begin + row); });
     }
   }
 }
@@ -111,8 +115,7 @@ void compact(const Context& context, ConstMatrix dense, Index first_row, std::sp
       find_rows<T>(dense, rows, [&](Index row) {
         if (at < values.rows) {
           indices[static_cast<std::size_t>(at)] = first_row + row;
-          std::memcpy(values.data + at * row_bytes, dense.data + row * row_bytes,
-                      static_cast<std::size_t>(row_bytes));
+          copy_row(values.data + at * row_bytes, dense.data + row * row_bytes, row_bytes);
         }
         ++at;
       });

@@ -30,6 +30,11 @@ void with_constant(std::integer_sequence<Index, usual...>, Index size, Body&& bo
 using UsualRowBytes = std::integer_sequence<Index, 2, 4, 8, 16, 32, 64, 128>;
 using UsualWidths = std::integer_sequence<Index, 1, 4, 8, 16, 32>;
 
+inline void copy_row(std::byte* to, const std::byte* from, Index bytes) {
+  with_constant(UsualRowBytes{}, bytes,
+                [&](auto size) { std::memcpy(to, from, static_cast<std::size_t>(size)); });
+}
+
 /// How many rows ahead prefetch_row() is called.
 constexpr std::size_t kRowsAhead = 16;
 

@@ -45,4 +45,25 @@ bool are_zero(const std::byte* elements, Index count) {
   return zero;
 }
 
+/// Which rows of `width` elements each are not zero: bit i is the row i of at most 64. Nothing
+/// branches on an element: of narrow rows it is as good as chance which are zero.
+template <typename T>
+std::uint64_t nonzero_rows(const std::byte* rows, Index count, Index width) {
+  std::uint64_t nonzero = 0;
+  for (Index row = 0; row < count; ++row) {
+    bool zero = true;
+    for (Index i = 0; i < width; ++i) {
+      zero &= ValueTraits<T>::is_zero(load<T>(rows, row * width + i));
+    }
+    nonzero |= std::uint64_t{!zero} << static_cast<unsigned>(row);
+  }
+  return nonzero;
+}
+
+/// Calls found(row) for each row whose bit is set, in their order.
+template <typename Found>
+void for_each_set(std::uint64_t rows, Found&& found) {
+  for (; rows != 0; rows &= rows - 1) found(Index{__builtin_ctzll(rows)});
+}
+
 }  // namespace sparsesync::cpu
