@@ -13,6 +13,8 @@ namespace {
 /// A refusal on the wire: who refused first (4 bytes), then why.
 constexpr std::size_t kLongestReason = 4000;
 
+constexpr auto kNothingToDo = [] {};
+
 constexpr std::size_t kMostPieces = std::tuple_size_v<decltype(ExchangeWorkspace::refusals)>;
 
 std::vector<std::byte> pack_refusal(Rank peer, const std::string& reason) {
@@ -146,7 +148,8 @@ Rank Exchange::told(Rank worker) const {
 }
 
 /// Posts the pieces of all messages, then takes what comes, piece after piece.
-void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces) {
+void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces,
+                    const FunctionView<void()>& meanwhile) {
   const Clock::time_point deadline = Clock::now() + timeout_;
   const bool refuses = (flags & Header::kRefused) != 0;
   std::vector<Receive>& receives = workspace_.receives;
@@ -171,6 +174,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     groups[piece] = transport_.post(context_, header, sends, receives, *guarded[piece]);
   }
   ++at_;
+  meanwhile();
   std::optional<RefusedError> refused;
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     while (const std::optional<Arrival> arrival = transport_.next(groups[piece], deadline)) {
@@ -195,14 +199,19 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
 
 void Exchange::step(std::span<const Payload> payloads, ReceiveProvider& provider,
                     const OnArrival& on_arrival) {
+  step(payloads, provider, on_arrival, kNothingToDo);
+}
+
+void Exchange::step(std::span<const Payload> payloads, ReceiveProvider& provider,
+                    const OnArrival& on_arrival, const FunctionView<void()>& meanwhile) {
   SPARSESYNC_EXPECT(at_, <, pattern_.size());
   const Piece whole{payloads, provider, on_arrival};
-  walk(pattern_[at_], 0, std::array{&whole});
+  walk(pattern_[at_], 0, std::array{&whole}, meanwhile);
 }
 
 void Exchange::step(const Piece& head, const Piece& body) {
   SPARSESYNC_EXPECT(at_, <, pattern_.size());
-  walk(pattern_[at_], 0, std::array{&head, &body});
+  walk(pattern_[at_], 0, std::array{&head, &body}, kNothingToDo);
 }
 
 void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
@@ -227,7 +236,7 @@ void Exchange::refuse(Rank peer, const std::string& reason) {
       const Step& step = pattern_[at_];
       const std::vector<Payload> payloads(step.to.size(), payload);
       const Piece whole{payloads, none, [](Rank, std::span<const std::byte>) {}};
-      walk(step, Header::kRefused, std::array{&whole});
+      walk(step, Header::kRefused, std::array{&whole}, kNothingToDo);
     }
   }
 }

@@ -152,6 +152,10 @@ class Exchange {
   /// @throws RefusedError if a worker refused; what Transport throws
   void step(std::span<const Payload> payloads, ReceiveProvider& provider,
             const OnArrival& on_arrival);
+  /// The same, and between sending and the first wait it calls `meanwhile`: for what can be done
+  /// while messages are on the way, such as to read what came a step before and is passed on now.
+  void step(std::span<const Payload> payloads, ReceiveProvider& provider,
+            const OnArrival& on_arrival, const FunctionView<void()>& meanwhile);
 
   /// One piece of each message of a step, as a message of its own.
   struct Piece {
@@ -177,6 +181,8 @@ class Exchange {
   /// learn.
   void refuse(Rank peer, const std::string& reason);
 
+  /// Says of payloads that were posted as values alone how many of their bytes are indices.
+  void count_index_bytes(std::int64_t bytes) { index_bytes_sent_ += bytes; }
   std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
 
  private:
@@ -187,7 +193,8 @@ class Exchange {
 
   /// The number of a worker as on_arrival is told.
   Rank told(Rank worker) const;
-  void walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces);
+  void walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces,
+            const FunctionView<void()>& meanwhile);
 
   Transport& transport_;
   Context context_;

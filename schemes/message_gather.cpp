@@ -86,7 +86,8 @@ std::span<std::byte> MessageGather::own(std::int64_t bytes) {
 }
 
 void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read) {
-  read_whole(0, {all_.data(), static_cast<std::size_t>(own_bytes_)}, read);
+  held_[0] = {{all_.data(), static_cast<std::size_t>(own_bytes_)}};
+  read_whole(0, read);
   if (size_ == 1) return;
   inbox_.set_limit(limit);
   switch (way_) {
@@ -100,32 +101,42 @@ void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read
 }
 
 /// @param number  counted backwards from this worker
-void MessageGather::read_whole(int number, std::span<const std::byte> message, const Read& read) {
-  const Extent extent = read(around_ring(rank_ - number, size_), message);
-  if (extent.bytes != static_cast<std::int64_t>(message.size())) {
+void MessageGather::read_whole(int number, const Read& read) {
+  Held& held = held_[static_cast<std::size_t>(number)];
+  const Extent extent = read(around_ring(rank_ - number, size_), held.message);
+  if (extent.bytes != static_cast<std::int64_t>(held.message.size())) {
     throw CorruptDataError("bytes behind the end of a message");
   }
-  held_[static_cast<std::size_t>(number)] = {message, extent.index_bytes};
+  held.index_bytes = extent.index_bytes;
 }
 
+/// A message is read once it is on its way to the right: the next worker does not wait for that.
 void MessageGather::pass_around(Exchange& exchange, const Read& read) {
   for (int step = 0; step + 1 < size_; ++step) {
     const Held& passed_on = held_[static_cast<std::size_t>(step)];
-    const std::array payload{Payload{passed_on.message.data(),
-                                     static_cast<std::int64_t>(passed_on.message.size()),
-                                     passed_on.index_bytes}};
+    const std::array payload{
+        Payload{passed_on.message.data(), static_cast<std::int64_t>(passed_on.message.size())}};
     OnePlace place(inbox_, static_cast<std::size_t>(step));
-    exchange.step(payload, place, [&](Rank, std::span<const std::byte> message) {
-      read_whole(step + 1, message, read);
-    });
+    exchange.step(
+        payload, place,
+        [&](Rank, std::span<const std::byte> message) {
+          held_[static_cast<std::size_t>(step) + 1] = {message};
+        },
+        [&] {
+          if (step > 0) read_whole(step, read);
+          exchange.count_index_bytes(passed_on.index_bytes);
+        });
   }
+  read_whole(size_ - 1, read);
 }
 
 void MessageGather::send_to_each(Exchange& exchange, const Read& read) {
   payloads_.assign(static_cast<std::size_t>(size_ - 1),
                    {held_[0].message.data(), own_bytes_, held_[0].index_bytes});
   exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> message) {
-    read_whole(around_ring(rank_ - from.value, size_), message, read);
+    const int number = around_ring(rank_ - from.value, size_);
+    held_[static_cast<std::size_t>(number)] = {message};
+    read_whole(number, read);
   });
 }
 
@@ -134,7 +145,8 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
   SPARSESYNC_EXPECT(way_ == Communication::point_to_point, ==, true);
   const std::byte* body = all_.data() + own_head;
   const std::int64_t body_bytes = own_bytes_ - own_head;
-  read_whole(0, {all_.data(), static_cast<std::size_t>(own_head)}, read.head);
+  held_[0] = {{all_.data(), static_cast<std::size_t>(own_head)}};
+  read_whole(0, read.head);
   int awaited = size_ - 1;
   const auto own_is_read = [&] {
     read.heads_came();
@@ -147,7 +159,9 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
   payloads_.assign(peers, {held_[0].message.data(), own_head, held_[0].index_bytes});
   body_payloads_.assign(peers, {body, body_bytes});
   const auto on_head = [&](Rank from, std::span<const std::byte> head) {
-    read_whole(around_ring(rank_ - from.value, size_), head, read.head);
+    const int number = around_ring(rank_ - from.value, size_);
+    held_[static_cast<std::size_t>(number)] = {head};
+    read_whole(number, read.head);
     if (--awaited == 0) own_is_read();
   };
   const auto on_body = [&](Rank from, std::span<const std::byte> bytes) {
@@ -156,24 +170,48 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
   exchange.step({payloads_, inbox_, on_head}, {body_payloads_, bodies_, on_body});
 }
 
+/// What came is read once it is on its way further, but where only some of it goes further.
 void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const Read& read) {
-  held_[0].end = round_up(own_bytes_, kAlignment);
+  std::int64_t filled = round_up(own_bytes_, kAlignment);
+  held_[0].end = filled;
+  std::span<const std::byte> unread;
+  int known = 1;  // messages that were read
+  const auto read_up_to = [&](int held) {
+    if (known == held) return;
+    const std::int64_t begin = filled - static_cast<std::int64_t>(unread.size());
+    std::size_t at = 0;
+    for (; known < held; ++known) {
+      const Extent extent = read(around_ring(rank_ - known, size_), unread.subspan(at));
+      const std::span<const std::byte> message =
+          unread.subspan(at, static_cast<std::size_t>(extent.bytes));
+      at += static_cast<std::size_t>(round_up(extent.bytes, kAlignment));
+      if (at > unread.size()) throw CorruptDataError("messages that end too early");
+      held_[static_cast<std::size_t>(known)] = {message, extent.index_bytes,
+                                                begin + static_cast<std::int64_t>(at)};
+    }
+    if (at != unread.size()) throw CorruptDataError("bytes behind the end of messages");
+  };
   for (int held = 1; held < size_; held *= 2) {
     const int crossing = crossing_messages(held, size_);
-    const std::int64_t filled = held_[static_cast<std::size_t>(held - 1)].end;
-    const std::int64_t sent = held_[static_cast<std::size_t>(crossing - 1)].end;
-    std::int64_t index_bytes = sent;
-    for (int i = 0; i < crossing; ++i) {
-      const Held& each = held_[static_cast<std::size_t>(i)];
-      index_bytes -= static_cast<std::int64_t>(each.message.size()) - each.index_bytes;
-    }
-    const std::array payload{Payload{all_.data(), sent, index_bytes}};
+    if (crossing < held) read_up_to(held);
+    const std::int64_t sent =
+        crossing < held ? held_[static_cast<std::size_t>(crossing - 1)].end : filled;
+    const std::array payload{Payload{all_.data(), sent}};
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     Behind behind(all_, filled, spill_,
                   limit < kMost / size_ - kAlignment ? crossing * (limit + kAlignment) : kMost);
     std::span<const std::byte> arrived;
-    exchange.step(payload, behind,
-                  [&](Rank, std::span<const std::byte> bytes) { arrived = bytes; });
+    exchange.step(
+        payload, behind, [&](Rank, std::span<const std::byte> bytes) { arrived = bytes; },
+        [&] {
+          read_up_to(held);
+          std::int64_t index_bytes = sent;
+          for (int i = 0; i < crossing; ++i) {
+            const Held& each = held_[static_cast<std::size_t>(i)];
+            index_bytes -= static_cast<std::int64_t>(each.message.size()) - each.index_bytes;
+          }
+          exchange.count_index_bytes(index_bytes);
+        });
     if (arrived.data() != all_.data() + filled) {
       // Only once sends are done: the memory that they read stays where it is, with all views of
       // it.
@@ -185,18 +223,10 @@ void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const 
       arrived = grown.subspan(static_cast<std::size_t>(filled));
       spill_.release();
     }
-    std::size_t at = 0;
-    for (int number = held; number < held + crossing; ++number) {
-      const Extent extent = read(around_ring(rank_ - number, size_), arrived.subspan(at));
-      const std::span<const std::byte> message =
-          arrived.subspan(at, static_cast<std::size_t>(extent.bytes));
-      at += static_cast<std::size_t>(round_up(extent.bytes, kAlignment));
-      if (at > arrived.size()) throw CorruptDataError("messages that end too early");
-      held_[static_cast<std::size_t>(number)] = {message, extent.index_bytes,
-                                                 filled + static_cast<std::int64_t>(at)};
-    }
-    if (at != arrived.size()) throw CorruptDataError("bytes behind the end of messages");
+    unread = arrived;
+    filled += static_cast<std::int64_t>(arrived.size());
   }
+  read_up_to(size_);
 }
 
 void count_gather(Communication way, std::span<const std::int64_t> bytes, Traffic& traffic) {
