@@ -185,14 +185,14 @@ Cost cost(const Workload& workload) {
     total += push_pull_compute(
         blocks, workload.size, known,
         {{workload.size, 1}, known.push_skewness, known.pull_skewness, true, in_pieces});
-    // Rows become blocks, and blocks rows.
+    // Rows become blocks, and blocks rows. To find a row's place costs what it costs a sum.
     const auto block_bytes = static_cast<double>(blocks.row_bytes());
     const SpaceStatistics& rows = workload.statistics[i];
-    total.reduce.work += {rows.touched_max, known.touched_max * block_bytes};
+    total.reduce.work += {0, known.touched_max * block_bytes, rows.touched_max};
     // All rows of the blocks are looked at.
     const double looked_at =
         known.united * static_cast<double>(block) / static_cast<double>(workload.spaces[i].width);
-    total.gather.work += {std::max(rows.united, looked_at), known.united * block_bytes};
+    total.gather.work += {looked_at, known.united * block_bytes, rows.united};
   }
   return total;
 }

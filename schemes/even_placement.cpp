@@ -24,9 +24,14 @@ EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceSt
   const auto range = ceil_div<Index>(space.rows, size);
   const auto row = static_cast<double>(space.row_bytes());
   const double dense = static_cast<double>(range) * row;
+  const auto coo = [&](double rows) {
+    return rows * (row + static_cast<double>(coo_index_bytes(range)));
+  };
   const auto bytes = [&](double rows) {
-    const double coo = rows * (row + static_cast<double>(coo_index_bytes(range)));
-    return densifies ? std::min(coo, dense) : coo;
+    return densifies ? std::min(coo(rows), dense) : coo(rows);
+  };
+  const auto dense_rows = [&](double rows) {
+    return densifies && dense <= coo(rows) ? static_cast<double>(range) : 0;
   };
   if (size == 1) return {};
   // Of the other ranges no more is known than what they have together.
@@ -40,6 +45,8 @@ EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceSt
   all.fullest_sums = bytes(pulled);
   all.emptiest_sums = bytes((known.united - pulled) / others);
   all.sums = all.fullest_sums + others * all.emptiest_sums;
+  all.dense_pushed = size * dense_rows(pushed);
+  all.dense_sums = dense_rows(pulled) + others * dense_rows((known.united - pulled) / others);
   return all;
 }
 
@@ -67,6 +74,10 @@ Cost split_cost(const Workload& workload, bool densifies) {
     total += push_pull_compute(
         workload.spaces[i], workload.size, known,
         {{workload.size, 1}, known.push_skewness, known.pull_skewness, true, in_pieces});
+    // Each row of what is dense is written, and read to find those that are not zero.
+    const auto row = static_cast<double>(workload.spaces[i].row_bytes());
+    total.reduce.work += {bytes.dense_pushed, bytes.dense_pushed * row};
+    total.gather.work += {bytes.dense_sums, bytes.dense_sums * row};
   }
   total += {{}, gather_cost(workload.options.pattern, workload.size, sums, workload.spaces.size())};
   if (in_pieces) total += {{}, pieces_overhead(workload.size)};

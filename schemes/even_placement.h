@@ -49,6 +49,9 @@ struct EvenRangesBytes {
   double sums = 0;           // of all ranges together
   double fullest_sums = 0;
   double emptiest_sums = 0;
+  // Rows that come dense, to the fullest range's server and to each worker.
+  double dense_pushed = 0;
+  double dense_sums = 0;
 };
 
 /// @param densifies  whether a range crosses whole, without indices, where that takes fewer bytes
