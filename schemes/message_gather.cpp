@@ -86,8 +86,7 @@ std::span<std::byte> MessageGather::own(std::int64_t bytes) {
 }
 
 void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read) {
-  held_[0] = {{all_.data(), static_cast<std::size_t>(own_bytes_)}};
-  read_whole(0, read);
+  read_whole(0, {all_.data(), static_cast<std::size_t>(own_bytes_)}, read);
   if (size_ == 1) return;
   inbox_.set_limit(limit);
   switch (way_) {
@@ -101,13 +100,12 @@ void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read
 }
 
 /// @param number  counted backwards from this worker
-void MessageGather::read_whole(int number, const Read& read) {
-  Held& held = held_[static_cast<std::size_t>(number)];
-  const Extent extent = read(around_ring(rank_ - number, size_), held.message);
-  if (extent.bytes != static_cast<std::int64_t>(held.message.size())) {
+void MessageGather::read_whole(int number, std::span<const std::byte> message, const Read& read) {
+  const Extent extent = read(around_ring(rank_ - number, size_), message);
+  if (extent.bytes != static_cast<std::int64_t>(message.size())) {
     throw CorruptDataError("bytes behind the end of a message");
   }
-  held.index_bytes = extent.index_bytes;
+  held_[static_cast<std::size_t>(number)] = {message, extent.index_bytes};
 }
 
 /// A message is read once it is on its way to the right: the next worker does not wait for that.
@@ -123,20 +121,18 @@ void MessageGather::pass_around(Exchange& exchange, const Read& read) {
           held_[static_cast<std::size_t>(step) + 1] = {message};
         },
         [&] {
-          if (step > 0) read_whole(step, read);
+          if (step > 0) read_whole(step, passed_on.message, read);
           exchange.count_index_bytes(passed_on.index_bytes);
         });
   }
-  read_whole(size_ - 1, read);
+  read_whole(size_ - 1, held_.back().message, read);
 }
 
 void MessageGather::send_to_each(Exchange& exchange, const Read& read) {
   payloads_.assign(static_cast<std::size_t>(size_ - 1),
                    {held_[0].message.data(), own_bytes_, held_[0].index_bytes});
   exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> message) {
-    const int number = around_ring(rank_ - from.value, size_);
-    held_[static_cast<std::size_t>(number)] = {message};
-    read_whole(number, read);
+    read_whole(around_ring(rank_ - from.value, size_), message, read);
   });
 }
 
@@ -145,8 +141,7 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
   SPARSESYNC_EXPECT(way_ == Communication::point_to_point, ==, true);
   const std::byte* body = all_.data() + own_head;
   const std::int64_t body_bytes = own_bytes_ - own_head;
-  held_[0] = {{all_.data(), static_cast<std::size_t>(own_head)}};
-  read_whole(0, read.head);
+  read_whole(0, {all_.data(), static_cast<std::size_t>(own_head)}, read.head);
   int awaited = size_ - 1;
   const auto own_is_read = [&] {
     read.heads_came();
@@ -159,9 +154,7 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
   payloads_.assign(peers, {held_[0].message.data(), own_head, held_[0].index_bytes});
   body_payloads_.assign(peers, {body, body_bytes});
   const auto on_head = [&](Rank from, std::span<const std::byte> head) {
-    const int number = around_ring(rank_ - from.value, size_);
-    held_[static_cast<std::size_t>(number)] = {head};
-    read_whole(number, read.head);
+    read_whole(around_ring(rank_ - from.value, size_), head, read.head);
     if (--awaited == 0) own_is_read();
   };
   const auto on_body = [&](Rank from, std::span<const std::byte> bytes) {

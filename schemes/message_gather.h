@@ -68,7 +68,7 @@ class MessageGather {
   void pass_around(Exchange& exchange, const Read& read);
   void send_to_each(Exchange& exchange, const Read& read);
   void send_doubling(Exchange& exchange, std::int64_t limit, const Read& read);
-  void read_whole(int number, const Read& read);
+  void read_whole(int number, std::span<const std::byte> message, const Read& read);
 
   /// Counted backwards from this worker: what came from the left, in the order in which it comes.
   struct Held {

@@ -171,8 +171,8 @@ void find_rows(const RowSparse& blocks, Index total_rows, Index width, IndexRang
       const std::byte* from = blocks.values.data + place * blocks.values.row_bytes() +
                               (row * width - first) * static_cast<Index>(sizeof(T));
       if (!are_zero<T>(from, count * width)) {
-        for_each_set(count == 1 ? 1 : nonzero_rows<T>(from, count, width),
-                     [&](Index i) { found(row + i, place, from + i * row_bytes); });
+        find_nonzero<T>(from, count, width,
+                        [&](Index i) { found(row + i, place, from + i * row_bytes); });
       }
       row += count;
     }

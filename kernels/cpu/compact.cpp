@@ -46,13 +46,8 @@ void find_rows(ConstMatrix dense, IndexRange rows, Found&& found) {
     for (Index unit = 0; unit < units; ++unit) {
       if (!nonzero[static_cast<std::size_t>(unit)]) continue;
       const IndexRange of_unit = rows_of(unit);
-      if (together == 1) {
-        found(of_unit.begin);
-        continue;
-      }
-      for_each_set(
-          nonzero_rows<T>(dense.data + of_unit.begin * row_bytes, of_unit.size(), dense.width),
-          [&](Index row) { found(of_unit.begin + row); });
+      find_nonzero<T>(dense.data + of_unit.begin * row_bytes, of_unit.size(), dense.width,
+                      [&](Index row) { found(of_unit.begin + row); });
     }
   }
 }

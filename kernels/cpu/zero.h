@@ -60,10 +60,12 @@ std::uint64_t nonzero_rows(const std::byte* rows, Index count, Index width) {
   return nonzero;
 }
 
-/// Calls found(row) for each row whose bit is set, in their order.
-template <typename Found>
-void for_each_set(std::uint64_t rows, Found&& found) {
-  for (; rows != 0; rows &= rows - 1) found(Index{__builtin_ctzll(rows)});
+/// Calls found(row) for each row that is not zero, in their order, of at most 64 that are not all
+/// zero.
+template <typename T, typename Found>
+void find_nonzero(const std::byte* rows, Index count, Index width, Found&& found) {
+  std::uint64_t left = count == 1 ? 1 : nonzero_rows<T>(rows, count, width);
+  for (; left != 0; left &= left - 1) found(Index{__builtin_ctzll(left)});
 }
 
 }  // namespace sparsesync::cpu
