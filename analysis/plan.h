@@ -12,6 +12,26 @@
 
 namespace sparsesync {
 
+/// One way to synchronize a bucket.
+struct Way {
+  std::string scheme;
+  std::optional<Communication> pattern = std::nullopt;  // where the scheme has a choice of it
+
+  /// "all_gather (hierarchy)".
+  std::string label() const;
+  friend bool operator==(const Way&, const Way&) = default;
+};
+
+/// What the busiest processor took when a way was tried. What it took over what was expected of it
+/// holds for other rows too, and the median of trials for ways that were not tried.
+struct Trial {
+  Way way;
+  HostSeconds took;
+  double expected = 0;  // seconds, above 0
+
+  double over_expected() const { return took.total() / expected; }
+};
+
 /// What is known when a scheme is to be chosen. A view.
 struct PlanQuestion {
   std::span<const RowSpace> spaces;  // as they cross
@@ -22,16 +42,7 @@ struct PlanQuestion {
   bool has_all_reduce = false;                  // the transport, of its own
   bool announce = false;                        // only schemes that use announced rows are of use
   std::optional<double> memory = std::nullopt;  // bytes of workspace that each worker has
-};
-
-/// One way to synchronize a bucket.
-struct Way {
-  std::string scheme;
-  std::optional<Communication> pattern = std::nullopt;  // where the scheme has a choice of it
-
-  /// "all_gather (hierarchy)".
-  std::string label() const;
-  friend bool operator==(const Way&, const Way&) = default;
+  std::span<const Trial> trials = {};           // of a way that has several the quickest counts
 };
 
 /// That of a bucket whose scheme and options say it.
@@ -46,7 +57,12 @@ struct Prediction {
   double seconds = 0;
   double bytes_busiest = 0;
   double memory_bytes = 0;
-  Work work = {};              // of the busiest worker's processor
+  Work work = {};           // of the busiest worker's processor
+  double host_seconds = 0;  // what that takes; some of it may hide behind the wire
+  int trials = 0;           // that host_seconds come from, of this way or one that costs the same
+  // If host_seconds are as far off as they may be, a model's further than those of trials.
+  double seconds_at_best = 0;
+  double seconds_at_worst = 0;
   std::string ruled_out = {};  // why it cannot be used; empty where it can
 };
 
@@ -56,5 +72,12 @@ bool is_better(const Prediction& a, const Prediction& b);
 /// Every scheme with every pattern: those that can be used first, the fastest of them first; of
 /// equals the one whose name comes first. The same on all workers that ask the same.
 std::vector<Prediction> plan(const PlanQuestion& question);
+
+/// Ways to try, because processors decide whether they are the fastest: the first one if it may
+/// fall behind another, and others that may beat what is expected of the first; the more often one
+/// was tried the less is it in doubt, and after four trials it is not. What costs of processors are
+/// worked out from is a few figures for all that kernels do.
+/// @param predictions  of plan()
+std::vector<Way> worth_a_trial(std::span<const Prediction> predictions);
 
 }  // namespace sparsesync

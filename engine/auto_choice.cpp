@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -28,6 +30,20 @@ constexpr Index kNeighbours = 256;
 constexpr std::int64_t kLongest = 1000;
 constexpr double kDrift = 0.25;
 constexpr double kHysteresis = 0.03;
+/// A trial is some steps long: caches and branches learn in the first ones, of short steps more.
+constexpr double kTrialSeconds = 0.02;
+constexpr double kShortestTrial = 3;
+constexpr double kLongestTrial = 40;
+
+std::size_t trial_length(double host_seconds) {
+  return static_cast<std::size_t>(
+      std::clamp(kTrialSeconds / host_seconds, kShortestTrial, kLongestTrial));
+}
+
+constexpr std::array kParts{std::pair{&HostSeconds::reduce, &PhaseSeconds::apart},
+                            std::pair{&HostSeconds::reduce, &PhaseSeconds::arriving},
+                            std::pair{&HostSeconds::gather, &PhaseSeconds::apart},
+                            std::pair{&HostSeconds::gather, &PhaseSeconds::arriving}};
 
 void put(std::string& text, std::uint64_t number) {
   char bytes[sizeof(number)];
@@ -94,46 +110,139 @@ void AutoChoice::look() {
   looked_ = true;
 }
 
+Stopwatch* AutoChoice::stopwatch(Phase phase) {
+  if (!trying_) return nullptr;
+  if (bucket_.begins_with(phase)) reducing_ = gathering_ = {};
+  return phase == Phase::gather ? &gathering_ : &reducing_;
+}
+
 void AutoChoice::note() {
   ++steps_;
-  if (united_.empty() || wanted_) return;
+  if (trying_) {
+    took_.push_back({reducing_.seconds(), gathering_.seconds()});
+    return;
+  }
+  if (!taken_ || wanted_) return;
   bool drifted = steps_ >= kLongest;
-  for (std::size_t i = 0; i < united_.size(); ++i) {
+  for (std::size_t i = 0; i < statistics_.size(); ++i) {
     // All workers have the same rows; what a dense result hides is not the same guess on all.
     const SpaceResult& result = bucket_.scheme().result()[i];
     if (result.layout == Gradient::Layout::dense) continue;
     const auto now = static_cast<double>(result.indices.size());
-    drifted = drifted || std::abs(now - united_[i]) > kDrift * std::max(1.0, united_[i]);
+    const double united = statistics_[i].united;
+    drifted = drifted || std::abs(now - united) > kDrift * std::max(1.0, united);
   }
   wanted_ = drifted;
 }
 
 void AutoChoice::review(ControlChannel& control) {
+  if (looked_) {
+    learn_rows(control);
+  } else {
+    learn_trial(control);
+  }
+  predictions_ =
+      plan({bucket_.spaces(), size_, statistics_, ground_.network, bucket_.spec().options,
+            ground_.has_all_reduce, bucket_.spec().announce, ground_.memory, trials_});
+  for (Prediction& prediction : predictions_) {
+    if (std::find(refused_.begin(), refused_.end(), prediction.way) == refused_.end()) continue;
+    prediction.ruled_out = "a worker has not the memory for it";
+  }
+  std::stable_sort(predictions_.begin(), predictions_.end(), is_better);
+  if (!try_another(control)) settle(control);
+  bucket_.scheme().adapt(statistics_);
+  sign(bucket_.chosen().label());
+}
+
+void AutoChoice::sign(const std::string& told) {
+  bucket_.signature = signature_after(bucket_.signature, told);
+}
+
+void AutoChoice::learn_rows(ControlChannel& control) {
   double share = 1;
   const std::vector<std::string> samples = tell_sample(control, share);
-  const Statistics statistics = statistics_from(samples, share);
-  predictions_ = plan({bucket_.spaces(), static_cast<int>(samples.size()), statistics,
-                       ground_.network, bucket_.spec().options, ground_.has_all_reduce,
-                       bucket_.spec().announce, ground_.memory});
-  const auto present = std::find_if(
-      predictions_.begin(), predictions_.end(),
-      [&](const Prediction& prediction) { return prediction.way == bucket_.chosen(); });
-  const bool stays = present != predictions_.end() && present->ruled_out.empty() && steps_ > 1 &&
-                     present->seconds <= (1 + kHysteresis) * predictions_.front().seconds;
-  for (std::size_t i = 0; !stays && i < predictions_.size(); ++i) {
-    if (!predictions_[i].ruled_out.empty() || change_to(predictions_[i].way, control)) break;
-  }
-  bucket_.scheme().adapt(statistics);
-  std::uint64_t signature = signature_after(bucket_.signature, bucket_.chosen().label());
-  for (const std::string& sample : samples) signature = signature_after(signature, sample);
-  bucket_.signature = signature;
-  united_.clear();
-  for (const SpaceStatistics& space : statistics) united_.push_back(space.united);
-  steps_ = 0;
+  size_ = static_cast<int>(samples.size());
+  statistics_ = statistics_from(samples, share);
+  for (const std::string& sample : samples) sign(sample);
+  refused_.clear();  // with other rows they may fit
   wanted_ = false;
   looked_ = false;
+  trying_ = false;
+}
+
+/// The step in the middle of a trial; each part as it took the worker that took longest, for whom
+/// the others wait.
+void AutoChoice::learn_trial(ControlChannel& control) {
+  // The first step made room for the way.
+  const std::span<const HostSeconds> own_steps = std::span(took_).subspan(1);
+  std::string own;
+  for (const HostSeconds& step : own_steps) {
+    for (const auto& [phase, part] : kParts)
+      put(own, std::bit_cast<std::uint64_t>(step.*phase.*part));
+  }
+  std::vector<HostSeconds> steps(own_steps.size());
+  for (const std::string& text : control.all_gather(own)) {
+    std::size_t at = 0;
+    for (HostSeconds& step : steps) {
+      for (const auto& [phase, part] : kParts) {
+        double& longest = step.*phase.*part;
+        longest = std::max(longest, std::bit_cast<double>(take(text, at)));
+      }
+    }
+    sign(text);
+  }
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>((steps.size() - 1) / 2);
+  std::nth_element(
+      steps.begin(), middle, steps.end(),
+      [](const HostSeconds& a, const HostSeconds& b) { return a.total() < b.total(); });
+  trials_.push_back({bucket_.chosen(), *middle, ground_.network.host.seconds(present().work)});
   log(LogLevel::info,
-      fmt::format("bucket '{}': crosses by {}", bucket_.spec().name, bucket_.chosen().label()));
+      fmt::format("bucket '{}': {} takes processors {:.2f} times what was expected",
+                  bucket_.spec().name, bucket_.chosen().label(), trials_.back().over_expected()));
+  trying_ = false;
+}
+
+const Prediction& AutoChoice::present() const {
+  return *std::find_if(predictions_.begin(), predictions_.end(), [&](const Prediction& prediction) {
+    return prediction.way == bucket_.chosen();
+  });
+}
+
+/// @return whether the next steps do
+bool AutoChoice::try_another(ControlChannel& control) {
+  if (trials_.size() >= static_cast<std::size_t>(ground_.trials)) return false;
+  for (const Way& way : worth_a_trial(predictions_)) {
+    if (!change_to(way, control)) continue;
+    trying_ = true;
+    took_.clear();
+    trial_length_ = trial_length(present().host_seconds);
+    return true;
+  }
+  return false;
+}
+
+/// Takes the way that is expected to be fastest.
+void AutoChoice::settle(ControlChannel& control) {
+  const auto taken = std::find_if(
+      predictions_.begin(), predictions_.end(),
+      [&](const Prediction& prediction) { return taken_ && prediction.way == *taken_; });
+  const bool stays = taken != predictions_.end() && taken->ruled_out.empty() &&
+                     taken->seconds <= (1 + kHysteresis) * predictions_.front().seconds;
+  if (!stays || !change_to(taken->way, control)) {
+    for (const Prediction& prediction : predictions_) {
+      if (!prediction.ruled_out.empty() || change_to(prediction.way, control)) break;
+    }
+  }
+  taken_ = bucket_.chosen();
+  steps_ = 0;
+  for (const Prediction& prediction : predictions_) {
+    if (!prediction.ruled_out.empty()) continue;
+    log(LogLevel::debug,
+        fmt::format("bucket '{}': {} is expected to take {:.3g} s, {} trials", bucket_.spec().name,
+                    prediction.way.label(), prediction.seconds, prediction.trials));
+  }
+  log(LogLevel::info,
+      fmt::format("bucket '{}': crosses by {}", bucket_.spec().name, taken_->label()));
 }
 
 /// @return whether all workers have the memory for it
@@ -142,6 +251,7 @@ bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
   const Way before = bucket_.chosen();
   const auto refused = [&](const char* why) {
     log(LogLevel::info, why);
+    refused_.push_back(way);
     bucket_.change_scheme(before);
     return false;
   };
@@ -161,9 +271,11 @@ AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Grou
   struct Told {
     Network network;
     double memory = 0;
+    int trials = 0;
   };
   static_assert(std::is_trivially_copyable_v<Told>);
-  const Told told{own.network, own.memory.value_or(std::numeric_limits<double>::infinity())};
+  const Told told{own.network, own.memory.value_or(std::numeric_limits<double>::infinity()),
+                  own.trials};
   std::string text(sizeof(told), '\0');
   std::memcpy(text.data(), &told, sizeof(told));
   AutoChoice::Ground ground = own;
@@ -175,6 +287,7 @@ AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Grou
     std::memcpy(&theirs, other.data(), sizeof(theirs));
     if (std::exchange(is_first, false)) ground.network = theirs.network;
     least = std::min(least, theirs.memory);
+    ground.trials = std::min(ground.trials, theirs.trials);
   }
   ground.memory = std::isfinite(least) ? std::optional(least) : std::nullopt;
   return ground;

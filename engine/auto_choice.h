@@ -23,16 +23,20 @@ SchemeEntry scheme_or_auto(std::string_view name);
 /// by is what all of them know, and the rest they tell each other in a review.
 ///
 /// The first step, which crosses by `balanced`, is looked at: which rows it touched. Then a review
-/// tells the others a sample of them, and takes what the planner expects to be fastest. Nothing is
-/// told or measured in the steps after; only when the union, which all know after a step, has left
-/// the one that the choice was made for by a quarter, or after many steps, is a step looked at
-/// again. A review leaves the present scheme only for one that is expected to be faster by 3%.
+/// tells the others a sample of them, and asks the planner. Where what processors take decides
+/// between some ways, the next steps try these, some steps each, and what they took outside of
+/// the transport takes the place of what was expected. Then the one expected to be fastest is
+/// taken. Nothing is told or measured in the steps after; only when the union, which all know after
+/// a step, has left the one that the choice was made for by a quarter, or after many steps, is a
+/// step looked at again. A review leaves the present way only for one that is expected to be faster
+/// by 3%; those in front are tried some times.
 class AutoChoice {
  public:
   struct Ground {
     Network network;
     bool has_all_reduce = false;                  // the transport
     std::optional<double> memory = std::nullopt;  // bytes of workspace to plan with
+    int trials = 0;                               // ways that are tried at most
   };
 
   /// @param bucket  outlives it; made with kFirstScheme
@@ -44,10 +48,15 @@ class AutoChoice {
   /// After a reduce phase: keeps which rows were touched, if a review wants to know. Synchronizes
   /// the stream.
   void look();
+  /// Of a phase that is about to run: what its time outside of the transport is to be measured by;
+  /// null if nobody wants to know.
+  Stopwatch* stopwatch(Phase phase);
   /// After a gather phase: whether the next step is to be looked at.
   void note();
-  /// Whether a step was looked at and not reviewed yet; the same on all workers.
-  bool awaits_review() const { return looked_; }
+  /// Whether there is something to review before the next step; the same on all workers.
+  bool awaits_review() const { return looked_ || (trying_ && took_.size() == trial_length_); }
+  /// Whether there is nothing to review, and no way is being tried.
+  bool settled() const { return !looked_ && !trying_; }
   /// The next step is to be looked at. Called by all workers alike, between steps.
   void want_review() { wanted_ = true; }
   /// Called by all workers alike, before a step of the bucket begins: the results of the last one
@@ -59,6 +68,13 @@ class AutoChoice {
   const std::vector<Prediction>& predictions() const { return predictions_; }
 
  private:
+  void learn_rows(ControlChannel& control);
+  void learn_trial(ControlChannel& control);
+  /// What is expected of the way that the bucket goes; after the first review.
+  const Prediction& present() const;
+  bool try_another(ControlChannel& control);
+  void settle(ControlChannel& control);
+  void sign(const std::string& told);
   std::vector<std::string> tell_sample(ControlChannel& control, double& share) const;
   Statistics statistics_from(const std::vector<std::string>& samples, double share) const;
   bool change_to(const Way& way, ControlChannel& control);
@@ -69,11 +85,22 @@ class AutoChoice {
   bool looked_ = false;
   std::int64_t steps_ = 0;                // since the last review
   std::vector<std::vector<Index>> rows_;  // [row space]: of the step that was looked at
-  std::vector<double> united_;            // [row space]: that the choice was made for
+  Statistics statistics_;                 // of it, as all know it; that the choice was made for
+  int size_ = 1;
   std::vector<Prediction> predictions_;
+  std::optional<Way> taken_;      // by the last review that settled
+  bool trying_ = false;           // the present way
+  std::size_t trial_length_ = 0;  // in steps
+  std::vector<HostSeconds>
+      took_;            // this worker in each step of the trial, outside of the transport
+  Stopwatch reducing_;  // announcing too
+  Stopwatch gathering_;
+  std::vector<Trial> trials_;
+  std::vector<Way> refused_;  // some worker has not the memory for them
 };
 
-/// What all plan with: the network of worker 0, and the least workspace. Called by all alike.
+/// What all plan with: the network of worker 0, the least workspace and the fewest trials. Called
+/// by all alike.
 /// @throws what Transport throws
 AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own);
 

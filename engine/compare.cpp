@@ -206,6 +206,9 @@ std::vector<Prediction> Comparison::predictions(const Network& network) const {
         mean->work.*cost.amount += of_step.work.*cost.amount / steps;
       }
       mean->memory_bytes = std::max(mean->memory_bytes, of_step.memory_bytes);
+      mean->host_seconds += of_step.host_seconds / steps;
+      mean->seconds_at_best += of_step.seconds_at_best / steps;
+      mean->seconds_at_worst += of_step.seconds_at_worst / steps;
       if (mean->ruled_out.empty()) mean->ruled_out = of_step.ruled_out;
     }
   }
@@ -362,7 +365,11 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry, References& referenc
   SchemeFigures figures = figures_of(entry, records);
   StepTimes times;
   if (recording) {
-    const RecordedRun run{trace_.header().steps, recording->take_steps()};
+    std::vector<RecordedStep> steps = recording->take_steps();
+    // Those that made room, and those that `auto` tried its ways in, come first.
+    const auto counted = static_cast<std::ptrdiff_t>(options_.repeat) * trace_.header().steps;
+    steps.erase(steps.begin(), steps.end() - counted);
+    const RecordedRun run{trace_.header().steps, std::move(steps)};
     times = replayed_times(run, options_.link);
     figures.recorded = std::make_shared<const RecordedRun>(run);
   } else {

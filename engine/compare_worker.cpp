@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -12,13 +12,23 @@
 namespace sparsesync {
 namespace {
 
+/// Results may be dense and large: words are taken in turn by some lanes, which do not wait for
+/// each other.
 std::uint64_t hash_bytes(std::uint64_t hash, std::span<const std::byte> bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 32U;
-  }
+  std::array<std::uint64_t, 8> lanes{};
+  constexpr std::size_t kBlock = sizeof(lanes);
+  const auto take_in = [&](const std::byte* from, std::size_t count) {
+    std::array<std::uint64_t, lanes.size()> words{};
+    std::memcpy(words.data(), from, count);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      lanes[lane] = (lanes[lane] ^ words[lane]) * 0x9E3779B97F4A7C15U;
+      lanes[lane] ^= lanes[lane] >> 32U;
+    }
+  };
+  std::size_t at = 0;
+  for (; at + kBlock <= bytes.size(); at += kBlock) take_in(bytes.data() + at, kBlock);
+  if (at < bytes.size()) take_in(bytes.data() + at, bytes.size() - at);
+  for (const std::uint64_t lane : lanes) hash = mix64(hash ^ lane);
   return mix64(hash ^ bytes.size());
 }
 
@@ -42,8 +52,9 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
       {task_.deadline, header.seed, 1, task_.network, static_cast<double>(task_.memory)});
   const BucketId bucket = session.register_bucket(task_.bucket);
   load(rank, 0);
-  exchange(session, bucket, nullptr);
+  exchange(session, bucket, task_.recording);
   session.adapt(bucket);
+  while (!session.settled(bucket)) exchange(session, bucket, task_.recording);
   record.choices = session.choices(bucket);
   for (int repeat = 0; repeat < task_.repeat; ++repeat) {
     for (int step = 0; step < header.steps; ++step) {

@@ -74,9 +74,9 @@ class Session::Engine {
       auto registered = std::make_unique<Entry>(make_agreed(
           *transport_, control_, context_, spec, options_.seed, signature_of(statement)));
       if (spec.scheme == kAuto) {
-        registered->choice.emplace(
-            registered->bucket,
-            agreed_ground(control_, {network(), transport_->has_all_reduce(), options_.workspace}));
+        registered->choice.emplace(registered->bucket,
+                                   agreed_ground(control_, {network(), transport_->has_all_reduce(),
+                                                            options_.workspace, options_.trials}));
       }
       const std::lock_guard lock(mutex_);
       id.value = buckets_.size();
@@ -176,6 +176,12 @@ class Session::Engine {
     const std::lock_guard lock(mutex_);
     const Entry& entry = at(id);
     return entry.choice ? entry.choice->predictions() : std::vector<Prediction>{};
+  }
+
+  bool settled(BucketId id) {
+    const std::lock_guard lock(mutex_);
+    const Entry& entry = at(id);
+    return !entry.choice || entry.choice->settled();
   }
 
   Way chosen(BucketId id) {
@@ -386,9 +392,13 @@ class Session::Engine {
       if (choice && choice->awaits_review() && registered.bucket.begins_with(entry.phase)) {
         choice->review(control_);
       }
+      Stopwatch* const stopwatch = choice ? choice->stopwatch(entry.phase) : nullptr;
+      exchange_workspace_.stopwatch = stopwatch;
+      if (stopwatch != nullptr) stopwatch->go_on(false);
       outcome = sparsesync::run_phase(
           {*transport_, context_, options_.deadline, exchange_workspace_}, registered.bucket,
           static_cast<std::uint32_t>(entry.bucket.value) + 1, entry.phase, running_.gradients);
+      if (stopwatch != nullptr) stopwatch->stop();
       if (choice && entry.phase == Phase::reduce && !outcome.error) choice->look();
     } catch (...) {
       outcome = {std::current_exception(), true};
@@ -473,6 +483,9 @@ std::int64_t Session::step() const {
 }
 std::vector<Prediction> Session::predictions(BucketId bucket) const {
   return engine_->predictions(bucket);
+}
+bool Session::settled(BucketId bucket) const {
+  return engine_->settled(bucket);
 }
 Way Session::chosen(BucketId bucket) const {
   return engine_->chosen(bucket);

@@ -41,6 +41,11 @@ struct SessionOptions {
   /// Bytes of workspace that it plans with, the least of all workers'; nothing: no bound. What the
   /// memory resource refuses is passed over in any case.
   std::optional<double> workspace = std::nullopt;
+  /// Ways that a bucket of `auto` tries at most, in its first steps, where it depends on what
+  /// processors take which of them is the fastest. What is measured differs from run to run, and so
+  /// may the choice, and with it the order that sums are made in; with 0 and a network that is
+  /// given all runs choose the same.
+  int trials = 24;
 };
 
 /// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make
@@ -119,8 +124,10 @@ class Session {
 
   /// Of a bucket with the scheme `auto`: what the last choice was made by, the best scheme first;
   /// nothing before the first choice, which the second step brings, or adapt(). Neither this nor
-  /// chosen() while a phase of the bucket runs.
+  /// settled() nor chosen() while a phase of the bucket runs.
   std::vector<Prediction> predictions(BucketId bucket) const;
+  /// Whether it has made its choice: the next steps try no other.
+  bool settled(BucketId bucket) const;
   /// The scheme that is at work.
   Way chosen(BucketId bucket) const;
 

@@ -117,8 +117,8 @@ Cost cost(const Workload& workload) {
     const auto row = static_cast<double>(coo_index_bytes(workload.spaces[i].rows) +
                                          workload.spaces[i].row_bytes());
     bytes.total += workload.size * known.touched_mean * row;
-    // Of whoever touched least nothing is known.
-    bytes.smallest += known.touched_mean * row;
+    // Whoever touched least is as far from the mean as who touched most: exact for two workers.
+    bytes.smallest += std::max(0.0, 2 * known.touched_mean - known.touched_max) * row;
     bytes.largest += known.touched_max * row;
     const auto values = static_cast<double>(workload.spaces[i].row_bytes());
     const double gathered = workload.size * known.touched_mean;

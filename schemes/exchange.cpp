@@ -147,6 +147,15 @@ Rank Exchange::told(Rank worker) const {
   return {static_cast<int>(place - group_->members.begin())};
 }
 
+template <typename Call>
+auto Exchange::in_transport(bool arriving, Call&& call) {
+  if (workspace_.stopwatch == nullptr) return call();
+  workspace_.stopwatch->stop();
+  auto result = call();
+  workspace_.stopwatch->go_on(arriving);
+  return result;
+}
+
 /// Posts the pieces of all messages, then takes what comes, piece after piece.
 void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces,
                     const FunctionView<void()>& meanwhile) {
@@ -171,13 +180,18 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     if (refusals.size() < receives.size()) refusals.resize(receives.size());
     guarded[piece].emplace(refuses ? nullptr : &pieces[piece]->provider, refusals);
     const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
-    groups[piece] = transport_.post(context_, header, sends, receives, *guarded[piece]);
+    groups[piece] = in_transport(
+        true, [&] { return transport_.post(context_, header, sends, receives, *guarded[piece]); });
   }
   ++at_;
   meanwhile();
   std::optional<RefusedError> refused;
+  std::size_t awaited = pieces.size() * receives.size();
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-    while (const std::optional<Arrival> arrival = transport_.next(groups[piece], deadline)) {
+    const auto next = [&] { return transport_.next(groups[piece], deadline); };
+    // While the last one is handled no other is on its way.
+    while (const std::optional<Arrival> arrival = in_transport(awaited > 1, next)) {
+      --awaited;
       const Rank from = step.from[arrival->receive];
       if (((arrival->header.flags ^ flags) & Header::kLast) != 0) {
         throw ProtocolError(
@@ -192,7 +206,10 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     }
   }
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-    transport_.finish(groups[piece], deadline);
+    in_transport(false, [&] {
+      transport_.finish(groups[piece], deadline);
+      return true;
+    });
   }
   if (refused && !refuses) throw RefusedError(std::move(*refused));
 }
@@ -217,8 +234,11 @@ void Exchange::step(const Piece& head, const Piece& body) {
 void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
   SPARSESYNC_EXPECT(at_, ==, pattern_.size());
   SPARSESYNC_EXPECT(group_.has_value(), ==, false);
-  if (transport_.size() > 1)
+  if (transport_.size() == 1) return;
+  in_transport(false, [&] {
     transport_.all_reduce(context_, dtype, elements, Clock::now() + timeout_);
+    return true;
+  });
 }
 
 void Exchange::next_round() {

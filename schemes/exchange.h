@@ -12,6 +12,7 @@
 #include "kernels/buffer.h"
 #include "kernels/function_view.h"
 #include "kernels/views.h"
+#include "schemes/statistics.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
@@ -95,12 +96,33 @@ class InPlace : public ReceiveProvider {
   Index bytes_;
 };
 
+/// Adds up what a phase takes outside of the transport, from each go_on() to the next stop().
+class Stopwatch {
+ public:
+  void go_on(bool arriving) {
+    arriving_ = arriving;
+    since_ = Clock::now();
+  }
+  void stop() {
+    (arriving_ ? seconds_.arriving : seconds_.apart) +=
+        std::chrono::duration<double>(Clock::now() - since_).count();
+  }
+  const PhaseSeconds& seconds() const { return seconds_; }
+
+ private:
+  bool arriving_ = false;
+  Clock::time_point since_;
+  PhaseSeconds seconds_;
+};
+
 /// What the steps of exchanges are made of: kept from one to the next, so that none allocates.
 struct ExchangeWorkspace {
   std::vector<Send> sends;
   std::vector<Receive> receives;
   /// That came, by the piece of a message and the receive's place.
   std::array<std::vector<std::vector<std::byte>>, 2> refusals;
+  /// Runs, and stands still while the transport works or waits; none if nobody wants to know.
+  Stopwatch* stopwatch = nullptr;
 };
 
 /// What a scheme sees of the network during a phase.
@@ -193,6 +215,9 @@ class Exchange {
 
   /// The number of a worker as on_arrival is told.
   Rank told(Rank worker) const;
+  /// @param arriving  whether messages are on their way afterwards
+  template <typename Call>
+  auto in_transport(bool arriving, Call&& call);
   void walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces,
             const FunctionView<void()>& meanwhile);
 

@@ -254,7 +254,7 @@ PhaseCost gather_cost(Communication way, int size, const GatheredBytes& bytes, s
   const double around = peers * bytes.largest + overhead;
   switch (way) {
     case Communication::ring:
-      return {messages, messages, others, others, around};
+      return {messages, messages, others, others, around > others ? around : 0};
     case Communication::hierarchy: {
       // The largest is in each of its worker's messages, one or another in the rest of them.
       const double mean = (bytes.total - bytes.largest) / peers;

@@ -365,7 +365,7 @@ Cost cost(const Workload& workload) {
     for (int group = 1; group < doubling.paired; group *= 2) {
       const double held = united_by(known, doubling.summed(0, group), workload.size);
       const double comes = united_by(known, doubling.summed(group, group), workload.size);
-      all.bytes_sent += row * held;
+      all.bytes_sent += row * (group == 1 ? std::max(held, known.touched_max) : held);
       all.bytes_received += row * comes;
       // Both parts are read, and the one that comes is added.
       const double added = held + comes;

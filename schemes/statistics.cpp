@@ -34,6 +34,15 @@ double HostCosts::seconds(const Work& work) const {
   return seconds;
 }
 
+double HostSeconds::total() const {
+  return reduce.apart + reduce.arriving + gather.apart + gather.arriving;
+}
+
+HostSeconds HostSeconds::operator*(double factor) const {
+  return {{reduce.apart * factor, reduce.arriving * factor},
+          {gather.apart * factor, gather.arriving * factor}};
+}
+
 Work work_of_union(double range, double total) {
   Work work;
   if (unites_by_address(static_cast<Index>(range), static_cast<Index>(total))) {
@@ -80,19 +89,28 @@ double Cost::bytes_busiest() const {
                   reduce.bytes_received + gather.bytes_received);
 }
 
-double Cost::seconds(const Network& network) const {
+HostSeconds Cost::host_seconds(const HostCosts& costs) const {
   const auto phase = [&](const PhaseCost& cost) {
     Work apart = cost.work;
     apart.messages += cost.messages;
     apart.steps += cost.steps;
+    return PhaseSeconds{costs.seconds(apart), costs.seconds(cost.arriving)};
+  };
+  return {phase(reduce), phase(gather)};
+}
+
+double Cost::seconds(const Network& network) const {
+  return seconds(network, host_seconds(network.host));
+}
+
+double Cost::seconds(const Network& network, const HostSeconds& host) const {
+  const auto phase = [&](const PhaseCost& cost, const PhaseSeconds& taken) {
     const double on_links =
         std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps;
-    const double arriving = network.host.seconds(cost.arriving);
-    return cost.steps * network.latency_s + network.host.seconds(apart) +
-           std::max(on_links, arriving) +
-           std::min(on_links, arriving) / std::max(1.0, cost.messages);
+    return cost.steps * network.latency_s + taken.apart + std::max(on_links, taken.arriving) +
+           std::min(on_links, taken.arriving) / std::max(1.0, cost.messages);
   };
-  return phase(reduce) + phase(gather);
+  return phase(reduce, host.reduce) + phase(gather, host.gather);
 }
 
 std::span<const Index> indices_in(std::span<const Index> set, IndexRange range) {

@@ -55,6 +55,7 @@ struct Work {
   double steps = 0;        // until all messages that it waits for at a time have come
 
   Work& operator+=(const Work& other);
+  friend bool operator==(const Work&, const Work&) = default;
 };
 
 /// What the union of `total` indices of a range takes beyond what aggregated_rows stands for:
@@ -93,6 +94,22 @@ inline constexpr std::array kHostCosts{
     HostCost{"message_s", &HostCosts::message_s, &Work::messages},
     HostCost{"step_s", &HostCosts::step_s, &Work::steps}};
 
+/// What a worker's processor takes in a phase: apart from messages, and while some are on their
+/// way.
+struct PhaseSeconds {
+  double apart = 0;
+  double arriving = 0;
+};
+
+/// The same of a step.
+struct HostSeconds {
+  PhaseSeconds reduce;
+  PhaseSeconds gather;
+
+  double total() const;
+  HostSeconds operator*(double factor) const;
+};
+
 /// The α-β model of a link, the same in each direction of each worker, and its workers' processors.
 struct Network {
   double latency_s = 0;
@@ -117,6 +134,7 @@ struct PhaseCost {
   Work all_work() const;
 
   double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
+  friend bool operator==(const PhaseCost&, const PhaseCost&) = default;
 };
 
 /// What a bucket is expected to cost in one step.
@@ -136,6 +154,11 @@ struct Cost {
   /// chain, and what its processor takes for its work. What it does as messages arrive overlaps
   /// with their way: of the two the longer one counts, and of the shorter one message's share.
   double seconds(const Network& network) const;
+  /// The same where it is known what the busiest processor takes.
+  double seconds(const Network& network, const HostSeconds& host) const;
+  /// What it is expected to take.
+  HostSeconds host_seconds(const HostCosts& costs) const;
+  friend bool operator==(const Cost&, const Cost&) = default;
 };
 
 /// The rows that each worker touched in one row space: increasing, one set for each worker.

@@ -120,7 +120,9 @@ class Scaling {
     options_.memory = kWorkspace / workers;
     workers_.push_back(workers);
     const double lower_bound = LocalComparison(trace.path(), options_)->lower_bound();
-    for (const MeasuredWay& measured : measure_ways(trace.path(), options_, 1, all_ways())) {
+    std::vector<MeasuredWay> ways;
+    measure_ways(ways, trace.path(), options_, 1, all_ways());
+    for (const MeasuredWay& measured : ways) {
       const std::string label = measured.way.label();
       auto series = std::find_if(series_.begin(), series_.end(),
                                  [&](const Series& other) { return other.label == label; });

@@ -77,10 +77,8 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
-                                      const CompareOptions& options, int rounds,
-                                      const std::vector<Way>& wanted) {
-  std::vector<MeasuredWay> ways;
+void measure_ways(std::vector<MeasuredWay>& ways, const std::filesystem::path& trace,
+                  const CompareOptions& options, int rounds, const std::vector<Way>& wanted) {
   const auto measure = [&](const CompareOptions& some) {
     for (const SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
       if (figures.skipped) continue;
@@ -112,7 +110,6 @@ std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
       measure(some);
     }
   }
-  return ways;
 }
 
 }  // namespace sparsesync

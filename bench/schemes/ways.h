@@ -63,12 +63,11 @@ std::vector<Way> all_ways();
 
 /// Runs some ways, in rounds of which each begins elsewhere, with memory of
 /// its own: where buffers happen to lie makes some percent of a short step.
-/// @return those that fit
+/// @param ways     known so far: gets those that fit, or rounds of those that it has
 /// @param options  that all runs share; schemes and pattern are of no account
 /// @throws Error if a result was wrong
-std::vector<MeasuredWay> measure_ways(const std::filesystem::path& trace,
-                                      const CompareOptions& options, int rounds,
-                                      const std::vector<Way>& wanted);
+void measure_ways(std::vector<MeasuredWay>& ways, const std::filesystem::path& trace,
+                  const CompareOptions& options, int rounds, const std::vector<Way>& wanted);
 
 /// A comparison of a trace with workers of its own, in this process.
 class LocalComparison {

@@ -23,6 +23,12 @@ constexpr Network kQuick{1e-6, 25e9, {2e-9, 1e-10, 1e-8, 1.5e-10, 2e-8, 4e-8, 8e
 SessionOptions with(Network network) {
   SessionOptions options{kDeadline, 1};
   options.network = network;
+  options.trials = 0;
+  return options;
+}
+SessionOptions with_trials(Network network, int trials) {
+  SessionOptions options = with(network);
+  options.trials = trials;
   return options;
 }
 
@@ -115,6 +121,58 @@ TEST(Auto, sees_a_drift_and_otherwise_stays) {
   EXPECT_FALSE(is_dense(labels[1]));
   EXPECT_EQ(labels[5], labels[4]);
   EXPECT_TRUE(is_dense(labels[6])) << labels[6];
+}
+
+TEST(Auto, tries_ways_where_processors_decide_and_then_stays) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  constexpr int kTrials = 3;
+  constexpr std::size_t kLongestTrials = 2 + 40 * kTrials;
+  const std::vector<Step> steps(kLongestTrials + 5, Step(random, tensor, 4, 400));
+  const std::vector<std::string> labels = schemes_of(tensor, steps, with_trials(kQuick, kTrials));
+  EXPECT_EQ(labels[0], "balanced");
+  // Which are tried, and how long, and which is taken, depends on what they take.
+  std::size_t changes = 0;
+  std::size_t stays = 1;
+  for (std::size_t step = 2; step < labels.size(); ++step) {
+    const bool changed = labels[step] != labels[step - 1];
+    if (changed) {
+      ++changes;
+      EXPECT_GE(stays, 3U) << "step " << step;
+    }
+    stays = changed ? 1 : stays + 1;
+  }
+  EXPECT_LE(changes, std::size_t{kTrials});
+  EXPECT_GT(stays, 5U);
+  // Where bytes decide there is nothing to try.
+  const std::vector<std::string> slow = schemes_of(tensor, steps, with_trials(kSlow, kTrials));
+  EXPECT_EQ(std::set<std::string>(slow.begin() + 1, slow.end()).size(), 1U);
+}
+
+TEST(Auto, goes_by_what_its_trials_showed) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const Step step(random, tensor, 3, 400);
+  expect_no_errors(run_sessions(
+      3,
+      [&](Session& session, HostMemory&) {
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        const BucketId id = session.register_bucket({"b", {tensor}, "auto"});
+        int steps = 0;
+        do {
+          session.synchronize(id, std::array{step.gradients[rank].view()});
+          EXPECT_EQ(step.sum.difference(session.result(id, 0)), "");
+          ASSERT_LT(++steps, 5000) << "never settles";
+        } while (!session.settled(id) || steps == 1);
+        const std::vector<Prediction> predictions = session.predictions(id);
+        EXPECT_EQ(session.chosen(id), predictions.front().way);
+        // No doubt is left: whatever may be faster was tried.
+        EXPECT_TRUE(worth_a_trial(predictions).empty());
+        EXPECT_TRUE(
+            std::any_of(predictions.begin(), predictions.end(),
+                        [](const Prediction& prediction) { return prediction.trials > 0; }));
+      },
+      with_trials(kQuick, 100)));
 }
 
 TEST(Auto, tells_nothing_in_steady_state) {
