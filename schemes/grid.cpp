@@ -11,6 +11,9 @@ namespace sparsesync {
 namespace {
 
 constexpr Index kNarrowestSliceBytes = 16;
+// More slices even out what workers carry, but cut every row into more pieces, each of which a
+// processor writes, reads and adds up.
+constexpr double kSliceWorth = 1.01;
 
 /// Bytes of the cheapest code for a number of indices that need not be whole.
 double code_bytes(Index universe, double count) {
@@ -52,10 +55,14 @@ Cost expected_cost(const RowSpace& space, int size, const SpaceStatistics& stati
 
 Grid cheapest_grid(const RowSpace& space, int size, const SpaceStatistics& statistics) {
   const std::vector<Grid> grids = possible_grids(space, size);
-  return *std::min_element(grids.begin(), grids.end(), [&](Grid a, Grid b) {
-    return expected_cost(space, size, statistics, a).bytes_busiest() <
-           expected_cost(space, size, statistics, b).bytes_busiest();
-  });
+  std::vector<double> bytes;
+  for (const Grid grid : grids) {
+    bytes.push_back(expected_cost(space, size, statistics, grid).bytes_busiest());
+  }
+  const double limit = kSliceWorth * *std::min_element(bytes.begin(), bytes.end());
+  const auto enough =
+      std::find_if(bytes.begin(), bytes.end(), [&](double some) { return some <= limit; });
+  return grids[static_cast<std::size_t>(enough - bytes.begin())];
 }
 
 }  // namespace sparsesync

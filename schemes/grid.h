@@ -22,7 +22,8 @@ std::vector<Grid> possible_grids(const RowSpace& space, int size);
 /// the largest of g binomial shares.
 Cost expected_cost(const RowSpace& space, int size, const SpaceStatistics& statistics, Grid grid);
 
-/// The grid with the fewest bytes for the busiest worker; the one with fewer slices where they tie.
+/// Of the grids with hardly more bytes for the busiest worker than the best one, within 1%, that
+/// with the fewest slices.
 Grid cheapest_grid(const RowSpace& space, int size, const SpaceStatistics& statistics);
 
 }  // namespace sparsesync
