@@ -164,6 +164,9 @@ class Transport {
   /// throws
   virtual std::optional<Arrival> next(GroupId group, Clock::time_point deadline) = 0;
 
+  /// Whether next() has one to return at once. A transport that cannot tell says no.
+  virtual bool has_arrival(GroupId /*group*/) { return false; }
+
   /// Waits until the group's sends are done and forgets it. All its receives were returned.
   /// @throws PeerLostError, DeadlineError, AbortedError
   virtual void finish(GroupId group, Clock::time_point deadline) = 0;

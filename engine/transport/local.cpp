@@ -54,6 +54,7 @@ struct Group {
 /// One worker's end of the network.
 struct End {
   bool left = false;
+  bool withdraws = false;  // and waits until its memory is no longer read
   std::condition_variable changed;
   std::map<std::uint64_t, Group> groups;
   std::vector<std::list<Message>> incoming;  // from each worker, oldest first
@@ -137,14 +138,31 @@ class LocalTransport : public Transport {
   GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
                std::span<const Receive> receives, ReceiveProvider& provider) override {
     std::unique_lock lock(state_.mutex);
-    return withdrawing_on_error(
+    const GroupId id = withdrawing_on_error(
         lock, [&] { return start(context, expected, sends, receives, provider); });
+    lock.unlock();  // for those that wake up
+    for (const Send& send : sends) state_.ends[index(send.to)].changed.notify_all();
+    return id;
   }
 
   std::optional<Arrival> next(GroupId id, Time deadline) override {
     std::unique_lock lock(state_.mutex);
     return withdrawing_on_error(
         lock, [&] { return wait_for_receive(lock, end_.groups.at(id.value), deadline); });
+  }
+
+  bool has_arrival(GroupId id) override {
+    const std::lock_guard lock(state_.mutex);
+    if (state_.aborted) return false;
+    const Time now = Clock::now();
+    settle(now);
+    const std::vector<Waiting>& receives = end_.groups.at(id.value).receives;
+    return std::any_of(receives.begin(), receives.end(), [&](const Waiting& receive) {
+      if (receive.returned) return false;
+      if (receive.matched) return receive.message->complete <= now;
+      const auto message = first_unmatched(receive.from);
+      return message && (*message)->complete <= now && is_next_from(receive.from, id);
+    });
   }
 
   void finish(GroupId id, Time deadline) override {
@@ -188,6 +206,7 @@ class LocalTransport : public Transport {
           [](const Message& message) { return message.payload == Message::Payload::posted; });
       other.changed.notify_all();
     }
+    end_.withdraws = true;
     end_.changed.wait(lock, [&] { return !is_being_read(); });
   }
 
@@ -219,7 +238,6 @@ class LocalTransport : public Transport {
       ++end_.counters.messages_sent;
       end_.counters.bytes_sent += message.bytes();
       group.unread.push_back(send.to);
-      peer.changed.notify_all();
     }
     end_.link_out_free = out;
     group.sent = out;
@@ -304,6 +322,17 @@ class LocalTransport : public Transport {
     return found == messages.end() ? std::nullopt : std::optional(found);
   }
 
+  /// Whether the group's receive is the one that the next unmatched message is for.
+  bool is_next_from(Rank from, GroupId id) const {
+    const auto end = end_.groups.find(id.value);
+    return std::none_of(end_.groups.begin(), end, [&](const auto& earlier) {
+      const std::vector<Waiting>& receives = earlier.second.receives;
+      return std::any_of(receives.begin(), receives.end(), [&](const Waiting& receive) {
+        return receive.from.value == from.value && !receive.matched;
+      });
+    });
+  }
+
   /// Whether some receive could take a message now.
   bool work_waits() {
     for (auto& [id, group] : end_.groups) {
@@ -356,15 +385,17 @@ class LocalTransport : public Transport {
     return false;
   }
 
-  /// Tells the sender that its memory is no longer read.
+  /// Tells the sender that its memory is no longer read, once it is none of the group's.
   void copied(Message& message, Rank from) {
     message.payload = Message::Payload::copied;
     End& sender = state_.ends[index(from)];
+    bool was_last = false;
     if (const auto group = sender.groups.find(message.group); group != sender.groups.end()) {
       std::vector<Rank>& unread = group->second.unread;
       unread.erase(std::find(unread.begin(), unread.end(), rank_));
+      was_last = unread.empty();
     }
-    sender.changed.notify_all();
+    if (was_last || sender.withdraws) sender.changed.notify_all();
   }
 
   /// Settles the way in of all chunks that have arrived by now, in order of arrival.

@@ -148,9 +148,11 @@ class RecordingTransport : public Transport {
   std::optional<Arrival> next(GroupId id, Clock::time_point deadline) override {
     if (!worker_.in_step) return end_->next(id, deadline);
     worker_.end_computing();
-    worker_.give_turn();
+    // Who has something to go on with goes on: what it works with is in the caches.
+    const bool waits = !end_->has_arrival(id);
+    if (waits) worker_.give_turn();
     const std::optional<Arrival> arrival = end_->next(id, deadline);
-    worker_.take_turn(deadline);
+    if (waits) worker_.take_turn(deadline);
     if (arrival) {
       const Recording::Worker::OpenGroup& group = *open_group(id);
       worker_.events.push_back(
@@ -160,6 +162,8 @@ class RecordingTransport : public Transport {
     worker_.handles = arrival.has_value();
     return arrival;
   }
+
+  bool has_arrival(GroupId id) override { return end_->has_arrival(id); }
 
   void finish(GroupId id, Clock::time_point deadline) override {
     if (!worker_.in_step) {

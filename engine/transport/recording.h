@@ -14,8 +14,8 @@ namespace sparsesync {
 /// the work of others counts. What the transport itself does, copies among it, is the network's and
 /// does not count either; nor does what other threads of a worker compute.
 ///
-/// Only so many workers compute at a time: in a step a worker has a turn, and gives it up while it
-/// waits in its transport. Waiting for a turn ends with the wait's deadline, and at once when
+/// Only so many workers compute at a time: in a step a worker has a turn, and gives it up where it
+/// has to wait in its transport. Waiting for a turn ends with the wait's deadline, and at once when
 /// somebody aborts.
 class Recording {
  public:

@@ -2,8 +2,8 @@
 // cheapest one.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -358,17 +358,28 @@ TEST(Grid, divides_workers_and_width_and_keeps_slices_wide) {
   EXPECT_EQ(slices(12, DType::f32, 12), (std::vector<int>{1, 2, 3}));
 }
 
-TEST(Grid, the_cheapest_is_the_cheapest) {
+TEST(Grid, the_cheapest_has_the_fewest_slices_that_hardly_cost_bytes) {
   const RowSpace space{DType::f32, 128, 793'471, {}};
-  const SpaceStatistics statistics{1186, 1250, 5717};
-  const Grid best = cheapest_grid(space, 8, statistics);
-  for (const Grid grid : possible_grids(space, 8)) {
-    EXPECT_LE(expected_cost(space, 8, statistics, best).bytes_busiest(),
-              expected_cost(space, 8, statistics, grid).bytes_busiest());
+  for (const double united : {1300.0, 5717.0, 40'000.0, 200'000.0}) {
+    SCOPED_TRACE(united);
+    const SpaceStatistics statistics{1186, 1250, united};
+    const auto bytes = [&](Grid grid) {
+      return expected_cost(space, 16, statistics, grid).bytes_busiest();
+    };
+    double fewest = std::numeric_limits<double>::infinity();
+    for (const Grid grid : possible_grids(space, 16)) fewest = std::min(fewest, bytes(grid));
+    const Grid best = cheapest_grid(space, 16, statistics);
+    EXPECT_LE(bytes(best), 1.01 * fewest);
+    for (const Grid grid : possible_grids(space, 16)) {
+      if (grid.column_slices < best.column_slices) {
+        EXPECT_GT(bytes(grid), 1.01 * fewest) << grid.column_slices;
+      }
+    }
   }
-  // Few wide rows: columns divide evenly, rows do not.
-  EXPECT_EQ(best.column_slices, 8);
-  EXPECT_EQ(cheapest_grid({DType::f32, 1, 793'471, {}}, 8, statistics).column_slices, 1);
+  // Few wide rows: columns divide evenly, rows do not; many rows divide evenly too.
+  EXPECT_EQ(cheapest_grid(space, 8, {1, 1, 8}).column_slices, 8);
+  EXPECT_EQ(cheapest_grid(space, 8, {50'000, 50'000, 200'000}).column_slices, 1);
+  EXPECT_EQ(cheapest_grid({DType::f32, 1, 793'471, {}}, 8, {1, 1, 8}).column_slices, 1);
 }
 
 TEST(Statistics, unions_of_groups) {
