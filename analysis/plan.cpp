@@ -162,6 +162,13 @@ std::vector<Prediction> plan(const PlanQuestion& question) {
   return predictions;
 }
 
+const Prediction* prediction_of(std::span<const Prediction> predictions, const Way& way) {
+  for (const Prediction& prediction : predictions) {
+    if (prediction.way == way) return &prediction;
+  }
+  return nullptr;
+}
+
 std::vector<Way> worth_a_trial(std::span<const Prediction> predictions) {
   std::vector<Way> ways;
   if (predictions.empty()) return ways;

@@ -73,6 +73,9 @@ bool is_better(const Prediction& a, const Prediction& b);
 /// equals the one whose name comes first. The same on all workers that ask the same.
 std::vector<Prediction> plan(const PlanQuestion& question);
 
+/// That of a way; null where it is none of them. Points into `predictions`.
+const Prediction* prediction_of(std::span<const Prediction> predictions, const Way& way);
+
 /// Ways to try, because processors decide whether they are the fastest: the first one if it may
 /// fall behind another, and others that may beat what is expected of the first; the more often one
 /// was tried the less is it in doubt, and after four trials it is not. What costs of processors are

@@ -203,9 +203,7 @@ void AutoChoice::learn_trial(ControlChannel& control) {
 }
 
 const Prediction& AutoChoice::present() const {
-  return *std::find_if(predictions_.begin(), predictions_.end(), [&](const Prediction& prediction) {
-    return prediction.way == bucket_.chosen();
-  });
+  return *prediction_of(predictions_, bucket_.chosen());
 }
 
 /// @return whether the next steps do
@@ -223,10 +221,8 @@ bool AutoChoice::try_another(ControlChannel& control) {
 
 /// Takes the way that is expected to be fastest.
 void AutoChoice::settle(ControlChannel& control) {
-  const auto taken = std::find_if(
-      predictions_.begin(), predictions_.end(),
-      [&](const Prediction& prediction) { return taken_ && prediction.way == *taken_; });
-  const bool stays = taken != predictions_.end() && taken->ruled_out.empty() &&
+  const Prediction* const taken = taken_ ? prediction_of(predictions_, *taken_) : nullptr;
+  const bool stays = taken != nullptr && taken->ruled_out.empty() &&
                      taken->seconds <= (1 + kHysteresis) * predictions_.front().seconds;
   if (!stays || !change_to(taken->way, control)) {
     for (const Prediction& prediction : predictions_) {

@@ -91,8 +91,8 @@ class AutoChoice {
   std::optional<Way> taken_;      // by the last review that settled
   bool trying_ = false;           // the present way
   std::size_t trial_length_ = 0;  // in steps
-  std::vector<HostSeconds>
-      took_;            // this worker in each step of the trial, outside of the transport
+  // This worker in each step of the trial, outside of the transport.
+  std::vector<HostSeconds> took_;
   Stopwatch reducing_;  // announcing too
   Stopwatch gathering_;
   std::vector<Trial> trials_;

@@ -34,6 +34,24 @@ RefusedError unpack_refusal(std::span<const std::byte> packed) {
           std::string(reinterpret_cast<const char*>(reason.data()), reason.size())};
 }
 
+/// A stopwatch, if there is one, stands still while it lives.
+class Pause {
+ public:
+  /// @param arriving  whether messages are on their way afterwards
+  Pause(Stopwatch* stopwatch, bool arriving) : stopwatch_(stopwatch), arriving_(arriving) {
+    if (stopwatch_ != nullptr) stopwatch_->stop();
+  }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+  ~Pause() {
+    if (stopwatch_ != nullptr) stopwatch_->go_on(arriving_);
+  }
+
+ private:
+  Stopwatch* stopwatch_;
+  bool arriving_;
+};
+
 /// Keeps refusals apart: they are small and of their own, whatever the scheme expects.
 class RefusalProvider : public ReceiveProvider {
  public:
@@ -149,11 +167,8 @@ Rank Exchange::told(Rank worker) const {
 
 template <typename Call>
 auto Exchange::in_transport(bool arriving, Call&& call) {
-  if (workspace_.stopwatch == nullptr) return call();
-  workspace_.stopwatch->stop();
-  auto result = call();
-  workspace_.stopwatch->go_on(arriving);
-  return result;
+  const Pause pause(workspace_.stopwatch, arriving);
+  return call();
 }
 
 /// Posts the pieces of all messages, then takes what comes, piece after piece.
@@ -206,10 +221,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     }
   }
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-    in_transport(false, [&] {
-      transport_.finish(groups[piece], deadline);
-      return true;
-    });
+    in_transport(false, [&] { transport_.finish(groups[piece], deadline); });
   }
   if (refused && !refuses) throw RefusedError(std::move(*refused));
 }
@@ -235,10 +247,8 @@ void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
   SPARSESYNC_EXPECT(at_, ==, pattern_.size());
   SPARSESYNC_EXPECT(group_.has_value(), ==, false);
   if (transport_.size() == 1) return;
-  in_transport(false, [&] {
-    transport_.all_reduce(context_, dtype, elements, Clock::now() + timeout_);
-    return true;
-  });
+  in_transport(false,
+               [&] { transport_.all_reduce(context_, dtype, elements, Clock::now() + timeout_); });
 }
 
 void Exchange::next_round() {

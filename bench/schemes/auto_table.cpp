@@ -300,19 +300,18 @@ class AutoTable {
                        int workers, const std::vector<std::string>& chosen) {
     if (ways.empty()) return;
     constexpr double kNear = 1.5;
-    std::vector<Way> near;
-    for (const MeasuredWay& way : ways) {
-      const auto found = std::find(chosen.begin(), chosen.end(), way.way.label());
-      if (found != chosen.end()) near.push_back(way.way);
-    }
+    std::vector<bool> is_near(ways.size());
     for (const LocalLink& link : kLinks) {
       std::vector<double> seconds;
       for (const MeasuredWay& way : ways) seconds.push_back(way.seconds(link));
       const double limit = kNear * *std::min_element(seconds.begin(), seconds.end());
-      for (std::size_t i = 0; i < ways.size(); ++i) {
-        const bool is_new = std::find(near.begin(), near.end(), ways[i].way) == near.end();
-        if (seconds[i] <= limit && is_new) near.push_back(ways[i].way);
-      }
+      for (std::size_t i = 0; i < ways.size(); ++i) is_near[i] = is_near[i] || seconds[i] <= limit;
+    }
+    std::vector<Way> near;
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      const Way& way = ways[i].way;
+      const bool was_chosen = std::find(chosen.begin(), chosen.end(), way.label()) != chosen.end();
+      if (is_near[i] || was_chosen) near.push_back(way);
     }
     double shortest = std::numeric_limits<double>::infinity();
     for (const MeasuredWay& way : ways) shortest = std::min(shortest, way.seconds(LocalLink{}));
@@ -344,9 +343,7 @@ class AutoTable {
   static void add_ways(Cell& cell, std::span<const MeasuredWay> ways,
                        std::span<const double> computing, std::span<const Prediction> predictions) {
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      const auto predicted =
-          std::find_if(predictions.begin(), predictions.end(),
-                       [&](const Prediction& prediction) { return prediction.way == ways[i].way; });
+      const Prediction* const predicted = prediction_of(predictions, ways[i].way);
       cell.ways.push_back({ways[i].way, ways[i].seconds(cell.link), predicted->seconds,
                            computing.empty() ? 0 : computing[i], predicted->work});
     }

@@ -7,11 +7,10 @@
 #include <array>
 
 #include "tests/support/gradients.h"
+#include "tests/support/networks.h"
 
 namespace sparsesync::testing {
 namespace {
-
-constexpr Network kQuick{1e-6, 25e9, {2e-9, 1e-10, 1e-8, 1.5e-10, 2e-8, 4e-8, 8e-11, 3e-6, 5e-6}};
 
 constexpr Network kSlow{50e-6, 200e6, kQuick.host};
 
@@ -25,8 +24,7 @@ class Planner : public ::testing::Test {
   }
 
   static const Prediction& of(const std::vector<Prediction>& predictions, const Way& way) {
-    return *std::find_if(predictions.begin(), predictions.end(),
-                         [&](const Prediction& prediction) { return prediction.way == way; });
+    return *prediction_of(predictions, way);
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "engine/auto_choice.h"
 #include "tests/support/gradients.h"
+#include "tests/support/networks.h"
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/workers.h"
 
@@ -17,8 +18,6 @@ namespace {
 
 constexpr Network kSlow{50e-6, 200e6};     // bytes dominate
 constexpr Network kDistant{50e-3, 100e9};  // messages in turn dominate
-// Processors dominate: to sort a row and to add it up takes longer than to add it where it is.
-constexpr Network kQuick{1e-6, 25e9, {2e-9, 1e-10, 1e-8, 1.5e-10, 2e-8, 4e-8, 8e-11, 3e-6, 5e-6}};
 
 SessionOptions with(Network network) {
   SessionOptions options{kDeadline, 1};

@@ -88,43 +88,53 @@ TEST(LocalTransport, an_abort_is_told_though_the_worker_left_at_once) {
   }
 }
 
+/// Worker 1 sends to worker 0.
+class TwoWorkers {
+ public:
+  explicit TwoWorkers(LocalLink link) : network_(2, link) {}
+
+  Transport& receiver() { return *receiver_; }
+  GroupId post_receive() {
+    return receiver_->post(context_, {}, {}, std::array{Receive{Rank{1}}}, taker_);
+  }
+  void post_send() {
+    sender_->post(context_, {}, std::array{Send{Rank{0}, data_.data(), std::int64_t{8}}}, {},
+                  none_);
+  }
+
+ private:
+  LocalNetwork network_;
+  HostMemory memory_;
+  Context context_{memory_};
+  std::array<std::byte, 8> data_{};
+  Taker taker_{1};
+  Taker none_{0};
+  std::unique_ptr<Transport> receiver_ = network_.join(Rank{0});
+  std::unique_ptr<Transport> sender_ = network_.join(Rank{1});
+};
+
 TEST(LocalTransport, has_an_arrival_where_next_does_not_wait) {
-  LocalNetwork network(2, {});
-  HostMemory memory;
-  const Context context(memory);
-  const std::array<std::byte, 8> data{};
-  const auto receiving = network.join(Rank{0});
-  const auto sending = network.join(Rank{1});
-  const std::array sends{Send{Rank{0}, data.data(), std::int64_t{8}}};
-  const std::array receives{Receive{Rank{1}}};
-  Taker taker(1);
-  const GroupId first = receiving->post(context, {}, {}, receives, taker);
-  const GroupId second = receiving->post(context, {}, {}, receives, taker);
-  EXPECT_FALSE(receiving->has_arrival(first));
-  Taker none(0);
-  sending->post(context, {}, sends, {}, none);
-  EXPECT_TRUE(receiving->has_arrival(first));
-  EXPECT_FALSE(receiving->has_arrival(second)) << "the only message is for the group before";
-  sending->post(context, {}, sends, {}, none);
-  EXPECT_TRUE(receiving->next(first, soon()));
-  EXPECT_FALSE(receiving->has_arrival(first));
-  EXPECT_TRUE(receiving->has_arrival(second));
-  EXPECT_TRUE(receiving->next(second, soon()));
-  EXPECT_FALSE(receiving->has_arrival(second));
+  TwoWorkers workers({});
+  Transport& receiver = workers.receiver();
+  const GroupId first = workers.post_receive();
+  const GroupId second = workers.post_receive();
+  EXPECT_FALSE(receiver.has_arrival(first));
+  workers.post_send();
+  EXPECT_TRUE(receiver.has_arrival(first));
+  EXPECT_FALSE(receiver.has_arrival(second)) << "the only message is for the group before";
+  workers.post_send();
+  EXPECT_TRUE(receiver.next(first, soon()));
+  EXPECT_FALSE(receiver.has_arrival(first));
+  EXPECT_TRUE(receiver.has_arrival(second));
+  EXPECT_TRUE(receiver.next(second, soon()));
+  EXPECT_FALSE(receiver.has_arrival(second));
 }
 
 TEST(LocalTransport, has_no_arrival_that_is_still_under_way) {
-  LocalNetwork network(2, {std::nullopt, 3600});
-  HostMemory memory;
-  const Context context(memory);
-  const std::array<std::byte, 8> data{};
-  const auto receiving = network.join(Rank{0});
-  const auto sending = network.join(Rank{1});
-  Taker taker(1);
-  const GroupId group = receiving->post(context, {}, {}, std::array{Receive{Rank{1}}}, taker);
-  Taker none(0);
-  sending->post(context, {}, std::array{Send{Rank{0}, data.data(), std::int64_t{8}}}, {}, none);
-  EXPECT_FALSE(receiving->has_arrival(group));
+  TwoWorkers workers({std::nullopt, 3600});
+  const GroupId group = workers.post_receive();
+  workers.post_send();
+  EXPECT_FALSE(workers.receiver().has_arrival(group));
 }
 
 TEST(LocalLink, nodes_are_told_apart) {
