@@ -65,9 +65,13 @@ function(sparsesync_test test)
   sparsesync_add_to_folder(${folder} ${target})
 endfunction()
 
-# sparsesync_python_test(FOLDER/NAME): tests/FOLDER/NAME_test.py, run by pytest in .venv, in ctest as
-# FOLDER.NAME with the labels FOLDER and python. Skipped, by name, where there is no .venv.
+# sparsesync_python_test(FOLDER/NAME [LABELS ...]): tests/FOLDER/NAME_test.py, run by pytest in .venv, in ctest as
+# FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
 function(sparsesync_python_test test)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "sparsesync_python_test(${test}): unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
   sparsesync_require_test(${test}_test.py found)
   if(NOT found)
     return()
@@ -77,7 +81,7 @@ function(sparsesync_python_test test)
            COMMAND ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
                    ${CMAKE_CURRENT_SOURCE_DIR}/${test}_test.py)
   set_tests_properties(${folder}.${name} PROPERTIES
-    LABELS "${folder};python"
+    LABELS "${folder};python;${arg_LABELS}"
     SKIP_RETURN_CODE 77
     ENVIRONMENT "SPARSESYNC_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sparsesync;SPARSESYNC_SOURCE_DIR=${PROJECT_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1")
 endfunction()
