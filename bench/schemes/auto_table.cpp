@@ -61,8 +61,8 @@ struct Density {
   std::array<Index, kWidths.size()> rows{};
 };
 constexpr std::array kDensities{
-    Density{1e-4, {1 << 24, 1 << 21, 1 << 18}}, Density{1e-3, {1 << 24, 1 << 21, 1 << 18}},
-    Density{0.01, {1 << 22, 1 << 20, 1 << 17}}, Density{0.1, {1 << 20, 1 << 18, 1 << 15}},
+    Density{1e-4, {1 << 24, 1 << 21, 1 << 18}}, Density{1e-3, {1 << 23, 1 << 21, 1 << 18}},
+    Density{0.01, {1 << 21, 1 << 20, 1 << 17}}, Density{0.1, {1 << 20, 1 << 17, 1 << 15}},
     Density{0.5, {1 << 20, 1 << 17, 1 << 14}}};
 
 /// The real traces with every worker count; each synthetic one once, so dealt out that no pair of
