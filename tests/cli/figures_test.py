@@ -42,6 +42,14 @@ def test_balanced_at_other_worker_counts(run, real_data, kind, workers):
     assert schemes["balanced"]["bytes_busiest"] <= 1.06 * report["partitioned_ideal_bytes"]
 
 
+@pytest.mark.parametrize("kind, most", [("lm1b", 1.03), ("criteo", 1.06)])
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_owned_is_near_the_lower_bound(run, real_data, kind, most, workers):
+    report, schemes = compare(run, real_trace(run, real_data, kind, 128, workers), schemes="owned")
+    assert schemes["owned"]["correct"]
+    assert schemes["owned"]["bytes_busiest"] <= most * report["lower_bound_bytes"]
+
+
 # Over the partitioned ideal, width 128: (lm1b at 8 and 16 workers, criteo at 8 and 16), and how near what is counted
 # comes. The fullest of n hashed partitions varies by some percent with the key.
 THEORY = {
