@@ -77,11 +77,12 @@ function(sparsesync_python_test test)
     return()
   endif()
   sparsesync_split_test_name(${test})
+  set(labels ${folder} python ${arg_LABELS})
   add_test(NAME ${folder}.${name}
            COMMAND ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
                    ${CMAKE_CURRENT_SOURCE_DIR}/${test}_test.py)
   set_tests_properties(${folder}.${name} PROPERTIES
-    LABELS "${folder};python;${arg_LABELS}"
+    LABELS "${labels}"
     SKIP_RETURN_CODE 77
     ENVIRONMENT "SPARSESYNC_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sparsesync;SPARSESYNC_SOURCE_DIR=${PROJECT_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1")
 endfunction()

@@ -91,3 +91,19 @@ def compare(run, trace, *options, schemes="all", repeat=1):
         for name in OVER_MPI_ALONE:
             assert set(figures.pop(name)) == {"name", "skipped"}
     return report, figures
+
+
+def real_trace(run, real_data, kind, width, workers, *options):
+    """Makes T: LM1B with 2,560 tokens or Criteo with 1,024 samples a worker; its path."""
+    if kind == "lm1b":
+        made = run(
+            *("trace", "from-tokens", real_data / "lm1b_tokens.npy", "--rows", 793471, "--width", width),
+            *("--workers", workers, "--batch", 2560, "--out", "T", "--force", *options),
+        )
+    else:
+        made = run(
+            *("trace", "from-fields", real_data / "criteo_fields.npy", "--width", width),
+            *("--workers", workers, "--batch", 1024, "--out", "T", "--force", *options),
+        )
+    assert made.returncode == 0, made
+    return "T"

@@ -1,4 +1,4 @@
-"""`sparsesync compare` and `info`: the figures on real data, a second opinion by NumPy, bad input in one line."""
+"""`sparsesync compare` and `info`: what is said, what crosses, a second opinion by NumPy, bad input in one line."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from compare_support import (
     WITHOUT_SERVERS,
     compare,
     read_safetensors,
+    real_trace,
     write_trace,
 )
 
@@ -230,6 +231,16 @@ def read_safetensors_indices(path):
 
 
 # What crosses
+
+
+def test_26_tensors_cross_as_one(run, real_data):
+    one_report, one = compare(run, real_trace(run, real_data, "criteo", 16, 8), schemes="balanced,all_gather")
+    _, split = compare(run, real_trace(run, real_data, "criteo", 16, 8, "--split"), schemes="balanced,all_gather")
+    assert len(one_report["tensors"]) == 1 and len(split["balanced"]["tensors"]) == 26
+    for name in ("balanced", "all_gather"):
+        assert split[name]["messages"] == one[name]["messages"]
+        assert split[name]["bytes_busiest"] == pytest.approx(one[name]["bytes_busiest"], rel=0.02)
+        assert split[name]["correct"]
 
 
 def test_three_widths_cross_in_one_message_for_each_peer_and_phase(run, tmp_path):

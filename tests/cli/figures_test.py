@@ -7,22 +7,7 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 
-from compare_support import HEADER_BYTES, compare
-
-
-def real_trace(run, real_data, kind, width, workers, *options):
-    if kind == "lm1b":
-        made = run(
-            *("trace", "from-tokens", real_data / "lm1b_tokens.npy", "--rows", 793471, "--width", width),
-            *("--workers", workers, "--batch", 2560, "--out", "T", "--force", *options),
-        )
-    else:
-        made = run(
-            *("trace", "from-fields", real_data / "criteo_fields.npy", "--width", width),
-            *("--workers", workers, "--batch", 1024, "--out", "T", "--force", *options),
-        )
-    assert made.returncode == 0, made
-    return "T"
+from compare_support import HEADER_BYTES, compare, real_trace
 
 
 @pytest.mark.parametrize("kind", ["lm1b", "criteo"])
@@ -106,13 +91,3 @@ def test_dense_ring_and_all_gather_move_what_their_formulas_say(run, real_data):
     assert schemes["all_gather"]["bytes_values"] == (workers - 1) * nnz * width * 4
     indices = (workers - 1) * nnz * 4
     assert indices <= schemes["all_gather"]["bytes_index"] <= indices + schemes["all_gather"]["messages"] * 40
-
-
-def test_26_tensors_cross_as_one(run, real_data):
-    one_report, one = compare(run, real_trace(run, real_data, "criteo", 16, 8), schemes="balanced,all_gather")
-    _, split = compare(run, real_trace(run, real_data, "criteo", 16, 8, "--split"), schemes="balanced,all_gather")
-    assert len(one_report["tensors"]) == 1 and len(split["balanced"]["tensors"]) == 26
-    for name in ("balanced", "all_gather"):
-        assert split[name]["messages"] == one[name]["messages"]
-        assert split[name]["bytes_busiest"] == pytest.approx(one[name]["bytes_busiest"], rel=0.02)
-        assert split[name]["correct"]
