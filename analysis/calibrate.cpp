@@ -59,6 +59,32 @@ Interval middle_of(std::vector<double> numbers, double found) {
   return {std::min(at(0.025), found), std::max(at(0.975), found)};
 }
 
+constexpr std::size_t kCosts = kHostCosts.size();
+using CostVector = std::array<double, kCosts>;
+
+/// The x, none below 0, that makes x·A·x / 2 - b·x smallest; 0 where A's diagonal is. One number
+/// after another takes its best value, given the others, until none changes any more: with none
+/// below 0 that ends at the one minimum (Franc, Hlaváč, Navara, "Sequential coordinate-wise
+/// algorithm for the non-negative least squares problem", 2005).
+CostVector non_negative_least_squares(const std::array<CostVector, kCosts>& a,
+                                      const CostVector& b) {
+  constexpr int kMostTurns = 100'000;
+  constexpr double kEnough = 1e-9;
+  CostVector x{};
+  double moved = 1;
+  for (int turn = 0; turn < kMostTurns && moved > kEnough; ++turn) {
+    moved = 0;
+    for (std::size_t i = 0; i < kCosts; ++i) {
+      if (a[i][i] == 0) continue;
+      double slope = -b[i];
+      for (std::size_t j = 0; j < kCosts; ++j) slope += a[i][j] * x[j];
+      const double before = std::exchange(x[i], std::max(0.0, x[i] - slope / a[i][i]));
+      moved = std::max(moved, std::abs(x[i] - before));
+    }
+  }
+  return x;
+}
+
 }  // namespace
 
 FittedLink fit_link(std::span<const TimedTransfer> samples) {
@@ -104,13 +130,12 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
 }
 
 HostCosts fit_host(std::span<const TimedWork> samples) {
-  constexpr std::size_t kCosts = kHostCosts.size();
   if (samples.empty()) throw InputError("no step was timed: time some to know a processor by");
   // Of rows that are what each cost has to do with a sample's second, and of their sums; scaled, so
   // that all costs are of a size.
-  std::array<std::array<double, kCosts>, kCosts> products{};
-  std::array<double, kCosts> sums{};
-  std::array<double, kCosts> scales{};
+  std::array<CostVector, kCosts> products{};
+  CostVector sums{};
+  CostVector scales{};
   const auto share = [&](const TimedWork& sample, std::size_t cost) {
     return sample.work.*kHostCosts[cost].amount / sample.seconds;
   };
@@ -132,24 +157,7 @@ HostCosts fit_host(std::span<const TimedWork> samples) {
       }
     }
   }
-  // One cost after another takes its best value, given the others, until none changes any more:
-  // with no cost below 0 that ends at the one minimum (Franc, Hlaváč, Navara, "Sequential
-  // coordinate-wise algorithm for the non-negative least squares problem", 2005).
-  constexpr int kMostTurns = 100'000;
-  constexpr double kEnough = 1e-9;
-  std::array<double, kCosts> costs{};
-  double moved = 1;
-  for (int turn = 0; turn < kMostTurns && moved > kEnough; ++turn) {
-    moved = 0;
-    for (std::size_t i = 0; i < kCosts; ++i) {
-      if (products[i][i] == 0) continue;
-      double slope = -sums[i];
-      for (std::size_t j = 0; j < kCosts; ++j) slope += products[i][j] * costs[j];
-      const double before =
-          std::exchange(costs[i], std::max(0.0, costs[i] - slope / products[i][i]));
-      moved = std::max(moved, std::abs(costs[i] - before));
-    }
-  }
+  const CostVector costs = non_negative_least_squares(products, sums);
   HostCosts host;
   for (std::size_t i = 0; i < kCosts; ++i) {
     if (scales[i] > 0) host.*kHostCosts[i].seconds = costs[i] / scales[i];

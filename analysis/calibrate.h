@@ -4,23 +4,23 @@
 
 #include <span>
 
-#include "schemes/statistics.h"
+#include "schemes/cost.h"
 
 namespace sparsesync {
 
-/// One way, from the first byte sent to the last one received.
+/// A message's way, from the first byte sent to the last one received.
 struct TimedTransfer {
   double bytes = 0;  // on the wire, headers among them
   double seconds = 0;
 };
 
-/// 95% confidence.
+/// What holds a number with 95% confidence.
 struct Interval {
   double low = 0;
   double high = 0;
 };
 
-/// bytes take latency_s + bytes · 8 / rate_bps.
+/// The α-β model of a link: bytes take latency_s + bytes · 8 / rate_bps.
 struct FittedLink {
   double latency_s = 0;
   double rate_bps = 0;
@@ -37,7 +37,7 @@ struct FittedLink {
 /// @throws Error if more bytes take no longer
 FittedLink fit_link(std::span<const TimedTransfer> samples);
 
-/// One worker's step.
+/// What one worker's processor did in a step, and how long it took.
 struct TimedWork {
   Work work;
   double seconds = 0;  // of the processor

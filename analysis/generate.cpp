@@ -1,20 +1,19 @@
-// Makes traces: from token ids, categorical fields and text, or drawn from Zipf's law.
 #include "analysis/generate.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <memory>
-#include <numeric>
-#include <unordered_set>
 #include <utility>
 
-#include "analysis/input_file.h"
+#include "analysis/draw.h"
 #include "analysis/quote.h"
-#include "analysis/text.h"
+#include "analysis/tokenize.h"
 #include "kernels/bits.h"
+#include "kernels/error.h"
 
 namespace sparsesync {
 namespace {
@@ -23,9 +22,8 @@ constexpr Index kMaxSampled = Index{1} << 31U;
 
 TraceHeader header_of(std::vector<TensorSpec> tensors, const GenerateOptions& options,
                       const std::string& source) {
-  TraceHeader header{std::move(tensors), options.workers, options.steps, source, options.seed};
-  check_trace_header(header, "the trace to be made");
-  return header;
+  return checked({std::move(tensors), options.workers, options.steps, source, options.seed},
+                 "the trace to be made");
 }
 
 void check_range(const char* what, Index value, Index minimum, Index maximum) {
@@ -41,173 +39,31 @@ CounterRandom random_of(std::uint64_t seed, int worker, int step) {
   return CounterRandom(mix64(key + static_cast<std::uint64_t>(step)));
 }
 
-/// Where worker `worker`'s batch begins in a list of `size` items that repeats for ever.
-Index batch_begin(int worker, int step, int workers, Index batch, Index size) {
-  const Index number = (Index{step} * workers + worker) % size;
+TensorSpec embedding(Index rows, const GenerateOptions& options) {
+  return {"embedding", rows, options.width, options.dtype};
+}
+
+/// Calls `visit` with the places of a worker's batch in a list of `size` items that repeats for
+/// ever; with none twice.
+template <typename Visit>
+void for_batch(int worker, int step, const GenerateOptions& options, Index batch, Index size,
+               Visit&& visit) {
+  const Index number = (Index{step} * options.workers + worker) % size;
   // The product of two numbers below 2^63 needs 126 bits.
   __extension__ using Wide = __int128;
-  return static_cast<Index>(Wide{number} * (batch % size) % size);
-}
-
-void sort_distinct(std::vector<Index>& rows) {
-  std::sort(rows.begin(), rows.end());
-  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-}
-
-/// The sum of (k / first)^-s over k in [first, last], by Euler and Maclaurin: exact to rounding
-/// where first is some times larger than s. Scaled by first^s, so that nothing underflows.
-double scaled_power_sum(double first, double last, double s) {
-  const double ratio = std::log(last / first);
-  const double power = 1 - s;
-  const double integral =
-      first * (std::abs(power * ratio) < 1e-12 ? ratio : std::expm1(power * ratio) / power);
-  const double end = std::exp(-s * ratio);  // the last term
-  const double end_slope = end / last;
-  const double third = s * (s + 1) * (s + 2);
-  const double fifth = third * (s + 3) * (s + 4);
-  const double seventh = fifth * (s + 5) * (s + 6);
-  return integral + (1 + end) / 2 + s / 12 * (1 / first - end_slope) -
-         third / 720 * (std::pow(first, -3) - end_slope / (last * last)) +
-         fifth / 30240 * (std::pow(first, -5) - end_slope / std::pow(last, 4)) -
-         seventh / 1209600 * (std::pow(first, -7) - end_slope / std::pow(last, 6));
-}
-
-/// Draws k in [first, last] with weight k^-s, by rejection-inversion: a point is drawn uniformly
-/// under the curve x^-s from first - 1/2 to last + 1/2, which the bar of each k fits under because
-/// the curve is convex.
-class PowerSampler {
- public:
-  PowerSampler(double first, double last, double s)
-      : first_(first),
-        last_(last),
-        power_(1 - s),
-        s_(s),
-        low_(area(first - 0.5)),
-        high_(area(last + 0.5)) {}
-
-  double draw(CounterRandom& random) const {
-    while (true) {
-      const double u = low_ + random.uniform() * (high_ - low_);
-      const double k = std::clamp(std::round(position(u)), first_, last_);
-      if (u >= area(k + 0.5) - std::exp(-s_ * std::log(k / first_))) return k;
-    }
+  auto at = static_cast<Index>(Wide{number} * (batch % size) % size);
+  for (Index i = 0; i < std::min(batch, size); ++i) {
+    visit(static_cast<std::size_t>(at));
+    if (++at == size) at = 0;
   }
-
- private:
-  /// The integral of (t / first)^-s over t from first to x.
-  double area(double x) const {
-    const double ratio = std::log(x / first_);
-    return first_ * (is_logarithm() ? ratio : std::expm1(power_ * ratio) / power_);
-  }
-  double position(double u) const {
-    const double scaled = u / first_;
-    // Rounding may put power·scaled at or below -1, where the integral to infinity ends.
-    return first_ * std::exp(is_logarithm()
-                                 ? scaled
-                                 : std::log1p(std::max(power_ * scaled, -1 + 1e-16)) / power_);
-  }
-  bool is_logarithm() const { return std::abs(power_) < 1e-12; }
-
-  double first_;
-  double last_;
-  double power_;
-  double s_;
-  double low_;  // area() reads the members above
-  double high_;
-};
+}
 
 }  // namespace
-
-std::uint64_t CounterRandom::next() {
-  return mix64(key_ + mix64(counter_++));
-}
-
-double CounterRandom::uniform() {
-  // 52 bits and a half: with 53 the largest would be rounded to 1.
-  return (static_cast<double>(next() >> 12U) + 0.5) * 0x1p-52;
-}
-
-double CounterRandom::exponential() {
-  return -std::log(uniform());
-}
-
-Index log_uniform_draw(CounterRandom& random, Index rows) {
-  const double x = std::exp(random.uniform() * std::log1p(static_cast<double>(rows)));
-  // Compared as doubles: x may be rounded to a number that no Index holds.
-  if (x >= static_cast<double>(rows)) return rows - 1;
-  return std::max<Index>(static_cast<Index>(x) - 1, 0);
-}
-
-std::vector<Index> draw_distinct_zipf(CounterRandom& random, Index rows, Index count, double s,
-                                      Index head) {
-  SPARSESYNC_EXPECT(rows, >=, Index{1});
-  SPARSESYNC_EXPECT(count, >=, Index{0});
-  SPARSESYNC_EXPECT(count, <=, rows);
-  SPARSESYNC_EXPECT(count, <=, kMaxDrawnRows);
-  SPARSESYNC_EXPECT((s >= 0 && s <= kMaxZipf), ==, true);
-  std::vector<Index> drawn;
-  if (count == 0) return drawn;
-  if (count == rows) {
-    drawn.resize(static_cast<std::size_t>(rows));
-    std::iota(drawn.begin(), drawn.end(), Index{0});
-    return drawn;
-  }
-  // 4·s rows and more make scaled_power_sum() exact behind the head.
-  if (head == 0) head = std::max<Index>({2 * count, 1024, static_cast<Index>(std::ceil(4 * s))});
-  head = std::min(head, rows);
-
-  // Times are compared as logarithms: with a large s they go beyond what a double holds.
-  struct Arrival {
-    double log_time;
-    Index row;
-    bool operator<(const Arrival& other) const {
-      return std::pair(log_time, row) < std::pair(other.log_time, other.row);
-    }
-  };
-  std::vector<Arrival> arrivals;
-  arrivals.reserve(static_cast<std::size_t>(head));
-  for (Index row = 0; row < head; ++row) {
-    const double log_weight = -s * std::log(static_cast<double>(row + 1));
-    arrivals.push_back({std::log(random.exponential()) - log_weight, row});
-  }
-  const auto wanted = static_cast<std::size_t>(count);
-  if (arrivals.size() > wanted) {  // no more than that many of the head can be drawn
-    std::nth_element(arrivals.begin(), arrivals.begin() + count, arrivals.end());
-    arrivals.resize(wanted);
-  }
-  drawn.reserve(wanted);
-  if (head == rows) {
-    for (const Arrival& arrival : arrivals) drawn.push_back(arrival.row);
-    std::sort(drawn.begin(), drawn.end());
-    return drawn;
-  }
-
-  std::sort(arrivals.begin(), arrivals.end());
-  const auto first = static_cast<double>(head + 1);  // rank of the tail's first row
-  const auto last = static_cast<double>(rows);
-  const PowerSampler sampler(first, last, s);
-  const double log_rate = std::log(scaled_power_sum(first, last, s)) - s * std::log(first);
-  std::unordered_set<Index> seen;
-  double events = random.exponential();  // the time of the tail's next event, times its rate
-  auto next = arrivals.begin();
-  while (drawn.size() < wanted) {
-    if (next != arrivals.end() && next->log_time < std::log(events) - log_rate) {
-      drawn.push_back(next->row);
-      ++next;
-      continue;
-    }
-    const auto row = static_cast<Index>(sampler.draw(random)) - 1;
-    if (seen.insert(row).second) drawn.push_back(row);
-    events += random.exponential();
-  }
-  std::sort(drawn.begin(), drawn.end());
-  return drawn;
-}
 
 TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Index batch,
                               Index sampled, const GenerateOptions& options,
                               const std::string& source) {
-  const auto size = static_cast<Index>(tokens.size());
+  const auto size = std::ssize(tokens);
   check_range("the number of rows", rows, 1, std::numeric_limits<Index>::max());
   check_range("the batch", batch, 1, std::numeric_limits<Index>::max());
   check_range("the number of sampled rows", sampled, 0, kMaxSampled);
@@ -220,23 +76,18 @@ TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Inde
                                     : fmt::format("outside the {} rows: give more", rows)));
     }
   }
-  TraceSource made;
-  made.header = header_of({{"embedding", rows, options.width, options.dtype}}, options, source);
   const auto shared = std::make_shared<const std::vector<std::int64_t>>(std::move(tokens));
-  made.parts = [shared, size, rows, batch, sampled, options](int worker, int step) {
+  const auto rows_of = [shared, size, rows, batch, sampled, options](int worker, int step) {
     std::vector<TracePart> parts(1);
     std::vector<Index>& touched = parts[0].indices;
-    Index at = batch_begin(worker, step, options.workers, batch, size);
-    for (Index i = 0; i < std::min(batch, size); ++i) {
-      touched.push_back((*shared)[static_cast<std::size_t>(at)]);
-      if (++at == size) at = 0;
-    }
+    for_batch(worker, step, options, batch, size,
+              [&](std::size_t at) { touched.push_back((*shared)[at]); });
     CounterRandom random = random_of(options.seed, worker, step);
     for (Index i = 0; i < sampled; ++i) touched.push_back(log_uniform_draw(random, rows));
-    sort_distinct(touched);
+    make_distinct(touched);
     return parts;
   };
-  return made;
+  return {header_of({embedding(rows, options)}, options, source), rows_of};
 }
 
 TraceSource trace_from_fields(const NpyArray& fields, Index batch, bool split,
@@ -275,26 +126,22 @@ TraceSource trace_from_fields(const NpyArray& fields, Index batch, bool split,
                          options.dtype});
     }
   }
-  if (!split) tensors.push_back({"embedding", rows, options.width, options.dtype});
+  if (!split) tensors.push_back(embedding(rows, options));
 
-  TraceSource made;
-  made.header = header_of(std::move(tensors), options, source);
   const auto shared = std::make_shared<const std::vector<std::int64_t>>(fields.values);
-  made.parts = [shared, offsets, samples, batch, split, options](int worker, int step) {
+  const auto rows_of = [shared, offsets, samples, batch, split, options](int worker, int step) {
     const std::size_t width = offsets.size();
     std::vector<TracePart> parts(split ? width : 1);
-    Index at = batch_begin(worker, step, options.workers, batch, samples);
-    for (Index i = 0; i < std::min(batch, samples); ++i) {
-      const std::size_t begin = static_cast<std::size_t>(at) * width;
+    for_batch(worker, step, options, batch, samples, [&](std::size_t sample) {
       for (std::size_t column = 0; column < width; ++column) {
-        parts[split ? column : 0].indices.push_back((*shared)[begin + column] + offsets[column]);
+        parts[split ? column : 0].indices.push_back((*shared)[sample * width + column] +
+                                                    offsets[column]);
       }
-      if (++at == samples) at = 0;
-    }
-    for (TracePart& part : parts) sort_distinct(part.indices);
+    });
+    for (TracePart& part : parts) make_distinct(part.indices);
     return parts;
   };
-  return made;
+  return {header_of(std::move(tensors), options, source), rows_of};
 }
 
 TraceSource trace_from_text(std::span<const std::filesystem::path> paths, Index vocabulary,
@@ -322,16 +169,15 @@ TraceSource synthetic_trace(Index rows, double density, double zipf,
         density, rows, touched, kMaxDrawnRows));
   }
   const Index count = std::min(static_cast<Index>(touched), rows);
-  TraceSource made;
-  made.header = header_of({{"embedding", rows, options.width, options.dtype}}, options,
-                          fmt::format("synthetic density={} zipf={}", density, zipf));
-  made.parts = [rows, count, zipf, options](int worker, int step) {
+  const auto rows_of = [rows, count, zipf, options](int worker, int step) {
     CounterRandom random = random_of(options.seed, worker, step);
     std::vector<TracePart> parts(1);
     parts[0].indices = draw_distinct_zipf(random, rows, count, zipf);
     return parts;
   };
-  return made;
+  return {header_of({embedding(rows, options)}, options,
+                    fmt::format("synthetic density={} zipf={}", density, zipf)),
+          rows_of};
 }
 
 TraceSummary write_trace(const TraceSource& source, const std::filesystem::path& path, bool force,

@@ -1,4 +1,3 @@
-// Reading what is not trusted: whole files, and JSON in which every kind is checked.
 #include "analysis/input_file.h"
 
 #include <fcntl.h>
@@ -6,21 +5,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <set>
 #include <system_error>
-#include <vector>
+#include <utility>
 
 #include "analysis/quote.h"
+#include "kernels/error.h"
 
 namespace sparsesync {
 
-FileBytes FileBytes::read(const std::filesystem::path& path) {
+InputFile InputFile::read(const std::filesystem::path& path) {
+  const auto fail = [&](const std::string& what) {
+    throw InputError(fmt::format("cannot read {}: {}", in_quotes(path.native()), what));
+  };
   // Not blocking: opening a pipe that nobody writes to must not hang.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
-    throw InputError(fmt::format("cannot read {}: {}; check the path and its permissions",
-                                 shown_path(path), std::generic_category().message(errno)));
+    fail(std::generic_category().message(errno) + "; check the path and its permissions");
   }
   struct Closer {
     int descriptor;
@@ -28,68 +30,44 @@ FileBytes FileBytes::read(const std::filesystem::path& path) {
   } const closer{descriptor};
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw InputError(fmt::format("cannot read {}: it is not a regular file", shown_path(path)));
+    fail("it is not a regular file");
   }
-  FileBytes file;
+  InputFile file;
   const auto size = static_cast<std::size_t>(status.st_size);
   file.data_ = std::make_unique_for_overwrite<std::byte[]>(size);
   while (file.size_ < size) {
     const ssize_t got = ::read(descriptor, file.data_.get() + file.size_, size - file.size_);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      throw InputError(fmt::format("cannot read {}: {}", shown_path(path),
-                                   std::generic_category().message(errno)));
-    }
+    if (got < 0) fail(std::generic_category().message(errno));
     if (got == 0) break;  // it shrank meanwhile: what is there is what counts
     file.size_ += static_cast<std::size_t>(got);
   }
   return file;
 }
 
-std::string shown_path(const std::filesystem::path& path) {
-  return fmt::format("'{}'", printable(path.string()));
+InputPlace::InputPlace(const std::filesystem::path& path, std::string mend)
+    : file_(in_quotes(path.native())), mend_(std::move(mend)) {}
+
+InputPlace InputPlace::at(std::string_view part) const {
+  InputPlace place = *this;
+  if (!parts_.empty() && !part.starts_with('[')) place.parts_ += '.';
+  place.parts_ += part;
+  return place;
 }
 
-nlohmann::json parse_json(std::string_view text, const std::string& where) {
-  std::vector<std::set<std::string>> names;  // of the objects that are open
-  std::optional<std::string> twice;
-  const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    if (event == nlohmann::json::parse_event_t::object_start) {
-      names.emplace_back();
-    } else if (event == nlohmann::json::parse_event_t::object_end) {
-      names.pop_back();
-    } else if (event == nlohmann::json::parse_event_t::key) {
-      const auto name = parsed.get<std::string>();
-      if (!names.back().insert(name).second && !twice) twice = name;
-    }
-    return true;
-  };
-  nlohmann::json result;
-  try {
-    result = nlohmann::json::parse(text.begin(), text.end(), watch);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw InputError(
-        fmt::format("{} is not valid JSON (at byte {}); make the file anew", where, error.byte));
-  } catch (const nlohmann::json::exception&) {  // such as a number that no type holds
-    throw InputError(fmt::format("{} is not valid JSON; make the file anew", where));
-  }
-  if (twice) {
-    throw InputError(fmt::format("{} has the name '{}' twice in one object; make the file anew",
-                                 where, printable(*twice)));
-  }
-  return result;
+void InputPlace::refuse(std::string_view what) const {
+  throw InputError(
+      fmt::format("{}{}{} {}; {}", file_, parts_.empty() ? "" : ": ", parts_, what, mend_));
 }
 
-std::optional<std::int64_t> whole_number(const nlohmann::json& value, std::int64_t minimum,
-                                         std::int64_t maximum) {
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() &&
-      value.get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
-    return std::nullopt;
+std::optional<Index> array_bytes(std::span<const Index> shape, Index element_bytes) {
+  Index bytes = element_bytes;
+  bool empty = false;
+  for (const Index dimension : shape) {
+    empty = empty || dimension == 0;
+    if (__builtin_mul_overflow(bytes, std::max<Index>(dimension, 1), &bytes)) return std::nullopt;
   }
-  const auto number = value.get<std::int64_t>();
-  if (number < minimum || number > maximum) return std::nullopt;
-  return number;
+  return empty ? 0 : bytes;
 }
 
 }  // namespace sparsesync

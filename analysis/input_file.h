@@ -1,27 +1,24 @@
-// Reading what is not trusted: whole files, and JSON in which every kind is checked.
+// Files that are read and not trusted: their bytes, and how it is said what is wrong with them.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "kernels/error.h"
+#include "kernels/views.h"
 
 namespace sparsesync {
 
 /// A file's bytes, in memory: a file that shrinks or changes later cannot hurt. The address of the
 /// bytes stays the same when the object is moved.
-class FileBytes {
+class InputFile {
  public:
   /// @throws InputError if the file cannot be read or is not a regular file
-  static FileBytes read(const std::filesystem::path& path);
+  static InputFile read(const std::filesystem::path& path);
   std::span<const std::byte> bytes() const { return {data_.get(), size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_.get()), size_}; }
 
@@ -30,24 +27,31 @@ class FileBytes {
   std::size_t size_ = 0;
 };
 
-/// 'path' as messages show it: quoted, on one line.
-std::string shown_path(const std::filesystem::path& path);
+/// A place in a file, for the one line that says what is wrong there.
+class InputPlace {
+ public:
+  /// The whole file.
+  /// @param mend  what its user can do about it: "make the trace anew"
+  InputPlace(const std::filesystem::path& path, std::string mend);
 
-/// Strict JSON: UTF-8, no name twice in an object, nothing after the end.
-/// @param where  names the text in messages, such as "'x.safetensors': its header"
-/// @throws InputError
-nlohmann::json parse_json(std::string_view text, const std::string& where);
+  /// What lies in this place.
+  /// @param part  a name of the format's own; in_quotes() where the file chose it; "[3]" in a list
+  InputPlace at(std::string_view part) const;
 
-/// A whole number in [minimum, maximum], or nothing if `value` is not one.
-std::optional<std::int64_t> whole_number(
-    const nlohmann::json& value, std::int64_t minimum = 0,
-    std::int64_t maximum = std::numeric_limits<std::int64_t>::max());
+  /// @param what  begins with a verb: "is missing"
+  /// @throws InputError "'FILE': PLACE WHAT; MEND", always
+  [[noreturn]] void refuse(std::string_view what) const;
 
-/// a·b, or nothing if it does not fit. Neither is negative.
-inline std::optional<std::int64_t> checked_product(std::int64_t a, std::int64_t b) {
-  std::int64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
-  return product;
-}
+ private:
+  std::string file_;
+  std::string parts_;  // "links.inter"; empty for the whole file
+  std::string mend_;
+};
+
+/// Bytes of an array. Dimensions of 0 do not excuse the others.
+/// @param shape  none negative
+/// @param element_bytes  1 or more
+/// @return nothing if they are more than an Index can count
+std::optional<Index> array_bytes(std::span<const Index> shape, Index element_bytes);
 
 }  // namespace sparsesync

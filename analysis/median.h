@@ -7,7 +7,8 @@
 
 namespace sparsesync {
 
-/// Of an even count the mean of the middle two. @param numbers  one at least, none a NaN
+/// The middle number; of an even count the mean of the middle two.
+/// @pre there is a number at least, and none is a NaN
 inline double median(std::vector<double> numbers) {
   std::sort(numbers.begin(), numbers.end());
   const std::size_t middle = numbers.size() / 2;

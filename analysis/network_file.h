@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "analysis/calibrate.h"
-#include "schemes/statistics.h"
+#include "schemes/cost.h"
 
 namespace sparsesync {
 
@@ -18,7 +18,10 @@ struct NetworkFile {
   std::optional<FittedLink> intra;  // between workers of one node
   HostCosts host;
 
-  /// Its links as a model: the one between nodes where it is known and asked for, else the other.
+  /// One of its links, and its hosts, as a model.
+  /// @param between_nodes  whether the link between nodes is asked for; where the one that is asked
+  ///                       for is not known, the other one stands for it
+  /// @pre one link at least is known
   Network network(bool between_nodes = true) const;
 };
 
@@ -28,8 +31,10 @@ struct NetworkFile {
 std::string network_json(const NetworkFile& network,
                          const std::vector<std::pair<std::string, std::string>>& provenance);
 
-/// Reads such a file; it is not trusted. What it says beyond the above is not looked at.
-/// @throws InputError naming the file and what is missing or makes no sense in it
+/// Reads such a file. What it says beyond the above is not looked at; costs of a host that it does
+/// not have are 0.
+/// @throws InputError if the file cannot be read; if something is missing or makes no sense: the
+///                    text names it
 NetworkFile read_network(const std::filesystem::path& path);
 
 }  // namespace sparsesync

@@ -1,14 +1,18 @@
-// NumPy's .npy files of integers: token ids, categorical fields.
 #include "analysis/npy.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstddef>
 #include <cstring>
-#include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
+#include <system_error>
+#include <utility>
 
 #include "analysis/input_file.h"
 #include "analysis/quote.h"
@@ -16,8 +20,11 @@
 namespace sparsesync {
 namespace {
 
+// Numbers are taken as they lie in the file.
+static_assert(std::endian::native == std::endian::little);
+
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr const char* kMend = "; save it with numpy.save('FILE.npy', array.astype('int64'))";
+constexpr const char* kMend = "save it with numpy.save('FILE.npy', array.astype('int64'))";
 
 struct Header {
   std::string descr;
@@ -29,47 +36,37 @@ struct Header {
 /// Nothing is evaluated; what is not of exactly this kind is refused.
 class HeaderParser {
  public:
-  HeaderParser(std::string_view text, std::string where) : text_(text), where_(std::move(where)) {}
+  HeaderParser(std::string_view text, const InputPlace& place) : text_(text), place_(place) {}
 
   Header parse() {
-    Header header;
-    bool has_descr = false;
-    bool has_order = false;
-    bool has_shape = false;
+    std::optional<std::string> descr;
+    std::optional<bool> fortran_order;
+    std::optional<std::vector<Index>> shape;
     expect('{');
     while (!accept('}')) {
-      const std::string key = quoted();
+      const std::string key = quoted_text();
       expect(':');
-      if (key == "descr" && !has_descr) {
-        if (peek() == '[') refuse("it holds records, not integers");
-        header.descr = quoted();
-        has_descr = true;
-      } else if (key == "fortran_order" && !has_order) {
-        header.fortran_order = boolean();
-        has_order = true;
-      } else if (key == "shape" && !has_shape) {
-        header.shape = tuple();
-        has_shape = true;
+      if (key == "descr" && !descr) {
+        if (peek() == '[') place_.refuse("holds records, not integers");
+        descr = quoted_text();
+      } else if (key == "fortran_order" && !fortran_order) {
+        fortran_order = boolean();
+      } else if (key == "shape" && !shape) {
+        shape = tuple();
       } else {
-        refuse("its header cannot be understood");
+        refuse();
       }
-      if (!accept(',') && peek() != '}') refuse("its header cannot be understood");
+      if (!accept(',') && peek() != '}') refuse();
     }
     skip_space();
-    if (!text_.empty() || !has_descr || !has_order || !has_shape) {
-      refuse("its header cannot be understood");
-    }
-    return header;
+    if (!text_.empty() || !descr || !fortran_order || !shape) refuse();
+    return {*descr, *fortran_order, *shape};
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw InputError(where_ + ": " + what + kMend);
-  }
+  [[noreturn]] void refuse() const { place_.refuse("has a header that cannot be understood"); }
   void skip_space() {
-    while (!text_.empty() && (text_[0] == ' ' || text_[0] == '\n' || text_[0] == '\t')) {
-      text_.remove_prefix(1);
-    }
+    text_.remove_prefix(std::min(text_.find_first_not_of(" \n\t"), text_.size()));
   }
   char peek() {
     skip_space();
@@ -81,53 +78,45 @@ class HeaderParser {
     return true;
   }
   void expect(char c) {
-    if (!accept(c)) refuse("its header cannot be understood");
+    if (!accept(c)) refuse();
   }
-  bool accept_word(std::string_view word) {
-    skip_space();
-    if (!text_.starts_with(word)) return false;
-    text_.remove_prefix(word.size());
-    return true;
-  }
-  std::string quoted() {
+  std::string quoted_text() {
     const char quote = peek();
-    if (quote != '\'' && quote != '"') refuse("its header cannot be understood");
+    if (quote != '\'' && quote != '"') refuse();
     text_.remove_prefix(1);
     const std::size_t end = text_.find(quote);
-    if (end == std::string_view::npos) refuse("its header cannot be understood");
+    if (end == std::string_view::npos) refuse();
     std::string word(text_.substr(0, end));
     text_.remove_prefix(end + 1);
     return word;
   }
   bool boolean() {
-    if (accept_word("True")) return true;
-    if (accept_word("False")) return false;
-    refuse("its header cannot be understood");
+    skip_space();
+    const bool value = text_.starts_with("True");
+    if (!value && !text_.starts_with("False")) refuse();
+    text_.remove_prefix(value ? 4 : 5);
+    return value;
   }
   std::vector<Index> tuple() {
     std::vector<Index> numbers;
     expect('(');
     while (!accept(')')) {
       numbers.push_back(number());
-      if (!accept(',') && peek() != ')') refuse("its header cannot be understood");
+      if (!accept(',') && peek() != ')') refuse();
     }
     return numbers;
   }
   Index number() {
-    if (peek() < '0' || peek() > '9') refuse("its header cannot be understood");
+    if (peek() < '0' || peek() > '9') refuse();
     Index value = 0;
-    while (!text_.empty() && text_[0] >= '0' && text_[0] <= '9') {
-      if (__builtin_mul_overflow(value, Index{10}, &value) ||
-          __builtin_add_overflow(value, Index{text_[0] - '0'}, &value)) {
-        refuse("its shape has more elements than can be counted");
-      }
-      text_.remove_prefix(1);
-    }
+    const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), value);
+    if (error != std::errc()) place_.refuse("has more elements than can be counted");
+    text_ = {end, text_.data() + text_.size()};
     return value;
   }
 
   std::string_view text_;
-  std::string where_;
+  const InputPlace& place_;
 };
 
 /// Calls `body` with a value of the integer type that `descr` names; false if it names no such
@@ -148,80 +137,65 @@ bool for_integer(const std::string& descr, Body&& body) {
 
 std::string what_instead(const std::string& descr) {
   const char kind = descr.size() > 1 ? descr[1] : '?';
-  if (!descr.empty() && descr[0] == '>') return "its numbers are big-endian";
-  if (kind == 'f' || kind == 'c') return fmt::format("it holds floats ({})", printable(descr));
-  if (kind == 'O') return "it holds Python objects";
-  return fmt::format("it holds '{}', not integers", printable(descr));
+  if (!descr.empty() && descr[0] == '>') return "holds big-endian numbers";
+  if (kind == 'f' || kind == 'c') return fmt::format("holds floats ({})", printable(descr));
+  if (kind == 'O') return "holds Python objects";
+  return fmt::format("holds {}, not integers", in_quotes(descr));
 }
 
 template <typename Integer>
-std::int64_t value_at(std::span<const std::byte> data, std::size_t position,
-                      const std::string& where) {
-  Integer value;
-  std::memcpy(&value, data.data() + position * sizeof(Integer), sizeof(Integer));
-  if constexpr (std::is_same_v<Integer, std::uint64_t>) {
-    if (value > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
-      throw InputError(fmt::format("{}: the value {} at position {} is beyond 2^63{}", where, value,
-                                   position, kMend));
-    }
+std::vector<std::int64_t> read_values(const Header& header, std::span<const std::byte> data,
+                                      const InputPlace& place) {
+  const std::optional<Index> bytes = array_bytes(header.shape, sizeof(Integer));
+  if (bytes != std::ssize(data)) {
+    place.refuse(fmt::format("has {} bytes of data, and its shape needs {}", data.size(),
+                             bytes ? fmt::format("{}", *bytes) : "more than can be counted"));
   }
-  return static_cast<std::int64_t>(value);
+  std::vector<std::int64_t> values(data.size() / sizeof(Integer));
+  const bool transposed = header.fortran_order && header.shape.size() == 2;
+  const std::size_t rows = transposed ? static_cast<std::size_t>(header.shape[0]) : values.size();
+  const std::size_t columns = transposed ? static_cast<std::size_t>(header.shape[1]) : 1;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    Integer value;
+    std::memcpy(&value, data.data() + i * sizeof(Integer), sizeof(Integer));
+    if (!std::in_range<std::int64_t>(value)) {
+      place.refuse(fmt::format("has the value {} at position {}, beyond 2^63", value, i));
+    }
+    const std::size_t to = transposed ? (i % rows) * columns + i / rows : i;
+    values[to] = static_cast<std::int64_t>(value);
+  }
+  return values;
 }
 
 }  // namespace
 
 NpyArray read_npy(const std::filesystem::path& path) {
-  const std::string where = shown_path(path);
-  const FileBytes file = FileBytes::read(path);
+  const InputPlace place(path, kMend);
+  const InputFile file = InputFile::read(path);
   const std::string_view text = file.text();
-  if (!text.starts_with(kMagic) || text.size() < 10) {
-    throw InputError(where + " is not an .npy file" + kMend);
+  if (!text.starts_with(kMagic) || text.size() < 10) place.refuse("is not an .npy file");
+  const unsigned version = std::to_integer<unsigned>(file.bytes()[6]);
+  const unsigned minor = std::to_integer<unsigned>(file.bytes()[7]);
+  if (version < 1 || version > 3 || minor != 0) {
+    place.refuse(
+        fmt::format("is of version {}.{} of the .npy format, which is unknown", version, minor));
   }
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned version = byte(6);
-  if (version < 1 || version > 3 || byte(7) != 0) {
-    throw InputError(fmt::format("{}: version {}.{} of the .npy format is unknown{}", where,
-                                 version, unsigned{byte(7)}, kMend));
-  }
-  const std::size_t length_bytes = version == 1 ? 2 : 4;
-  const std::size_t begin = 8 + length_bytes;
-  std::size_t header_bytes = 0;
-  for (std::size_t i = 0; i < length_bytes && 8 + i < text.size(); ++i) {
-    header_bytes |= std::size_t{byte(8 + i)} << (8U * i);
-  }
+  const std::size_t begin = version == 1 ? 10 : 12;
+  std::uint32_t header_bytes = 0;
+  std::memcpy(&header_bytes, text.data() + 8, std::min(begin, text.size()) - 8);
   if (text.size() < begin || header_bytes > text.size() - begin) {
-    throw InputError(where + " is cut short in its header" + kMend);
+    place.refuse("is cut short in its header");
   }
-  const Header header = HeaderParser(text.substr(begin, header_bytes), where).parse();
+  const Header header = HeaderParser(text.substr(begin, header_bytes), place).parse();
   if (header.shape.empty() || header.shape.size() > 2) {
-    throw InputError(
-        fmt::format("{} has {} dimensions, not one or two{}", where, header.shape.size(), kMend));
+    place.refuse(fmt::format("has {} dimensions, not one or two", header.shape.size()));
   }
-
-  const std::span<const std::byte> data = file.bytes().subspan(begin + header_bytes);
   NpyArray array;
   array.shape = header.shape;
   const bool known = for_integer(header.descr, [&]<typename Integer>(Integer) {
-    std::optional<std::int64_t> bytes = sizeof(Integer);
-    for (const Index dimension : header.shape) {
-      bytes = bytes ? checked_product(*bytes, dimension) : bytes;
-    }
-    if (!bytes || *bytes != static_cast<std::int64_t>(data.size())) {
-      throw InputError(
-          fmt::format("{} has {} bytes of data, and its shape needs {}{}", where, data.size(),
-                      bytes ? fmt::format("{}", *bytes) : "more than there are", kMend));
-    }
-    const std::size_t count = data.size() / sizeof(Integer);
-    array.values.resize(count);
-    const bool transposed = header.fortran_order && header.shape.size() == 2;
-    const std::size_t rows = transposed ? static_cast<std::size_t>(header.shape[0]) : count;
-    const std::size_t columns = transposed ? static_cast<std::size_t>(header.shape[1]) : 1;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t to = transposed ? (i % rows) * columns + i / rows : i;
-      array.values[to] = value_at<Integer>(data, i, where);
-    }
+    array.values = read_values<Integer>(header, file.bytes().subspan(begin + header_bytes), place);
   });
-  if (!known) throw InputError(where + ": " + what_instead(header.descr) + kMend);
+  if (!known) place.refuse(what_instead(header.descr));
   return array;
 }
 

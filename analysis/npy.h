@@ -18,7 +18,7 @@ struct NpyArray {
 /// Reads versions 1, 2 and 3 of the format; integers of 1, 2, 4 or 8 bytes, signed or not,
 /// little-endian; one or two dimensions, in C or Fortran order. Negative values are read: who uses
 /// them refuses them.
-/// @throws InputError if the file is not that, in one line: what it is instead, and how to save it
+/// @throws InputError if the file is not that; the text says what it is instead, and how to save it
 NpyArray read_npy(const std::filesystem::path& path);
 
 }  // namespace sparsesync

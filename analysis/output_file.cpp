@@ -1,4 +1,3 @@
-// Files and folders that exist either whole or not at all: staging names, checked writes, renames.
 #include "analysis/output_file.h"
 
 #include <fcntl.h>
@@ -38,17 +37,15 @@ Uncommitted& uncommitted() {
   return *instance;
 }
 
-std::string shown(const fs::path& path) {
-  return fmt::format("'{}'", printable(path.string()));
-}
-
-std::string reason(int error) {
-  return std::generic_category().message(error);
+[[noreturn]] void throw_cannot_write(const fs::path& path, int error) {
+  throw IoError(fmt::format("cannot write {}: {}", in_quotes(path.native()),
+                            std::generic_category().message(error)));
 }
 
 /// Errors that another path would mend are the user's input; the rest is the state of the machine.
 [[noreturn]] void throw_cannot_create(const fs::path& path, int error) {
-  const std::string text = fmt::format("cannot create {}: {}", shown(path), reason(error));
+  const std::string text = fmt::format("cannot create {}: {}", in_quotes(path.native()),
+                                       std::generic_category().message(error));
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -71,7 +68,7 @@ fs::path named(const fs::path& path) {
   const fs::path last = clean.filename();
   if (last.empty() || last == "." || last == "..") {
     throw InputError(fmt::format("{} cannot be written: it is not a name for a new file or folder",
-                                 shown(path)));
+                                 in_quotes(path.native())));
   }
   return clean;
 }
@@ -90,9 +87,14 @@ void sync_folder(const fs::path& folder) {
   if (descriptor < 0) return;  // a folder that may be written to and not read: nothing to be done
   const int failed = ::fsync(descriptor) != 0 ? errno : 0;
   ::close(descriptor);
-  if (failed != 0 && failed != EINVAL) {
-    throw IoError(fmt::format("cannot write {}: {}", shown(folder), reason(failed)));
-  }
+  if (failed != 0 && failed != EINVAL) throw_cannot_write(folder, failed);
+}
+
+// Each gives the error's number, or 0.
+
+/// Renames, over the target where it exists.
+int rename_over(const fs::path& from, const fs::path& to) {
+  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
 /// Renames unless the target exists.
@@ -102,11 +104,23 @@ int rename_new(const fs::path& from, const fs::path& to) {
   // A file system without the flag: look, then rename.
   struct stat status {};
   if (::lstat(to.c_str(), &status) == 0) return EEXIST;
-  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  return rename_over(from, to);
+}
+
+/// Exchanges two folders' names.
+int exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return 0;
+  // A file system that cannot: by way of a third name, the first step undone if the second fails.
+  const fs::path aside = staging_name(b);
+  if (const int failed = rename_over(b, aside); failed != 0) return failed;
+  const int failed = rename_over(a, b);
+  rename_over(aside, failed == 0 ? a : b);
+  return failed;
 }
 
 [[noreturn]] void throw_exists(const fs::path& path) {
-  throw InputError(fmt::format("{} exists: name another, or replace it with --force", shown(path)));
+  throw InputError(
+      fmt::format("{} exists: name another, or replace it with --force", in_quotes(path.native())));
 }
 
 }  // namespace
@@ -115,7 +129,7 @@ OutputFile::OutputFile(const fs::path& path, bool force) : path_(path), force_(f
   struct stat status {};
   if (!path.empty() && ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     if (S_ISDIR(status.st_mode)) {
-      throw InputError(fmt::format("{} is a folder: name a file", shown(path)));
+      throw InputError(fmt::format("{} is a folder: name a file", in_quotes(path.native())));
     }
     descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) throw_cannot_create(path, errno);
@@ -167,7 +181,7 @@ void OutputFile::write_through(const std::byte* data, std::size_t size) {
     const ssize_t written = ::write(descriptor_, data, size);
     if (written < 0) {
       if (errno == EINTR) continue;
-      throw IoError(fmt::format("cannot write {}: {}", shown(path_), reason(errno)));
+      throw_cannot_write(path_, errno);
     }
     data += written;
     size -= static_cast<std::size_t>(written);
@@ -180,26 +194,18 @@ void OutputFile::commit() {
   int failed = 0;
   if (!staging_.empty() && ::fsync(descriptor_) != 0) failed = errno;
   if (::close(std::exchange(descriptor_, -1)) != 0 && failed == 0) failed = errno;
-  if (failed != 0) {
-    throw IoError(fmt::format("cannot write {}: {}", shown(path_), reason(failed)));
-  }
+  if (failed != 0) throw_cannot_write(path_, failed);
   if (staging_.empty()) return;
   {
     const std::lock_guard lock(uncommitted().mutex);
-    if (force_) {
-      failed = ::rename(staging_.c_str(), path_.c_str()) == 0 ? 0 : errno;
-    } else {
-      failed = rename_new(staging_, path_);
-    }
+    failed = force_ ? rename_over(staging_, path_) : rename_new(staging_, path_);
     if (failed == 0) {
       uncommitted().paths.erase(staging_);
       staging_.clear();
     }
   }
   if (failed == EEXIST) throw_exists(path_);
-  if (failed != 0) {
-    throw IoError(fmt::format("cannot write {}: {}", shown(path_), reason(failed)));
-  }
+  if (failed != 0) throw_cannot_write(path_, failed);
 }
 
 OutputDirectory::OutputDirectory(const fs::path& path, bool force, const std::string& marker)
@@ -210,10 +216,10 @@ OutputDirectory::OutputDirectory(const fs::path& path, bool force, const std::st
     std::error_code ignored;
     const bool ours = !marker.empty() && fs::exists(path_ / marker, ignored);
     if (!S_ISDIR(status.st_mode) || !(ours || fs::is_empty(path_, ignored))) {
-      throw InputError(
-          fmt::format("{} exists and is not a folder that this command makes{}: --force does not "
-                      "replace it, name another",
-                      shown(path_), marker.empty() ? "" : fmt::format(" (it has no {})", marker)));
+      throw InputError(fmt::format(
+          "{} exists and is not a folder that this command makes{}: --force does not "
+          "replace it, name another",
+          in_quotes(path_.native()), marker.empty() ? "" : fmt::format(" (it has no {})", marker)));
     }
   } else if (errno != ENOENT) {
     throw_cannot_create(path_, errno);
@@ -242,18 +248,7 @@ void OutputDirectory::commit() {
     failed = rename_new(staging_, path_);
     if (failed == EEXIST && force_) {
       replaced = true;
-      failed = 0;
-      if (::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) {
-        // A file system that cannot exchange: two renames, the second undone if it fails.
-        const fs::path aside = staging_name(path_);
-        failed = ::rename(path_.c_str(), aside.c_str()) == 0 ? 0 : errno;
-        if (failed == 0 && ::rename(staging_.c_str(), path_.c_str()) != 0) {
-          failed = errno;
-          (void)::rename(aside.c_str(), path_.c_str());
-        } else if (failed == 0) {
-          (void)::rename(aside.c_str(), staging_.c_str());
-        }
-      }
+      failed = exchange(staging_, path_);
     }
     if (failed == 0) {
       committed_ = true;
@@ -261,9 +256,7 @@ void OutputDirectory::commit() {
     }
   }
   if (failed == EEXIST) throw_exists(path_);
-  if (failed != 0) {
-    throw IoError(fmt::format("cannot write {}: {}", shown(path_), reason(failed)));
-  }
+  if (failed != 0) throw_cannot_write(path_, failed);
   if (replaced) {  // the staging name now holds what was there before
     std::error_code error;
     fs::remove_all(staging_, error);
@@ -272,7 +265,7 @@ void OutputDirectory::commit() {
     if (error) {
       throw IoError(
           fmt::format("{} is written, but the one that it replaces could not be removed: {}",
-                      shown(path_), error.message()));
+                      in_quotes(path_.native()), error.message()));
     }
   }
   sync_folder(path_.parent_path());
@@ -281,15 +274,13 @@ void OutputDirectory::commit() {
 void remove_uncommitted_on_signals() {
   sigset_t caught;
   sigemptyset(&caught);
-  bool any = false;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action {};
     if (sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) {
       sigaddset(&caught, number);
-      any = true;
     }
   }
-  if (!any || pthread_sigmask(SIG_BLOCK, &caught, nullptr) != 0) return;
+  if (sigisemptyset(&caught) || pthread_sigmask(SIG_BLOCK, &caught, nullptr) != 0) return;
   // A thread that waits for the signal may do what a handler may not: lock, list folders, remove.
   std::thread([caught] {
     int number = 0;

@@ -23,6 +23,7 @@ class IoError : public Error {
 /// neither a regular file nor a folder (a pipe, a terminal, /dev/null) is written to directly.
 class OutputFile {
  public:
+  /// Makes a hidden sibling of that path, or opens what is written to directly.
   /// @param force  replace a file of that name, at commit()
   /// @throws InputError if the path exists and `force` is false, is a folder, or cannot be created
   /// @throws IoError if the system fails otherwise
@@ -31,15 +32,15 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();
 
-  const std::filesystem::path& path() const { return path_; }
-
   /// Appends; small writes are gathered.
-  /// @throws IoError
+  /// @throws IoError if the system cannot write
   void write(std::span<const std::byte> bytes);
+  /// The same of text.
   void write(std::string_view text);
 
   /// Flushes to the disk, closes, and gives the file its name. Nothing may be written afterwards.
-  /// @throws IoError; then the file is removed and an old one of that name is as it was
+  /// If it fails, the destructor removes the file, and an old one of that name is as it was.
+  /// @throws IoError if the system cannot write
   /// @throws InputError if something took the name meanwhile and `force` is false
   void commit();
 
@@ -57,11 +58,11 @@ class OutputFile {
 /// A folder that gets its name only when it is complete, as OutputFile does for a file.
 class OutputDirectory {
  public:
+  /// Makes a hidden sibling of that path.
   /// @param force   replace a folder of that name, at commit()
   /// @param marker  a file that the folder to be replaced must hold, as proof that one of our
-  /// programs made
-  ///                it; an empty folder may always be replaced. So no slip of the hand removes a
-  ///                home.
+  ///                programs made it; an empty folder may always be replaced. So no slip of the
+  ///                hand removes a home.
   /// @throws InputError if the path exists and may not be replaced, or cannot be created
   /// @throws IoError if the system fails otherwise
   OutputDirectory(const std::filesystem::path& path, bool force, const std::string& marker = "");
@@ -69,12 +70,13 @@ class OutputDirectory {
   OutputDirectory& operator=(const OutputDirectory&) = delete;
   ~OutputDirectory();
 
-  const std::filesystem::path& path() const { return path_; }
   /// Where files go until commit().
   const std::filesystem::path& staging() const { return staging_; }
 
   /// Gives the folder its name; an old one is swapped out in the same instant and then removed.
-  /// @throws IoError; then the new folder is removed and an old one of that name is as it was
+  /// If it fails, the destructor removes the new folder, and an old one of that name is as it was.
+  /// @throws IoError if the system cannot write
+  /// @throws InputError if something took the name meanwhile and `force` is false
   void commit();
 
  private:

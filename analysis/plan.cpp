@@ -91,9 +91,7 @@ Trials trials_of(const Candidate& candidate, std::span<const Candidate> all,
                  std::span<const Trial> trials) {
   Trials found;
   for (const Trial& trial : trials) {
-    const auto other = std::find_if(all.begin(), all.end(), [&](const Candidate& candidate) {
-      return candidate.way == trial.way;
-    });
+    const auto other = std::ranges::find(all, trial.way, &Candidate::way);
     if (other == all.end() || other->cost != candidate.cost) continue;
     ++found.count;
     const bool is_quicker =
@@ -163,10 +161,8 @@ std::vector<Prediction> plan(const PlanQuestion& question) {
 }
 
 const Prediction* prediction_of(std::span<const Prediction> predictions, const Way& way) {
-  for (const Prediction& prediction : predictions) {
-    if (prediction.way == way) return &prediction;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(predictions, way, &Prediction::way);
+  return found == predictions.end() ? nullptr : &*found;
 }
 
 std::vector<Way> worth_a_trial(std::span<const Prediction> predictions) {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "schemes/scheme.h"
-#include "schemes/statistics.h"
+#include "schemes/cost.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 
@@ -45,10 +45,10 @@ struct PlanQuestion {
   std::span<const Trial> trials = {};           // of a way that has several the quickest counts
 };
 
-/// That of a bucket whose scheme and options say it.
+/// The way that a bucket of this scheme with these options goes.
 Way way_of(const SchemeEntry& entry, const SchemeOptions& options);
 
-/// The options that make a bucket go a way.
+/// The options with which a bucket goes this way, all others as they are.
 SchemeOptions options_for(const Way& way, SchemeOptions options);
 
 /// What a way is expected to take.
@@ -56,7 +56,7 @@ struct Prediction {
   Way way;
   double seconds = 0;
   double bytes_busiest = 0;
-  double memory_bytes = 0;
+  double memory_bytes = 0;  // of each worker's workspace
   Work work = {};           // of the busiest worker's processor
   double host_seconds = 0;  // what that takes; some of it may hide behind the wire
   int trials = 0;           // that host_seconds come from, of this way or one that costs the same
@@ -66,14 +66,15 @@ struct Prediction {
   std::string ruled_out = {};  // why it cannot be used; empty where it can
 };
 
-/// Whether one goes before another: it can be used, or is faster.
+/// Whether `a` goes before `b`: what can be used goes before what cannot, and then the faster one.
 bool is_better(const Prediction& a, const Prediction& b);
 
 /// Every scheme with every pattern: those that can be used first, the fastest of them first; of
 /// equals the one whose name comes first. The same on all workers that ask the same.
 std::vector<Prediction> plan(const PlanQuestion& question);
 
-/// That of a way; null where it is none of them. Points into `predictions`.
+/// The one that is of a way.
+/// @return null where none is; else it points into `predictions`
 const Prediction* prediction_of(std::span<const Prediction> predictions, const Way& way);
 
 /// Ways to try, because processors decide whether they are the fastest: the first one if it may

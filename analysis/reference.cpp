@@ -8,6 +8,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/error.h"
+
 namespace sparsesync {
 namespace {
 
@@ -16,26 +18,6 @@ T load(const std::byte* row, std::size_t column) {
   T value;
   std::memcpy(&value, row + column * sizeof(T), sizeof(T));
   return value;
-}
-
-/// A floating-point element.
-double element(const std::byte* row, DType dtype, std::size_t column) {
-  return for_dtype(dtype, [&]<typename T>(T) {
-    return static_cast<double>(ValueTraits<T>::widen(load<T>(row, column)));
-  });
-}
-
-/// An integer, modulo 2^64.
-std::uint64_t integer_element(const std::byte* row, DType dtype, std::size_t column) {
-  return for_dtype(dtype, [&]<typename T>(T) -> std::uint64_t {
-    if constexpr (std::is_integral_v<T>) return static_cast<std::uint64_t>(load<T>(row, column));
-    throw ContractError("an integer of a floating-point dtype");
-  });
-}
-
-/// An integer sum as it wraps in its dtype.
-std::int64_t wrapped(std::uint64_t sum, DType dtype) {
-  return dtype == DType::i32 ? static_cast<std::int32_t>(sum) : static_cast<std::int64_t>(sum);
 }
 
 /// What the errors of a floating-point dtype are made of.
@@ -89,22 +71,23 @@ bool agrees(const ReferenceSum& reference, double got, double sum, double magnit
   return magnitude > precision_of(reference).largest && !std::isfinite(got);
 }
 
+template <typename T>
 void add_part(const TracePart& part, ReferenceSum& reference) {
   const auto width = static_cast<std::size_t>(reference.width);
-  const Index row_bytes = reference.width * element_bytes(reference.dtype);
   for (std::size_t i = 0; i < part.indices.size(); ++i) {
     const auto place =
         std::lower_bound(reference.indices.begin(), reference.indices.end(), part.indices[i]);
     const auto first = static_cast<std::size_t>(place - reference.indices.begin()) * width;
-    const std::byte* row = part.values.data() + static_cast<Index>(i) * row_bytes;
+    const std::byte* row = part.values.data() + i * width * sizeof(T);
     for (std::size_t column = 0; column < width; ++column) {
-      if (is_integer(reference.dtype)) {
-        reference.integers[first + column] += integer_element(row, reference.dtype, column);
-        continue;
+      const T value = load<T>(row, column);
+      if constexpr (std::is_integral_v<T>) {
+        reference.integers[first + column] += static_cast<std::uint64_t>(value);
+      } else {
+        const auto wide = static_cast<double>(ValueTraits<T>::widen(value));
+        reference.sums[first + column] += wide;
+        reference.magnitudes[first + column] += std::abs(wide);
       }
-      const double value = element(row, reference.dtype, column);
-      reference.sums[first + column] += value;
-      reference.magnitudes[first + column] += std::abs(value);
     }
   }
 }
@@ -112,6 +95,7 @@ void add_part(const TracePart& part, ReferenceSum& reference) {
 /// What is wrong with one row of a result.
 /// @param got  nothing where the result has no such row
 /// @param at   of the row in the reference; nothing where that has none
+template <typename T>
 std::optional<std::string> row_difference(const ReferenceSum& reference, Index row,
                                           const std::byte* got, std::optional<std::size_t> at) {
   const auto width = static_cast<std::size_t>(reference.width);
@@ -119,18 +103,17 @@ std::optional<std::string> row_difference(const ReferenceSum& reference, Index r
     return fmt::format("row {}, column {}: {} where the sum is {}", row, column, is, sum);
   };
   for (std::size_t column = 0; column < width; ++column) {
-    if (is_integer(reference.dtype)) {
-      const std::int64_t is =
-          got ? wrapped(integer_element(got, reference.dtype, column), reference.dtype) : 0;
-      const std::int64_t sum =
-          at ? wrapped(reference.integers[*at * width + column], reference.dtype) : 0;
-      if (is != sum) return told(column, is, sum);
-      continue;
+    const std::size_t element = at.value_or(0) * width + column;
+    const T value = got ? load<T>(got, column) : T{};
+    if constexpr (std::is_integral_v<T>) {
+      const T sum = at ? static_cast<T>(reference.integers[element]) : 0;  // as it wraps
+      if (value != sum) return told(column, value, sum);
+    } else {
+      const auto is = static_cast<double>(ValueTraits<T>::widen(value));
+      const double sum = at ? reference.sums[element] : 0;
+      const double magnitude = at ? reference.magnitudes[element] : 0;
+      if (!agrees(reference, is, sum, magnitude)) return told(column, is, sum);
     }
-    const double is = got ? element(got, reference.dtype, column) : 0;
-    const double sum = at ? reference.sums[*at * width + column] : 0;
-    const double magnitude = at ? reference.magnitudes[*at * width + column] : 0;
-    if (!agrees(reference, is, sum, magnitude)) return told(column, is, sum);
   }
   return std::nullopt;
 }
@@ -170,17 +153,23 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step, std::opti
       reference.sums.assign(elements, 0);
       reference.magnitudes.assign(elements, 0);
     }
-    for (const std::vector<TracePart>& part : parts) add_part(part[t], reference);
+    for_dtype(reference.dtype, [&]<typename T>(T) {
+      for (const std::vector<TracePart>& part : parts) add_part<T>(part[t], reference);
+    });
   }
   return all;
 }
 
 std::optional<std::string> difference_from(const ReferenceSum& reference,
                                            std::span<const Index> indices, ConstMatrix values) {
+  const auto wrong_row = [&](Index row, const std::byte* got, std::optional<std::size_t> place) {
+    return for_dtype(reference.dtype,
+                     [&]<typename T>(T) { return row_difference<T>(reference, row, got, place); });
+  };
   std::size_t at = 0;  // in the reference
   const auto missing_before = [&](Index row) -> std::optional<std::string> {
     for (; at < reference.indices.size() && reference.indices[at] < row; ++at) {
-      if (auto wrong = row_difference(reference, reference.indices[at], nullptr, at)) return wrong;
+      if (auto wrong = wrong_row(reference.indices[at], nullptr, at)) return wrong;
     }
     return std::nullopt;
   };
@@ -194,8 +183,7 @@ std::optional<std::string> difference_from(const ReferenceSum& reference,
     // Most rows of a dense result are this.
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (!known && std::all_of(got, got + values.row_bytes(), is_zero)) continue;
-    if (auto wrong =
-            row_difference(reference, indices[i], got, known ? std::optional(at) : std::nullopt)) {
+    if (auto wrong = wrong_row(indices[i], got, known ? std::optional(at) : std::nullopt)) {
       return wrong;
     }
     if (known) ++at;

@@ -28,23 +28,25 @@ struct ReferenceSum {
   std::optional<DType> wire;  // what values crossed as, where not as their own type
 };
 
-/// One for each tensor. Integers and made values (whole numbers) are exact; recorded ones of a
-/// floating-point type are held to the bound of summing.
+/// What all workers' gradients of a step sum up to. Integers and made values (whole numbers) are
+/// exact; recorded ones of a floating-point type are held to the bound of summing.
 /// @param wire  what values cross as, where not as their own type
-/// @throws InputError what Trace::load() throws
+/// @return one sum for each tensor
+/// @throws InputError as Trace::load()
 std::vector<ReferenceSum> reference_sums(const Trace& trace, int step,
                                          std::optional<DType> wire = std::nullopt);
 
-/// The first element in which a result differs from the reference, in words; nothing if none does.
-/// An element may be off by u · terms · Σ|x|, u being the unit roundoff of the sums, and by two
-/// roundings of the element type where that is narrower; in f64 by twice the terms, the reference
-/// being summed in f64 too. Where n workers' values crossed as a narrower type of unit roundoff w
-/// it may be off by w · (n + 1) · Σ|x|: each of n partial sums is rounded once at most, and the sum
-/// once more. Exact sums may not be off at all; integers are compared as they wrap.
-/// Where Σ|x| overflows the element type, infinities and NaN are right too. NaN equals NaN.
-/// Rows that are in only one of the two must be zero.
-/// @param indices  increasing
+/// The first element in which a result differs from the reference, in words. An element may be off
+/// by u · terms · Σ|x|, u being the unit roundoff of the sums, and by two roundings of the element
+/// type where that is narrower; in f64 by twice the terms, the reference being summed in f64 too.
+/// Where n workers' values crossed as a narrower type of unit roundoff w it may be off by w · (n +
+/// 1) · Σ|x|: each of n partial sums is rounded once at most, and the sum once more. Exact sums may
+/// not be off at all; integers are compared as they wrap. Where Σ|x| overflows the element type,
+/// infinities and NaN are right too. NaN equals NaN. Rows that are in only one of the two must be
+/// zero.
+/// @param indices  increasing, else that is the difference
 /// @param values   a row for each index
+/// @return nothing if no element differs
 std::optional<std::string> difference_from(const ReferenceSum& reference,
                                            std::span<const Index> indices, ConstMatrix values);
 

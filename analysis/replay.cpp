@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -82,6 +83,10 @@ struct Worker {
   std::vector<std::pair<std::int32_t, std::int32_t>> unread;
 };
 
+[[noreturn]] void refuse(const std::string& what) {
+  throw InputError(fmt::format("a record {}: record the step anew", what));
+}
+
 class Simulation {
  public:
   Simulation(const RecordedStep& step, const LocalLink& link) : link_(link) {
@@ -123,8 +128,7 @@ class Simulation {
     Worker& worker = workers_[index(rank)];
     for (const RecordedEvent& event : worker.events) {
       const auto fail = [&](const std::string& what) {
-        throw InputError(
-            fmt::format("a record in which worker {} {}: record the step anew", rank, what));
+        refuse(fmt::format("in which worker {} {}", rank, what));
       };
       if (!(event.seconds >= 0) || !std::isfinite(event.seconds)) {
         fail(fmt::format("computes for {} s", event.seconds));
@@ -247,20 +251,16 @@ class Simulation {
     Worker& worker = workers_[index(rank)];
     Group& group = worker.groups[number];
     if (group.untaken == 0) {
-      throw InputError(fmt::format(
-          "a record in which worker {} takes more messages of a group than it receives: record "
-          "the step anew",
-          rank));
+      refuse(
+          fmt::format("in which worker {} takes more messages of a group than it receives", rank));
     }
     read(worker, now);
     settle(worker, now);
     if (!group.ready.empty() && group.ready.front().first <= now) {
       Handling& handling = group.handling[group.ready.front().second];
       if (handling.taken == handling.seconds.size()) {
-        throw InputError(
-            fmt::format("a record in which worker {} does not take the message that worker {} "
-                        "sent: record the step anew",
-                        rank, group.ready.front().second));
+        refuse(fmt::format("in which worker {} does not take the message that worker {} sent", rank,
+                           group.ready.front().second));
       }
       std::pop_heap(group.ready.begin(), group.ready.end(), std::greater<>());
       group.ready.pop_back();
@@ -334,8 +334,8 @@ class Simulation {
     const Worker& worker = workers_[index(rank)];
     const bool for_message = worker.waits == Waits::for_message;
     const RecordedEvent& event = worker.events[worker.at];
-    throw InputError(fmt::format(
-        "a record that cannot end: worker {} waits {} of its group {}: record the step anew", rank,
+    refuse(fmt::format(
+        "that cannot end: worker {} waits {} of its group {}", rank,
         for_message ? fmt::format("for a message (in the run it was worker {}'s)", event.peer)
                     : std::string("for the readers of what it sent"),
         event.group));

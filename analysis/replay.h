@@ -40,10 +40,12 @@ struct RecordedStep {
 /// message a worker takes next is what has come first on *these* links, whatever came first in the
 /// run; handling it takes what handling that very message took in the run. Worker r's ends do not
 /// depend on anything but the record and the link: the same bits each time.
-/// @throws InputError if a worker would wait forever, if the link or the record makes no sense
+/// @return one number for each worker, by rank
+/// @throws InputError if a worker would wait forever, or the link or the record makes no sense
 std::vector<double> replay(const RecordedStep& step, const LocalLink& link);
 
-/// From the common beginning to the last worker's end. @throws what replay() throws
+/// From the common beginning to the last worker's end, in seconds.
+/// @throws InputError as replay()
 double replayed_seconds(const RecordedStep& step, const LocalLink& link);
 
 /// A run of the same steps, `repeat` times.
@@ -52,14 +54,18 @@ struct RecordedRun {
   std::vector<RecordedStep> recorded;  // [repeat · steps + step]
 };
 
+/// What a step takes, in seconds: over repeats, of the mean over steps.
 struct StepTimes {
-  double median = 0;  // over repeats, of the mean over steps
+  double median = 0;
   double min = 0;
 };
-/// What a step of the run takes on a link. @throws what replay() throws, InputError if no repeat is
-/// complete
+
+/// What a step of the run takes on a link.
+/// @throws InputError as replay(), or if not all repeats are complete
 StepTimes replayed_times(const RecordedRun& run, const LocalLink& link);
-/// The same of times that were measured. @param seconds  of each repeat's mean step; one at least
+
+/// The same of times that were measured.
+/// @param seconds  of each repeat's mean step; one at least
 StepTimes times_of(const std::vector<double>& seconds);
 
 /// What one worker moved in a step.
@@ -69,6 +75,8 @@ struct RecordedTraffic {
   std::int64_t messages_received = 0;
   double compute_seconds = 0;  // handling of messages among them
 };
+
+/// The sum of a worker's events.
 RecordedTraffic traffic_of(std::span<const RecordedEvent> events);
 
 }  // namespace sparsesync

@@ -1,84 +1,59 @@
-// The safetensors format: 8 bytes of little-endian header length, a JSON header, the tensors'
-// bytes.
 #include "analysis/safetensors.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cctype>
+#include <cstdint>
+#include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 #include <utility>
 
-#include "analysis/input_file.h"
+#include "analysis/input_json.h"
 #include "analysis/quote.h"
+#include "kernels/error.h"
 
 namespace sparsesync {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kLengthBytes = 8;
+// Numbers are taken and put as they lie in the file.
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr const char* kMend = "; make the file anew";
 
-/// What the messages of one file begin with.
-[[noreturn]] void fail(const std::string& where, const std::string& what) {
-  throw InputError(where + what + kMend);
-}
-
-struct Range {
-  Index begin;
-  Index end;
-};
-
-Range read_offsets(const Json& value, Index data_bytes, const std::string& where) {
-  if (!value.is_array() || value.size() != 2)
-    fail(where, ": data_offsets is not a pair of numbers");
-  const auto begin = whole_number(value[0]);
-  const auto end = whole_number(value[1]);
-  if (!begin || !end || *begin > *end) {
-    fail(where, ": data_offsets are not two whole numbers in order");
-  }
-  if (*end > data_bytes) {
-    fail(where, fmt::format(": its data ends at byte {} of {}; the file is cut short or wrong",
-                            *end, data_bytes));
-  }
-  return {*begin, *end};
-}
-
-SafetensorsEntry read_entry(const std::string& name, const Json& value,
-                            std::span<const std::byte> data, const std::string& where) {
-  if (!value.is_object()) fail(where, " is not an object");
-  for (const char* key : {"dtype", "shape", "data_offsets"}) {
-    if (!value.contains(key)) fail(where, fmt::format(" has no {}", key));
-  }
+SafetensorsEntry read_entry(const std::string& name, const InputJson& json,
+                            std::span<const std::byte> data) {
   SafetensorsEntry entry;
   entry.name = name;
-  if (!value["dtype"].is_string()) fail(where, ": dtype is not a text");
-  entry.dtype = value["dtype"].get<std::string>();
-  if (!value["shape"].is_array()) fail(where, ": shape is not a list");
-  const Range range = read_offsets(value["data_offsets"], static_cast<Index>(data.size()), where);
-  // The product is checked number by number, so that elements() cannot overflow later; a 0 anywhere
-  // does not excuse the others.
-  Index product = 1;
-  for (const Json& item : value["shape"]) {
-    const auto dimension = whole_number(item);
-    if (!dimension) fail(where, ": shape holds something else than whole numbers");
-    entry.shape.push_back(*dimension);
-    const auto next = checked_product(product, std::max<Index>(*dimension, 1));
-    if (!next) fail(where, ": shape has more elements than can be counted");
-    product = *next;
+  entry.dtype = json.member("dtype").text();
+  const InputJson shape = json.member("shape");
+  for (const InputJson& item : shape.list()) entry.shape.push_back(item.whole<Index>());
+  const InputJson offsets = json.member("data_offsets");
+  const std::vector<InputJson> pair = offsets.list(2);
+  const auto begin = pair[0].whole<std::size_t>();
+  const auto end = pair[1].whole<std::size_t>();
+  if (begin > end) offsets.refuse("is not in order");
+  if (end > data.size()) {
+    offsets.refuse(
+        fmt::format("ends at byte {} of {}: the file is cut short or wrong", end, data.size()));
   }
+  entry.bytes = data.subspan(begin, end - begin);
+  // Of an unknown dtype too, so that elements() cannot overflow later.
   const Index each = safetensors_element_bytes(entry.dtype);
-  if (each > 0) {
-    const auto needed = checked_product(entry.elements(), each);
-    if (!needed || *needed != range.end - range.begin) {
-      fail(where, fmt::format(": its shape needs another number of bytes than the {} that it has",
-                              range.end - range.begin));
-    }
+  const std::optional<Index> needed = array_bytes(entry.shape, std::max<Index>(each, 1));
+  if (!needed) shape.refuse("has more elements than can be counted");
+  if (each > 0 && *needed != std::ssize(entry.bytes)) {
+    shape.refuse(
+        fmt::format("needs another number of bytes than the {} that it has", entry.bytes.size()));
   }
-  entry.bytes = data.subspan(static_cast<std::size_t>(range.begin),
-                             static_cast<std::size_t>(range.end - range.begin));
   return entry;
 }
 
@@ -93,96 +68,71 @@ Index SafetensorsEntry::elements() const {
 std::string safetensors_name(DType dtype) {
   // The same name, in capitals.
   std::string name(name_of(dtype));
-  for (char& letter : name) {
-    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
-  }
+  for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
   return name;
 }
 
 Index safetensors_element_bytes(const std::string& dtype) {
-  static constexpr std::array<std::pair<const char*, Index>, 16> kKnown{{{"BOOL", 1},
-                                                                         {"U8", 1},
-                                                                         {"I8", 1},
-                                                                         {"F8_E4M3", 1},
-                                                                         {"F8_E5M2", 1},
-                                                                         {"I16", 2},
-                                                                         {"U16", 2},
-                                                                         {"F16", 2},
-                                                                         {"BF16", 2},
-                                                                         {"I32", 4},
-                                                                         {"U32", 4},
-                                                                         {"F32", 4},
-                                                                         {"I64", 8},
-                                                                         {"U64", 8},
-                                                                         {"F64", 8},
-                                                                         {"C64", 8}}};
-  for (const auto& [name, bytes] : kKnown) {
-    if (dtype == name) return bytes;
+  struct Known {
+    std::string_view name;
+    Index bytes;
+  };
+  static constexpr std::array kKnown{
+      Known{"BOOL", 1},    Known{"U8", 1},  Known{"I8", 1},  Known{"F8_E4M3", 1},
+      Known{"F8_E5M2", 1}, Known{"I16", 2}, Known{"U16", 2}, Known{"F16", 2},
+      Known{"BF16", 2},    Known{"I32", 4}, Known{"U32", 4}, Known{"F32", 4},
+      Known{"I64", 8},     Known{"U64", 8}, Known{"F64", 8}, Known{"C64", 8}};
+  for (const Known& known : kKnown) {
+    if (dtype == known.name) return known.bytes;
   }
   return 0;
 }
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
-  const std::string file_name = shown_path(path);
-  auto storage = std::make_shared<const FileBytes>(FileBytes::read(path));
-  const std::span<const std::byte> bytes = storage->bytes();
+  const InputPlace place(path, "make the file anew");
+  SafetensorsFile result;
+  result.file_ = InputFile::read(path);
+  const std::span<const std::byte> bytes = result.file_.bytes();
   if (bytes.size() < kLengthBytes) {
-    fail(file_name, fmt::format(" is not a safetensors file: it has {} bytes", bytes.size()));
+    place.refuse(fmt::format("is not a safetensors file: it has {} bytes", bytes.size()));
   }
   std::uint64_t header_bytes = 0;
-  for (std::size_t i = 0; i < kLengthBytes; ++i) {
-    header_bytes |= std::to_integer<std::uint64_t>(bytes[i]) << (8U * i);
-  }
+  std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > bytes.size() - kLengthBytes) {
-    fail(file_name,
-         fmt::format(" is not a safetensors file or is cut short: a header of {} bytes in a "
-                     "file of {}",
-                     header_bytes, bytes.size()));
+    place.refuse(fmt::format(
+        "is not a safetensors file or is cut short: a header of {} bytes in a file of {}",
+        header_bytes, bytes.size()));
   }
-  const std::string header_name = file_name + ": its header";
-  const Json header = parse_json(
-      storage->text().substr(kLengthBytes, static_cast<std::size_t>(header_bytes)), header_name);
-  if (!header.is_object()) fail(header_name, " is not a JSON object");
-
-  SafetensorsFile file;
-  file.path_ = path;
-  const auto data = bytes.subspan(kLengthBytes + static_cast<std::size_t>(header_bytes));
-  for (const auto& [name, value] : header.items()) {
-    if (name == "__metadata__") {
-      const bool texts =
-          value.is_object() &&
-          std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
-      if (!texts) fail(header_name, ": __metadata__ is not an object of texts");
+  const std::size_t header_end = kLengthBytes + static_cast<std::size_t>(header_bytes);
+  const std::span<const std::byte> data = bytes.subspan(header_end);
+  const InputJson header = InputJson::parse(
+      result.file_.text().substr(kLengthBytes, header_end - kLengthBytes), place.at("header"));
+  for (const auto& [name, value] : header.members()) {
+    if (name != "__metadata__") {
+      result.tensors_.push_back(read_entry(name, value, data));
       continue;
     }
-    file.tensors_.push_back(
-        read_entry(name, value, data, fmt::format("{}: tensor '{}'", file_name, printable(name))));
+    for (const auto& [key, note] : value.members()) (void)note.text();  // which checks it
   }
-  std::sort(file.tensors_.begin(), file.tensors_.end(),
-            [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-              return std::pair(a.bytes.data(), a.bytes.size()) <
-                     std::pair(b.bytes.data(), b.bytes.size());
-            });
+  std::ranges::sort(result.tensors_, {}, [](const SafetensorsEntry& entry) {
+    return std::pair(entry.bytes.data(), entry.bytes.size());
+  });
   const std::byte* expected = data.data();
-  for (const SafetensorsEntry& entry : file.tensors_) {
+  for (const SafetensorsEntry& entry : result.tensors_) {
     if (entry.bytes.data() != expected) {
-      fail(file_name,
-           fmt::format(": tensor '{}' overlaps another or leaves a gap", printable(entry.name)));
+      place.at(in_quotes(entry.name)).refuse("overlaps another tensor or leaves a gap");
     }
     expected += entry.bytes.size();
   }
   if (expected != data.data() + data.size()) {
-    fail(file_name, fmt::format(": {} bytes at the end belong to no tensor",
-                                data.data() + data.size() - expected));
+    place.refuse(fmt::format("has {} bytes at the end that belong to no tensor",
+                             data.data() + data.size() - expected));
   }
-  file.storage_ = std::move(storage);
-  return file;
+  return result;
 }
 
 const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
-  const auto found =
-      std::find_if(tensors_.begin(), tensors_.end(),
-                   [&](const SafetensorsEntry& entry) { return entry.name == name; });
+  const auto found = std::ranges::find(tensors_, name, &SafetensorsEntry::name);
   return found == tensors_.end() ? nullptr : &*found;
 }
 
@@ -191,13 +141,12 @@ void write_safetensors(OutputFile& file, std::span<const SafetensorsEntry> tenso
   for (const SafetensorsEntry& entry : tensors) {
     const Index each = safetensors_element_bytes(entry.dtype);
     SPARSESYNC_EXPECT(each, >, Index{0});
-    SPARSESYNC_EXPECT(static_cast<Index>(entry.bytes.size()), ==, entry.elements() * each);
+    SPARSESYNC_EXPECT(std::ssize(entry.bytes), ==, entry.elements() * each);
     order.push_back(&entry);
   }
-  std::stable_sort(
-      order.begin(), order.end(), [](const SafetensorsEntry* a, const SafetensorsEntry* b) {
-        return safetensors_element_bytes(a->dtype) > safetensors_element_bytes(b->dtype);
-      });
+  std::ranges::stable_sort(order, std::ranges::greater(), [](const SafetensorsEntry* entry) {
+    return safetensors_element_bytes(entry->dtype);
+  });
   Json header = Json::object();
   std::size_t offset = 0;
   for (const SafetensorsEntry* entry : order) {
@@ -209,11 +158,8 @@ void write_safetensors(OutputFile& file, std::span<const SafetensorsEntry> tenso
   }
   std::string text = header.dump();
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
-  std::array<std::byte, kLengthBytes> length{};
-  for (std::size_t i = 0; i < kLengthBytes; ++i) {
-    length[i] = static_cast<std::byte>((text.size() >> (8U * i)) & 0xFFU);
-  }
-  file.write(std::span<const std::byte>(length));
+  const std::uint64_t length = text.size();
+  file.write(std::as_bytes(std::span(&length, 1)));
   file.write(text);
   for (const SafetensorsEntry* entry : order) file.write(entry->bytes);
 }

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "analysis/input_file.h"
 #include "analysis/output_file.h"
 #include "kernels/views.h"
 
@@ -25,8 +25,9 @@ struct SafetensorsEntry {
   Index elements() const;
 };
 
-/// Bytes of one element of the format's dtype of that name; 0 if it is unknown here. Tensors of an
-/// unknown dtype are listed, and only their place in the file is checked.
+/// Tensors of an unknown dtype are listed, and only their place in the file is checked.
+/// @param dtype  the format's own name
+/// @return bytes of one element; 0 if the dtype is unknown here
 Index safetensors_element_bytes(const std::string& dtype);
 
 /// The format's own name of a dtype: "F32", "BF16", "I64", ...
@@ -36,24 +37,24 @@ std::string safetensors_name(DType dtype);
 /// size.
 class SafetensorsFile {
  public:
+  /// Reads and checks a file.
   /// @throws InputError if the file cannot be read or is not what the format asks for
   static SafetensorsFile open(const std::filesystem::path& path);
 
-  const std::filesystem::path& path() const { return path_; }
   /// In the order of their bytes. The views live as long as this object or one it was moved to.
   const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
-  /// Null if there is none of that name.
+  /// The tensor of that name.
+  /// @return null if there is none; lives as long as tensors()
   const SafetensorsEntry* find(const std::string& name) const;
 
  private:
-  std::filesystem::path path_;
-  std::shared_ptr<const void> storage_;
+  InputFile file_;
   std::vector<SafetensorsEntry> tensors_;
 };
 
 /// Writes a whole safetensors file into `file`, which the caller commits. Tensors are ordered by
 /// the size of their elements, largest first, so that each is aligned.
-/// @throws IoError
+/// @throws IoError if it cannot be written
 /// @throws ContractError if a tensor's bytes are not what its shape and dtype say
 void write_safetensors(OutputFile& file, std::span<const SafetensorsEntry> tensors);
 

@@ -2,20 +2,24 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sparsesync {
 
+/// A table that is filled row by row.
 class Table {
  public:
   enum class Align : unsigned char { left, right };
+  /// What stands over a column, and to which side its cells are pushed.
   struct Column {
     std::string title;
     Align align = Align::right;
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// @param cells  one for each column
+  /// Adds a row at the end.
+  /// @pre there is a cell for each column (ContractError otherwise)
   void add_row(std::vector<std::string> cells);
   /// Title, a rule, the rows; two spaces between columns, no spaces at the ends of lines.
   std::string text() const;

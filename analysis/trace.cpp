@@ -1,4 +1,3 @@
-// Traces: which rows each worker touched at each step, in a folder (design: "Trace").
 #include "analysis/trace.h"
 
 #include <fmt/format.h>
@@ -6,15 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 #include <utility>
 
-#include "analysis/input_file.h"
+#include "analysis/input_json.h"
 #include "analysis/quote.h"
 #include "analysis/safetensors.h"
 #include "kernels/bits.h"
+#include "kernels/error.h"
 
 namespace sparsesync {
 namespace {
@@ -23,139 +23,101 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr const char* kHeaderFile = "trace.json";
-constexpr const char* kMend = "; make the trace anew";
+constexpr const char* kMend = "make the trace anew";
 constexpr Index kMaxRowsOfI32 = Index{1} << 31U;
 
-/// "the trace 'T': trace.json"
-std::string header_place(const fs::path& path) {
-  return shown_path(path / kHeaderFile);
+std::string indices_name(const TensorSpec& tensor) {
+  return tensor.name + ".indices";
 }
 
-const Json& member(const Json& object, const char* key, const std::string& where) {
-  if (!object.is_object()) throw InputError(fmt::format("{} is not a JSON object{}", where, kMend));
-  const auto found = object.find(key);
-  if (found == object.end()) throw InputError(fmt::format("{} has no '{}'{}", where, key, kMend));
-  return *found;
+std::string values_name(const TensorSpec& tensor) {
+  return tensor.name + ".values";
 }
 
-std::int64_t whole_member(const Json& object, const char* key, std::int64_t minimum,
-                          std::int64_t maximum, const std::string& where) {
-  const Json& value = member(object, key, where);
-  const auto number = whole_number(value, minimum, maximum);
-  if (!number) {
-    throw InputError(fmt::format("{}: '{}' is {}, not a whole number from {} to {}{}", where, key,
-                                 printable(value.dump(-1, ' ', true)), minimum, maximum, kMend));
-  }
-  return *number;
-}
-
-std::string text_member(const Json& object, const char* key, const std::string& where) {
-  const Json& value = member(object, key, where);
-  if (!value.is_string()) {
-    throw InputError(fmt::format("{}: '{}' is not a text{}", where, key, kMend));
-  }
-  return value.get<std::string>();
-}
-
-TensorSpec read_tensor(const Json& object, const std::string& where) {
-  constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
-  TensorSpec tensor;
-  tensor.name = text_member(object, "name", where);
-  tensor.rows = whole_member(object, "rows", 1, kMax, where);
-  tensor.width = whole_member(object, "width", 1, kMax, where);
+DType read_dtype(const InputJson& json) {
+  const std::string name = json.text();
   try {
-    tensor.dtype = dtype_named(text_member(object, "dtype", where));
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: {}", where, printable(error.what())));
+    return dtype_named(name);
+  } catch (const InputError& unknown) {
+    json.refuse(fmt::format("cannot be used: {}", printable(unknown.what())));
   }
-  return tensor;
 }
 
 TraceHeader read_header(const fs::path& path) {
-  const std::string where = header_place(path);
+  const auto no_trace = [&](const std::string& why) {
+    throw InputError(fmt::format("{} is not a trace: {}; make one with 'sparsesync trace'",
+                                 in_quotes(path.native()), why));
+  };
   std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    throw InputError(
-        fmt::format("{} is not a trace: {}; make one with 'sparsesync trace'", shown_path(path),
-                    fs::exists(path, error) ? "it is not a folder" : "it does not exist"));
-  }
-  if (!fs::exists(path / kHeaderFile, error)) {
-    throw InputError(
-        fmt::format("{} is not a trace: it has no {}; make one with 'sparsesync trace'",
-                    shown_path(path), kHeaderFile));
-  }
-  const FileBytes file = FileBytes::read(path / kHeaderFile);
-  const Json json = parse_json(file.text(), where);
-  const Json& format = member(json, "format", where);
-  if (whole_number(format) != std::int64_t{1}) {
-    throw InputError(fmt::format("{}: format {} is unknown: this program reads format 1", where,
-                                 printable(format.dump(-1, ' ', true))));
+  if (!fs::exists(path, error)) no_trace("it does not exist");
+  if (!fs::is_directory(path, error)) no_trace("it is not a folder");
+  if (!fs::exists(path / kHeaderFile, error)) no_trace(fmt::format("it has no {}", kHeaderFile));
+  const InputFile file = InputFile::read(path / kHeaderFile);
+  const auto json = InputJson::parse(file.text(), InputPlace(path / kHeaderFile, kMend));
+  if (const int format = json.member("format").whole<int>(); format != 1) {
+    json.member("format").refuse(fmt::format("is {}, and this program reads 1", format));
   }
   TraceHeader header;
-  const Json& tensors = member(json, "tensors", where);
-  if (!tensors.is_array()) {
-    throw InputError(fmt::format("{}: 'tensors' is not a list{}", where, kMend));
+  for (const InputJson& tensor : json.member("tensors").list()) {
+    header.tensors.push_back({tensor.member("name").text(), tensor.member("rows").whole<Index>(1),
+                              tensor.member("width").whole<Index>(1),
+                              read_dtype(tensor.member("dtype"))});
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    header.tensors.push_back(read_tensor(tensors[i], fmt::format("{}: tensor {}", where, i)));
-  }
-  header.workers = static_cast<int>(whole_member(json, "workers", 1, kMaxTraceWorkers, where));
-  header.steps =
-      static_cast<int>(whole_member(json, "steps", 1, std::numeric_limits<int>::max(), where));
-  header.source = text_member(json, "source", where);
-  const Json& seed = member(json, "seed", where);
-  if (!seed.is_number_unsigned()) {
-    throw InputError(
-        fmt::format("{}: 'seed' is not a whole number from 0 to 2^64 - 1{}", where, kMend));
-  }
-  header.seed = seed.get<std::uint64_t>();
-  check_trace_header(header, where);
-  return header;
+  header.workers = json.member("workers").whole(1, kMaxTraceWorkers);
+  header.steps = json.member("steps").whole<int>(1);
+  header.source = json.member("source").text();
+  header.seed = json.member("seed").whole<std::uint64_t>();
+  return checked(std::move(header), in_quotes((path / kHeaderFile).native()));
+}
+
+/// The first index outside [0, rows), in words; nothing if there is none.
+std::optional<std::string> index_outside(std::span<const Index> indices, Index rows) {
+  const auto found = std::find_if(indices.begin(), indices.end(),
+                                  [&](Index index) { return index < 0 || index >= rows; });
+  if (found == indices.end()) return std::nullopt;
+  return fmt::format("has index {} at position {}, outside the tensor's {} rows", *found,
+                     found - indices.begin(), rows);
 }
 
 template <typename Integer>
-std::vector<Index> decode_indices(const SafetensorsEntry& entry, Index rows,
-                                  const std::string& where) {
-  std::vector<Integer> raw(entry.bytes.size() / sizeof(Integer));
-  if (!raw.empty()) std::memcpy(raw.data(), entry.bytes.data(), entry.bytes.size());
-  std::vector<Index> indices(raw.begin(), raw.end());
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    if (indices[i] < 0 || indices[i] >= rows) {
-      throw InputError(fmt::format("{}: index {} at position {} is outside the tensor's {} rows{}",
-                                   where, indices[i], i, rows, kMend));
-    }
+std::vector<Index> decode_indices(std::span<const std::byte> bytes) {
+  std::vector<Integer> raw(bytes.size() / sizeof(Integer));
+  if (!raw.empty()) std::memcpy(raw.data(), bytes.data(), bytes.size());
+  return {raw.begin(), raw.end()};
+}
+
+std::vector<Index> read_indices(const SafetensorsEntry& entry, const TensorSpec& tensor,
+                                const InputPlace& place) {
+  if (entry.shape.size() != 1) {
+    place.refuse(fmt::format("has {} dimensions, not one", entry.shape.size()));
   }
+  if (entry.dtype != "I64" && entry.dtype != "I32") {
+    place.refuse(fmt::format("has dtype {}, not I64 or I32", printable(entry.dtype)));
+  }
+  std::vector<Index> indices = entry.dtype == "I64" ? decode_indices<std::int64_t>(entry.bytes)
+                                                    : decode_indices<std::int32_t>(entry.bytes);
+  if (const auto wrong = index_outside(indices, tensor.rows)) place.refuse(*wrong);
   return indices;
 }
 
-std::vector<Index> read_indices(const SafetensorsEntry& entry, Index rows,
-                                const std::string& where) {
-  if (entry.shape.size() != 1) {
-    throw InputError(
-        fmt::format("{} has {} dimensions, not one{}", where, entry.shape.size(), kMend));
-  }
-  if (entry.dtype == "I64") return decode_indices<std::int64_t>(entry, rows, where);
-  if (entry.dtype == "I32") return decode_indices<std::int32_t>(entry, rows, where);
-  throw InputError(
-      fmt::format("{} has dtype {}, not I64 or I32{}", where, printable(entry.dtype), kMend));
-}
-
 void check_values(const SafetensorsEntry& entry, const TensorSpec& tensor, std::size_t nnz,
-                  const std::string& where) {
+                  const InputPlace& place) {
   if (entry.dtype != safetensors_name(tensor.dtype)) {
-    throw InputError(fmt::format("{} has dtype {}, and trace.json says {}{}", where,
-                                 printable(entry.dtype), name_of(tensor.dtype), kMend));
+    place.refuse(fmt::format("has dtype {}, and {} says {}", printable(entry.dtype), kHeaderFile,
+                             name_of(tensor.dtype)));
   }
-  const std::vector<Index> expected{static_cast<Index>(nnz), tensor.width};
-  if (entry.shape != expected) {
-    throw InputError(fmt::format("{} has not the shape [{}, {}] that indices and width ask for{}",
-                                 where, nnz, tensor.width, kMend));
+  if (entry.shape != std::vector<Index>{static_cast<Index>(nnz), tensor.width}) {
+    place.refuse(fmt::format("has not the shape [{}, {}] that indices and width ask for", nnz,
+                             tensor.width));
   }
 }
 
-void sort_distinct(std::vector<Index>& indices) {
-  if (!std::is_sorted(indices.begin(), indices.end())) std::sort(indices.begin(), indices.end());
-  indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
+/// Checks that a trace has such a worker and such a step.
+void expect_file(const TraceHeader& header, int worker, int step) {
+  SPARSESYNC_EXPECT(worker, >=, 0);
+  SPARSESYNC_EXPECT(worker, <, header.workers);
+  SPARSESYNC_EXPECT(step, >=, 0);
+  SPARSESYNC_EXPECT(step, <, header.steps);
 }
 
 template <typename Word>
@@ -176,30 +138,31 @@ void fill_values(std::span<const Index> rows, Index width, std::uint64_t key,
 
 }  // namespace
 
-void check_trace_header(const TraceHeader& header, const std::string& where) {
+TraceHeader checked(TraceHeader header, const std::string& where) {
   const auto fail = [&](const std::string& what) { throw InputError(where + ": " + what); };
   if (header.tensors.empty()) fail("a trace has one tensor or more");
   std::set<std::string> names;
   for (const TensorSpec& tensor : header.tensors) {
-    const std::string shown = fmt::format("tensor '{}'", printable(tensor.name));
+    const std::string shown = "tensor " + in_quotes(tensor.name);
     if (tensor.name.empty() || tensor.name.find('/') != std::string::npos) {
       fail(shown + ": a name is not empty and has no '/'");
     }
     if (!names.insert(tensor.name).second) fail(shown + " is there twice: names are distinct");
     if (tensor.rows < 1) fail(fmt::format("{}: {} rows: give 1 or more", shown, tensor.rows));
-    if (tensor.width < 1)
+    if (tensor.width < 1) {
       fail(fmt::format("{}: a width of {}: give 1 or more", shown, tensor.width));
-    const auto row_bytes = checked_product(tensor.width, element_bytes(sum_dtype(tensor.dtype)));
-    if (!row_bytes || !checked_product(tensor.rows, *row_bytes)) {
+    }
+    if (!array_bytes(std::array{tensor.rows, tensor.width},
+                     element_bytes(sum_dtype(tensor.dtype)))) {
       fail(fmt::format("{}: {} rows of width {} have more bytes than can be counted", shown,
                        tensor.rows, tensor.width));
     }
   }
   // One tensor's indices must not be taken for another's, such as those of "a" and "a.indices".
-  for (const std::string& name : names) {
-    for (const char* suffix : {".indices", ".values"}) {
-      if (names.contains(name + suffix)) {
-        fail(fmt::format("tensor '{}{}' is named as a part of another", printable(name), suffix));
+  for (const TensorSpec& tensor : header.tensors) {
+    for (const std::string& part : {indices_name(tensor), values_name(tensor)}) {
+      if (names.contains(part)) {
+        fail(fmt::format("tensor {} is named as a part of another", in_quotes(part)));
       }
     }
   }
@@ -211,10 +174,16 @@ void check_trace_header(const TraceHeader& header, const std::string& where) {
     fail(fmt::format("{} workers × {} steps: a trace has at most {} files", header.workers,
                      header.steps, kMaxTraceFiles));
   }
+  return header;
 }
 
 std::string trace_file_name(int worker, int step) {
   return fmt::format("w{:04}.s{:04}.safetensors", worker, step);
+}
+
+void make_distinct(std::vector<Index>& rows) {
+  if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
 }
 
 std::vector<std::byte> made_values(const TraceHeader& header, int worker, int step, int tensor,
@@ -222,15 +191,9 @@ std::vector<std::byte> made_values(const TraceHeader& header, int worker, int st
   const TensorSpec& spec = header.tensors.at(static_cast<std::size_t>(tensor));
   std::uint64_t key = mix64(header.seed);
   for (const int part : {worker, step, tensor}) key = mix64(key + static_cast<std::uint64_t>(part));
-  const auto elements = checked_product(static_cast<Index>(rows.size()), spec.width);
-  const auto bytes =
-      elements ? checked_product(*elements, element_bytes(spec.dtype)) : std::nullopt;
-  if (!bytes) {
-    throw InputError(
-        fmt::format("tensor '{}': the values of {} rows have more bytes than can be counted",
-                    printable(spec.name), rows.size()));
-  }
-  std::vector<std::byte> values(static_cast<std::size_t>(*bytes));
+  SPARSESYNC_EXPECT(std::ssize(rows), <=, spec.rows);
+  std::vector<std::byte> values(rows.size() *
+                                static_cast<std::size_t>(spec.width * element_bytes(spec.dtype)));
   for_dtype(spec.dtype, [&]<typename Value>(Value) {
     std::array<Value, 4> numbers{};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -249,14 +212,14 @@ Trace Trace::open(const fs::path& path) {
     for (int worker = 0; worker < trace.header_.workers; ++worker) {
       std::error_code error;
       if (!fs::is_regular_file(path / trace_file_name(worker, step), error)) {
-        throw InputError(fmt::format("the trace {} has no file {} (worker {} at step {}){}",
-                                     shown_path(path), trace_file_name(worker, step), worker, step,
-                                     kMend));
+        InputPlace(path, kMend)
+            .refuse(fmt::format("has no file {} (worker {} at step {})",
+                                trace_file_name(worker, step), worker, step));
       }
     }
   }
   const auto first = SafetensorsFile::open(path / trace_file_name(0, 0));
-  trace.has_values_ = first.find(trace.header_.tensors[0].name + ".values") != nullptr;
+  trace.has_values_ = first.find(values_name(trace.header_.tensors[0])) != nullptr;
   return trace;
 }
 
@@ -269,50 +232,40 @@ std::vector<TracePart> Trace::load_indices(int worker, int step) const {
 }
 
 std::vector<TracePart> Trace::read(int worker, int step, bool want_values) const {
-  SPARSESYNC_EXPECT(worker, >=, 0);
-  SPARSESYNC_EXPECT(worker, <, header_.workers);
-  SPARSESYNC_EXPECT(step, >=, 0);
-  SPARSESYNC_EXPECT(step, <, header_.steps);
+  expect_file(header_, worker, step);
   const fs::path path = path_ / trace_file_name(worker, step);
   const auto file = SafetensorsFile::open(path);
-  const std::string place = shown_path(path);
+  const InputPlace place(path, kMend);
+  std::set<std::string> known;
   std::vector<TracePart> parts;
   for (std::size_t i = 0; i < header_.tensors.size(); ++i) {
     const TensorSpec& tensor = header_.tensors[i];
-    const std::string indices_name = tensor.name + ".indices";
-    const std::string values_name = tensor.name + ".values";
-    const std::string where = fmt::format("{}: '{}'", place, printable(indices_name));
-    const SafetensorsEntry* indices = file.find(indices_name);
-    if (indices == nullptr) throw InputError(fmt::format("{} is missing{}", where, kMend));
-    TracePart& part = parts.emplace_back();
-    part.indices = read_indices(*indices, tensor.rows, where);
-    const SafetensorsEntry* values = file.find(values_name);
-    const std::string values_where = fmt::format("{}: '{}'", place, printable(values_name));
+    known.insert({indices_name(tensor), values_name(tensor)});
+    const InputPlace indices_place = place.at(in_quotes(indices_name(tensor)));
+    const InputPlace values_place = place.at(in_quotes(values_name(tensor)));
+    const SafetensorsEntry* indices = file.find(indices_name(tensor));
+    const SafetensorsEntry* values = file.find(values_name(tensor));
+    if (indices == nullptr) indices_place.refuse("is missing");
     if ((values != nullptr) != has_values_) {
-      throw InputError(fmt::format("{} is {}, unlike in the trace's first file{}", values_where,
-                                   values != nullptr ? "there" : "missing", kMend));
+      values_place.refuse(fmt::format("is {}, unlike in the trace's first file",
+                                      values != nullptr ? "there" : "missing"));
     }
+    TracePart& part = parts.emplace_back();
+    part.indices = read_indices(*indices, tensor, indices_place);
     if (values != nullptr) {
-      check_values(*values, tensor, part.indices.size(), values_where);
+      check_values(*values, tensor, part.indices.size(), values_place);
       if (want_values) part.values.assign(values->bytes.begin(), values->bytes.end());
     } else {
-      sort_distinct(part.indices);
+      make_distinct(part.indices);
       if (want_values) {
         part.values = made_values(header_, worker, step, static_cast<int>(i), part.indices);
       }
     }
   }
-  const std::size_t expected = header_.tensors.size() * (has_values_ ? 2 : 1);
-  if (file.tensors().size() != expected) {
-    for (const SafetensorsEntry& entry : file.tensors()) {
-      const bool known = std::any_of(
-          header_.tensors.begin(), header_.tensors.end(), [&](const TensorSpec& tensor) {
-            return entry.name == tensor.name + ".indices" || entry.name == tensor.name + ".values";
-          });
-      if (!known) {
-        throw InputError(fmt::format("{}: '{}' belongs to no tensor of trace.json{}", place,
-                                     printable(entry.name), kMend));
-      }
+  for (const SafetensorsEntry& entry : file.tensors()) {
+    if (!known.contains(entry.name)) {
+      place.at(in_quotes(entry.name))
+          .refuse(fmt::format("belongs to no tensor of {}", kHeaderFile));
     }
   }
   return parts;
@@ -324,26 +277,14 @@ void Trace::validate() const {
   }
 }
 
-namespace {
-
-TraceHeader checked(TraceHeader header, const fs::path& path) {
-  check_trace_header(header, fmt::format("the trace {}", shown_path(path)));
-  return header;
-}
-
-}  // namespace
-
 TraceWriter::TraceWriter(const fs::path& path, TraceHeader header, bool force)
-    : header_(checked(std::move(header), path)),
+    : header_(checked(std::move(header), "the trace " + in_quotes(path.native()))),
       directory_(path, force, kHeaderFile),
       written_(static_cast<std::size_t>(header_.workers) *
                static_cast<std::size_t>(header_.steps)) {}
 
 void TraceWriter::write(int worker, int step, std::span<const TracePart> parts) {
-  SPARSESYNC_EXPECT(worker, >=, 0);
-  SPARSESYNC_EXPECT(worker, <, header_.workers);
-  SPARSESYNC_EXPECT(step, >=, 0);
-  SPARSESYNC_EXPECT(step, <, header_.steps);
+  expect_file(header_, worker, step);
   SPARSESYNC_EXPECT(parts.size(), ==, header_.tensors.size());
   const std::size_t number =
       static_cast<std::size_t>(step) * static_cast<std::size_t>(header_.workers) +
@@ -353,13 +294,12 @@ void TraceWriter::write(int worker, int step, std::span<const TracePart> parts) 
   // A part without rows has no bytes of values either way: others decide what it counts as.
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Index row_bytes = header_.tensors[i].width * element_bytes(header_.tensors[i].dtype);
-    const auto nnz = static_cast<Index>(parts[i].indices.size());
+    const auto nnz = std::ssize(parts[i].indices);
     if (nnz > 0 && !values_) values_ = !parts[i].values.empty();
-    SPARSESYNC_EXPECT(static_cast<Index>(parts[i].values.size()), ==,
+    SPARSESYNC_EXPECT(std::ssize(parts[i].values), ==,
                       values_.value_or(false) ? nnz * row_bytes : Index{0});
   }
   written_[number] = true;
-  ++files_;
   if (values_) {
     write_file(worker, step, parts);
   } else {
@@ -373,16 +313,12 @@ void TraceWriter::write_file(int worker, int step, std::span<const TracePart> pa
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorSpec& tensor = header_.tensors[i];
     const TracePart& part = parts[i];
-    const auto nnz = static_cast<Index>(part.indices.size());
-    for (std::size_t k = 0; k < part.indices.size(); ++k) {
-      if (part.indices[k] < 0 || part.indices[k] >= tensor.rows) {
-        throw InputError(
-            fmt::format("worker {} at step {}, tensor '{}': index {} at position {} is outside the "
-                        "tensor's {} rows",
-                        worker, step, printable(tensor.name), part.indices[k], k, tensor.rows));
-      }
+    const auto nnz = std::ssize(part.indices);
+    if (const auto wrong = index_outside(part.indices, tensor.rows)) {
+      throw InputError(fmt::format("worker {} at step {}: tensor {} {}", worker, step,
+                                   in_quotes(tensor.name), *wrong));
     }
-    SafetensorsEntry entry{tensor.name + ".indices", "I64", {nnz}, {}};
+    SafetensorsEntry entry{indices_name(tensor), "I64", {nnz}, {}};
     if (tensor.rows <= kMaxRowsOfI32) {
       narrow[i].reserve(part.indices.size());
       for (const Index index : part.indices) narrow[i].push_back(static_cast<std::int32_t>(index));
@@ -393,10 +329,8 @@ void TraceWriter::write_file(int worker, int step, std::span<const TracePart> pa
     }
     entries.push_back(std::move(entry));
     if (values_.value_or(false)) {
-      entries.push_back({tensor.name + ".values",
-                         safetensors_name(tensor.dtype),
-                         {nnz, tensor.width},
-                         part.values});
+      entries.push_back(
+          {values_name(tensor), safetensors_name(tensor.dtype), {nnz, tensor.width}, part.values});
     }
   }
   OutputFile file(directory_.staging() / trace_file_name(worker, step), false);
@@ -405,7 +339,7 @@ void TraceWriter::write_file(int worker, int step, std::span<const TracePart> pa
 }
 
 void TraceWriter::commit() {
-  SPARSESYNC_EXPECT(files_, ==, static_cast<std::int64_t>(written_.size()));
+  SPARSESYNC_EXPECT(std::count(written_.begin(), written_.end(), false), ==, std::int64_t{0});
   const std::vector<TracePart> nothing(header_.tensors.size());
   for (const auto& [worker, step] : waiting_) write_file(worker, step, nothing);
   Json json = {{"format", 1},

@@ -31,8 +31,10 @@ struct TraceHeader {
 inline constexpr int kMaxTraceWorkers = 65'536;
 inline constexpr std::int64_t kMaxTraceFiles = std::int64_t{1} << 24U;
 
-/// @throws InputError if a name, a size or a count of the header is not one that a trace can have
-void check_trace_header(const TraceHeader& header, const std::string& where);
+/// The header, where a trace can have it.
+/// @param where  what the header is of; the message begins with it
+/// @throws InputError if a name, a size or a count is not one that a trace can have
+TraceHeader checked(TraceHeader header, const std::string& where);
 
 /// The name of one worker's file at one step: w0003.s0001.safetensors.
 std::string trace_file_name(int worker, int step);
@@ -43,12 +45,16 @@ struct TracePart {
   std::vector<std::byte> values;  // indices.size() × width elements of the tensor's dtype; or none
 };
 
-/// The values of a trace that records none. Element `column` of `row` is 1 + (h >> 2·(column mod
-/// 32) mod 4) with h = mix64(mix64(k + row) + column div 32) and k = mix64(mix64(mix64(mix64(seed)
-/// + worker) + step)
-/// + tensor): 1, 2, 3 or 4, so that sums are exact in every dtype and nothing cancels.
-/// @param rows  the rows, in the order of the values that are returned
-/// @throws InputError if the values have more bytes than can be counted
+/// Sorts rows, and keeps one of each.
+void make_distinct(std::vector<Index>& rows);
+
+/// The values of a trace that records none. Element `column` of `row` is
+/// 1 + (h >> 2·(column mod 32) mod 4) with h = mix64(mix64(k + row) + column div 32) and
+/// k = mix64(mix64(mix64(mix64(seed) + worker) + step) + tensor): 1, 2, 3 or 4, so that sums are
+/// exact in every dtype and nothing cancels.
+/// @param rows  distinct, in the order of the values that are returned
+/// @return rows.size() × width elements of the tensor's dtype
+/// @pre checked() takes the header, and it has such a tensor
 std::vector<std::byte> made_values(const TraceHeader& header, int worker, int step, int tensor,
                                    std::span<const Index> rows);
 
@@ -57,7 +63,7 @@ class Trace {
  public:
   /// Reads the header and checks that all files are there; what is in them is checked when it is
   /// read. Names in `trace.json` that are not in the format are passed over.
-  /// @throws InputError
+  /// @throws InputError if it is no trace, its header makes no sense, or a file is missing
   static Trace open(const std::filesystem::path& path);
 
   const TraceHeader& header() const { return header_; }
@@ -65,20 +71,20 @@ class Trace {
   /// Whether values are recorded. All files have them or none.
   bool has_values() const { return has_values_; }
 
-  /// One part for each tensor. Recorded values come with the indices as they stand in the file: any
-  /// order, duplicates kept. Without recorded values the indices are made distinct and sorted, and
-  /// values are made (made_values()).
+  /// What a worker touched at a step. Recorded values come with the indices as they stand in the
+  /// file: any order, duplicates kept. Without recorded values the indices are made distinct and
+  /// sorted, and values are made (made_values()).
+  /// @return one part for each tensor
+  /// @pre there is such a worker and step (ContractError otherwise)
   /// @throws InputError if the file is not what the header says; an index outside its tensor is
-  /// named with
-  ///         its position
-  /// @throws ContractError if there is no such worker or step
+  ///                    named with its position
   std::vector<TracePart> load(int worker, int step) const;
 
-  /// The same, with indices only: no value is read or made.
+  /// The same as load(), with indices only: no value is read or made.
   std::vector<TracePart> load_indices(int worker, int step) const;
 
   /// Checks every file and every index, one file in memory at a time.
-  /// @throws InputError
+  /// @throws InputError if a file is not what the header says
   void validate() const;
 
  private:
@@ -92,23 +98,26 @@ class Trace {
 /// A trace to be written. It gets its name at commit(); until then nothing is at `path`.
 class TraceWriter {
  public:
+  /// Begins a trace.
   /// @param force  replace a trace (or an empty folder) of that name, at commit()
   /// @throws InputError if the header is not one that a trace can have, or `path` may not be
-  /// written to
-  /// @throws IoError
+  ///                    written to
+  /// @throws IoError if the system fails otherwise
   TraceWriter(const std::filesystem::path& path, TraceHeader header, bool force);
 
   /// Writes one file. Indices are written as they stand: I32 where the tensor has at most 2^31
   /// rows, else I64. A part without values is written without; all parts of a trace have them or
   /// none.
   /// @param parts  one for each tensor of the header
+  /// @pre there is such a worker and step, not written before, and the parts fit the header
+  ///      (ContractError otherwise)
   /// @throws InputError if an index is outside its tensor
-  /// @throws IoError
-  /// @throws ContractError if the file was written before, or the parts don't fit the header
+  /// @throws IoError if the file cannot be written
   void write(int worker, int step, std::span<const TracePart> parts);
 
-  /// @throws IoError
-  /// @throws ContractError if a worker's step was not written
+  /// Writes the header, and gives the folder its name.
+  /// @pre every worker's every step was written (ContractError otherwise)
+  /// @throws IoError if it cannot be written
   void commit();
 
  private:
@@ -117,7 +126,6 @@ class TraceWriter {
   TraceHeader header_;
   OutputDirectory directory_;
   std::vector<bool> written_;
-  std::int64_t files_ = 0;
   std::optional<bool> values_;                // whether parts have values, once one has rows
   std::vector<std::pair<int, int>> waiting_;  // (worker, step) without any row, until that is known
 };

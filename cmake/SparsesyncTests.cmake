@@ -27,82 +27,94 @@ function(sparsesync_add_to_folder folder target)
   add_dependencies(tests_${folder} ${target})
 endfunction()
 
-# sparsesync_test(FOLDER/NAME [LIBRARIES ...] [WORKERS n]): tests/FOLDER/NAME_test.cpp, in ctest as
-# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given.
-# With WORKERS it runs as so many processes under mpirun, with the label mpi, too.
-function(sparsesync_test test)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "WORKERS" "LIBRARIES")
-  if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "sparsesync_test(${test}): unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
+# The beginning of sparsesync_test and sparsesync_python_test, in whose place it stands: reads the arguments, sets
+# folder, name and file, and returns from there if there is no such file.
+macro(sparsesync_begin_test test extension one_value more_values)
+  cmake_parse_arguments(arg "" "${one_value}" "${more_values}" ${ARGN})
+  if(arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES)
+    message(FATAL_ERROR "${test}: wrong arguments: ${arg_UNPARSED_ARGUMENTS} ${arg_KEYWORDS_MISSING_VALUES}")
   endif()
+  if(NOT "${test}" MATCHES "^([a-z_]+)/([a-z0-9_]+)$")
+    message(FATAL_ERROR "'${test}' is not FOLDER/NAME")
+  endif()
+  set(folder ${CMAKE_MATCH_1})
+  set(name ${CMAKE_MATCH_2})
+  set(file ${test}_test.${extension})
+  if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    set_property(GLOBAL APPEND PROPERTY SPARSESYNC_MISSING_TESTS tests/${file})
+    return()
+  endif()
+endmacro()
+
+# sparsesync_add_to_ctest(NAME SLOW ONLY WITHOUT LABELS COMMAND...): NAME, and beside it NAME_slow with the label slow, if
+# `SLOW` names cases: ONLY and WITHOUT are the arguments that make the command run them alone, and all others. If `SLOW`
+# is ALL, NAME itself has the label. Sets added, where it is called, to what it added.
+function(sparsesync_add_to_ctest name slow only without labels)
+  set(environment SPARSESYNC_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sparsesync)
+  list(APPEND environment SPARSESYNC_SOURCE_DIR=${PROJECT_SOURCE_DIR} PYTHONDONTWRITEBYTECODE=1)
+  if(slow STREQUAL "" OR slow STREQUAL "ALL")
+    set(parts ${name})
+    add_test(NAME ${name} COMMAND ${ARGN})
+  else()
+    set(parts ${name} ${name}_slow)
+    add_test(NAME ${name} COMMAND ${ARGN} ${without})
+    add_test(NAME ${name}_slow COMMAND ${ARGN} ${only})
+  endif()
+  set_tests_properties(${parts} PROPERTIES
+    LABELS "${labels}"
+    ENVIRONMENT "${environment}"
+    FAIL_REGULAR_EXPRESSION "Running 0 tests from 0 test suites")  # GoogleTest takes it for success
+  if(NOT slow STREQUAL "")
+    list(GET parts -1 last)
+    # The longest begin first.
+    set_tests_properties(${last} PROPERTIES LABELS "${labels};slow" COST 100)
+  endif()
+  set(added ${parts} PARENT_SCOPE)
+endfunction()
+
+# sparsesync_test(FOLDER/NAME [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
+# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given.
+# With WORKERS it runs as so many processes under mpirun, with the label mpi, too. Cases with `SLOW` in their names are
+# FOLDER.NAME_slow, with the label slow, too.
+function(sparsesync_test test)
+  sparsesync_begin_test(${test} cpp "WORKERS" "LIBRARIES;SLOW" ${ARGN})
   if(NOT arg_LIBRARIES)
     set(arg_LIBRARIES sparsesync_engine)
   endif()
-  sparsesync_require_test(${test}_test.cpp found)
-  if(NOT found)
-    return()
-  endif()
-  sparsesync_split_test_name(${test})
   set(target ${folder}_${name}_test)
-  add_executable(${target} ${test}_test.cpp)
+  add_executable(${target} ${file})
   sparsesync_test_options(${target})
   target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
   target_precompile_headers(${target} REUSE_FROM sparsesync_test_prelude)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${folder})
   set(labels ${folder})
+  set(command $<TARGET_FILE:${target}>)
   if(arg_WORKERS)
     target_sources(${target} PRIVATE support/mpi_main.cpp)
     list(APPEND labels mpi)
-    add_test(NAME ${folder}.${name}
-             COMMAND ${PROJECT_SOURCE_DIR}/cmake/mpirun.sh -np ${arg_WORKERS} $<TARGET_FILE:${target}>)
-    set_tests_properties(${folder}.${name} PROPERTIES PROCESSORS 2)
-  else()
-    add_test(NAME ${folder}.${name} COMMAND ${target})
+    set(command ${PROJECT_SOURCE_DIR}/cmake/mpirun.sh -np ${arg_WORKERS} ${command})
   endif()
-  set_tests_properties(${folder}.${name} PROPERTIES
-    LABELS "${labels}"
-    ENVIRONMENT "SPARSESYNC_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sparsesync")
+  list(TRANSFORM arg_SLOW REPLACE "(.+)" "*\\1*" OUTPUT_VARIABLE cases)
+  list(JOIN cases ":" cases)
+  sparsesync_add_to_ctest(${folder}.${name} "${arg_SLOW}" "--gtest_filter=${cases}" "--gtest_filter=-${cases}"
+                          "${labels}" ${command})
+  if(arg_WORKERS)
+    set_tests_properties(${added} PROPERTIES PROCESSORS 2)
+  endif()
   sparsesync_add_to_folder(${folder} ${target})
 endfunction()
 
-# sparsesync_python_test(FOLDER/NAME [LABELS ...]): tests/FOLDER/NAME_test.py, run by pytest in .venv, in ctest as
-# FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
+# sparsesync_python_test(FOLDER/NAME [LABELS ...] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.py, run by pytest in .venv,
+# in ctest as FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
+# Cases with `SLOW` in their names are FOLDER.NAME_slow, with the label slow, too.
 function(sparsesync_python_test test)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS")
-  if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "sparsesync_python_test(${test}): unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
-  endif()
-  sparsesync_require_test(${test}_test.py found)
-  if(NOT found)
-    return()
-  endif()
-  sparsesync_split_test_name(${test})
+  sparsesync_begin_test(${test} py "" "LABELS;SLOW" ${ARGN})
   set(labels ${folder} python ${arg_LABELS})
-  add_test(NAME ${folder}.${name}
-           COMMAND ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
-                   ${CMAKE_CURRENT_SOURCE_DIR}/${test}_test.py)
-  set_tests_properties(${folder}.${name} PROPERTIES
-    LABELS "${labels}"
-    SKIP_RETURN_CODE 77
-    ENVIRONMENT "SPARSESYNC_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sparsesync;SPARSESYNC_SOURCE_DIR=${PROJECT_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1")
-endfunction()
-
-# Sets folder and name where it is called.
-function(sparsesync_split_test_name test)
-  if(NOT test MATCHES "^([a-z_]+)/([a-z0-9_]+)$")
-    message(FATAL_ERROR "'${test}' is not FOLDER/NAME")
-  endif()
-  set(folder ${CMAKE_MATCH_1} PARENT_SCOPE)
-  set(name ${CMAKE_MATCH_2} PARENT_SCOPE)
-endfunction()
-
-function(sparsesync_require_test file found)
-  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
-    set(${found} TRUE PARENT_SCOPE)
-  else()
-    set(${found} FALSE PARENT_SCOPE)
-    set_property(GLOBAL APPEND PROPERTY SPARSESYNC_MISSING_TESTS tests/${file})
-  endif()
+  list(JOIN arg_SLOW " or " cases)
+  sparsesync_add_to_ctest(${folder}.${name} "${arg_SLOW}" "-k;${cases}" "-k;not (${cases})"
+                          "${labels}" ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
+                          ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
 
 # Call it last: one error that names every listed test without a file.

@@ -25,9 +25,9 @@ class Outcomes:
             self.skipped += 1
 
 
-def main(path):
+def main(arguments):
     outcomes = Outcomes()
-    status = pytest.main(["-q", "-rs", "-p", "no:cacheprovider", path], plugins=[outcomes])
+    status = pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *arguments], plugins=[outcomes])
     nothing_wrong = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     if nothing_wrong and outcomes.ran == 0 and outcomes.skipped > 0:
         return SKIPPED
@@ -35,4 +35,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 
 namespace sparsesync {
 namespace {
@@ -55,20 +56,16 @@ ControlChannel::Statement unpack(const std::string& packed) {
 std::string difference(const ControlChannel::Statement& first,
                        const ControlChannel::Statement& other, std::size_t worker) {
   for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-    if (i >= first.size() || i >= other.size() || first[i].first != other[i].first) {
-      const std::string& name = i < first.size() ? first[i].first : other[i].first;
-      const auto has = [&](const ControlChannel::Statement& statement) {
-        const auto found = std::find_if(statement.begin(), statement.end(),
-                                        [&](const auto& entry) { return entry.first == name; });
-        return found == statement.end() ? std::string("absent") : found->second;
-      };
-      return fmt::format("{} is {} on worker 0 and {} on worker {}", name, has(first), has(other),
-                         worker);
-    }
-    if (first[i].second != other[i].second) {
-      return fmt::format("{} is {} on worker 0 and {} on worker {}", first[i].first,
-                         first[i].second, other[i].second, worker);
-    }
+    if (i < first.size() && i < other.size() && first[i] == other[i]) continue;
+    const std::string& name = i < first.size() ? first[i].first : other[i].first;
+    const auto value = [&](const ControlChannel::Statement& statement) {
+      if (i < statement.size() && statement[i].first == name) return statement[i].second;
+      const auto found = std::find_if(statement.begin(), statement.end(),
+                                      [&](const auto& entry) { return entry.first == name; });
+      return found == statement.end() ? std::string("absent") : found->second;
+    };
+    return fmt::format("{} is {} on worker 0 and {} on worker {}", name, value(first), value(other),
+                       worker);
   }
   return {};
 }
@@ -81,8 +78,7 @@ std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (const Rank peer : peers) {
-    sends.push_back({peer, reinterpret_cast<const std::byte*>(own.data()),
-                     static_cast<std::int64_t>(own.size())});
+    sends.push_back({peer, reinterpret_cast<const std::byte*>(own.data()), std::ssize(own)});
     receives.push_back({peer});
   }
   Blobs blobs(peers.size());
@@ -93,9 +89,9 @@ std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
   transport_.finish(group, deadline);
   std::vector<std::string> all(static_cast<std::size_t>(transport_.size()));
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    all[static_cast<std::size_t>(peers[i].value)] = std::move(blobs.blobs[i]);
+    all[peers[i].index()] = std::move(blobs.blobs[i]);
   }
-  all[static_cast<std::size_t>(transport_.rank().value)] = own;
+  all[transport_.rank().index()] = own;
   return all;
 }
 

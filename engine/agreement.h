@@ -24,15 +24,17 @@ class ControlChannel {
   ControlChannel(Transport& transport, const Context& context, Clock::duration timeout)
       : transport_(transport), context_(context), timeout_(timeout) {}
 
-  /// What each worker gave, by rank; the own part among them.
-  /// @throws what Transport throws
+  /// Tells all others, and hears them. Synchronizes the stream.
+  /// @param own  any bytes, 64 MiB at most
+  /// @return what each worker gave, by rank; the own part among them
+  /// @throws what Transport throws, ProtocolError for more than that
   std::vector<std::string> all_gather(const std::string& own);
 
   /// What a worker states: names of things, and what it thinks of each.
   using Statement = std::vector<std::pair<std::string, std::string>>;
-  /// Every worker's statement, by rank, if they agree.
+  /// Compares every worker's statement with worker 0's. Synchronizes the stream.
   /// @param subject  stands before the difference in the text
-  /// @throws AgreementError on all workers alike: the first difference from worker 0's
+  /// @throws AgreementError on all workers alike: the first difference; what Transport throws
   void agree(const std::string& subject, const Statement& own);
 
  private:

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -45,18 +44,20 @@ constexpr std::array kParts{std::pair{&HostSeconds::reduce, &PhaseSeconds::apart
                             std::pair{&HostSeconds::gather, &PhaseSeconds::apart},
                             std::pair{&HostSeconds::gather, &PhaseSeconds::arriving}};
 
-void put(std::string& text, std::uint64_t number) {
-  char bytes[sizeof(number)];
-  std::memcpy(bytes, &number, sizeof(number));
-  text.append(bytes, sizeof(number));
+// What workers tell each other, as their machines have it.
+template <typename T>
+void put(std::string& text, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  text.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-std::uint64_t take(const std::string& text, std::size_t& at) {
-  std::uint64_t number = 0;
-  if (text.size() - at < sizeof(number)) throw ProtocolError("a sample that cannot be read");
-  std::memcpy(&number, text.data() + at, sizeof(number));
-  at += sizeof(number);
-  return number;
+template <typename T>
+T take(const std::string& text, std::size_t& at) {
+  T value;
+  if (text.size() - at < sizeof(value)) throw ProtocolError("a word of `auto` that cannot be read");
+  std::memcpy(&value, text.data() + at, sizeof(value));
+  at += sizeof(value);
+  return value;
 }
 
 void scale(SpaceStatistics& statistics, double by) {
@@ -98,6 +99,25 @@ SchemeEntry scheme_or_auto(std::string_view name) {
   }
 }
 
+Stopwatch* AutoChoice::begin_phase(Phase phase, ControlChannel& control) {
+  const bool begins = bucket_.begins_with(phase);
+  if (begins && awaits_review()) review(control);
+  if (!trying_) return nullptr;
+  if (begins) reducing_ = gathering_ = {};
+  return phase == Phase::gather ? &gathering_ : &reducing_;
+}
+
+void AutoChoice::end_phase(Phase phase) {
+  if (phase == Phase::reduce) look();
+  if (phase == Phase::gather) note();
+}
+
+void AutoChoice::adapt(ControlChannel& control) {
+  if (awaits_review()) return review(control);
+  wanted_ = true;
+}
+
+/// Keeps which rows were touched, if a review wants to know.
 void AutoChoice::look() {
   if (!wanted_ || looked_) return;
   const std::span<const RowSpace> spaces = bucket_.spaces();
@@ -110,12 +130,7 @@ void AutoChoice::look() {
   looked_ = true;
 }
 
-Stopwatch* AutoChoice::stopwatch(Phase phase) {
-  if (!trying_) return nullptr;
-  if (bucket_.begins_with(phase)) reducing_ = gathering_ = {};
-  return phase == Phase::gather ? &gathering_ : &reducing_;
-}
-
+/// Whether the next step is to be looked at.
 void AutoChoice::note() {
   ++steps_;
   if (trying_) {
@@ -135,6 +150,7 @@ void AutoChoice::note() {
   wanted_ = drifted;
 }
 
+/// Called by all workers alike, before a step of the bucket begins.
 void AutoChoice::review(ControlChannel& control) {
   if (looked_) {
     learn_rows(control);
@@ -177,8 +193,7 @@ void AutoChoice::learn_trial(ControlChannel& control) {
   const std::span<const HostSeconds> own_steps = std::span(took_).subspan(1);
   std::string own;
   for (const HostSeconds& step : own_steps) {
-    for (const auto& [phase, part] : kParts)
-      put(own, std::bit_cast<std::uint64_t>(step.*phase.*part));
+    for (const auto& [phase, part] : kParts) put(own, step.*phase.*part);
   }
   std::vector<HostSeconds> steps(own_steps.size());
   for (const std::string& text : control.all_gather(own)) {
@@ -186,7 +201,7 @@ void AutoChoice::learn_trial(ControlChannel& control) {
     for (HostSeconds& step : steps) {
       for (const auto& [phase, part] : kParts) {
         double& longest = step.*phase.*part;
-        longest = std::max(longest, std::bit_cast<double>(take(text, at)));
+        longest = std::max(longest, take<double>(text, at));
       }
     }
     sign(text);
@@ -269,18 +284,16 @@ AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Grou
     double memory = 0;
     int trials = 0;
   };
-  static_assert(std::is_trivially_copyable_v<Told>);
-  const Told told{own.network, own.memory.value_or(std::numeric_limits<double>::infinity()),
-                  own.trials};
-  std::string text(sizeof(told), '\0');
-  std::memcpy(text.data(), &told, sizeof(told));
+  std::string text;
+  put(text,
+      Told{own.network, own.memory.value_or(std::numeric_limits<double>::infinity()), own.trials});
   AutoChoice::Ground ground = own;
-  double least = told.memory;
+  double least = std::numeric_limits<double>::infinity();
   bool is_first = true;
   for (const std::string& other : control.all_gather(text)) {
-    Told theirs;
-    if (other.size() != sizeof(theirs)) throw ProtocolError("a network that cannot be read");
-    std::memcpy(&theirs, other.data(), sizeof(theirs));
+    std::size_t at = 0;
+    const Told theirs = take<Told>(other, at);
+    if (at != other.size()) throw ProtocolError("a network that cannot be read");
     if (std::exchange(is_first, false)) ground.network = theirs.network;
     least = std::min(least, theirs.memory);
     ground.trials = std::min(ground.trials, theirs.trials);
@@ -298,7 +311,7 @@ std::vector<std::string> AutoChoice::tell_sample(ControlChannel& control, double
   double total = 0;
   for (const std::string& text : control.all_gather(own)) {
     std::size_t at = 0;
-    total += static_cast<double>(take(text, at));
+    total += static_cast<double>(take<std::uint64_t>(text, at));
   }
   share = std::min(1.0, kSample / std::max(1.0, total));
   const auto is_in = [&](Index row) {
@@ -312,7 +325,7 @@ std::vector<std::string> AutoChoice::tell_sample(ControlChannel& control, double
     put(sample, count);
     for (const Index row : rows) {
       if (share < 1 && !is_in(row)) continue;
-      put(sample, static_cast<std::uint64_t>(row));
+      put(sample, row);
       ++count;
     }
     std::memcpy(sample.data() + count_at, &count, sizeof(count));
@@ -328,8 +341,8 @@ Statistics AutoChoice::statistics_from(const std::vector<std::string>& samples,
     std::size_t at = 0;
     for (std::size_t i = 0; i < spaces.size(); ++i) {
       std::vector<Index>& of_worker = rows[i].emplace_back();
-      for (std::uint64_t left = take(sample, at); left > 0; --left) {
-        const auto row = static_cast<Index>(take(sample, at));
+      for (std::uint64_t left = take<std::uint64_t>(sample, at); left > 0; --left) {
+        const auto row = take<Index>(sample, at);
         const bool increases = of_worker.empty() || row > of_worker.back();
         if (row < 0 || row >= spaces[i].rows || !increases) {
           throw ProtocolError("a sample with a row that cannot be");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "analysis/plan.h"
@@ -32,6 +33,7 @@ SchemeEntry scheme_or_auto(std::string_view name);
 /// by 3%; those in front are tried some times.
 class AutoChoice {
  public:
+  /// What all workers plan with.
   struct Ground {
     Network network;
     bool has_all_reduce = false;                  // the transport
@@ -45,29 +47,30 @@ class AutoChoice {
   /// What a bucket crosses by until there was a review.
   static constexpr const char* kFirstScheme = "balanced";
 
-  /// After a reduce phase: keeps which rows were touched, if a review wants to know. Synchronizes
-  /// the stream.
-  void look();
-  /// Of a phase that is about to run: what its time outside of the transport is to be measured by;
-  /// null if nobody wants to know.
-  Stopwatch* stopwatch(Phase phase);
-  /// After a gather phase: whether the next step is to be looked at.
-  void note();
-  /// Whether there is something to review before the next step; the same on all workers.
-  bool awaits_review() const { return looked_ || (trying_ && took_.size() == trial_length_); }
+  /// Before a phase of the bucket, by all workers alike: where a step begins and there is something
+  /// to review, reviews it; the results of the last step are gone then.
+  /// @return what the phase's time outside of the transport is to be measured by; null if nobody
+  ///         wants to know
+  /// @throws what Transport throws, ProtocolError
+  Stopwatch* begin_phase(Phase phase, ControlChannel& control);
+  /// After a phase that went well: keeps of it what a review will want to know. Synchronizes the
+  /// stream.
+  void end_phase(Phase phase);
+  /// Between steps, by all workers alike: reviews if there is something to review; else the next
+  /// step is to be looked at. The results of the last step are gone.
+  /// @throws what Transport throws, ProtocolError
+  void adapt(ControlChannel& control);
   /// Whether there is nothing to review, and no way is being tried.
   bool settled() const { return !looked_ && !trying_; }
-  /// The next step is to be looked at. Called by all workers alike, between steps.
-  void want_review() { wanted_ = true; }
-  /// Called by all workers alike, before a step of the bucket begins: the results of the last one
-  /// are gone.
-  /// @throws what Transport throws, ProtocolError
-  void review(ControlChannel& control);
 
   /// What the last review expected of all schemes, the best first; nothing before the first one.
   const std::vector<Prediction>& predictions() const { return predictions_; }
 
  private:
+  void look();
+  void note();
+  bool awaits_review() const { return looked_ || (trying_ && took_.size() == trial_length_); }
+  void review(ControlChannel& control);
   void learn_rows(ControlChannel& control);
   void learn_trial(ControlChannel& control);
   /// What is expected of the way that the bucket goes; after the first review.
@@ -101,6 +104,7 @@ class AutoChoice {
 
 /// What all plan with: the network of worker 0, the least workspace and the fewest trials. Called
 /// by all alike.
+/// @param own  what this worker would
 /// @throws what Transport throws
 AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own);
 

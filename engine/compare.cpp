@@ -5,18 +5,21 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <mutex>
+#include <exception>
 #include <new>
-#include <numeric>
 #include <thread>
+#include <utility>
 
+#include "analysis/output_file.h"
+#include "analysis/replay.h"
 #include "analysis/yardsticks.h"
 #include "engine/auto_choice.h"
 #include "engine/compare_worker.h"
 #include "engine/provenance.h"
 #include "engine/registration.h"
 #include "engine/transport/recording.h"
+#include "engine/worker_record.h"
+#include "engine/workers.h"
 #include "kernels/bits.h"
 
 namespace sparsesync {
@@ -39,10 +42,6 @@ SchemeFigures skipped(std::string_view name, const std::string& reason) {
 
 /// Stands in a folder of results: --force replaces no other folder.
 constexpr const char* kResultMarker = ".sparsesync-result";
-
-IndexSets views_of(const std::vector<std::vector<Index>>& sets) {
-  return {sets.begin(), sets.end()};
-}
 
 std::uint64_t digest(std::uint64_t hash, std::span<const Index> rows) {
   for (const Index row : rows) hash = mix64(hash ^ static_cast<std::uint64_t>(row));
@@ -67,7 +66,40 @@ std::optional<std::string> refusal_in(const std::exception_ptr& error) {
   }
 }
 
+/// Those of these names, each once; if none are named all, and `auto`.
+/// @throws InputError if there is none of a name
+std::vector<SchemeEntry> schemes_of(const std::vector<std::string>& names) {
+  std::vector<SchemeEntry> schemes;
+  for (const std::string& name : names) {
+    const bool stands = std::any_of(schemes.begin(), schemes.end(),
+                                    [&](const SchemeEntry& entry) { return entry.name == name; });
+    if (!stands) schemes.push_back(scheme_or_auto(name));
+  }
+  if (!names.empty()) return schemes;
+  schemes = all_schemes();
+  schemes.push_back(scheme_or_auto(kAuto));
+  return schemes;
+}
+
+/// Adds one step's part of the mean over steps.
+void add_part(Prediction& mean, const Prediction& of_step, double steps) {
+  mean.seconds += of_step.seconds / steps;
+  mean.bytes_busiest += of_step.bytes_busiest / steps;
+  for (const HostCost& cost : kHostCosts) {
+    mean.work.*cost.amount += of_step.work.*cost.amount / steps;
+  }
+  mean.memory_bytes = std::max(mean.memory_bytes, of_step.memory_bytes);
+  mean.host_seconds += of_step.host_seconds / steps;
+  mean.seconds_at_best += of_step.seconds_at_best / steps;
+  mean.seconds_at_worst += of_step.seconds_at_worst / steps;
+  if (mean.ruled_out.empty()) mean.ruled_out = of_step.ruled_out;
+}
+
 }  // namespace
+
+std::string_view name_of(CompareClock clock) {
+  return clock == CompareClock::real ? "real" : "virtual";
+}
 
 Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
     : workers_(workers),
@@ -88,50 +120,43 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
         "--clock virtual records the workers of one process: use --transport local, or --clock "
         "real");
   }
-  if (options_.schemes.empty()) {
-    schemes_ = all_schemes();
-    schemes_.push_back(scheme_or_auto(kAuto));
-  } else {
-    for (const std::string& name : options_.schemes) {
-      const bool stands = std::any_of(schemes_.begin(), schemes_.end(),
-                                      [&](const SchemeEntry& entry) { return entry.name == name; });
-      if (!stands) schemes_.push_back(scheme_or_auto(name));
+  schemes_ = schemes_of(options_.schemes);
+  check_options();
+  for (int step = 0; step < header.steps; ++step) read_step(step);
+}
+
+void Comparison::read_step(int step) {
+  const TraceHeader& header = trace_.header();
+  std::vector<OwnedIndexSets> of_tensors(header.tensors.size());
+  for (int worker = 0; worker < header.workers; ++worker) {
+    std::vector<TracePart> parts = trace_.load_indices(worker, step);
+    for (std::size_t tensor = 0; tensor < parts.size(); ++tensor) {
+      std::vector<Index>& rows = parts[tensor].indices;
+      std::sort(rows.begin(), rows.end());
+      rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+      of_tensors[tensor].push_back(std::move(rows));
     }
   }
-  check_options();
-  trace_.validate();
-  for (int step = 0; step < header.steps; ++step) {
-    auto& of_step = sets_.emplace_back(spaces_.size());
-    std::vector<std::vector<std::vector<Index>>> of_tensors(header.tensors.size());
-    for (int worker = 0; worker < header.workers; ++worker) {
-      std::vector<TracePart> parts = trace_.load_indices(worker, step);
-      for (std::size_t tensor = 0; tensor < parts.size(); ++tensor) {
-        std::vector<Index>& rows = parts[tensor].indices;
-        std::sort(rows.begin(), rows.end());
-        rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-        of_tensors[tensor].push_back(std::move(rows));
-      }
-    }
-    for (std::size_t tensor = 0; tensor < of_tensors.size(); ++tensor) {
-      const TensorSpec& spec = header.tensors[tensor];
-      const Index row_bytes = spec.width * element_bytes(spec.dtype);
-      const IndexSets sets = views_of(of_tensors[tensor]);
-      partitioned_ideal_ += partitioned_ideal_bytes(spec.rows, row_bytes, sets) / header.steps;
-      lower_bound_ += lower_bound_bytes(row_bytes, sets) / header.steps;
-    }
-    Statistics& statistics = statistics_.emplace_back(spaces_.size());
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      auto& of_space = of_step[i];
-      of_space.resize(static_cast<std::size_t>(header.workers));
-      for (const RowSpace::Member& member : spaces_[i].members) {
-        for (std::size_t worker = 0; worker < of_space.size(); ++worker) {
-          for (const Index row : of_tensors[member.tensor][worker]) {
-            of_space[worker].push_back(row + member.first_row);
-          }
+  for (std::size_t tensor = 0; tensor < of_tensors.size(); ++tensor) {
+    const TensorSpec& spec = header.tensors[tensor];
+    const Index row_bytes = spec.width * element_bytes(spec.dtype);
+    const IndexSets sets = views_of(of_tensors[tensor]);
+    partitioned_ideal_ += partitioned_ideal_bytes(spec.rows, row_bytes, sets) / header.steps;
+    lower_bound_ += lower_bound_bytes(row_bytes, sets) / header.steps;
+  }
+  std::vector<OwnedIndexSets>& of_spaces = sets_.emplace_back(spaces_.size());
+  Statistics& statistics = statistics_.emplace_back(spaces_.size());
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    OwnedIndexSets& of_space = of_spaces[i];
+    of_space.resize(static_cast<std::size_t>(header.workers));
+    for (const RowSpace::Member& member : spaces_[i].members) {
+      for (std::size_t worker = 0; worker < of_space.size(); ++worker) {
+        for (const Index row : of_tensors[member.tensor][worker]) {
+          of_space[worker].push_back(row + member.first_row);
         }
       }
-      statistics[i] = statistics_of(views_of(of_space), spaces_[i], options_.scheme_options);
     }
+    statistics[i] = statistics_of(views_of(of_space), spaces_[i], options_.scheme_options);
   }
 }
 
@@ -189,31 +214,21 @@ std::optional<Network> Comparison::network() const {
 }
 
 std::vector<Prediction> Comparison::predictions(const Network& network) const {
-  const std::int64_t memory = workspace_of_a_worker();
-  std::vector<Prediction> all;  // in the order of the first step's
+  const auto memory = static_cast<double>(workspace_of_a_worker());
+  std::vector<Prediction> means;  // in the order of the first step's
   for (const Statistics& statistics : statistics_) {
-    const auto steps = static_cast<double>(statistics_.size());
-    for (const Prediction& of_step :
-         plan({spaces_, workers_.size(), statistics, network, options_.scheme_options,
-               workers_.has_all_reduce(), options_.announce, static_cast<double>(memory)})) {
-      auto mean = std::find_if(all.begin(), all.end(), [&](const Prediction& prediction) {
-        return prediction.way == of_step.way;
-      });
-      if (mean == all.end()) mean = all.insert(mean, Prediction{of_step.way});
-      mean->seconds += of_step.seconds / steps;
-      mean->bytes_busiest += of_step.bytes_busiest / steps;
-      for (const HostCost& cost : kHostCosts) {
-        mean->work.*cost.amount += of_step.work.*cost.amount / steps;
-      }
-      mean->memory_bytes = std::max(mean->memory_bytes, of_step.memory_bytes);
-      mean->host_seconds += of_step.host_seconds / steps;
-      mean->seconds_at_best += of_step.seconds_at_best / steps;
-      mean->seconds_at_worst += of_step.seconds_at_worst / steps;
-      if (mean->ruled_out.empty()) mean->ruled_out = of_step.ruled_out;
+    const std::vector<Prediction> of_step =
+        plan({spaces_, workers_.size(), statistics, network, options_.scheme_options,
+              workers_.has_all_reduce(), options_.announce, memory});
+    if (means.empty()) {
+      for (const Prediction& prediction : of_step) means.push_back({prediction.way});
+    }
+    for (Prediction& mean : means) {  // every step has every way
+      add_part(mean, *prediction_of(of_step, mean.way), static_cast<double>(statistics_.size()));
     }
   }
-  std::stable_sort(all.begin(), all.end(), is_better);
-  return all;
+  std::stable_sort(means.begin(), means.end(), is_better);
+  return means;
 }
 
 std::int64_t Comparison::workspace_of_a_worker() const {
@@ -233,7 +248,7 @@ ControlChannel::Statement Comparison::statement() const {
   }
   for (std::size_t step = 0; step < sets_.size(); ++step) {
     std::uint64_t hash = 0;
-    for (const auto& of_space : sets_[step]) {
+    for (const OwnedIndexSets& of_space : sets_[step]) {
       for (const std::vector<Index>& set : of_space) hash = digest(hash, set);
     }
     statement.emplace_back(fmt::format("the digest of the rows touched at step {}", step),
@@ -295,19 +310,25 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                                   const std::filesystem::path& result_folder,
                                                   Recording* recording) {
   const TraceHeader& header = trace_.header();
-  const BucketSpec bucket = bucket_for(entry);
-  const std::int64_t memory = workspace_of_a_worker();
   const auto imbalance_of = [&](const Scheme& scheme, int step) {
     std::vector<IndexSets> sets;
-    for (const auto& of_space : sets_[static_cast<std::size_t>(step)]) {
+    for (const OwnedIndexSets& of_space : sets_[static_cast<std::size_t>(step)]) {
       sets.push_back(views_of(of_space));
     }
     return scheme.imbalance(sets);
   };
   std::atomic<std::int64_t> done = 0;
-  const CompareWorker::Task task{trace_,       bucket,          options_.repeat, options_.deadline,
-                                 memory,       network(),       result_folder,   references,
-                                 imbalance_of, [&] { ++done; }, recording};
+  const CompareWorker::Task task{.trace = trace_,
+                                 .bucket = bucket_for(entry),
+                                 .repeat = options_.repeat,
+                                 .deadline = options_.deadline,
+                                 .memory = workspace_of_a_worker(),
+                                 .network = network(),
+                                 .result_folder = result_folder,
+                                 .references = references,
+                                 .imbalance_of = imbalance_of,
+                                 .step_done = [&] { ++done; },
+                                 .recording = recording};
   // All are connected before the first begins, so that a worker that fails at once is seen by the
   // others as one that left.
   std::vector<std::unique_ptr<Transport>> ends = workers_.connect();
@@ -381,9 +402,15 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry, References& referenc
 }
 
 CompareReport Comparison::run() {
-  const TraceHeader& header = trace_.header();
-  CompareReport report{header.tensors, header.workers,     header.steps, options_.repeat,
-                       options_.link,  partitioned_ideal_, lower_bound_, {}};
+  CompareReport report{.trace = trace_.header(),
+                       .repeat = options_.repeat,
+                       .clock = options_.clock,
+                       .link = options_.link,
+                       .wire = options_.scheme_options.wire,
+                       .announce = options_.announce,
+                       .partitioned_ideal_bytes = partitioned_ideal_,
+                       .lower_bound_bytes = lower_bound_,
+                       .schemes = {}};
   std::optional<OutputDirectory> results;
   std::filesystem::path staging;  // where all workers write
   if (options_.result) {

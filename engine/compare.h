@@ -8,28 +8,36 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
+#include "analysis/link.h"
 #include "analysis/plan.h"
-#include "analysis/replay.h"
 #include "analysis/trace.h"
-#include "engine/transport/local.h"
-#include "engine/workers.h"
+#include "engine/agreement.h"
+#include "schemes/cost.h"
+#include "schemes/index_sets.h"
+#include "schemes/registry.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
 
 class Recording;
 class References;
+class Workers;
+struct RecordedRun;
 struct WorkerRecord;
 
 enum class CompareClock : std::uint8_t {
   real,     // the machine's
   replayed  // the virtual one: a recorded run, replayed on links
 };
+/// As the command line has it: "real" or "virtual".
+std::string_view name_of(CompareClock clock);
 
+/// What is compared, and how.
 struct CompareOptions {
   std::vector<std::string> schemes;  // all that are built, if none are named
   SchemeOptions scheme_options;
@@ -82,18 +90,20 @@ struct SchemeFigures {
   }
 };
 
+/// What a comparison found, and of what.
 struct CompareReport {
-  std::vector<TensorSpec> tensors;
-  int workers = 0;
-  int steps = 0;
+  TraceHeader trace;
   int repeat = 0;
+  CompareClock clock = CompareClock::real;
   LocalLink link;
+  std::optional<DType> wire;  // what values crossed as, where not as their own type
+  bool announce = false;
   double partitioned_ideal_bytes = 0;
   double lower_bound_bytes = 0;
   std::vector<SchemeFigures> schemes;
 };
 
-/// What a comparison will need, before it begins.
+/// What one scheme will need, before a comparison begins.
 struct MemoryNeed {
   std::string scheme;
   double bytes_of_a_worker = 0;  // of workspace, as expected from the trace
@@ -104,14 +114,16 @@ struct MemoryNeed {
 /// the workers makes the same calls.
 class Comparison {
  public:
+  /// Reads all index sets of the trace.
   /// @param workers  as many as the trace has; outlives the comparison
-  /// @throws InputError if the trace cannot be used, or a scheme does not exist
+  /// @throws InputError if the trace cannot be used, a scheme does not exist, or an option does not
+  ///         fit
   Comparison(Workers& workers, Trace trace, CompareOptions options);
 
-  std::uint64_t seed() const { return trace_.header().seed; }
   /// What all processes must have alike.
   ControlChannel::Statement statement() const;
 
+  /// One for each scheme, in the order in which they run.
   std::vector<MemoryNeed> memory_needs() const;
 
   /// Bytes of a step, as the report has it.
@@ -120,7 +132,8 @@ class Comparison {
   std::span<const Statistics> statistics() const { return statistics_; }
   /// What seconds are predicted from; nothing where nothing is known.
   std::optional<Network> network() const;
-  /// What every scheme is expected to take, means over steps, the best first: what `auto` goes by.
+  /// What every scheme is expected to take, means over steps: what `auto` goes by.
+  /// @return the best first
   std::vector<Prediction> predictions(const Network& network) const;
 
   /// Runs all schemes, one after another: a warm-up on step 0 that is not counted, then `repeat`
@@ -145,6 +158,8 @@ class Comparison {
   BucketSpec bucket_for(const SchemeEntry& entry) const;
   /// @throws InputError if an option does not fit
   void check_options();
+  /// Reads the next step's index sets, and adds what they say.
+  void read_step(int step);
   Workload workload(const Statistics& statistics) const;
   std::int64_t workspace_of_a_worker() const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
@@ -156,8 +171,8 @@ class Comparison {
   std::vector<std::string> unfit_;  // [scheme]: why it does not fit these workers; else empty
   std::vector<RowSpace> spaces_;
   /// Index sets by step and row space, and what they say.
-  std::vector<std::vector<std::vector<std::vector<Index>>>> sets_;  // [step][space][worker]
-  std::vector<Statistics> statistics_;                              // [step]
+  std::vector<std::vector<OwnedIndexSets>> sets_;  // [step][space]
+  std::vector<Statistics> statistics_;             // [step]
   double partitioned_ideal_ = 0;
   double lower_bound_ = 0;
 };

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
-#include "analysis/median.h"
 #include "engine/auto_choice.h"
 #include "engine/compare.h"
 #include "engine/worker_record.h"
@@ -17,34 +17,34 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   figures.name = entry.name;
   figures.correct = true;
   std::string other_bits;
-  for (int repeat = 0; repeat < options_.repeat; ++repeat) {
-    for (int step = 0; step < header.steps; ++step) {
-      const auto at = static_cast<std::size_t>(repeat * header.steps + step);
-      std::int64_t sent_max = 0;
-      std::int64_t received_max = 0;
-      for (const WorkerRecord& record : records) {
-        const StepRecord& seen = record.steps[at];
-        sent_max = std::max(sent_max, seen.bytes_sent);
-        received_max = std::max(received_max, seen.bytes_received);
-        figures.bytes_total += static_cast<double>(seen.bytes_sent);
-        figures.bytes_index += static_cast<double>(seen.index_bytes_sent);
-        figures.messages += static_cast<double>(seen.messages_sent);
-        // The same bits on all workers and in all repeats.
-        if (seen.bits != records.front().steps[static_cast<std::size_t>(step)].bits) {
-          figures.correct = false;
-          other_bits = fmt::format("step {}, repeat {}: not the same bits as worker 0 had at first",
-                                   step, repeat);
-        }
+  const int steps_in_all = options_.repeat * header.steps;
+  for (int at = 0; at < steps_in_all; ++at) {
+    const auto place = static_cast<std::size_t>(at);
+    const auto first_time = static_cast<std::size_t>(at % header.steps);
+    std::int64_t sent_max = 0;
+    std::int64_t received_max = 0;
+    for (const WorkerRecord& record : records) {
+      const StepRecord& seen = record.steps[place];
+      sent_max = std::max(sent_max, seen.bytes_sent);
+      received_max = std::max(received_max, seen.bytes_received);
+      figures.bytes_total += static_cast<double>(seen.bytes_sent);
+      figures.bytes_index += static_cast<double>(seen.index_bytes_sent);
+      figures.messages += static_cast<double>(seen.messages_sent);
+      // The same bits on all workers and in all repeats.
+      if (seen.bits != records.front().steps[first_time].bits) {
+        figures.correct = false;
+        other_bits = fmt::format("step {}, repeat {}: not the same bits as worker 0 had at first",
+                                 first_time, at / header.steps);
       }
-      figures.bytes_sent_max += static_cast<double>(sent_max);
-      figures.bytes_received_max += static_cast<double>(received_max);
-      figures.non_finite += static_cast<double>(records.front().steps[at].non_finite);
     }
+    figures.bytes_sent_max += static_cast<double>(sent_max);
+    figures.bytes_received_max += static_cast<double>(received_max);
+    figures.non_finite += static_cast<double>(records.front().steps[place].non_finite);
   }
   // Sums of whole numbers so far: exact.
   for (double* sum : {&figures.bytes_sent_max, &figures.bytes_received_max, &figures.bytes_total,
                       &figures.bytes_index, &figures.messages, &figures.non_finite}) {
-    *sum /= options_.repeat * header.steps;
+    *sum /= steps_in_all;
   }
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
                          figures.messages * static_cast<double>(kHeaderBytes);

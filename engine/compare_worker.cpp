@@ -5,7 +5,9 @@
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
+#include "analysis/output_file.h"
 #include "analysis/safetensors.h"
 #include "kernels/bits.h"
 
@@ -45,30 +47,32 @@ std::shared_ptr<const std::vector<ReferenceSum>> References::of(int step) {
 }
 
 void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& record) {
-  const int rank = transport->rank().value;
+  const Rank rank = transport->rank();
   const TraceHeader& header = task_.trace.header();
-  Session session(
-      std::move(transport), memory_,
-      {task_.deadline, header.seed, 1, task_.network, static_cast<double>(task_.memory)});
+  Session session(std::move(transport), memory_,
+                  {.deadline = task_.deadline,
+                   .seed = header.seed,
+                   .network = task_.network,
+                   .workspace = static_cast<double>(task_.memory)});
   const BucketId bucket = session.register_bucket(task_.bucket);
   load(rank, 0);
-  exchange(session, bucket, task_.recording);
+  exchange(session, bucket);
   session.adapt(bucket);
-  while (!session.settled(bucket)) exchange(session, bucket, task_.recording);
+  while (!session.settled(bucket)) exchange(session, bucket);
   record.choices = session.choices(bucket);
   for (int repeat = 0; repeat < task_.repeat; ++repeat) {
     for (int step = 0; step < header.steps; ++step) {
       load(rank, step);
-      StepRecord& seen = record.steps.emplace_back(exchange(session, bucket, task_.recording));
+      StepRecord& seen = record.steps.emplace_back(exchange(session, bucket));
       seen.bits = hash_result(session, bucket);
       if (repeat == 0) {
         check(session, bucket, step, record);
-        if (rank == 0) {
+        if (rank == Rank{0}) {
           if (const auto imbalance = task_.imbalance_of(session.scheme(bucket), step)) {
             record.imbalances.push_back(*imbalance);
           }
         }
-        if (!task_.result_folder.empty()) write_result(session, bucket, rank, step);
+        if (!task_.result_folder.empty()) write_result(session, bucket, step);
       }
       task_.step_done();
     }
@@ -79,9 +83,9 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   record.way = session.chosen(bucket);
 }
 
-void CompareWorker::load(int rank, int step) {
+void CompareWorker::load(Rank rank, int step) {
   if (step == loaded_step_) return;
-  parts_ = task_.trace.load(rank, step);
+  parts_ = task_.trace.load(rank.value, step);
   loaded_step_ = step;
   gradients_.clear();
   announced_.clear();
@@ -91,7 +95,8 @@ void CompareWorker::load(int rank, int step) {
   }
 }
 
-StepRecord CompareWorker::exchange(Session& session, BucketId bucket, Recording* recording) {
+StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
+  Recording* const recording = task_.recording;
   StepRecord record;
   const auto counted = [&](auto&& work) {
     const TransportCounters before = session.counters();
@@ -151,7 +156,7 @@ void CompareWorker::check(Session& session, BucketId bucket, int step, WorkerRec
   }
 }
 
-void CompareWorker::write_result(Session& session, BucketId bucket, int rank, int step) {
+void CompareWorker::write_result(Session& session, BucketId bucket, int step) {
   std::vector<SafetensorsEntry> entries;
   std::vector<std::vector<Index>> kept_indices;  // rows_of() has one list for all dense tensors
   kept_indices.reserve(task_.bucket.tensors.size());
@@ -169,7 +174,7 @@ void CompareWorker::write_result(Session& session, BucketId bucket, int rank, in
                        {result.values.rows, spec.width},
                        {result.values.data, static_cast<std::size_t>(result.values.bytes())}});
   }
-  OutputFile file(task_.result_folder / trace_file_name(rank, step), false);
+  OutputFile file(task_.result_folder / trace_file_name(session.rank().value, step), false);
   write_safetensors(file, entries);
   file.commit();
 }

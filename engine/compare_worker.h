@@ -1,13 +1,14 @@
 // One worker of a comparison: what a user's training loop would be, with a clock and a check.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "analysis/reference.h"
@@ -25,6 +26,7 @@ class References {
  public:
   /// @param wire  what values cross as, where not as their own type
   References(const Trace& trace, std::optional<DType> wire) : trace_(trace), wire_(wire) {}
+  /// @return one sum for each tensor; the caller's as long as it wants
   std::shared_ptr<const std::vector<ReferenceSum>> of(int step);
 
  private:
@@ -35,8 +37,10 @@ class References {
   std::shared_ptr<const std::vector<ReferenceSum>> current_;
 };
 
+/// Has a Session of its own synchronize the trace's gradients, and checks what it ends with.
 class CompareWorker {
  public:
+  /// The same for all workers of one scheme.
   struct Task {
     const Trace& trace;
     BucketSpec bucket;
@@ -57,17 +61,19 @@ class CompareWorker {
 
   /// A warm-up on step 0 that is not counted, after which the scheme adapts; then `repeat` times
   /// all steps. Results are checked, and written, in the first repeat.
+  /// @param record  what was seen so far, if a step fails
+  /// @throws what Session throws, InputError if the trace cannot be read
   void run(std::unique_ptr<Transport> transport, WorkerRecord& record);
 
  private:
-  void load(int rank, int step);
-  /// @param recording  of the step, from where the clock starts; null for none
-  StepRecord exchange(Session& session, BucketId bucket, Recording* recording);
+  void load(Rank rank, int step);
+  StepRecord exchange(Session& session, BucketId bucket);
   std::uint64_t hash_result(Session& session, BucketId bucket) const;
   /// The result's rows; all of them where it is dense.
   std::span<const Index> rows_of(const TensorResult& result);
+  /// Compares what the worker ended with, element by element, with the right answer.
   void check(Session& session, BucketId bucket, int step, WorkerRecord& record);
-  void write_result(Session& session, BucketId bucket, int rank, int step);
+  void write_result(Session& session, BucketId bucket, int step);
 
   const Task& task_;
   HostMemory memory_;

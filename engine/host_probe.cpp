@@ -3,11 +3,11 @@
 #include <array>
 #include <exception>
 #include <memory>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "analysis/calibrate.h"
-#include "analysis/generate.h"
+#include "analysis/draw.h"
 #include "analysis/replay.h"
 #include "engine/memory.h"
 #include "engine/session.h"
@@ -59,7 +59,7 @@ class ProbeStep {
   int workers() const { return static_cast<int>(rows_.size()); }
   const BucketSpec& bucket() const { return spec_; }
   Gradient gradient(Rank worker) const {
-    return Gradient::row_sparse(rows_[static_cast<std::size_t>(worker.value)],
+    return Gradient::row_sparse(rows_[worker.index()],
                                 reinterpret_cast<const std::byte*>(values_.data()));
   }
 
@@ -107,18 +107,10 @@ TimedWork timed(const ProbeStep& step, int repeat) {
   for (int rank = 0; rank < step.workers(); ++rank) {
     ends.push_back(recording.wrap(network.join(Rank{rank})));
   }
-  std::vector<std::exception_ptr> errors(ends.size());
-  std::vector<std::thread> threads;
-  for (std::size_t place = 0; place < ends.size(); ++place) {
-    threads.emplace_back([&, place, end = std::move(ends[place])]() mutable {
-      try {
+  const auto errors =
+      run_in_threads(std::move(ends), [&](std::unique_ptr<Transport>& end, std::size_t) {
         run_worker(step, std::move(end), recording, repeat);
-      } catch (...) {
-        errors[place] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      });
   if (const std::exception_ptr cause = first_cause(errors)) std::rethrow_exception(cause);
   // On links that take no time.
   return {step.work(), replayed_times({1, recording.take_steps()}, LocalLink{}).median};

@@ -6,6 +6,7 @@
 
 namespace sparsesync {
 
+/// How much a text matters: from what helps to look for a fault to what a user should know.
 enum class LogLevel : std::uint8_t { debug, info, warning };
 
 /// Reads SPARSESYNC_LOG (debug, info or warning; warning where it is not set). Until it is called,

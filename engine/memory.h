@@ -10,7 +10,7 @@
 
 namespace sparsesync {
 
-/// Adapts a std::pmr resource; counts what is in use. Safe from several threads.
+/// Adapts a std::pmr resource; counts the bytes that are in use. Safe from several threads.
 class HostMemory : public MemoryResource {
  public:
   /// @param budget    bytes that may be in use at a time; nothing: as many as there are

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "kernels/error.h"
-
 namespace sparsesync {
 
 void PhaseOrder::add(const std::string& bucket_name, bool announces) {
@@ -15,6 +13,15 @@ void PhaseOrder::add(const std::string& bucket_name, bool announces) {
     if (announces) order->push_back({id, Phase::announce});
     order->push_back({id, Phase::reduce});
     order->push_back({id, Phase::gather});
+  }
+}
+
+void PhaseOrder::check(OrderEntry entry) const {
+  SPARSESYNC_EXPECT(entry.bucket.value, <, buckets_.size());
+  const Bucket& bucket = buckets_[entry.bucket.value];
+  if (entry.phase == Phase::announce && !bucket.announces) {
+    throw InputError(
+        fmt::format("bucket '{}' does not announce: register it as one that does", bucket.name));
   }
 }
 

@@ -6,10 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "schemes/exchange.h"
+#include "kernels/error.h"
+#include "schemes/pattern.h"
 
 namespace sparsesync {
 
+/// A phase that was submitted waits, until the deadline, behind one that was not.
+class OrderError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Names a registered bucket of a session.
 struct BucketId {
   std::size_t value = 0;
   friend bool operator==(BucketId, BucketId) = default;
@@ -28,10 +36,17 @@ class PhaseOrder {
   /// Adds the phases of a new bucket at the end.
   void add(const std::string& bucket_name, bool announces);
 
+  /// Looks at a phase that is to be submitted.
+  /// @pre the bucket was added
+  /// @throws InputError if it is the announce of a bucket that does not announce
+  void check(OrderEntry entry) const;
+  /// Looks at an order that is to replace this one.
+  /// @param from_step  counted as step() is
   /// @throws InputError unless `order` has every phase of every bucket once, each announce before
   ///         its reduce and each reduce before its gather, and `from_step` has not begun
   void check(const std::vector<OrderEntry>& order, std::int64_t from_step) const;
   /// Takes an order that was checked, from a step on. Between steps.
+  /// @param from_step  counted as step() is
   void replace(std::vector<OrderEntry> order, std::int64_t from_step);
 
   /// Whether no entry of the present step was posted yet.
@@ -39,8 +54,10 @@ class PhaseOrder {
   /// Steps that are complete.
   std::int64_t step() const { return step_; }
   bool empty() const { return order_.empty(); }
-  /// The entry to be posted next. Not empty().
+  /// The entry to be posted next.
+  /// @pre not empty()
   OrderEntry next() const { return order_[position_]; }
+  /// Goes on to the entry behind it: of the next step, where it was the last.
   void advance();
 
   /// "reduce of bucket 'x'".
@@ -49,6 +66,7 @@ class PhaseOrder {
  private:
   void begin_step();
 
+  /// What the order knows of a bucket.
   struct Bucket {
     std::string name;
     bool announces = false;

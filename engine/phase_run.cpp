@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <new>
+#include <string>
 
 #include "engine/log.h"
 
@@ -30,16 +31,16 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
                   bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
 }
 
-}  // namespace
-
-PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, std::uint32_t channel,
-                       Phase phase, std::span<const Gradient> gradients) {
+/// @throws what is no refusal: it ends the session
+PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase,
+                        std::span<const Gradient> gradients) {
   // All workers know of a refusal by the end of the phase: nobody goes on with the step.
   if (bucket.begins_with(phase)) bucket.refused.reset();
   if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
   const Rank rank = ground.transport.rank();
-  Exchange exchange(ground.transport, ground.context, {channel, bucket.signature}, bucket.sequence,
-                    bucket.pattern(phase), bucket.spec().rounds, ground.timeout, ground.workspace);
+  Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
+                    bucket.sequence, bucket.pattern(phase), bucket.spec().rounds, ground.timeout,
+                    ground.workspace);
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
     const std::exception_ptr error = std::current_exception();
     if (phase == Phase::gather || !exchange.untouched()) return {error, true};
@@ -67,7 +68,26 @@ PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, std:
   } catch (const std::bad_alloc&) {
     return refuse("out of memory");
   }
-  return {nullptr, false, exchange.index_bytes_sent()};
+  bucket.observe(phase, exchange.index_bytes_sent());
+  return {};
+}
+
+}  // namespace
+
+PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
+                       Phase phase, std::span<const Gradient> gradients) {
+  try {
+    Stopwatch* const stopwatch =
+        choice != nullptr ? choice->begin_phase(phase, ground.control) : nullptr;
+    ground.workspace.stopwatch = stopwatch;
+    if (stopwatch != nullptr) stopwatch->go_on(false);
+    PhaseOutcome outcome = run_rounds(ground, bucket, phase, gradients);
+    if (stopwatch != nullptr) stopwatch->stop();
+    if (choice != nullptr && !outcome.error) choice->end_phase(phase);
+    return outcome;
+  } catch (...) {
+    return {std::current_exception(), true};
+  }
 }
 
 }  // namespace sparsesync

@@ -1,12 +1,15 @@
 // Runs one phase of one bucket, all its rounds: with the refusals that a step can take back.
 #pragma once
 
-#include <cstdint>
 #include <exception>
 #include <span>
 
+#include "engine/agreement.h"
+#include "engine/auto_choice.h"
 #include "engine/registered_bucket.h"
+#include "schemes/bucket.h"
 #include "schemes/exchange.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 
@@ -14,21 +17,21 @@ namespace sparsesync {
 struct PhaseOutcome {
   std::exception_ptr error;  // for who waits for the phase; null where it went well
   bool fatal = false;        // whether it ends the session
-  std::int64_t index_bytes_sent = 0;
 };
 
 /// What a phase runs on: the session's.
 struct PhaseGround {
   Transport& transport;
+  ControlChannel& control;
   const Context& context;
   Clock::duration timeout;  // of each wait
   ExchangeWorkspace& workspace;
 };
 
-/// @param channel    the bucket's
+/// Runs the phase and lets the bucket, and its choice, see how it went. Synchronizes the stream.
+/// @param choice     that of a bucket of `auto`; null for others
 /// @param gradients  of the step, or the rows that it announces; none for a gather
-/// @throws what is no refusal: it ends the session
-PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, std::uint32_t channel,
+PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
                        Phase phase, std::span<const Gradient> gradients);
 
 }  // namespace sparsesync

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
+#include <exception>
+#include <memory>
 #include <optional>
-#include <thread>
+#include <span>
+#include <utility>
 
 #include "analysis/median.h"
 #include "engine/agreement.h"
@@ -206,27 +208,16 @@ NetworkFile calibrate(Workers& workers, ProbeOptions options,
   std::atomic<std::int64_t> done = 0;
   options.size_done = [&] { ++done; };
   std::vector<ProbedLinks> found(ends.size());
-  std::vector<std::exception_ptr> errors(ends.size());
-  std::atomic<std::size_t> running = ends.size();
-  std::vector<std::thread> threads;
-  for (std::size_t place = 0; place < ends.size(); ++place) {
-    threads.emplace_back([&, place, transport = std::move(ends[place])]() mutable {
-      try {
-        HostMemory memory;
-        found[place] = probe_links(*transport, Context(memory), options);
-      } catch (const std::exception& error) {
-        errors[place] = std::current_exception();
-        transport->abort(error.what());
-      }
-      transport.reset();
-      --running;
-    });
-  }
-  while (running > 0) {
-    progress(done, in_all);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto probe = [&](std::unique_ptr<Transport>& end, std::size_t place) {
+    HostMemory memory;
+    try {
+      found[place] = probe_links(*end, Context(memory), options);
+    } catch (const std::exception& error) {
+      end->abort(error.what());
+      throw;
+    }
+  };
+  const auto errors = run_in_threads(std::move(ends), probe, [&] { progress(done, in_all); });
   if (const std::exception_ptr cause = first_cause(errors)) std::rethrow_exception(cause);
   NetworkFile network;
   workers.together([&] {

@@ -19,14 +19,15 @@ namespace sparsesync {
 inline constexpr std::array<std::int64_t, 8> kProbeSizes{0,        1 << 10,   4 << 10, 16 << 10,
                                                          64 << 10, 256 << 10, 1 << 20, 4 << 20};
 
+/// How links are probed.
 struct ProbeOptions {
   int repeat = 9;  // timings of each size
-  /// No larger messages once the next size would take longer than this, three sizes at least.
+  // No larger messages once the next size would take longer than this, three sizes at least.
   double longest_s = 0.1;
   std::chrono::milliseconds deadline{60'000};  // of each wait
-  /// Whether each worker stands for a node of its own, whatever the transport says.
+  // Whether each worker stands for a node of its own, whatever the transport says.
   bool each_a_node = false;
-  /// Called from the measuring thread of worker 0: a size is done, or given up.
+  // Called from the measuring thread of worker 0: a size is done, or given up.
   std::function<void()> size_done = [] {};
 };
 
@@ -36,31 +37,34 @@ struct ProbePairs {
   std::vector<Rank> intra;
   std::vector<Rank> inter;
 };
+/// Those that probe_links() times.
 ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options);
 
+/// What was timed, between nodes and inside of one.
 struct ProbedLinks {
   std::vector<TimedTransfer> inter;
   std::vector<TimedTransfer> intra;
 };
 
 /// Times messages there and back, and four in a row one way, pair after pair; the other workers
-/// wait. Called by all workers alike.
+/// wait. Called by all workers alike. Synchronizes the stream.
 /// @return what worker 0 saw; nothing on the others
 /// @throws what Transport throws
 ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options);
 
 /// The network for a plan: between nodes where there are several; within a second or two. Called by
-/// all workers alike.
+/// all workers alike. Synchronizes the stream.
+/// @param deadline  of each wait
 /// @return what worker 0 saw; nothing on the others
 /// @throws what Transport throws
 Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline);
 
-/// All of it: probes and fits. Called in every process of the workers, 2 at least.
+/// All of it: probes and fits. Called in every process of the workers.
 /// @param progress  called from the calling thread: sizes done, sizes in all
-/// @return in the process that leads; nothing is known elsewhere
+/// @return what is known in the process that leads; elsewhere nothing is
 /// @throws InputError if there is one worker alone, Error if a worker failed or nothing can be
-/// fitted
+///         fitted
 NetworkFile calibrate(Workers& workers, ProbeOptions options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress);
 

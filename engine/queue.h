@@ -18,22 +18,22 @@ class Queue {
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
 
-  void push(T element) {
-    if (count_ == ring_.size()) grow();
-    ring_[(first_ + count_++) % ring_.size()] = std::move(element);
-  }
+  /// Puts an element behind all others.
+  void push(T element) { push_left_over() = std::move(element); }
   /// Pushes what an element that was popped has left, to be overwritten: its memory serves again.
   T& push_left_over() {
     if (count_ == ring_.size()) grow();
     return ring_[(first_ + count_++) % ring_.size()];
   }
+  /// The first one. @pre not empty
   T& front() { return (*this)[0]; }
-  const T& front() const { return (*this)[0]; }
+  /// Takes it away; it keeps its memory. @pre not empty
   void pop() {
     SPARSESYNC_EXPECT(count_, >, std::size_t{0});
     first_ = (first_ + 1) % ring_.size();
     --count_;
   }
+  /// Takes all of them away.
   void clear() { first_ = count_ = 0; }
 
   /// @param place  counted from the front

@@ -120,7 +120,7 @@ void RegisteredBucket::observe(Phase phase, std::int64_t index_bytes_sent) {
       const SpaceResult& result = scheme_->result()[i];
       observed_[i].united = result.layout == Gradient::Layout::dense
                                 ? scheme_->united(i).value_or(spaces_[i].rows)
-                                : static_cast<Index>(result.indices.size());
+                                : std::ssize(result.indices);
     }
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "analysis/plan.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
+#include "schemes/registry.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {
@@ -24,12 +26,16 @@ struct TensorResult {
   ConstMatrix values;              // a row for each index; all rows where dense
 };
 
-/// Writes a result as a dense tensor.
+/// Writes a result as a dense tensor. Does not synchronize the stream.
 /// @param out  all rows of the tensor; overwritten
 void to_dense(const Context& context, const TensorResult& result, Matrix out);
 
+/// A bucket at work on one worker.
 class RegisteredBucket {
  public:
+  /// Does not synchronize the stream.
+  /// @param entry  the scheme that is at work first
+  /// @param seed   the same on all workers
   /// @throws BudgetError, std::bad_alloc if the scheme's fixed workspace is not to be had
   RegisteredBucket(const Context& context, BucketSpec spec, const SchemeEntry& entry, Rank rank,
                    int size, std::uint64_t seed);
@@ -38,7 +44,9 @@ class RegisteredBucket {
   const Context& context() const { return context_; }
   /// As they cross.
   std::span<const RowSpace> spaces() const { return spaces_; }
+  /// The one at work.
   Scheme& scheme() { return *scheme_; }
+  /// The step's gradients.
   BucketInput& input() { return input_; }
   /// The rows that a step announces. Only where the bucket announces.
   BucketInput& announced() { return *announced_; }
@@ -46,6 +54,7 @@ class RegisteredBucket {
   bool begins_with(Phase phase) const {
     return phase == (spec_.announce ? Phase::announce : Phase::reduce);
   }
+  /// Of the scheme at work.
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
 
   /// Which scheme is at work, with which pattern.
@@ -69,7 +78,9 @@ class RegisteredBucket {
   std::int64_t non_finite() const { return non_finite_; }
 
   /// Notes what a phase that is over showed.
+  /// @param index_bytes_sent  in this phase
   void observe(Phase phase, std::int64_t index_bytes_sent);
+  /// What the last step showed of a row space.
   struct Observed {
     Index touched = 0;  // by this worker in the last step
     Index united = 0;   // by all workers; all rows where nobody knows
@@ -79,6 +90,7 @@ class RegisteredBucket {
   std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
 
   // The state of its channel, kept by the session.
+  std::uint32_t channel = 0;
   std::uint64_t signature = 0;
   std::uint64_t sequence = 0;
   std::optional<RefusedError> refused;  // this step
@@ -111,7 +123,7 @@ class RegisteredBucket {
   std::int64_t non_finite_ = 0;
   Buffer<Index> counts_;
   std::vector<Observed> observed_;
-  std::int64_t index_bytes_sent_ = 0;
+  std::atomic<std::int64_t> index_bytes_sent_ = 0;  // asked for while a phase runs, too
 };
 
 }  // namespace sparsesync

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
+#include <string_view>
+#include <vector>
 
 #include "engine/auto_choice.h"
 #include "kernels/bits.h"
+#include "schemes/registry.h"
+#include "schemes/statistics.h"
 
 namespace sparsesync {
 namespace {
@@ -20,16 +25,23 @@ std::vector<std::string_view> schemes_that_announce() {
   return names;
 }
 
-}  // namespace
-
-ControlChannel::Statement statement_of(const SchemeOptions& options) {
-  return {{"the pattern", std::string(name_of(options.pattern))},
-          {"the elements of a block", fmt::format("{}", options.block)},
-          {"the workers of a node", fmt::format("{}", options.workers_per_node)},
-          {"the scheme between nodes", options.between_nodes},
-          {"the type on the wire", std::string(options.wire ? name_of(*options.wire) : "own")}};
+/// Reads a number of what a worker stated about its step, and the space behind it.
+/// @param at  where the number begins; where the next one does, after that
+double take_number(const std::string& text, std::size_t& at) {
+  const std::size_t end = text.find(' ', at);
+  if (end == std::string::npos) throw ProtocolError("statistics that cannot be read");
+  Index number = 0;
+  for (; at < end; ++at) {
+    if (text[at] < '0' || text[at] > '9' || number > (Index{1} << 56)) {
+      throw ProtocolError("statistics that cannot be read");
+    }
+    number = number * 10 + (text[at] - '0');
+  }
+  ++at;
+  return static_cast<double>(number);
 }
 
+/// All that must be the same on all workers. The bucket need not be a valid one.
 ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed) {
   ControlChannel::Statement statement{
       {"the bucket's name", fmt::format("'{}'", spec.name)},
@@ -55,6 +67,25 @@ ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t see
   return statement;
 }
 
+/// A hash of what was agreed.
+std::uint64_t signature_of(const ControlChannel::Statement& statement) {
+  std::uint64_t signature = 0;
+  for (const auto& [name, value] : statement) {
+    signature = signature_after(signature_after(signature, name), value);
+  }
+  return signature;
+}
+
+}  // namespace
+
+ControlChannel::Statement statement_of(const SchemeOptions& options) {
+  return {{"the pattern", std::string(name_of(options.pattern))},
+          {"the elements of a block", fmt::format("{}", options.block)},
+          {"the workers of a node", fmt::format("{}", options.workers_per_node)},
+          {"the scheme between nodes", options.between_nodes},
+          {"the type on the wire", std::string(options.wire ? name_of(*options.wire) : "own")}};
+}
+
 int workers_of_a_node(const Transport& transport) {
   const int size = transport.size();
   const auto node = [&](int rank) { return transport.node(Rank{rank}); };
@@ -73,14 +104,6 @@ int workers_of_a_node(const Transport& transport) {
   return per_node;
 }
 
-std::uint64_t signature_of(const ControlChannel::Statement& statement) {
-  std::uint64_t signature = 0;
-  for (const auto& [name, value] : statement) {
-    signature = signature_after(signature_after(signature, name), value);
-  }
-  return signature;
-}
-
 std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed) {
   std::uint64_t hash = mix64(signature ^ agreed.size());
   for (const char c : agreed) hash = mix64(hash ^ static_cast<unsigned char>(c));
@@ -89,7 +112,9 @@ std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed
 
 std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChannel& control,
                                               const Context& context, BucketSpec spec,
-                                              std::uint64_t seed, std::uint64_t signature) {
+                                              std::uint64_t seed) {
+  const ControlChannel::Statement statement = statement_of(spec, seed);
+  control.agree(fmt::format("bucket '{}'", spec.name), statement);
   // What all agree on may still be wrong: then it is so for all.
   validate(spec);
   if (spec.options.workers_per_node == 0) {
@@ -112,7 +137,7 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
     bucket = std::make_unique<RegisteredBucket>(context, spec, entry, transport.rank(),
                                                 transport.size(), seed);
   });
-  bucket->signature = signature;
+  bucket->signature = signature_of(statement);
   return bucket;
 }
 
@@ -137,18 +162,27 @@ void agree_to_make(ControlChannel& control, const std::string& subject,
   }
 }
 
-double take_number(const std::string& text, std::size_t& at) {
-  const std::size_t end = text.find(' ', at);
-  if (end == std::string::npos) throw ProtocolError("statistics that cannot be read");
-  Index number = 0;
-  for (; at < end; ++at) {
-    if (text[at] < '0' || text[at] > '9' || number > (Index{1} << 56)) {
-      throw ProtocolError("statistics that cannot be read");
-    }
-    number = number * 10 + (text[at] - '0');
+void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {
+  std::string own;
+  for (const RegisteredBucket::Observed& space : bucket.observed()) {
+    own += fmt::format("{} {} ", space.touched, space.united);
   }
-  ++at;
-  return static_cast<double>(number);
+  const std::vector<std::string> all = control.all_gather(own);
+  Statistics statistics(bucket.observed().size());
+  std::string agreed;
+  for (const std::string& text : all) {
+    agreed += text;
+    std::size_t at = 0;
+    for (SpaceStatistics& space : statistics) {
+      const double touched = take_number(text, at);
+      const double united = take_number(text, at);
+      space.touched_mean += touched / static_cast<double>(all.size());
+      space.touched_max = std::max(space.touched_max, touched);
+      space.united = std::max(space.united, united);
+    }
+  }
+  bucket.scheme().adapt(statistics);
+  bucket.signature = signature_after(bucket.signature, agreed);
 }
 
 }  // namespace sparsesync

@@ -15,36 +15,33 @@
 #include "engine/registered_bucket.h"
 #include "kernels/context.h"
 #include "schemes/bucket.h"
-#include "schemes/exchange.h"
+#include "schemes/exchange.h"  // IWYU pragma: export: callers catch RefusedError
 #include "schemes/scheme.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
 
-/// A phase that was submitted waits, until the deadline, behind one that was not.
-class OrderError : public Error {
- public:
-  using Error::Error;
-};
+struct SubmittedPhase;  // of the implementation
 
+/// How a session works.
 struct SessionOptions {
-  /// Of each wait for another worker, and of a phase for its predecessor.
+  // Of each wait for another worker, and of a phase for its predecessor.
   std::chrono::milliseconds deadline{60'000};
-  /// The key of row groups is drawn from it; the same on all workers.
+  // The key of row groups is drawn from it; the same on all workers.
   std::uint64_t seed = 1;
-  /// That the kernels of this worker may be cut among, the session's own among them. The bits of
-  /// the result do not depend on it.
+  // That the kernels of this worker may be cut among, the session's own among them. The bits of
+  // the result do not depend on it.
   int threads = 1;
-  /// What the scheme `auto` plans with, on worker 0; on all workers or on none. Nothing: links and
-  /// processor are measured when the first bucket asks for it, which takes some seconds.
+  // What the scheme `auto` plans with, on worker 0; on all workers or on none. Nothing: links and
+  // processor are measured when the first bucket asks for it, which takes some seconds.
   std::optional<Network> network = std::nullopt;
-  /// Bytes of workspace that it plans with, the least of all workers'; nothing: no bound. What the
-  /// memory resource refuses is passed over in any case.
+  // Bytes of workspace that it plans with, the least of all workers'; nothing: no bound. What the
+  // memory resource refuses is passed over in any case.
   std::optional<double> workspace = std::nullopt;
-  /// Ways that a bucket of `auto` tries at most, in its first steps, where it depends on what
-  /// processors take which of them is the fastest. What is measured differs from run to run, and so
-  /// may the choice, and with it the order that sums are made in; with 0 and a network that is
-  /// given all runs choose the same.
+  // Ways that a bucket of `auto` tries at most, in its first steps, where it depends on what
+  // processors take which of them is the fastest. What is measured differs from run to run, and so
+  // may the choice, and with it the order that sums are made in; with 0 and a network that is
+  // given all runs choose the same.
   int trials = 24;
 };
 
@@ -89,19 +86,21 @@ class Session {
   /// Once a step, before the reduce of a bucket that announces.
   /// @param rows  for each tensor Gradient::rows(), in any order, repeats allowed: the caller's
   ///              memory, unchanged until wait(). The reduce throws InputError if it touches others
+  /// @return what wait() takes
+  /// @throws InputError if the bucket does not announce
   Ticket announce(BucketId bucket, std::span<const Gradient> rows);
 
   /// Starts a phase in the background.
   /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until
-  /// wait()
+  ///                   wait()
+  /// @return what wait() takes
   Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {});
 
   /// Waits until a phase is over.
   /// @throws RefusedError if a worker refused this step of the bucket (the next step works); on
-  /// that worker what made
-  ///         it refuse: InputError, BudgetError, std::bad_alloc
+  ///         that worker what made it refuse: InputError, BudgetError, std::bad_alloc
   /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, OrderError,
-  /// CorruptDataError
+  ///         CorruptDataError
   void wait(const Ticket& ticket);
 
   /// A bucket's whole step in one call: submits its reduce and its gather and waits for both; after
@@ -110,42 +109,51 @@ class Session {
   /// @throws what wait() throws
   void synchronize(BucketId bucket, std::span<const Gradient> gradients);
 
-  /// After wait() for the bucket's gather.
+  /// What this worker ended with.
+  /// @param tensor  its place in the bucket
+  /// @pre wait() for the bucket's gather
   TensorResult result(BucketId bucket, std::size_t tensor);
 
-  /// After wait() for the gather of a bucket whose values cross as a narrower type
-  /// (SchemeOptions::wire): how many values of the sums are infinite or not a number. The same on
-  /// all workers; a warning is logged too, so that an overflow is never silent.
+  /// How many values of the sums are infinite or not a number, where they cross as a narrower type
+  /// (SchemeOptions::wire). The same on all workers; a warning is logged too, so that an overflow
+  /// is never silent.
+  /// @pre wait() for the bucket's gather
   std::int64_t non_finite(BucketId bucket) const;
 
   /// Lets the scheme choose anew from the last step's sparsity, agreed by all. The scheme `auto`
   /// does so by itself, when sparsity drifts; results of the last step are gone then, and here.
+  /// @throws what Transport throws, ProtocolError
   void adapt(BucketId bucket);
 
-  /// Of a bucket with the scheme `auto`: what the last choice was made by, the best scheme first;
-  /// nothing before the first choice, which the second step brings, or adapt(). Neither this nor
-  /// settled() nor chosen() while a phase of the bucket runs.
+  /// Waits for all workers.
+  /// @throws what Transport throws
+  void barrier();
+
+  // ---- What a bucket is at. While no phase of it runs.
+
+  /// Of the scheme `auto`: what the last choice was made by, the best scheme first; nothing before
+  /// the first choice, which the second step brings, or adapt().
   std::vector<Prediction> predictions(BucketId bucket) const;
   /// Whether it has made its choice: the next steps try no other.
   bool settled(BucketId bucket) const;
   /// The scheme that is at work.
   Way chosen(BucketId bucket) const;
 
-  /// Waits for all workers.
-  void barrier();
+  /// What the scheme chose, for each tensor.
+  std::vector<SpaceChoice> choices(BucketId bucket) const;
+  /// The scheme itself, for its cost.
+  const Scheme& scheme(BucketId bucket) const;
+
+  // ---- Of the session, at any time.
 
   /// Steps that are complete.
   std::int64_t step() const;
-  /// What the scheme chose, for each tensor.
-  std::vector<SpaceChoice> choices(BucketId bucket) const;
-  /// The scheme itself, for its cost. Not while a phase of the bucket runs.
-  const Scheme& scheme(BucketId bucket) const;
   /// Bytes sent that said which rows there are, so far.
   std::int64_t index_bytes_sent(BucketId bucket) const;
   TransportCounters counters() const;
 
  private:
-  class Engine;
+  struct Engine;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -153,9 +161,7 @@ class Session {
 class Session::Ticket {
  private:
   friend class Session;
-  friend class Session::Engine;
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<SubmittedPhase> phase_;
 };
 
 }  // namespace sparsesync

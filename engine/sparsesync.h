@@ -7,4 +7,4 @@
 #include "engine/transport/local.h"
 #include "engine/transport/mpi.h"
 #include "schemes/bucket.h"
-#include "schemes/scheme.h"
+#include "schemes/registry.h"

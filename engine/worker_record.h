@@ -38,8 +38,9 @@ struct WorkerRecord {
 };
 
 /// A record as a text, for another process. Machines have clocks of their own: each step begins at
-/// 0.
+/// 0. An error stays behind.
 std::string text_of(const WorkerRecord& record);
+/// The record that text_of() made it from.
 /// @throws ProtocolError if it is no such text
 WorkerRecord record_from(const std::string& text);
 

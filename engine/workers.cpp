@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <thread>
+
 #include "engine/registration.h"
 
 namespace sparsesync {
@@ -34,6 +37,32 @@ void Workers::together(const std::function<void()>& work) {
     if (all[process].front() == kBadInput) throw InputError(text);
     throw Error(text);
   }
+}
+
+std::vector<std::exception_ptr> run_in_threads(
+    std::vector<std::unique_ptr<Transport>> ends,
+    const std::function<void(std::unique_ptr<Transport>& end, std::size_t place)>& work,
+    const std::function<void()>& meanwhile) {
+  std::vector<std::exception_ptr> errors(ends.size());
+  std::atomic<std::size_t> running = ends.size();
+  std::vector<std::thread> threads;
+  for (std::size_t place = 0; place < ends.size(); ++place) {
+    threads.emplace_back([&, place] {
+      try {
+        work(ends[place], place);
+      } catch (...) {
+        errors[place] = std::current_exception();
+      }
+      ends[place].reset();
+      --running;
+    });
+  }
+  while (meanwhile && running > 0) {
+    meanwhile();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
 }
 
 std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors) {

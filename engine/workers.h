@@ -1,11 +1,12 @@
 // The workers of a run and what connects them: threads of this process, or processes of an mpirun.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/agreement.h"
@@ -16,7 +17,8 @@
 
 namespace sparsesync {
 
-/// All calls but the trivial ones are made in every process, in the same order.
+/// Who takes part in a run, as each of its processes sees it. All calls but the trivial ones are
+/// made in every process, in the same order.
 class Workers {
  public:
   virtual ~Workers() = default;
@@ -33,26 +35,44 @@ class Workers {
   /// Whether this process speaks for the run.
   bool leads() const { return here().front() == Rank{0}; }
 
-  /// A new network between all workers: the ends of those that are here.
+  /// Makes a new network between all workers.
+  /// @return the ends of those that are here, in the order of here()
+  /// @throws what the transport throws that connects them
   virtual std::vector<std::unique_ptr<Transport>> connect() = 0;
 
-  /// What each process says, the own part among them.
+  /// Tells all processes, and hears them.
+  /// @return what each says, by the rank of its first worker; the own part among them
+  /// @throws what ControlChannel::all_gather() throws
   virtual std::vector<std::string> all_gather(const std::string& own) = 0;
+  /// Compares what all processes state.
+  /// @param subject  stands before the difference in the text
   /// @throws AgreementError in all processes, naming what differs and both sides
   virtual void agree(const std::string& subject, const ControlChannel::Statement& own) = 0;
 
-  /// Runs `work` in every process. If it throws in one, it throws in all: there what it threw, and
-  /// elsewhere an InputError or Error with that worker's text.
+  /// Runs `work` in every process. If it throws in one, this throws in all.
+  /// @throws where `work` threw, that; elsewhere InputError or Error with that worker's text
   void together(const std::function<void()>& work);
 };
 
-/// Of several workers' errors (null where one had none) one that the others follow from: a worker
-/// that only lost another one is not it. Null if all are.
+/// Runs `work` for each end of a network in a thread of its own, and waits for all.
+/// @param work       called with the end and its place; the end is gone once it has returned
+/// @param meanwhile  called from the calling thread again and again until then, where there is one
+/// @return what each threw, by place; null where nothing was thrown
+std::vector<std::exception_ptr> run_in_threads(
+    std::vector<std::unique_ptr<Transport>> ends,
+    const std::function<void(std::unique_ptr<Transport>& end, std::size_t place)>& work,
+    const std::function<void()>& meanwhile = nullptr);
+
+/// The error that several workers' errors follow from: a worker that only lost another one, or was
+/// told, is not it where there is another.
+/// @param errors  null where a worker had none
+/// @return null if all are
 std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors);
 
 /// All workers are threads of this process.
 class LocalWorkers : public Workers {
  public:
+  /// @param link      of each worker
   /// @param per_node  what the network tells of nodes; 0: all workers are on one
   LocalWorkers(int size, LocalLink link, int per_node = 0)
       : size_(size), link_(link), per_node_(per_node > 0 ? per_node : size) {}

@@ -44,10 +44,7 @@ namespace cpu {
 /// @throws BudgetError if the workspace may not grow
 void unite(const Context& context, IndexRange range, std::span<const std::span<const Index>> sets,
            std::span<Index> out, Count count, AggregateWorkspace& workspace);
-}  // namespace cpu
-inline constexpr Operation unite{cpu::unite};
 
-namespace cpu {
 /// out.row(u) = the sum over parts p, in their order, of the row of p whose index is united[u]:
 /// from +0, in the sum type, multiplied once by `scale` (in the sum type), rounded once. The same
 /// bits on every device and at every arrival order. Does not synchronize the stream.
@@ -60,6 +57,8 @@ void aggregate(const Context& context, std::span<const Index> united,
                std::span<const RowSparse> parts, double scale, Matrix out,
                AggregateWorkspace& workspace);
 }  // namespace cpu
+
+inline constexpr Operation unite{cpu::unite};
 inline constexpr Operation aggregate{cpu::aggregate};
 
 }  // namespace sparsesync

@@ -1,5 +1,5 @@
-// The keyed bijection π of [0, R): which group a row belongs to and where it stands there is
-// arithmetic. Host and device share it, so a machine without a GPU tests what a GPU runs.
+// The keyed bijection π of [0, R). Host and device share it, so a machine without a GPU tests what
+// a GPU runs.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ class Bijection {
  public:
   static constexpr int kRounds = 3;
 
+  /// Draws the key.
   /// @param rows  R >= 1
   /// @param seed  the same on all workers
   SPARSESYNC_HOST_DEVICE constexpr Bijection(std::int64_t rows, std::uint64_t seed)
@@ -43,11 +44,13 @@ class Bijection {
     std::uint64_t multiply = 1;
     std::uint64_t inverse = 1;
   };
+  /// @param number  in [0, kRounds)
   SPARSESYNC_HOST_DEVICE constexpr Round round(int number) const { return rounds_[number]; }
   SPARSESYNC_HOST_DEVICE constexpr std::uint64_t mask() const { return mask_; }
   SPARSESYNC_HOST_DEVICE constexpr unsigned shift() const { return shift_; }
 
-  /// π(row), in [0, R). @param row in [0, R)
+  /// π(row), in [0, R).
+  /// @param row  in [0, R)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t forward(std::int64_t row) const {
     auto x = static_cast<std::uint64_t>(row);
     do {
@@ -61,7 +64,8 @@ class Bijection {
     return static_cast<std::int64_t>(x);
   }
 
-  /// π⁻¹(image), in [0, R). @param image in [0, R)
+  /// π⁻¹(image), in [0, R).
+  /// @param image  in [0, R)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t backward(std::int64_t image) const {
     auto x = static_cast<std::uint64_t>(image);
     do {
@@ -89,66 +93,6 @@ class Bijection {
   std::uint64_t mask_ = 0;
   unsigned shift_ = 1;
   Round rounds_[kRounds] = {};
-};
-
-/// Row groups: row r belongs to group (π(r) + offset) mod groups and has position π(r) div groups
-/// there. Groups are equal to ±1 row and no table is kept (design: "balanced").
-class RowGroups {
- public:
-  /// @param rows    R >= 1
-  /// @param groups  g >= 1
-  /// @param offset  turns the groups of one row space against those of another, in [0, groups)
-  SPARSESYNC_HOST_DEVICE constexpr RowGroups(std::int64_t rows, std::int64_t groups,
-                                             std::int64_t offset, std::uint64_t seed)
-      : bijection_(rows, seed), groups_(groups), offset_(offset) {}
-
-  SPARSESYNC_HOST_DEVICE constexpr const Bijection& bijection() const { return bijection_; }
-  SPARSESYNC_HOST_DEVICE constexpr std::int64_t groups() const { return groups_; }
-  SPARSESYNC_HOST_DEVICE constexpr std::int64_t offset() const { return offset_; }
-  /// Positions that a group can have: ceil(R / g).
-  SPARSESYNC_HOST_DEVICE constexpr std::int64_t universe() const {
-    return ceil_div(bijection_.rows(), groups_);
-  }
-
-  struct Place {
-    std::int64_t group;
-    std::int64_t position;
-  };
-  SPARSESYNC_HOST_DEVICE constexpr Place place(std::int64_t row) const {
-    const std::int64_t image = bijection_.forward(row);
-    const std::int64_t group = image % groups_ + offset_;
-    return {group < groups_ ? group : group - groups_, image / groups_};
-  }
-
-  /// Rows of a group: its positions are [0, size(group)), universe() of them or one less.
-  SPARSESYNC_HOST_DEVICE constexpr std::int64_t size(std::int64_t group) const {
-    const std::int64_t first = residue(group);
-    return first < bijection_.rows() ? (bijection_.rows() - 1 - first) / groups_ + 1 : 0;
-  }
-  /// Whether some row stands there: the last position of some groups is empty.
-  SPARSESYNC_HOST_DEVICE constexpr bool holds(Place place) const {
-    return image(place) < bijection_.rows();
-  }
-
-  /// The row that stands there. @param place must hold one
-  SPARSESYNC_HOST_DEVICE constexpr std::int64_t row(Place place) const {
-    return bijection_.backward(image(place));
-  }
-
-  /// What the images of a group's rows leave modulo groups().
-  SPARSESYNC_HOST_DEVICE constexpr std::int64_t residue(std::int64_t group) const {
-    const std::int64_t difference = group - offset_;
-    return difference < 0 ? difference + groups_ : difference;
-  }
-
- private:
-  SPARSESYNC_HOST_DEVICE constexpr std::int64_t image(Place place) const {
-    return place.position * groups_ + residue(place.group);
-  }
-
-  Bijection bijection_;
-  std::int64_t groups_;
-  std::int64_t offset_;
 };
 
 }  // namespace sparsesync

@@ -19,11 +19,13 @@ SPARSESYNC_HOST_DEVICE constexpr std::uint64_t low_mask(int bits) {
   return bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << static_cast<unsigned>(bits)) - 1;
 }
 
+/// a / b, rounded up; a >= 0, b > 0.
 template <typename Integer>
 SPARSESYNC_HOST_DEVICE constexpr Integer ceil_div(Integer a, Integer b) {
   return static_cast<Integer>(a / b + (a % b != 0 ? 1 : 0));
 }
 
+/// The least multiple that is not below `value`.
 template <typename Integer>
 SPARSESYNC_HOST_DEVICE constexpr Integer round_up(Integer value, Integer multiple) {
   return static_cast<Integer>(ceil_div(value, multiple) * multiple);

@@ -21,10 +21,7 @@ namespace cpu {
 ///                what is written is then of no use, and the caller repeats with more
 void rows_to_blocks(const Context& context, RowSparse rows, std::span<Index> blocks, Matrix values,
                     Count count);
-}  // namespace cpu
-inline constexpr Operation rows_to_blocks{cpu::rows_to_blocks};
 
-namespace cpu {
 /// The way back: finds the rows in which some element is not zero, and writes their numbers and
 /// values, increasing. Elements of blocks that are not there are zero. As compact() has it: -0.0
 /// counts as zero, NaN and Inf do not. Does not synchronize the stream.
@@ -39,6 +36,8 @@ namespace cpu {
 void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
                     std::span<Index> indices, Matrix values, Count count);
 }  // namespace cpu
+
+inline constexpr Operation rows_to_blocks{cpu::rows_to_blocks};
 inline constexpr Operation blocks_to_rows{cpu::blocks_to_rows};
 
 }  // namespace sparsesync

@@ -8,6 +8,7 @@
 #include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "kernels/context.h"
 #include "kernels/error.h"
@@ -39,7 +40,7 @@ class Buffer {
       // A quarter more than asked: sparsity wanders from step to step, and growth should end.
       grow(count, count <= kLargest / 5 * 4 ? count + count / 4 : count);
     }
-    return {data_, static_cast<std::size_t>(count)};
+    return first(count);
   }
 
   /// As reserve(), without slack: for sizes that never change.
@@ -59,6 +60,8 @@ class Buffer {
   }
 
   T* data() const { return data_; }
+  /// The first elements, of those that there is room for.
+  std::span<T> first(std::int64_t count) const { return {data_, static_cast<std::size_t>(count)}; }
   std::int64_t capacity() const { return capacity_; }
 
  private:
@@ -77,20 +80,31 @@ class Buffer {
     // The old block goes first: contents are not kept, and a budget should not pay for both.
     release();
     try {
-      data_ =
-          static_cast<T*>(context_.memory().allocate(bytes(wanted), kAlignment, context_.stream()));
-      capacity_ = wanted;
+      allocate(wanted);
     } catch (const BudgetError&) {
       if (wanted == needed) throw;
-      data_ =
-          static_cast<T*>(context_.memory().allocate(bytes(needed), kAlignment, context_.stream()));
-      capacity_ = needed;
+      allocate(needed);
     }
+  }
+
+  void allocate(std::int64_t count) {
+    data_ =
+        static_cast<T*>(context_.memory().allocate(bytes(count), kAlignment, context_.stream()));
+    capacity_ = count;
   }
 
   Context context_;
   T* data_ = nullptr;
   std::int64_t capacity_ = 0;
 };
+
+/// So many of them, all empty. Does not synchronize the stream.
+template <typename T>
+std::vector<Buffer<T>> buffers(const Context& context, std::size_t count) {
+  std::vector<Buffer<T>> all;
+  all.reserve(count);
+  while (all.size() < count) all.emplace_back(context);
+  return all;
+}
 
 }  // namespace sparsesync

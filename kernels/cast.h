@@ -13,14 +13,13 @@ namespace cpu {
 /// @param from  of a floating-point dtype and any alignment
 /// @param to    likewise; rows and width as `from`; does not overlap it
 void cast(const Context& context, ConstMatrix from, Matrix to);
-}  // namespace cpu
-inline constexpr Operation cast{cpu::cast};
 
-namespace cpu {
 /// How many elements are infinite or not a number. Does not synchronize the stream.
 /// @param values  of a floating-point dtype and any alignment
 void count_non_finite(const Context& context, ConstMatrix values, Count count);
 }  // namespace cpu
+
+inline constexpr Operation cast{cpu::cast};
 inline constexpr Operation count_non_finite{cpu::count_non_finite};
 
 }  // namespace sparsesync

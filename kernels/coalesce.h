@@ -19,12 +19,6 @@ struct IndexCheck {
   bool coalesced = true;
 };
 
-namespace cpu {
-/// Looks at every index once. Synchronizes the stream.
-IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices);
-}  // namespace cpu
-inline constexpr Operation check_indices{cpu::check_indices};
-
 /// Scratch of coalesce().
 struct CoalesceWorkspace {
   explicit CoalesceWorkspace(const Context& context)
@@ -35,17 +29,23 @@ struct CoalesceWorkspace {
 };
 
 namespace cpu {
+/// Looks at every index once. Synchronizes the stream.
+/// @param rows  of the tensor that the indices are of
+IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices);
+
 /// Writes the distinct rows of `from` in increasing order, each with the sum of its values: in the
 /// order of `from`, in the sum type, rounded once. Does not synchronize the stream.
-/// @param from       indices in [0, rows): check_indices() says so
-/// @param first_row  what is added to a row's number
-/// @param indices    room for from.indices.size() indices
-/// @param values     as many rows; dtype and width as from.values
-/// @param count      receives how many rows were written
+/// @param from     indices in [0, rows.size()): check_indices() says so
+/// @param rows     what these rows are called in the result: rows.begin is added to each number
+/// @param indices  room for from.indices.size() indices
+/// @param values   as many rows; dtype and width as from.values
+/// @param count    receives how many rows were written
 /// @throws BudgetError if the workspace may not grow
-void coalesce(const Context& context, RowSparse from, Index rows, Index first_row,
-              std::span<Index> indices, Matrix values, Count count, CoalesceWorkspace& workspace);
+void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span<Index> indices,
+              Matrix values, Count count, CoalesceWorkspace& workspace);
 }  // namespace cpu
+
+inline constexpr Operation check_indices{cpu::check_indices};
 inline constexpr Operation coalesce{cpu::coalesce};
 
 }  // namespace sparsesync

@@ -21,6 +21,7 @@ namespace cpu {
 void compact(const Context& context, ConstMatrix dense, Index first_row, std::span<Index> indices,
              Matrix values, Count count);
 }  // namespace cpu
+
 inline constexpr Operation compact{cpu::compact};
 
 }  // namespace sparsesync

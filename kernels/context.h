@@ -9,6 +9,7 @@
 
 namespace sparsesync {
 
+/// What an operation runs on.
 enum class Device : std::uint8_t { cpu };
 
 /// The queue that work goes to. On a CPU work has ended when the operation returns; the handle is
@@ -22,12 +23,13 @@ struct Stream {
 class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
-  /// @param bytes  may be 0
+  /// Memory for a piece of work on `stream`, uninitialized.
+  /// @param bytes      may be 0
   /// @param alignment  a power of two
   /// @throws BudgetError if the resource has a budget and would exceed it
   /// @throws std::bad_alloc if the memory is not to be had
   virtual void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) = 0;
-  /// `pointer`, `bytes` and `alignment` as they were for allocate().
+  /// Gives memory back; `bytes` and `alignment` as they were for allocate().
   virtual void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                           Stream stream) noexcept = 0;
 };
@@ -55,8 +57,8 @@ class Context {
 };
 
 /// An operation of this floor: called as its bodies are, it runs the one of the context's device.
-/// The only place where a device is told apart. Each header declares the bodies and the operation
-/// beside them.
+/// The only place where a device is told apart. Each header declares the bodies and, under them,
+/// the operations.
 template <typename Body>
 class Operation;
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 
 namespace sparsesync {
 
+/// An element type.
 enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64 };
 
 /// All of them, in the order in which they are listed to people.
@@ -37,9 +37,16 @@ template <typename T>
 struct ValueTraits;
 
 namespace detail {
+/// An element type, and the type of its sums in memory.
+template <DType own, DType of_sum>
+struct DTypes {
+  static constexpr DType dtype = own;
+  static constexpr DType sum_dtype = of_sum;
+};
+
 /// A floating-point type that is its own sum.
-template <typename T>
-struct OwnSum {
+template <typename T, DType own>
+struct OwnSum : DTypes<own, own> {
   using Sum = T;
   SPARSESYNC_HOST_DEVICE static constexpr Sum widen(T value) { return value; }
   SPARSESYNC_HOST_DEVICE static constexpr T narrow(Sum sum) { return sum; }
@@ -47,8 +54,8 @@ struct OwnSum {
 };
 
 /// Integers wrap. Their sums are unsigned, in which overflow is defined; the bits are the same.
-template <typename T, typename Unsigned>
-struct WrappingSum {
+template <typename T, typename Unsigned, DType own>
+struct WrappingSum : DTypes<own, own> {
   using Sum = Unsigned;
   SPARSESYNC_HOST_DEVICE static constexpr Sum widen(T value) { return static_cast<Sum>(value); }
   SPARSESYNC_HOST_DEVICE static constexpr T narrow(Sum sum) { return static_cast<T>(sum); }
@@ -56,31 +63,27 @@ struct WrappingSum {
 };
 }  // namespace detail
 
+/// As C++ has it.
 template <>
-struct ValueTraits<float> : detail::OwnSum<float> {
-  static constexpr DType dtype = DType::f32;
-  static constexpr DType sum_dtype = DType::f32;
+struct ValueTraits<float> : detail::OwnSum<float, DType::f32> {
   static constexpr const char* name = "f32";
 };
 
+/// As C++ has it.
 template <>
-struct ValueTraits<double> : detail::OwnSum<double> {
-  static constexpr DType dtype = DType::f64;
-  static constexpr DType sum_dtype = DType::f64;
+struct ValueTraits<double> : detail::OwnSum<double, DType::f64> {
   static constexpr const char* name = "f64";
 };
 
+/// Wraps.
 template <>
-struct ValueTraits<std::int32_t> : detail::WrappingSum<std::int32_t, std::uint32_t> {
-  static constexpr DType dtype = DType::i32;
-  static constexpr DType sum_dtype = DType::i32;
+struct ValueTraits<std::int32_t> : detail::WrappingSum<std::int32_t, std::uint32_t, DType::i32> {
   static constexpr const char* name = "i32";
 };
 
+/// Wraps.
 template <>
-struct ValueTraits<std::int64_t> : detail::WrappingSum<std::int64_t, std::uint64_t> {
-  static constexpr DType dtype = DType::i64;
-  static constexpr DType sum_dtype = DType::i64;
+struct ValueTraits<std::int64_t> : detail::WrappingSum<std::int64_t, std::uint64_t, DType::i64> {
   static constexpr const char* name = "i64";
 };
 
@@ -101,11 +104,10 @@ SPARSESYNC_HOST_DEVICE inline std::uint32_t bits_of_float(float value) {
 }
 }  // namespace detail
 
+/// Summed in f32.
 template <>
-struct ValueTraits<f16> {
+struct ValueTraits<f16> : detail::DTypes<DType::f16, DType::f32> {
   using Sum = float;
-  static constexpr DType dtype = DType::f16;
-  static constexpr DType sum_dtype = DType::f32;
   static constexpr const char* name = "f16";
 
   SPARSESYNC_HOST_DEVICE static Sum widen(f16 value) {
@@ -153,11 +155,10 @@ struct ValueTraits<f16> {
   }
 };
 
+/// Summed in f32.
 template <>
-struct ValueTraits<bf16> {
+struct ValueTraits<bf16> : detail::DTypes<DType::bf16, DType::f32> {
   using Sum = float;
-  static constexpr DType dtype = DType::bf16;
-  static constexpr DType sum_dtype = DType::f32;
   static constexpr const char* name = "bf16";
 
   SPARSESYNC_HOST_DEVICE static Sum widen(bf16 value) {
@@ -176,6 +177,7 @@ struct ValueTraits<bf16> {
 };
 
 /// Calls `body` with a value of the C++ type of `dtype` (only its type matters).
+/// @throws ContractError if there is no such dtype
 template <typename Body>
 decltype(auto) for_dtype(DType dtype, Body&& body) {
   switch (dtype) {
@@ -216,7 +218,8 @@ std::string_view name_of(DType dtype);
 /// The names of all of them, with `separator` between.
 std::string dtype_names(std::string_view separator);
 
-/// @throws InputError if no type has that name; the text lists those that exist
+/// The element type of that name.
+/// @throws InputError if there is none; the text lists those that exist
 DType dtype_named(std::string_view name);
 
 }  // namespace sparsesync

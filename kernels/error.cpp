@@ -23,15 +23,5 @@ void contract_broken(const char* file, int line, const char* expression, const s
       fmt::format("{}:{}: expected {}, got {} and {}", file, line, expression, left, right));
 }
 
-std::string operand(std::int64_t value) {
-  return fmt::format("{}", value);
-}
-std::string operand(std::uint64_t value) {
-  return fmt::format("{}", value);
-}
-std::string operand(const std::string& value) {
-  return fmt::format("'{}'", value);
-}
-
 }  // namespace detail
 }  // namespace sparsesync

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace sparsesync {
 
@@ -49,20 +50,18 @@ class ContractError : public std::logic_error {
 namespace detail {
 [[noreturn]] void contract_broken(const char* file, int line, const char* expression,
                                   const std::string& left, const std::string& right);
-std::string operand(std::int64_t value);
-std::string operand(std::uint64_t value);
-std::string operand(const std::string& value);
-inline std::string operand(int value) {
-  return operand(static_cast<std::int64_t>(value));
+inline std::string operand(bool value) {
+  return value ? "true" : "false";
 }
-inline std::string operand(unsigned value) {
-  return operand(static_cast<std::uint64_t>(value));
+template <typename Number>
+requires std::is_arithmetic_v<Number> std::string operand(Number value) {
+  return std::to_string(value);
+}
+inline std::string operand(const std::string& value) {
+  return "'" + value + "'";
 }
 inline std::string operand(const char* value) {  // which would else be taken for a bool
   return operand(std::string(value));
-}
-inline std::string operand(bool value) {
-  return value ? "true" : "false";
 }
 }  // namespace detail
 

@@ -16,8 +16,10 @@ class EvenRanges {
   constexpr EvenRanges(Index size, Index parts) : size_(size), parts_(parts) {}
 
   constexpr Index parts() const { return parts_; }
+  /// @param part  in [0, parts())
   constexpr IndexRange range(Index part) const { return {begin(part), begin(part + 1)}; }
-  /// The range that a row lies in. @param row in [0, size)
+  /// The range that a row lies in.
+  /// @param row  in [0, size)
   constexpr Index part_of(Index row) const {
     const Index longer = size_ % parts_;  // so many ranges, the first ones, have one more
     const Index shorter_from = begin(longer);

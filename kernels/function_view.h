@@ -7,11 +7,11 @@
 
 namespace sparsesync {
 
+/// Unlike std::function it owns nothing and allocates nothing; the callable outlives it. For
+/// parameters: a lambda written in the call lives long enough.
 template <typename Signature>
 class FunctionView;
 
-/// Unlike std::function it owns nothing and allocates nothing; the callable outlives it. For
-/// parameters: a lambda written in the call lives long enough.
 template <typename Result, typename... Arguments>
 class FunctionView<Result(Arguments...)> {
  public:

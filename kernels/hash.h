@@ -23,7 +23,9 @@ class RowHash {
   /// k: cells that a row tries before it goes to serial memory (the paper's setting).
   static constexpr int kRehashes = 3;
 
+  /// Draws the keys.
   /// @param partitions  n >= 1
+  /// @param seed        the same on all workers
   SPARSESYNC_HOST_DEVICE constexpr RowHash(std::int64_t partitions, std::uint64_t seed)
       : partitions_(static_cast<std::uint64_t>(partitions)) {
     for (int i = 0; i <= kRehashes; ++i) {
@@ -40,7 +42,8 @@ class RowHash {
     return static_cast<std::int64_t>(hash(0, row) % partitions_);
   }
 
-  /// h_(attempt + 1)(row), in [0, cells). @param attempt in [0, kRehashes)
+  /// h_(attempt + 1)(row), in [0, cells).
+  /// @param attempt  in [0, kRehashes)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t cell(int attempt, std::int64_t row,
                                                      std::int64_t cells) const {
     return static_cast<std::int64_t>(hash(attempt + 1, row) % static_cast<std::uint64_t>(cells));

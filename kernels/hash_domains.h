@@ -13,6 +13,7 @@
 #include "kernels/buffer.h"
 #include "kernels/context.h"
 #include "kernels/hash.h"
+#include "kernels/index_code.h"
 #include "kernels/views.h"
 
 namespace sparsesync {
@@ -26,7 +27,7 @@ struct HashDomains {
   Buffer<std::uint64_t> wide;    // this one
   std::vector<Index> begin;      // of each domain in it, on the host; partitions + 1 numbers
 
-  /// Rows of domain j.
+  /// Rows of a partition's domain.
   Index size(Index partition) const {
     return begin[static_cast<std::size_t>(partition) + 1] -
            begin[static_cast<std::size_t>(partition)];
@@ -35,34 +36,32 @@ struct HashDomains {
 
 /// Bytes of an entry, as of a COO index.
 constexpr Index domain_entry_bytes(Index rows) {
-  return rows <= (Index{1} << 32) ? 4 : 8;
+  return coo_index_bytes(rows);
 }
 
 namespace cpu {
 /// Builds the domains of [0, rows). Once, when a bucket is registered. Synchronizes the stream.
 /// @throws BudgetError if `rows` entries don't fit
 void build_domains(const Context& context, const RowHash& hash, Index rows, HashDomains& domains);
-}  // namespace cpu
-inline constexpr Operation build_domains{cpu::build_domains};
 
-namespace cpu {
 /// positions[i] = where rows[i] stands in the partition's domain. Does not synchronize the stream.
 /// @param rows  increasing, all of this partition
 /// @throws CorruptDataError if a row is not of this partition: rows come from the network
 void positions_in_domain(const Context& context, const HashDomains& domains, Index partition,
                          std::span<const Index> rows, std::span<Index> positions);
-}  // namespace cpu
-inline constexpr Operation positions_in_domain{cpu::positions_in_domain};
 
-namespace cpu {
 /// rows[i] = the row at positions[i] of the partition's domain. Does not synchronize the stream.
 /// @param positions  in [0, domains.size(partition)) (undefined otherwise)
 void rows_in_domain(const Context& context, const HashDomains& domains, Index partition,
                     std::span<const Index> positions, std::span<Index> rows);
 }  // namespace cpu
+
+inline constexpr Operation build_domains{cpu::build_domains};
+inline constexpr Operation positions_in_domain{cpu::positions_in_domain};
 inline constexpr Operation rows_in_domain{cpu::rows_in_domain};
 
-/// The positions of a domain that rows of a range have: they follow each other.
+/// The positions of a domain that rows of a range have: they follow each other. Reads the domain on
+/// the calling thread.
 IndexRange positions_of_rows(const HashDomains& domains, Index partition, IndexRange rows);
 
 }  // namespace sparsesync

@@ -7,7 +7,7 @@ namespace sparsesync {
 Index partition_by_hash(const Context& context, const RowHash& hash, std::span<const Index> rows,
                         std::span<Index> partition_rows, std::span<Index> sources,
                         std::span<Index> partition_begin, HashMemory& memory) {
-  memory.parallel_cells = parallel_cells_for(static_cast<Index>(rows.size()), hash.partitions());
+  memory.parallel_cells = parallel_cells_for(std::ssize(rows), hash.partitions());
   memory.serial_cells = std::max(memory.serial_cells, serial_cells_for(memory.parallel_cells));
   Index repeats = 0;
   // Another run may need more than this one did, as rows take other cells. The need grows by a

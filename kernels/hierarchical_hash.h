@@ -55,10 +55,7 @@ namespace cpu {
 /// @throws BudgetError if the memory may not grow to what was asked for
 Index hash_rows(const Context& context, const RowHash& hash, std::span<const Index> rows,
                 HashMemory& memory);
-}  // namespace cpu
-inline constexpr Operation hash_rows{cpu::hash_rows};
 
-namespace cpu {
 /// Reads the occupied cells, partition after partition, in increasing order of the places: so the
 /// result does not depend on who took which cell. Does not synchronize the stream.
 /// @param rows             as they were for hash_rows(), which left none out
@@ -71,11 +68,13 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
                   const HashMemory& memory, std::span<Index> partition_rows,
                   std::span<Index> sources, std::span<Index> partition_begin);
 }  // namespace cpu
+
+inline constexpr Operation hash_rows{cpu::hash_rows};
 inline constexpr Operation extract_rows{cpu::extract_rows};
 
-/// Both: divides `rows` among the partitions; arguments as for extract_rows(). Where serial memory
-/// is too small, hashing is repeated with what was needed and a quarter more, and memory keeps that
-/// size. Synchronizes the stream.
+/// hash_rows() and extract_rows(), whose arguments it takes: divides `rows` among the partitions.
+/// Where serial memory is too small, hashing is repeated with what was needed and a quarter more,
+/// and memory keeps that size. Synchronizes the stream.
 /// @return how often it was repeated
 /// @throws BudgetError if the memory may not grow
 Index partition_by_hash(const Context& context, const RowHash& hash, std::span<const Index> rows,

@@ -13,27 +13,18 @@ namespace sparsesync {
 namespace cpu {
 /// Copies from the context's memory to the host's. Synchronizes the stream.
 void fetch(const Context& context, std::span<const std::byte> from, std::byte* to);
-}  // namespace cpu
-inline constexpr Operation fetch{cpu::fetch};
 
-namespace cpu {
 /// Copies from the host's memory to the context's. `from` may be used again at once. Does not
 /// synchronize the stream.
 void place(const Context& context, std::span<const std::byte> from, std::byte* to);
-}  // namespace cpu
-inline constexpr Operation place{cpu::place};
 
-namespace cpu {
 /// bounds[0] and bounds[1]: the places in `indices` between which those that lie in `range` stand.
 /// Does not synchronize the stream.
 /// @param indices  increasing
 /// @param bounds   two counts in the context's memory
 void locate(const Context& context, std::span<const Index> indices, IndexRange range,
             std::span<Index> bounds);
-}  // namespace cpu
-inline constexpr Operation locate{cpu::locate};
 
-namespace cpu {
 /// The same for each of several groups: bounds[2j] and bounds[2j + 1] are places in `indices`,
 /// whose part [group_begin[j], group_begin[j + 1]) increases. Does not synchronize the stream.
 /// @param group_begin  groups + 1 counts in the context's memory
@@ -42,6 +33,28 @@ void locate_in_groups(const Context& context, std::span<const Index> indices,
                       std::span<const Index> group_begin, IndexRange range,
                       std::span<Index> bounds);
 }  // namespace cpu
+
+inline constexpr Operation fetch{cpu::fetch};
+inline constexpr Operation place{cpu::place};
+inline constexpr Operation locate{cpu::locate};
 inline constexpr Operation locate_in_groups{cpu::locate_in_groups};
+
+/// Copies numbers from the context's memory to the host's. Synchronizes the stream.
+/// @param to  as many as `from`
+inline void fetch_numbers(const Context& context, std::span<const Index> from,
+                          std::span<Index> to) {
+  fetch(context, std::as_bytes(from), std::as_writable_bytes(to).data());
+}
+
+/// The places in `indices` of those that lie in `range`. Synchronizes the stream.
+/// @param indices  increasing
+/// @param scratch  two numbers in the context's memory
+inline IndexRange places_in(const Context& context, std::span<const Index> indices,
+                            IndexRange range, std::span<Index> scratch) {
+  Index bounds[2] = {};
+  locate(context, indices, range, scratch);
+  fetch_numbers(context, scratch, bounds);
+  return {bounds[0], bounds[1]};
+}
 
 }  // namespace sparsesync

@@ -10,18 +10,6 @@
 
 namespace sparsesync {
 
-namespace cpu {
-/// The place of each row in a set. Does not synchronize the stream.
-/// @param set     increasing
-/// @param rows    increasing
-/// @param places  receives set[places[i]] == rows[i]; as many as rows
-/// @param found   receives how many of the rows, from the first on, were found: all of them, or the
-///                place of the first one that is not in the set
-void find_places(const Context& context, std::span<const Index> set, std::span<const Index> rows,
-                 std::span<Index> places, Count found);
-}  // namespace cpu
-inline constexpr Operation find_places{cpu::find_places};
-
 /// Scratch of choose_owners().
 struct OwnersWorkspace {
   explicit OwnersWorkspace(const Context& context)
@@ -33,6 +21,15 @@ struct OwnersWorkspace {
 };
 
 namespace cpu {
+/// The place of each row in a set. Does not synchronize the stream.
+/// @param set     increasing
+/// @param rows    increasing
+/// @param places  receives set[places[i]] == rows[i]; as many as rows
+/// @param found   receives how many of the rows, from the first on, were found: all of them, or the
+///                place of the first one that is not in the set
+void find_places(const Context& context, std::span<const Index> set, std::span<const Index> rows,
+                 std::span<Index> places, Count found);
+
 /// Chooses for each row of a union one of the workers that touched it, so that all workers send
 /// nearly the same, and receive nearly the same: worker i sends its own rows and n - 2 more for
 /// each row that it owns, and receives the union and t - 2 more for each row that it owns and t
@@ -50,10 +47,7 @@ namespace cpu {
 void choose_owners(const Context& context, std::span<const Index> united,
                    std::span<const std::span<const Index>> touched, std::span<std::int32_t> owners,
                    OwnersWorkspace& workspace);
-}  // namespace cpu
-inline constexpr Operation choose_owners{cpu::choose_owners};
 
-namespace cpu {
 /// Brings places of owned rows into the order of their owners: those of one owner keep their order.
 /// Does not synchronize the stream.
 /// @param owners  of the rows of a union, in [0, groups)
@@ -63,10 +57,7 @@ namespace cpu {
 ///                context's memory, as Count is
 void order_by_owner(const Context& context, std::span<const std::int32_t> owners,
                     std::span<const Index> places, std::span<Index> order, std::span<Index> begin);
-}  // namespace cpu
-inline constexpr Operation order_by_owner{cpu::order_by_owner};
 
-namespace cpu {
 /// The rows among `rows` that one owner has. Does not synchronize the stream.
 /// @param places  of the rows in the union
 /// @param out     room for as many as rows
@@ -75,6 +66,10 @@ void rows_of_owner(const Context& context, std::span<const std::int32_t> owners,
                    std::span<const Index> rows, std::span<const Index> places, std::int32_t owner,
                    std::span<Index> out, Count count);
 }  // namespace cpu
+
+inline constexpr Operation find_places{cpu::find_places};
+inline constexpr Operation choose_owners{cpu::choose_owners};
+inline constexpr Operation order_by_owner{cpu::order_by_owner};
 inline constexpr Operation rows_of_owner{cpu::rows_of_owner};
 
 }  // namespace sparsesync

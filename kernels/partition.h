@@ -1,12 +1,11 @@
-// Partition: brings the rows of a gradient into the order (row group, position).
+// Partition: divides the rows of a gradient, into row groups or into even ranges, and leads back.
 #pragma once
 
 #include <span>
 
-#include "kernels/bijection.h"
-#include "kernels/buffer.h"
 #include "kernels/context.h"
 #include "kernels/even_ranges.h"
+#include "kernels/row_groups.h"
 #include "kernels/sort.h"
 #include "kernels/views.h"
 
@@ -16,36 +15,27 @@ namespace cpu {
 /// Computes where each row stands and sorts by it. Does not synchronize the stream.
 /// @param rows         distinct, in [0, R)
 /// @param positions    receives the positions, group after group, increasing in each; rows.size()
-/// of them
+///                     of them
 /// @param sources      receives, beside each position, the place of its row in `rows`
-/// @param group_begin  groups() + 1 numbers: group j's positions are [group_begin[j], group_begin[j
-/// + 1]).
-///                     Counts in the context's memory, as Count is
+/// @param group_begin  groups() + 1 numbers: group j's positions are
+///                     [group_begin[j], group_begin[j + 1]). Counts in the context's memory, as
+///                     Count is
 /// @throws BudgetError if the workspace may not grow
 void partition(const Context& context, const RowGroups& groups, std::span<const Index> rows,
                std::span<Index> positions, std::span<Index> sources, std::span<Index> group_begin,
                SortWorkspace& workspace);
-}  // namespace cpu
-inline constexpr Operation partition{cpu::partition};
 
-namespace cpu {
 /// rows[i] = the row at positions[i] of `group`. Does not synchronize the stream.
 /// @throws CorruptDataError if a position holds no row (the last one of some groups is empty)
 void rows_at(const Context& context, const RowGroups& groups, Index group,
              std::span<const Index> positions, std::span<Index> rows);
-}  // namespace cpu
-inline constexpr Operation rows_at{cpu::rows_at};
 
-namespace cpu {
 /// groups_of[i] = the group of rows[i]. Does not synchronize the stream.
+/// @param groups  at most 2^31 of them
 /// @param rows    in [0, R)
-/// @param groups  at most 2^31
 void find_groups(const Context& context, const RowGroups& groups, std::span<const Index> rows,
                  std::span<std::int32_t> groups_of);
-}  // namespace cpu
-inline constexpr Operation find_groups{cpu::find_groups};
 
-namespace cpu {
 /// Finds where each range begins, and counts its rows from there. Does not synchronize the stream.
 /// @param rows         increasing, in [0, R)
 /// @param indices      receives, for each row, its distance from the beginning of its range
@@ -54,6 +44,10 @@ namespace cpu {
 void divide_evenly(const Context& context, const EvenRanges& ranges, std::span<const Index> rows,
                    std::span<Index> indices, std::span<Index> range_begin);
 }  // namespace cpu
+
+inline constexpr Operation partition{cpu::partition};
+inline constexpr Operation rows_at{cpu::rows_at};
+inline constexpr Operation find_groups{cpu::find_groups};
 inline constexpr Operation divide_evenly{cpu::divide_evenly};
 
 }  // namespace sparsesync

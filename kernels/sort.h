@@ -26,10 +26,7 @@ namespace cpu {
 /// @throws BudgetError if the workspace may not grow
 void sort_keys(const Context& context, std::span<Index> keys, Index bound,
                SortWorkspace& workspace);
-}  // namespace cpu
-inline constexpr Operation sort_keys{cpu::sort_keys};
 
-namespace cpu {
 /// Sorts `keys` increasingly; equal keys keep their order. Does not synchronize the stream.
 /// @param keys   in [0, bound)
 /// @param order  receives, beside each key, the place where it stood; as many as keys
@@ -38,6 +35,8 @@ namespace cpu {
 void sort_with_order(const Context& context, std::span<Index> keys, std::span<Index> order,
                      Index bound, SortWorkspace& workspace);
 }  // namespace cpu
+
+inline constexpr Operation sort_keys{cpu::sort_keys};
 inline constexpr Operation sort_with_order{cpu::sort_with_order};
 
 }  // namespace sparsesync

@@ -8,10 +8,8 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "kernels/bits.h"
 #include "kernels/context.h"
 #include "kernels/even_ranges.h"
 #include "kernels/function_view.h"
@@ -63,13 +61,14 @@ class Threads {
   std::vector<std::thread> helpers_;
 };
 
-/// Threads that work of this context may use: 1 where it carries none.
+/// Threads that work of this context may use: 1 where it carries none. Does not synchronize the
+/// stream.
 inline int thread_count(const Context& context) {
   return context.threads() == nullptr ? 1 : context.threads()->count();
 }
 
 /// Into how many parts work of `size` is cut: one a thread, but none smaller than `grain` (waking a
-/// thread costs some microseconds), and at least one.
+/// thread costs some microseconds), and at least one. Does not synchronize the stream.
 /// @param grain  at least 1
 inline int part_count(const Context& context, Index size, Index grain) {
   const Index most = std::max<Index>(size / grain, 1);
@@ -78,7 +77,7 @@ inline int part_count(const Context& context, Index size, Index grain) {
 
 /// Calls body(part, range) for each part of EvenRanges(size, parts), on the context's threads;
 /// returns when all have returned. The cut follows from the numbers alone, so scratch can be kept
-/// for each part from one call to the next.
+/// for each part from one call to the next. Does not synchronize the stream.
 /// @throws what a body throws: of several the one of the lowest part
 template <typename Body>
 void for_each_part(const Context& context, Index size, int parts, Body&& body) {
@@ -91,7 +90,7 @@ void for_each_part(const Context& context, Index size, int parts, Body&& body) {
 }
 
 /// Calls body(range) for ranges that make up [0, size), none smaller than `grain` unless it is all;
-/// as for_each_part().
+/// as for_each_part(). Does not synchronize the stream.
 template <typename Body>
 void parallel_for(const Context& context, Index size, Index grain, Body&& body) {
   for_each_part(context, size, part_count(context, size, grain),

@@ -36,9 +36,11 @@ struct BasicMatrix {
 
   Index row_bytes() const { return width * element_bytes(dtype); }
   Index bytes() const { return rows * row_bytes(); }
+  std::span<Byte> as_bytes() const { return {data, static_cast<std::size_t>(bytes())}; }
 };
 using Matrix = BasicMatrix<std::byte>;
 using ConstMatrix = BasicMatrix<const std::byte>;
+/// The same, not to be written to.
 inline ConstMatrix as_const(Matrix matrix) {
   return {matrix.data, matrix.dtype, matrix.rows, matrix.width};
 }

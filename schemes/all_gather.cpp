@@ -2,10 +2,10 @@
 // hierarchy or each to each (message_gather.h), and each worker adds them up in rank order: the
 // same bits in every way. One phase: gather is empty. Rows cross as COO, by the book.
 #include "kernels/aggregate.h"
-#include "schemes/message_gather.h"
-#include "schemes/own_rows.h"
-#include "schemes/row_sums.h"
-#include "schemes/scheme.h"
+#include "schemes/message/message_gather.h"
+#include "schemes/message/own_rows.h"
+#include "schemes/message/row_sums.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -18,17 +18,12 @@ SectionSpec section_spec(const RowSpace& space, Round round) {
 class AllGather : public Scheme {
  public:
   explicit AllGather(const SchemeEnvironment& environment)
-      : context_(environment.context),
-        spaces_(row_spaces(environment.bucket->tensors)),
-        size_(environment.size),
-        rounds_(environment.bucket->rounds),
-        scale_(scale_of(environment)),
+      : Scheme(environment),
         way_(environment.bucket->options.pattern),
         own_(context_, spaces_),
-        gather_(context_, environment.rank, size_, way_),
-        summation_(context_),
-        results_(spaces_.size()) {
-    for (int worker = 0; worker < size_; ++worker) {
+        gather_(context_, rank_, size_, way_),
+        summation_(context_) {
+    for ([[maybe_unused]] const Rank worker : Ranks(size_)) {
       received_.emplace_back(context_, spaces_.size());
     }
     for (const RowSpace& space : spaces_) {
@@ -47,9 +42,8 @@ class AllGather : public Scheme {
     for (const RowSpace& space : spaces_) specs_.push_back(section_spec(space, round));
     own_.write(specs_, input, dtypes_, gather_.own(own_.find(specs_, input)));
     gather_.run(exchange, largest_message_bytes(specs_),
-                [&](int worker, std::span<const std::byte> bytes) {
-                  return summation_.read_leading(specs_, bytes,
-                                                 received_[static_cast<std::size_t>(worker)]);
+                [&](Rank worker, std::span<const std::byte> bytes) {
+                  return summation_.read_leading(specs_, bytes, received_[worker.index()]);
                 });
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       summation_.sum(received_, i, specs_[i].range, spaces_[i].dtype, spaces_[i].width, scale_,
@@ -62,27 +56,21 @@ class AllGather : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) results_[i] = sums_[i].joined(spaces_[i]);
   }
 
-  std::span<const SpaceResult> result() const override { return results_; }
-  void adapt(const Statistics&) override {}
   std::vector<SpaceChoice> choices() const override {
     return std::vector<SpaceChoice>(
         spaces_.size(), {std::string(name_of(IndexCode::coo)), std::nullopt, std::nullopt});
   }
-  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
-    return std::nullopt;
-  }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
     Traffic traffic(size_);
-    for (int number = 0; number < rounds_; ++number) {
-      const Round round{number, rounds_};
+    for (const Round round : Round::all(rounds_)) {
       std::vector<std::int64_t> bytes;
-      for (std::size_t owner = 0; owner < static_cast<std::size_t>(size_); ++owner) {
+      for (const Rank owner : Ranks(size_)) {
         std::vector<SectionSpec> specs;
         std::vector<SectionCounts> counts;
         for (std::size_t i = 0; i < spaces_.size(); ++i) {
           specs.push_back(section_spec(spaces_[i], round));
-          const auto rows = static_cast<Index>(indices_in(sets[i][owner], specs[i].range).size());
+          const auto rows = std::ssize(indices_in(sets[i][owner.index()], specs[i].range));
           counts.push_back({rows, rows});
         }
         bytes.push_back(message_bytes(specs, counts));
@@ -93,11 +81,6 @@ class AllGather : public Scheme {
   }
 
  private:
-  Context context_;
-  std::vector<RowSpace> spaces_;
-  int size_;
-  int rounds_;
-  double scale_;
   Communication way_;
   std::vector<DType> dtypes_;
   std::vector<SectionSpec> specs_;  // of the round
@@ -106,7 +89,6 @@ class AllGather : public Scheme {
   std::vector<ReceivedRows> received_;  // [worker]
   RowSummation summation_;
   std::vector<SumsOfRounds> sums_;  // [row space]
-  std::vector<SpaceResult> results_;
 };
 
 Cost cost(const Workload& workload) {
@@ -132,16 +114,13 @@ Cost cost(const Workload& workload) {
 }
 
 double workspace_bytes(const Workload& workload) {
-  double bytes = 0;
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const auto values = static_cast<double>(workload.spaces[i].row_bytes());
-    const double total = workload.size * workload.statistics[i].touched_mean;
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    const auto values = static_cast<double>(space.row_bytes());
+    const double total = workload.size * known.touched_mean;
     // As messages and decoded indices; as sums; as scratch.
-    bytes += total * (values + 4 + 8) + workload.statistics[i].united * (values + 8) +
-             static_cast<double>(
-                 unite_workspace_bytes(workload.spaces[i].rows, static_cast<Index>(total)));
-  }
-  return bytes;
+    return total * (values + 4 + 8) + known.united * (values + 8) +
+           static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(total)));
+  });
 }
 
 const SchemeRegistration registration({
@@ -149,9 +128,7 @@ const SchemeRegistration registration({
     "every worker's rows to all others, added up by each (AGsparse)",
     {Communication::ring, Aggregation::one_shot, Partition::centralization, Balance::none,
      Format::coo},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return std::make_unique<AllGather>(environment);
-    },
+    make_scheme<AllGather>,
     cost,
     workspace_bytes,
     false,

@@ -1,11 +1,13 @@
 // balanced: our own scheme. Rows are cut into groups by a keyed bijection and columns into slices,
 // so that every worker owns an equal part of every step without any exchange beforehand (design:
 // "Our own schemes"). A group's indices are the positions that the bijection gives its rows.
-#include "kernels/aggregate.h"
-#include "kernels/bijection.h"
+#include "kernels/bits.h"
 #include "kernels/partition.h"
-#include "schemes/known_rows.h"
-#include "schemes/push_pull.h"
+#include "kernels/row_groups.h"
+#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
+#include "schemes/values_alone/values_alone.h"
 
 namespace sparsesync {
 namespace {
@@ -28,7 +30,7 @@ class GridPlacement : public Placement {
         number_(number),
         size_(environment.size),
         key_(key_of(environment, number)),
-        groups_(space.rows, 1, 0, key_),
+        groups_({.rows = space.rows, .seed = key_}),
         workspace_(environment.context) {
     GridPlacement::adapt(first_guess(space, size_));
   }
@@ -52,7 +54,10 @@ class GridPlacement : public Placement {
   void adapt(const SpaceStatistics& statistics) override {
     const Grid grid = cheapest_grid(space(), size_, statistics);
     set_grid(grid);
-    groups_ = RowGroups(space().rows, grid.row_groups, number_ % grid.row_groups, key_);
+    groups_ = RowGroups({.rows = space().rows,
+                         .groups = grid.row_groups,
+                         .offset = number_ % grid.row_groups,
+                         .seed = key_});
     const auto pushed = static_cast<Index>(statistics.touched_mean / grid.row_groups);
     code_ = cheapest_code(groups_.universe(), std::min(pushed, groups_.universe()));
   }
@@ -74,8 +79,10 @@ class GridOwnership : public Ownership {
  public:
   GridOwnership(const RowSpace& space, int number, const SchemeEnvironment& environment)
       : grid_(possible_grids(space, environment.size).back()),
-        groups_(space.rows, grid_.row_groups, number % grid_.row_groups,
-                key_of(environment, number)) {}
+        groups_({.rows = space.rows,
+                 .groups = grid_.row_groups,
+                 .offset = number % grid_.row_groups,
+                 .seed = key_of(environment, number)}) {}
 
   Grid grid() const override { return grid_; }
   void choose(const Context& context, std::span<const Index> united,
@@ -94,28 +101,20 @@ std::unique_ptr<Scheme> create(const SchemeEnvironment& environment) {
 }
 
 Cost cost(const Workload& workload) {
-  const bool in_pieces = pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
-  Cost total = push_pull_overhead(workload.spaces, workload.size, in_pieces);
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const RowSpace& space = workload.spaces[i];
-    const SpaceStatistics& known = workload.statistics[i];
+  return push_pull_cost(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
     const Grid grid = cheapest_grid(space, workload.size, known);
-    total += expected_cost(space, workload.size, known, grid);
-    total += push_pull_compute(space, workload.size, known, {grid, 1, 1, false, in_pieces});
-    total.reduce.work.sorted_rows += known.touched_max;
-  }
-  return total;
+    Cost bytes = grid_cost(space, workload.size, known, grid);
+    bytes.reduce.work.sorted_rows = known.touched_max;
+    return PlacedCost{bytes, {grid}};
+  });
 }
 
 double workspace_bytes(const Workload& workload) {
-  double bytes = 0;
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const Grid grid = cheapest_grid(workload.spaces[i], workload.size, workload.statistics[i]);
-    bytes +=
-        push_pull_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i], grid,
-                                  ceil_div<Index>(workload.spaces[i].rows, grid.row_groups));
-  }
-  return bytes;
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    const Grid grid = cheapest_grid(space, workload.size, known);
+    return push_pull_workspace_bytes(space, workload.size, known, grid,
+                                     ceil_div<Index>(space.rows, grid.row_groups));
+  });
 }
 
 const SchemeRegistration registration({

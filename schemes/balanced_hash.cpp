@@ -7,7 +7,9 @@
 // the same bits in every run.
 #include "kernels/hash_domains.h"
 #include "kernels/hierarchical_hash.h"
-#include "schemes/push_pull.h"
+#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -38,7 +40,7 @@ class HashPlacement : public Placement {
   }
   std::span<const Index> renumber(const Context& context, int group,
                                   std::span<const Index> indices) override {
-    const std::span<Index> positions = positions_.reserve(static_cast<Index>(indices.size()));
+    const std::span<Index> positions = positions_.reserve(std::ssize(indices));
     positions_in_domain(context, domains_, group, indices, positions);
     return positions;
   }
@@ -62,40 +64,30 @@ class HashPlacement : public Placement {
 constexpr double kSortsOfHashing = 8;
 
 Cost cost(const Workload& workload) {
-  const bool in_pieces = pulls_in_pieces(workload.spaces, workload.size, workload.statistics);
-  Cost total = push_pull_overhead(workload.spaces, workload.size, in_pieces);
   const double others = (workload.size - 1.0) / workload.size;
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const SpaceStatistics& known = workload.statistics[i];
-    const auto rows = static_cast<double>(workload.spaces[i].rows);
-    const auto row_bytes = static_cast<double>(workload.spaces[i].row_bytes());
+  return push_pull_cost(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    const auto rows = static_cast<double>(space.rows);
+    const auto row_bytes = static_cast<double>(space.row_bytes());
     const double imbalance = expected_imbalance(known.united, rows, workload.size);
-    const double pushed =
-        others * known.touched_mean *
-        (row_bytes + static_cast<double>(coo_index_bytes(workload.spaces[i].rows)));
+    const double pushed = others * known.touched_mean *
+                          (row_bytes + static_cast<double>(coo_index_bytes(space.rows)));
     const double values = others * known.united * row_bytes;
     const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
-    total += {{0, 0, pushed, pushed * imbalance},
-              {0, 0, values * imbalance + bitmaps, values + bitmaps}};
-    total += push_pull_compute(workload.spaces[i], workload.size, known,
-                               {{workload.size, 1}, imbalance, imbalance, false, in_pieces});
-    total.reduce.work.sorted_rows += kSortsOfHashing * known.touched_max;
-  }
-  return total;
+    Cost bytes{{0, 0, pushed, pushed * imbalance},
+               {0, 0, values * imbalance + bitmaps, values + bitmaps}};
+    bytes.reduce.work.sorted_rows = kSortsOfHashing * known.touched_max;
+    return PlacedCost{bytes, {{workload.size, 1}, imbalance, imbalance}};
+  });
 }
 
 double workspace_bytes(const Workload& workload) {
-  double bytes = 0;
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const double touched = workload.statistics[i].touched_max;
-    const double domains = static_cast<double>(workload.spaces[i].rows) *
-                           static_cast<double>(domain_entry_bytes(workload.spaces[i].rows));
-    const double cells = 2 * touched * 1.1 * sizeof(Index);
-    bytes += domains + cells +
-             push_pull_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i],
-                                       {workload.size, 1}, workload.spaces[i].rows);
-  }
-  return bytes;
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    const double domains =
+        static_cast<double>(space.rows) * static_cast<double>(domain_entry_bytes(space.rows));
+    const double cells = 2 * known.touched_max * 1.1 * sizeof(Index);
+    return domains + cells +
+           push_pull_workspace_bytes(space, workload.size, known, {workload.size, 1}, space.rows);
+  });
 }
 
 const SchemeRegistration registration({
@@ -103,9 +95,7 @@ const SchemeRegistration registration({
     "rows hashed to the workers, COO push and hash-bitmap pull (Zen's Algorithms 1 and 2)",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
      Balance::balanced, Format::coo_push_bitmap_pull},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return push_and_pull<HashPlacement>(environment);
-    },
+    push_and_pull<HashPlacement>,
     cost,
     workspace_bytes,
 });

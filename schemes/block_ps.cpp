@@ -14,8 +14,9 @@
 #include "kernels/blocks.h"
 #include "kernels/error.h"
 #include "schemes/block_space.h"
-#include "schemes/even_placement.h"
-#include "schemes/push_pull.h"
+#include "schemes/push_pull/even_placement.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -36,27 +37,15 @@ Statistics statistics_of_blocks(std::span<const RowSpace> spaces, Index block,
   return of_blocks;
 }
 
-Placements placements_of(const SchemeEnvironment& environment, std::span<const RowSpace> blocks) {
-  Placements placements;
-  for (const RowSpace& space : blocks) {
-    const auto number = static_cast<int>(placements.size());
-    placements.push_back(std::make_unique<EvenPlacement>(space, number, environment));
-  }
-  return placements;
-}
-
 class BlockPs : public Scheme {
  public:
   explicit BlockPs(const SchemeEnvironment& environment)
-      : context_(environment.context),
-        spaces_(row_spaces(environment.bucket->tensors)),
+      : Scheme(environment),
         block_(environment.bucket->options.block),
         block_spaces_(block_spaces(spaces_, block_)),
         blocks_(context_, block_spaces_),
-        inner_(push_and_pull(environment, placements_of(environment, block_spaces_),
-                             Communication::point_to_point)),
-        count_(context_),
-        results_(spaces_.size()) {
+        inner_(push_and_pull(environment, even_placements(block_spaces_, environment))),
+        count_(context_) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       pushed_.emplace_back(context_);
       rows_.emplace_back(context_);
@@ -81,18 +70,17 @@ class BlockPs : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) to_rows(i);
   }
 
-  std::span<const SpaceResult> result() const override { return results_; }
   void adapt(const Statistics& statistics) override {
     inner_->adapt(statistics_of_blocks(spaces_, block_, statistics));
   }
   std::vector<SpaceChoice> choices() const override { return inner_->choices(); }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
-    std::vector<std::vector<std::vector<Index>>> storage;
+    std::vector<OwnedIndexSets> storage;
     return inner_->traffic(sets_of_blocks(sets, storage));
   }
   std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
-    std::vector<std::vector<std::vector<Index>>> storage;
+    std::vector<OwnedIndexSets> storage;
     return inner_->imbalance(sets_of_blocks(sets, storage));
   }
 
@@ -110,11 +98,8 @@ class BlockPs : public Scheme {
   RowSparse fill(List& list, DType dtype, Index width, Write&& write) {
     const Index row_bytes = width * element_bytes(dtype);
     const auto view = [&](Index rows) { return Matrix{list.values.data(), dtype, rows, width}; };
-    const auto numbers = [&](Index rows) {
-      return std::span(list.numbers.data(), static_cast<std::size_t>(rows));
-    };
     const auto written = [&](Index room) {
-      write(numbers(room), view(room), Count(count_.data()));
+      write(list.numbers.first(room), view(room), Count(count_.data()));
       return resolve(context_, Count(count_.data()));
     };
     const Index room = std::min(list.numbers.capacity(), list.values.capacity() / row_bytes);
@@ -124,7 +109,7 @@ class BlockPs : public Scheme {
       list.values.reserve(found * row_bytes);
       written(found);
     }
-    return {numbers(found), as_const(view(found))};
+    return {list.numbers.first(found), as_const(view(found))};
   }
 
   Gradient to_blocks(std::size_t space, BucketInput& input) {
@@ -148,19 +133,15 @@ class BlockPs : public Scheme {
     results_[space] = {Gradient::Layout::row_sparse, list.indices, list.values};
   }
 
-  std::vector<IndexSets> sets_of_blocks(
-      std::span<const IndexSets> sets,
-      std::vector<std::vector<std::vector<Index>>>& storage) const {
+  std::vector<IndexSets> sets_of_blocks(std::span<const IndexSets> sets,
+                                        std::vector<OwnedIndexSets>& storage) const {
     std::vector<IndexSets> all;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const auto& of_space = storage.emplace_back(block_sets(sets[i], spaces_[i], block_));
-      all.emplace_back(of_space.begin(), of_space.end());
+      all.push_back(views_of(storage.emplace_back(block_sets(sets[i], spaces_[i], block_))));
     }
     return all;
   }
 
-  Context context_;
-  std::vector<RowSpace> spaces_;
   Index block_;
   std::vector<RowSpace> block_spaces_;
   BucketInput blocks_;
@@ -169,24 +150,20 @@ class BlockPs : public Scheme {
   std::vector<List> pushed_;         // blocks
   std::vector<List> rows_;
   Buffer<Index> count_;
-  std::vector<SpaceResult> results_;
 };
 
 Cost cost(const Workload& workload) {
   const Index block = workload.options.block;
   const std::vector<RowSpace> spaces = block_spaces(workload.spaces, block);
   const Statistics statistics = statistics_of_blocks(workload.spaces, block, workload.statistics);
-  const bool in_pieces = pulls_in_pieces(spaces, workload.size, statistics);
-  Cost total = push_pull_overhead(spaces, workload.size, in_pieces);
+  Cost total = push_pull_cost({spaces, workload.size, statistics, workload.options},
+                              [&](const RowSpace& blocks, const SpaceStatistics& known) {
+                                return even_servers_cost(blocks, workload.size, known);
+                              });
   for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const RowSpace& blocks = spaces[i];
-    const SpaceStatistics& known = statistics[i];
-    total += even_servers_cost(blocks, workload.size, known);
-    total += push_pull_compute(
-        blocks, workload.size, known,
-        {{workload.size, 1}, known.push_skewness, known.pull_skewness, true, in_pieces});
     // Rows become blocks, and blocks rows. To find a row's place costs what it costs a sum.
-    const auto block_bytes = static_cast<double>(blocks.row_bytes());
+    const auto block_bytes = static_cast<double>(spaces[i].row_bytes());
+    const SpaceStatistics& known = statistics[i];
     const SpaceStatistics& rows = workload.statistics[i];
     total.reduce.work += {0, known.touched_max * block_bytes, rows.touched_max};
     // All rows of the blocks are looked at.
@@ -198,19 +175,15 @@ Cost cost(const Workload& workload) {
 }
 
 double workspace_bytes(const Workload& workload) {
-  double bytes = 0;
   const Index block = workload.options.block;
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const RowSpace& space = workload.spaces[i];
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& statistics) {
     const RowSpace blocks = block_space(space, block);
-    const SpaceStatistics known = block_statistics(space, block, workload.statistics[i]);
-    const auto row = static_cast<double>(space.row_bytes()) + sizeof(Index);
+    const SpaceStatistics known = block_statistics(space, block, statistics);
     // The worker's own as blocks; the sums as rows.
-    bytes += even_range_workspace_bytes(blocks, workload.size, known) +
-             known.touched_max * (static_cast<double>(blocks.row_bytes()) + sizeof(Index)) +
-             workload.statistics[i].united * row;
-  }
-  return bytes;
+    return even_range_workspace_bytes(blocks, workload.size, known) +
+           known.touched_max * (static_cast<double>(blocks.row_bytes()) + sizeof(Index)) +
+           statistics.united * (static_cast<double>(space.row_bytes()) + sizeof(Index));
+  });
 }
 
 void check(const SchemeOptions& options, int) {
@@ -225,9 +198,7 @@ const SchemeRegistration registration({
     "a server on every worker for an even range of the non-zero blocks (OmniReduce)",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
      Balance::imbalanced, Format::blocks},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return std::make_unique<BlockPs>(environment);
-    },
+    make_scheme<BlockPs>,
     cost,
     workspace_bytes,
     false,

@@ -13,10 +13,9 @@ RowSpace block_space(const RowSpace& space, Index block) {
   return {space.dtype, width, blocks, {}};
 }
 
-std::vector<std::vector<Index>> block_sets(const IndexSets& sets, const RowSpace& space,
-                                           Index block) {
+OwnedIndexSets block_sets(const IndexSets& sets, const RowSpace& space, Index block) {
   const Index elements = block_space(space, block).width;
-  std::vector<std::vector<Index>> all;
+  OwnedIndexSets all;
   for (const std::span<const Index> rows : sets) {
     std::vector<Index>& blocks = all.emplace_back();
     for (const Index row : rows) {

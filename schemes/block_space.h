@@ -1,8 +1,6 @@
 // The blocks of a row space, as a row space whose rows they are: what block_ps moves.
 #pragma once
 
-#include <vector>
-
 #include "schemes/bucket.h"
 #include "schemes/statistics.h"
 
@@ -14,8 +12,7 @@ RowSpace block_space(const RowSpace& space, Index block);
 
 /// The blocks that rows lie in: increasing, one set for each set of rows.
 /// @param sets  increasing rows of `space`
-std::vector<std::vector<Index>> block_sets(const IndexSets& sets, const RowSpace& space,
-                                           Index block);
+OwnedIndexSets block_sets(const IndexSets& sets, const RowSpace& space, Index block);
 
 /// The sparsity of the blocks. Where nobody looked: as if rows lay anywhere, which says too much of
 /// rows that lie together.

@@ -165,9 +165,8 @@ void BucketInput::set(std::span<const Gradient> gradients) {
 ConstMatrix BucketInput::values_of(std::size_t tensor) const {
   const Gradient& gradient = gradients_[tensor];
   const TensorSpec& spec = tensors_[tensor];
-  const Index rows = gradient.layout() == Gradient::Layout::dense
-                         ? spec.rows
-                         : static_cast<Index>(gradient.indices().size());
+  const Index rows =
+      gradient.layout() == Gradient::Layout::dense ? spec.rows : std::ssize(gradient.indices());
   return {gradient.values(), spec.dtype, rows, spec.width};
 }
 
@@ -188,8 +187,8 @@ Index BucketInput::append(const RowSpace::Member& member, SpaceStorage& storage,
   if (gradient.layout() == Gradient::Layout::dense) {
     compact(context_, values, member.first_row, indices, out, count);
   } else {
-    coalesce(context_, {gradient.indices(), values}, tensors_[member.tensor].rows, member.first_row,
-             indices, out, count, workspace_);
+    const IndexRange named{member.first_row, member.first_row + tensors_[member.tensor].rows};
+    coalesce(context_, {gradient.indices(), values}, named, indices, out, count, workspace_);
   }
   const Index rows = resolve(context_, count);
   if (out.data != to.data) {
@@ -245,7 +244,7 @@ RowSparse BucketInput::coalesced(std::size_t space) {
   for (const RowSpace::Member& member : shape.members) {
     filled = append(member, storage, filled, room);
   }
-  storage.view = {{storage.indices.data(), static_cast<std::size_t>(filled)},
+  storage.view = {storage.indices.first(filled),
                   {storage.values.data(), shape.dtype, filled, shape.width}};
   storage.ready = true;
   return storage.view;
@@ -260,7 +259,7 @@ std::pair<std::string_view, Index> BucketInput::named(std::size_t space, Index r
 }
 
 Index BucketInput::touched(std::size_t space) const {
-  if (storage_[space].ready) return static_cast<Index>(storage_[space].view.indices.size());
+  if (storage_[space].ready) return std::ssize(storage_[space].view.indices);
   Index rows = 0;
   for (const RowSpace::Member& member : spaces_[space].members)
     rows += values_of(member.tensor).rows;

@@ -62,9 +62,10 @@ struct RowSpace {
   Index width = 0;
   Index rows = 0;
 
+  /// A tensor in the row space.
   struct Member {
     std::size_t tensor = 0;  // in BucketSpec::tensors
-    Index first_row = 0;     // of the tensor in the row space
+    Index first_row = 0;     // of it in the row space
   };
   std::vector<Member> members;
 
@@ -120,7 +121,8 @@ class BucketInput {
  public:
   /// Its row spaces are those of on_wire(spec).
   BucketInput(const Context& context, const BucketSpec& spec);
-  /// For rows without values: gradients of width 0, in the row spaces that `spec` has.
+  /// For rows without values: gradients of width 0, in the row spaces that `spec` has. Does not
+  /// synchronize the stream.
   static BucketInput without_values(const Context& context, const BucketSpec& spec);
   /// Of row spaces that are no bucket's: a tensor for each, without a name.
   BucketInput(const Context& context, std::span<const RowSpace> spaces);

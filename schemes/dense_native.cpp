@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/rows.h"
-#include "schemes/scheme.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -12,20 +12,13 @@ namespace {
 class DenseNative : public Scheme {
  public:
   explicit DenseNative(const SchemeEnvironment& environment)
-      : context_(environment.context),
-        spaces_(row_spaces(environment.bucket->tensors)),
-        rank_(environment.rank),
-        size_(environment.size),
-        rounds_(environment.bucket->rounds),
-        scale_(scale_of(environment)),
-        none_(context_, 1) {
-    for (const RowSpace& space : spaces_) {
+      : Scheme(environment), none_(context_, 1) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowSpace& space = spaces_[i];
       sums_.emplace_back(context_).reserve_exactly(space.elements() *
                                                    element_bytes(sum_dtype(space.dtype)));
       values_.emplace_back(context_).reserve_exactly(space.is_own_sum() ? 0 : space.dense_bytes());
-      results_.push_back({Gradient::Layout::dense,
-                          {},
-                          {values_of(results_.size()).data, space.dtype, space.rows, space.width}});
+      results_[i] = {Gradient::Layout::dense, {}, as_const(values_of(i))};
     }
   }
 
@@ -40,7 +33,7 @@ class DenseNative : public Scheme {
     if (round.index == 0) {
       for (std::size_t i = 0; i < spaces_.size(); ++i) {
         const Matrix sums = sums_of(i);
-        fill_zero(context_, {sums.data, static_cast<std::size_t>(sums.bytes())});
+        fill_zero(context_, sums.as_bytes());
         input.add_to(i, sums);
       }
     }
@@ -65,25 +58,16 @@ class DenseNative : public Scheme {
     }
   }
 
-  std::span<const SpaceResult> result() const override { return results_; }
-  void adapt(const Statistics&) override {}
-  std::vector<SpaceChoice> choices() const override {
-    return std::vector<SpaceChoice>(spaces_.size());
-  }
-  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
-    return std::nullopt;
-  }
-
   Traffic traffic(std::span<const IndexSets>) const override {
     Traffic traffic(size_);
-    for (int round = 0; round < rounds_; ++round) {
-      for (int worker = 0; worker < size_; ++worker) {
-        for (const Step& step : spreading_word(Rank{worker}, size_)) {
-          traffic.message(worker, step.to.front().value, 0);
+    for (const Round round : Round::all(rounds_)) {
+      for (const Rank worker : Ranks(size_)) {
+        for (const Step& step : spreading_word(worker, size_)) {
+          traffic.message(worker, step.to.front(), 0);
         }
       }
       for (const RowSpace& space : spaces_) {
-        const Index elements = Round{round, rounds_}.part_of(space.elements()).size();
+        const Index elements = round.part_of(space.elements()).size();
         traffic.all_reduce(elements * element_bytes(sum_dtype(space.dtype)));
       }
     }
@@ -102,17 +86,10 @@ class DenseNative : public Scheme {
             shape.rows, shape.width};
   }
 
-  Context context_;
-  std::vector<RowSpace> spaces_;
-  Rank rank_;
-  int size_;
-  int rounds_;
-  double scale_;
   Pattern pattern_ = spreading_word(rank_, size_);
   Inbox none_;
   std::vector<Buffer<std::byte>> sums_;
   std::vector<Buffer<std::byte>> values_;
-  std::vector<SpaceResult> results_;
 };
 
 Cost cost(const Workload& workload) {
@@ -141,9 +118,7 @@ const SchemeRegistration registration({
     "the network's own all-reduce of the dense tensors, where it has one",
     {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
      Format::dense},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return std::make_unique<DenseNative>(environment);
-    },
+    make_scheme<DenseNative>,
     cost,
     workspace_bytes,
     true,

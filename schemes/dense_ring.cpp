@@ -11,7 +11,7 @@
 
 #include "kernels/bits.h"
 #include "kernels/rows.h"
-#include "schemes/scheme.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -90,12 +90,7 @@ bool are_own_sums(std::span<const RowSpace> spaces) {
 class DenseRing : public Scheme {
  public:
   explicit DenseRing(const SchemeEnvironment& environment)
-      : context_(environment.context),
-        spaces_(row_spaces(environment.bucket->tensors)),
-        rank_(environment.rank.value),
-        size_(environment.size),
-        scale_(scale_of(environment)),
-        rounds_(environment.bucket->rounds),
+      : Scheme(environment),
         flat_sums_(flat_sums(spaces_)),
         flat_values_(flat_values(spaces_)),
         own_sums_(are_own_sums(spaces_)),
@@ -109,27 +104,28 @@ class DenseRing : public Scheme {
       const Index bytes = flat_values_.bytes();
       fill_zero(context_, values_.reserve_exactly(bytes));
     }
-    for (const RowSpace& space : spaces_) {
-      results_.push_back(
-          {Gradient::Layout::dense, {}, {nullptr, space.dtype, space.rows, space.width}});
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowSpace& space = spaces_[i];
+      const std::byte* const values = flat_values_.piece(i, all(), value_bytes()).data;
+      results_[i] = {Gradient::Layout::dense, {}, {values, space.dtype, space.rows, space.width}};
     }
   }
 
-  Pattern pattern(Phase) const override { return around_the_ring(Rank{rank_}, size_); }
+  Pattern pattern(Phase) const override { return around_the_ring(rank_, size_); }
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     if (exchange.round().index == 0) {
-      fill_zero(context_, {sums_.data(), static_cast<std::size_t>(flat_sums_.bytes())});
+      fill_zero(context_, sums_.first(flat_sums_.bytes()));
       for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        Matrix sums = flat_sums_.piece(i, {0, flat_sums_.elements()}, sums_.data());
+        Matrix sums = flat_sums_.piece(i, all(), sums_.data());
         sums.rows = spaces_[i].rows;
         sums.width = spaces_[i].width;
         input.add_to(i, sums);
       }
     }
     for (int step = 0; step + 1 < size_; ++step) {
-      const IndexRange outgoing = chunk(exchange.round(), rank_ - 1 - step);
-      const IndexRange incoming = chunk(exchange.round(), rank_ - 2 - step);
+      const IndexRange outgoing = chunk(exchange.round(), -1 - step);
+      const IndexRange incoming = chunk(exchange.round(), -2 - step);
       const IndexRange outgoing_bytes = crossing().bytes_of(outgoing);
       const IndexRange incoming_bytes = crossing().bytes_of(incoming);
       inbox_.set_limit(incoming_bytes.size());
@@ -141,42 +137,34 @@ class DenseRing : public Scheme {
         add_chunk(incoming, bytes.data());
       });
     }
-    if (!own_sums_ || scale_ != 1) round_chunk(chunk(exchange.round(), rank_), scale_);
+    if (!own_sums_ || scale_ != 1) round_chunk(chunk(exchange.round(), 0), scale_);
   }
 
   void gather(Exchange& exchange) override {
     std::byte* const values = value_bytes();
     for (int step = 0; step + 1 < size_; ++step) {
-      const IndexRange outgoing = flat_values_.bytes_of(chunk(exchange.round(), rank_ - step));
-      const IndexRange incoming = flat_values_.bytes_of(chunk(exchange.round(), rank_ - 1 - step));
+      const IndexRange outgoing = flat_values_.bytes_of(chunk(exchange.round(), -step));
+      const IndexRange incoming = flat_values_.bytes_of(chunk(exchange.round(), -1 - step));
       const std::array payload{Payload{values + outgoing.begin, outgoing.size()}};
       InPlace place(values + incoming.begin, incoming.size());
       exchange.step(payload, place, [&](Rank, std::span<const std::byte>) {});
     }
-    if (!exchange.round().last()) return;
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      results_[i].values.data = flat_values_.piece(i, {0, flat_values_.elements()}, values).data;
-    }
   }
 
-  std::span<const SpaceResult> result() const override { return results_; }
-  void adapt(const Statistics&) override {}
-  std::vector<SpaceChoice> choices() const override {
-    return std::vector<SpaceChoice>(spaces_.size());
-  }
   std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
     return Imbalance{};
   }
 
   Traffic traffic(std::span<const IndexSets>) const override {
     Traffic traffic(size_);
-    for (int round = 0; round < rounds_; ++round) {
-      for (int worker = 0; worker < size_; ++worker) {
-        const int right = (worker + 1) % size_;
+    for (const Round round : Round::all(rounds_)) {
+      for (const Rank worker : Ranks(size_)) {
+        const Rank right = ring_neighbour(worker, 1, size_);
         for (int step = 0; step + 1 < size_; ++step) {
-          const Round at{round, rounds_};
-          traffic.message(worker, right, crossing().bytes_of(chunk(at, worker - 1 - step)).size());
-          traffic.message(worker, right, flat_values_.bytes_of(chunk(at, worker - step)).size());
+          const IndexRange sums = chunk_of(worker, round, -1 - step);
+          const IndexRange values = chunk_of(worker, round, -step);
+          traffic.message(worker, right, crossing().bytes_of(sums).size());
+          traffic.message(worker, right, flat_values_.bytes_of(values).size());
         }
       }
     }
@@ -185,17 +173,21 @@ class DenseRing : public Scheme {
 
  private:
   static void expect_bytes(std::span<const std::byte> payload, Index bytes) {
-    if (static_cast<Index>(payload.size()) != bytes) {
+    if (std::ssize(payload) != bytes) {
       throw ProtocolError("dense_ring: a chunk of another size than was agreed");
     }
   }
 
-  /// Chunk `number` (counted around the ring) of a round's part of the flat array.
-  IndexRange chunk(Round round, int number) const {
+  IndexRange all() const { return {0, flat_sums_.elements()}; }
+
+  /// The chunk of a round's part of the flat array that belongs to the worker `steps` further on
+  /// around the ring.
+  IndexRange chunk_of(Rank worker, Round round, int steps) const {
     const IndexRange part = round.part_of(flat_sums_.elements());
-    const IndexRange within = Round{around_ring(number, size_), size_}.part_of(part.size());
-    return {part.begin + within.begin, part.begin + within.end};
+    const Round within{ring_neighbour(worker, steps, size_).value, size_};
+    return within.part_of(part);
   }
+  IndexRange chunk(Round round, int steps) const { return chunk_of(rank_, round, steps); }
 
   /// Values that are their own sums need no second array.
   std::byte* value_bytes() const { return own_sums_ ? sums_.data() : values_.data(); }
@@ -228,12 +220,6 @@ class DenseRing : public Scheme {
     }
   }
 
-  Context context_;
-  std::vector<RowSpace> spaces_;
-  int rank_;
-  int size_;
-  double scale_;
-  int rounds_;
   FlatArray flat_sums_;
   FlatArray flat_values_;
   bool own_sums_;
@@ -241,7 +227,6 @@ class DenseRing : public Scheme {
   Buffer<std::byte> sums_;
   Buffer<std::byte> values_;
   Inbox inbox_;
-  std::vector<SpaceResult> results_;
 };
 
 Cost cost(const Workload& workload) {
@@ -275,9 +260,7 @@ const SchemeRegistration registration({
     "ring all-reduce of the dense tensors: reduce-scatter, then all-gather",
     {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
      Format::dense},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return std::make_unique<DenseRing>(environment);
-    },
+    make_scheme<DenseRing>,
     cost,
     workspace_bytes,
 });

@@ -3,64 +3,43 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <vector>
 
 #include "kernels/error.h"
 
 namespace sparsesync {
+namespace {
+
+template <std::size_t kCount, typename Value>
+constexpr std::string_view name_in(const std::array<std::string_view, kCount>& names, Value value) {
+  return names[static_cast<std::size_t>(value)];
+}
+
+}  // namespace
 
 std::string_view name_of(Communication communication) {
-  switch (communication) {
-    case Communication::ring:
-      return "ring";
-    case Communication::hierarchy:
-      return "hierarchy";
-    case Communication::point_to_point:
-      return "point_to_point";
-  }
-  return "";
+  return name_in<3>({"ring", "hierarchy", "point_to_point"}, communication);
 }
 
 std::string_view name_of(Aggregation aggregation) {
-  return aggregation == Aggregation::incremental ? "incremental" : "one_shot";
+  return name_in<2>({"incremental", "one_shot"}, aggregation);
 }
 
 std::string_view name_of(Partition partition) {
-  return partition == Partition::centralization ? "centralization" : "parallelism";
+  return name_in<2>({"centralization", "parallelism"}, partition);
 }
 
 std::string_view name_of(Balance balance) {
-  switch (balance) {
-    case Balance::balanced:
-      return "balanced";
-    case Balance::imbalanced:
-      return "imbalanced";
-    case Balance::none:
-      return "-";
-  }
-  return "";
+  return name_in<3>({"balanced", "imbalanced", "-"}, balance);
 }
 
 std::string_view name_of(Format format) {
-  switch (format) {
-    case Format::dense:
-      return "dense";
-    case Format::coo:
-      return "COO";
-    case Format::coo_then_dense:
-      return "COO, then dense";
-    case Format::blocks:
-      return "non-zero blocks";
-    case Format::coo_push_bitmap_pull:
-      return "COO push, hash-bitmap pull";
-    case Format::cheapest_code:
-      return "cheapest of COO, Elias-Fano and bitmap";
-    case Format::values_alone:
-      return "index sets first, then values alone";
-    case Format::dense_then_sparse:
-      return "dense in a node, sparse between nodes";
-  }
-  return "";
+  return name_in<8>(
+      {"dense", "COO", "COO, then dense", "non-zero blocks", "COO push, hash-bitmap pull",
+       "cheapest of COO, Elias-Fano and bitmap", "index sets first, then values alone",
+       "dense in a node, sparse between nodes"},
+      format);
 }
 
 Communication communication_named(std::string_view name) {

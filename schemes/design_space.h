@@ -35,12 +35,14 @@ struct DesignSpace {
   Format format;
 };
 
-/// The names in options, JSON and tables.
+/// @name The names in options, JSON and tables
+/// @{
 std::string_view name_of(Communication communication);
 std::string_view name_of(Aggregation aggregation);
 std::string_view name_of(Partition partition);
 std::string_view name_of(Balance balance);
 std::string_view name_of(Format format);
+/// @}
 
 /// @throws InputError if there is none of that name; the text lists those that exist
 Communication communication_named(std::string_view name);

@@ -2,17 +2,10 @@
 #include <algorithm>
 
 #include "schemes/block_space.h"
-#include "schemes/nodes.h"
 #include "schemes/statistics.h"
+#include "schemes/two_level/nodes.h"
 
 namespace sparsesync {
-namespace {
-
-IndexSets views_of(const std::vector<std::vector<Index>>& sets) {
-  return {sets.begin(), sets.end()};
-}
-
-}  // namespace
 
 SpaceStatistics statistics_of(const IndexSets& sets, const RowSpace& space,
                               const SchemeOptions& options) {

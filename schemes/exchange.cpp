@@ -76,52 +76,12 @@ class RefusalProvider : public ReceiveProvider {
 
 }  // namespace
 
-const char* name_of(Phase phase) {
-  switch (phase) {
-    case Phase::announce:
-      return "announce";
-    case Phase::reduce:
-      return "reduce";
-    case Phase::gather:
-      return "gather";
-  }
-  return "";
-}
-
-Pattern all_to_all(Rank rank, int size) {
-  if (size < 2) return {};
-  const std::vector<Rank> peers = peers_after(rank, size);
-  return {Step{peers, {peers.rbegin(), peers.rend()}}};
-}
-
-Pattern around_the_ring(Rank rank, int size) {
-  const Step step{{Rank{(rank.value + 1) % size}}, {Rank{(rank.value + size - 1) % size}}};
-  return Pattern(static_cast<std::size_t>(size - 1), step);
-}
-
-Pattern spreading_word(Rank rank, int size) {
-  Pattern pattern;
-  for (int distance = 1; distance < size; distance *= 2) {
-    pattern.push_back(
-        {{Rank{(rank.value + distance) % size}}, {Rank{(rank.value + size - distance) % size}}});
-  }
-  return pattern;
-}
-
-IndexRange Round::part_of(Index size) const {
-  // size · index / count without overflow.
-  const auto edge = [&](Index i) { return size / count * i + size % count * i / count; };
-  return {edge(index), edge(index + 1)};
-}
-
 RefusedError::RefusedError(Rank peer, std::string reason)
-    : Error(fmt::format("worker {} refused the step: {}", peer.value, reason)),
-      peer_(peer),
+    : PeerError(peer, fmt::format("worker {} refused the step: {}", peer.value, reason)),
       reason_(std::move(reason)) {}
 
-Inbox::Inbox(const Context& context, std::size_t places) {
-  for (std::size_t i = 0; i < places; ++i) buffers_.emplace_back(context);
-}
+Inbox::Inbox(const Context& context, std::size_t places)
+    : buffers_(buffers<std::byte>(context, places)) {}
 
 std::byte* Inbox::provide(std::size_t receive, const Header& header) {
   if (header.bytes > static_cast<std::uint64_t>(limit_)) {
@@ -259,7 +219,7 @@ void Exchange::next_round() {
 
 void Exchange::refuse(Rank peer, const std::string& reason) {
   const std::vector<std::byte> packed = pack_refusal(peer, reason);
-  const Payload payload{packed.data(), static_cast<std::int64_t>(packed.size())};
+  const Payload payload{packed.data(), std::ssize(packed)};
   Inbox none(context_, 0);
   for (; round_.index < round_.count; ++round_.index, at_ = 0) {
     while (at_ < pattern_.size()) {

@@ -12,55 +12,19 @@
 #include "kernels/buffer.h"
 #include "kernels/function_view.h"
 #include "kernels/views.h"
-#include "schemes/statistics.h"
+#include "schemes/cost.h"
+#include "schemes/pattern.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
 
-/// What is posted of a bucket in a step: that which rows will be touched is announced (where the
-/// bucket says so), then the two phases of the scheme.
-enum class Phase : std::uint8_t { announce, reduce, gather };
-inline constexpr std::size_t kPhases = 3;
-/// "announce", "reduce", "gather".
-const char* name_of(Phase phase);
-
-/// A worker's part of one step: it sends to these and receives from those, all at once.
-struct Step {
-  std::vector<Rank> to;
-  std::vector<Rank> from;
-};
-
-/// The steps of one round of a phase. By the end of a reduce phase word from each worker has
-/// reached all others, directly or passed on: that is how a refusal is agreed.
-using Pattern = std::vector<Step>;
-
-/// Every worker at once, both ways.
-Pattern all_to_all(Rank rank, int size);
-/// size - 1 steps to the right neighbour.
-Pattern around_the_ring(Rank rank, int size);
-
-/// log2 n steps, the i-th to the worker 2^i further on: then all have heard from all (Hensgen,
-/// Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
-Pattern spreading_word(Rank rank, int size);
-
-/// A cut of a phase into ranges of positions.
-struct Round {
-  int index = 0;
-  int count = 1;
-  bool last() const { return index + 1 == count; }
-  /// This round's part of [0, size): the rounds' parts follow each other and differ by at most 1.
-  IndexRange part_of(Index size) const;
-};
-
 /// A worker refused a step before it had sent anything. All workers know; the next step works.
-class RefusedError : public Error {
+class RefusedError : public PeerError {
  public:
   RefusedError(Rank peer, std::string reason);
-  Rank peer() const { return peer_; }
   const std::string& reason() const { return reason_; }
 
  private:
-  Rank peer_;
   std::string reason_;
 };
 
@@ -99,10 +63,12 @@ class InPlace : public ReceiveProvider {
 /// Adds up what a phase takes outside of the transport, from each go_on() to the next stop().
 class Stopwatch {
  public:
+  /// @param arriving  whether what follows is done while messages are on their way
   void go_on(bool arriving) {
     arriving_ = arriving;
     since_ = Clock::now();
   }
+  /// @pre go_on() was called since
   void stop() {
     (arriving_ ? seconds_.arriving : seconds_.apart) +=
         std::chrono::duration<double>(Clock::now() - since_).count();
@@ -128,6 +94,7 @@ struct ExchangeWorkspace {
 /// What a scheme sees of the network during a phase.
 class Exchange {
  public:
+  /// What all workers have agreed on for a bucket, as headers carry it.
   struct Agreed {
     std::uint32_t channel = 0;
     std::uint64_t signature = 0;

@@ -4,8 +4,12 @@
 // switches can do with less.
 #include <algorithm>
 
-#include "schemes/known_rows.h"
-#include "schemes/push_pull.h"
+#include "kernels/owners.h"
+#include "schemes/message/message.h"
+#include "schemes/push_pull/account.h"
+#include "schemes/registry.h"
+#include "schemes/values_alone/account.h"
+#include "schemes/values_alone/values_alone.h"
 
 namespace sparsesync {
 namespace {
@@ -29,37 +33,33 @@ class TouchersOwn : public Ownership {
 
 Cost cost(const Workload& workload) {
   const double n = workload.size;
-  const double headers =
-      (n - 1) * static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
-  const double steps = workload.size > 1 ? 1.0 : 0.0;
-  Cost total{{steps, n - 1, headers, headers}, {steps, n - 1, headers, headers}};
+  const PhaseCost overhead = all_to_all_cost(workload.size, overhead_bytes(workload.spaces.size()));
+  Cost total{overhead, overhead};
   total += {set_exchange_cost(workload), {}};
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];
-    const auto row = static_cast<double>(workload.spaces[i].row_bytes());
+    const auto row = static_cast<double>(space.row_bytes());
     const double pushed = (known.touched_mean - known.united / n) * row;
     const double pulled = (n - 1) / n * known.united * row;
     // What evens out does; rows that one worker alone touched do not.
     const double more = std::max(0.0, known.sent_at_least * row - pushed - pulled);
     total += {{0, 0, pushed, pushed}, {0, 0, pulled + more, pulled}};
     // Values are brought to their places as they come.
-    Cost compute = push_pull_compute(workload.spaces[i], workload.size, known,
-                                     {{workload.size, 1}, 1, 1, true, true});
+    Cost compute =
+        push_pull_compute(space, workload.size, known, {{workload.size, 1}, 1, 1, true}, true);
     const double touches = n * known.touched_mean;
     compute.reduce.work.owned_rows = touches;
-    compute.reduce.work += work_of_union(static_cast<double>(workload.spaces[i].rows), touches);
+    compute.reduce.work += work_of_union(static_cast<double>(space.rows), touches);
     total += compute;
   }
   return total;
 }
 
 double workspace_bytes(const Workload& workload) {
-  double bytes = 0;
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    bytes +=
-        values_alone_workspace_bytes(workload.spaces[i], workload.size, workload.statistics[i]);
-  }
-  return bytes;
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    return values_alone_workspace_bytes(space, workload.size, known);
+  });
 }
 
 const SchemeRegistration registration({
@@ -67,9 +67,7 @@ const SchemeRegistration registration({
     "index sets first, then values alone, each row summed by one of those who touched it",
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
      Balance::balanced, Format::values_alone},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return values_alone<TouchersOwn>(environment);
-    },
+    values_alone<TouchersOwn>,
     cost,
     workspace_bytes,
     false,

@@ -16,9 +16,9 @@
 
 #include "kernels/aggregate.h"
 #include "kernels/rows.h"
-#include "schemes/own_rows.h"
-#include "schemes/row_sums.h"
-#include "schemes/scheme.h"
+#include "schemes/message/own_rows.h"
+#include "schemes/message/row_sums.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -41,34 +41,40 @@ struct Doubling {
   }
   int folded() const { return size - paired; }
   /// Whether a worker's rows go to another one at first.
-  bool is_folded(int rank) const { return rank >= paired; }
+  bool is_folded(Rank rank) const { return rank.value >= paired; }
   /// Whether a worker adds another one's rows to its own at first.
-  bool takes_in(int rank) const { return rank < folded(); }
+  bool takes_in(Rank rank) const { return rank.value < folded(); }
+  /// The worker that a folded one hands its rows to; of one that takes them in, the folded one.
+  Rank partner(Rank rank) const {
+    return {is_folded(rank) ? rank.value - paired : rank.value + paired};
+  }
+  /// Whom a worker meets among groups of so many.
+  static Rank met(Rank rank, int group) { return {rank.value ^ group}; }
   /// Workers whose rows a worker has summed once it has met those within `group` of it.
-  int summed(int rank, int group) const {
-    const int first = rank / group * group;
+  int summed(Rank rank, int group) const {
+    const int first = rank.value / group * group;
     return group + std::clamp(folded() - first, 0, group);
   }
 };
 
-Pattern pattern_of(const Doubling& doubling, int rank) {
+Pattern pattern_of(const Doubling& doubling, Rank rank) {
   Pattern pattern;
-  const int other = doubling.is_folded(rank) ? rank - doubling.paired : rank + doubling.paired;
+  const Rank other = doubling.partner(rank);
   if (doubling.folded() > 0) {
     Step& first = pattern.emplace_back();
-    if (doubling.is_folded(rank)) first.to = {Rank{other}};
-    if (doubling.takes_in(rank)) first.from = {Rank{other}};
+    if (doubling.is_folded(rank)) first.to = {other};
+    if (doubling.takes_in(rank)) first.from = {other};
   }
   for (int group = 1; group < doubling.paired; group *= 2) {
     Step& step = pattern.emplace_back();
     if (doubling.is_folded(rank)) continue;
-    step.to = {Rank{rank ^ group}};
+    step.to = {Doubling::met(rank, group)};
     step.from = step.to;
   }
   if (doubling.folded() > 0) {
     Step& last = pattern.emplace_back();
-    if (doubling.takes_in(rank)) last.to = {Rank{other}};
-    if (doubling.is_folded(rank)) last.from = {Rank{other}};
+    if (doubling.takes_in(rank)) last.to = {other};
+    if (doubling.is_folded(rank)) last.from = {other};
   }
   return pattern;
 }
@@ -76,17 +82,12 @@ Pattern pattern_of(const Doubling& doubling, int rank) {
 class RecursiveDoubling : public Scheme {
  public:
   explicit RecursiveDoubling(const SchemeEnvironment& environment)
-      : context_(environment.context),
-        spaces_(row_spaces(environment.bucket->tensors)),
-        rank_(environment.rank.value),
-        rounds_(environment.bucket->rounds),
-        scale_(scale_of(environment)),
+      : Scheme(environment),
         doubling_(environment.size),
         own_(context_, spaces_),
         inbox_(context_, 1),
         wide_(context_),
-        summation_(context_),
-        results_(spaces_.size()) {
+        summation_(context_) {
     for (std::vector<ReceivedRows>& pair : pairs_) {
       messages_.emplace_back(context_);
       for (int side = 0; side < 2; ++side) pair.emplace_back(context_, spaces_.size());
@@ -123,14 +124,9 @@ class RecursiveDoubling : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) results_[i] = sums_[i].joined(spaces_[i]);
   }
 
-  std::span<const SpaceResult> result() const override { return results_; }
-  void adapt(const Statistics&) override {}
   std::vector<SpaceChoice> choices() const override {
     return std::vector<SpaceChoice>(
         spaces_.size(), {std::string(name_of(IndexCode::coo)), std::nullopt, std::nullopt});
-  }
-  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
-    return std::nullopt;
   }
   Traffic traffic(std::span<const IndexSets> sets) const override;
 
@@ -156,11 +152,11 @@ class RecursiveDoubling : public Scheme {
         // Copied, not summed: no bit of it may change.
         RowSums& sums = sums_[i].of(round);
         const std::span<const Index> rows = received.named(i);
-        sums.rows = static_cast<Index>(rows.size());
+        sums.rows = std::ssize(rows);
         copy(context_, std::as_bytes(rows),
-             reinterpret_cast<std::byte*>(sums.indices.reserve(sums.rows).data()));
+             std::as_writable_bytes(sums.indices.reserve(sums.rows)).data());
         const std::span<const std::byte> values = received.sections[i].values;
-        copy(context_, values, sums.values.reserve(static_cast<Index>(values.size())).data());
+        copy(context_, values, sums.values.reserve(std::ssize(values)).data());
       }
     });
   }
@@ -191,7 +187,7 @@ class RecursiveDoubling : public Scheme {
 
   /// This worker's side when it meets the one whose rank differs in this bit: 0 is the lower
   /// ranks'.
-  std::size_t side_in(int group) const { return (rank_ & group) == 0 ? 0 : 1; }
+  std::size_t side_in(int group) const { return (rank_.value & group) == 0 ? 0 : 1; }
 
   /// The next of two messages, which becomes the one that is held.
   std::span<std::byte> next_message(std::span<const SectionSpec> specs, std::int64_t bytes) {
@@ -269,11 +265,6 @@ class RecursiveDoubling : public Scheme {
     }
   }
 
-  Context context_;
-  std::vector<RowSpace> spaces_;
-  int rank_;
-  int rounds_;
-  double scale_;
   Doubling doubling_;
   std::vector<DType> partial_;  // of the row spaces' partial sums
   // Of a round's messages: of partial sums, and of the result.
@@ -293,58 +284,58 @@ class RecursiveDoubling : public Scheme {
   Buffer<std::byte> wide_;  // the result before it is rounded
   RowSummation summation_;
   std::vector<SumsOfRounds> sums_;  // [row space]
-  std::vector<SpaceResult> results_;
 };
 
 /// The index sets of one row space as they grow: first s(r) of each worker that meets others, then
 /// of twice as large groups.
-std::vector<std::vector<Index>> first_groups(const Doubling& doubling, const IndexSets& sets) {
-  std::vector<std::vector<Index>> groups;
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(doubling.paired); ++rank) {
-    const std::size_t folded = rank + static_cast<std::size_t>(doubling.paired);
-    groups.push_back(folded < sets.size() ? united_rows({sets[rank], sets[folded]})
-                                          : united_rows({sets[rank]}));
+OwnedIndexSets first_groups(const Doubling& doubling, const IndexSets& sets) {
+  OwnedIndexSets groups;
+  for (const Rank rank : Ranks(doubling.paired)) {
+    const std::span<const Index> own = sets[rank.index()];
+    groups.push_back(doubling.takes_in(rank)
+                         ? united_rows({own, sets[doubling.partner(rank).index()]})
+                         : united_rows({own}));
   }
   return groups;
 }
 
 Traffic RecursiveDoubling::traffic(std::span<const IndexSets> sets) const {
   Traffic traffic(doubling_.size);
-  const auto bytes_of = [&](int number, bool partial, auto&& set_of) {
-    const Round round{number, rounds_};
+  const auto bytes_of = [&](Round round, bool partial, auto&& set_of) {
     std::vector<SectionSpec> specs;
     std::vector<SectionCounts> counts;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       specs.push_back(section_spec(i, round, partial));
-      const auto rows = static_cast<Index>(indices_in(set_of(i), specs[i].range).size());
+      const auto rows = std::ssize(indices_in(set_of(i), specs[i].range));
       counts.push_back({rows, rows});
     }
     return message_bytes(specs, counts);
   };
-  std::vector<std::vector<std::vector<Index>>> groups;  // [row space][group]
+  std::vector<OwnedIndexSets> groups;  // [row space][group]
   for (const IndexSets& of_space : sets) groups.push_back(first_groups(doubling_, of_space));
   for (int group = 1; group < doubling_.paired; group *= 2) {
-    for (int rank = 0; rank < doubling_.paired; ++rank) {
+    for (const Rank rank : Ranks(doubling_.paired)) {
       const auto held = [&](std::size_t i) -> std::span<const Index> {
-        return groups[i][static_cast<std::size_t>(rank / group)];
+        return groups[i][rank.index() / static_cast<std::size_t>(group)];
       };
-      for (int number = 0; number < rounds_; ++number) {
-        traffic.message(rank, rank ^ group, bytes_of(number, true, held));
+      for (const Round round : Round::all(rounds_)) {
+        traffic.message(rank, Doubling::met(rank, group), bytes_of(round, true, held));
       }
     }
-    for (std::vector<std::vector<Index>>& of_space : groups) {
+    for (OwnedIndexSets& of_space : groups) {
       for (std::size_t i = 0; i < of_space.size() / 2; ++i) {
         of_space[i] = united_rows({of_space[2 * i], of_space[2 * i + 1]});
       }
       of_space.resize(of_space.size() / 2);
     }
   }
-  for (int rank = doubling_.paired; rank < doubling_.size; ++rank) {
-    const auto own = [&](std::size_t i) { return sets[i][static_cast<std::size_t>(rank)]; };
+  for (const Rank rank : Ranks(doubling_.folded())) {
+    const Rank folded = doubling_.partner(rank);
+    const auto own = [&](std::size_t i) { return sets[i][folded.index()]; };
     const auto all = [&](std::size_t i) -> std::span<const Index> { return groups[i].front(); };
-    for (int number = 0; number < rounds_; ++number) {
-      traffic.message(rank, rank - doubling_.paired, bytes_of(number, true, own));
-      traffic.message(rank - doubling_.paired, rank, bytes_of(number, false, all));
+    for (const Round round : Round::all(rounds_)) {
+      traffic.message(folded, rank, bytes_of(round, true, own));
+      traffic.message(rank, folded, bytes_of(round, false, all));
     }
   }
   return traffic;
@@ -363,8 +354,8 @@ Cost cost(const Workload& workload) {
     const auto partial = static_cast<double>(partial_row_bytes(space, workload.options));
     const double row = index + partial;
     for (int group = 1; group < doubling.paired; group *= 2) {
-      const double held = united_by(known, doubling.summed(0, group), workload.size);
-      const double comes = united_by(known, doubling.summed(group, group), workload.size);
+      const double held = united_by(known, doubling.summed(Rank{0}, group), workload.size);
+      const double comes = united_by(known, doubling.summed(Rank{group}, group), workload.size);
       all.bytes_sent += row * (group == 1 ? std::max(held, known.touched_max) : held);
       all.bytes_received += row * comes;
       // Both parts are read, and the one that comes is added.
@@ -380,31 +371,25 @@ Cost cost(const Workload& workload) {
   for (int group = 1; group < doubling.paired; group *= 2) ++all.messages;
   all.steps = all.messages + (folds ? 2 : 0);
   all.messages += folds ? 1 : 0;
-  const double overhead =
-      all.messages *
-      static_cast<double>(kHeaderBytes + 16 * static_cast<Index>(workload.spaces.size()));
+  const double overhead = all.messages * overhead_bytes(workload.spaces.size());
   all.bytes_sent += overhead;
   all.bytes_received += overhead;
   return {all, {}};
 }
 
 double workspace_bytes(const Workload& workload) {
-  double bytes = 0;
   const Doubling doubling(workload.size);
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const RowSpace& space = workload.spaces[i];
-    const SpaceStatistics& known = workload.statistics[i];
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
     const double half = united_by(known, std::max(1, doubling.paired / 2), workload.size);
     // What is held and what comes, as messages and decoded indices; what was held before; the
     // result, and before it is rounded.
     const auto partial = static_cast<double>(partial_row_bytes(space, workload.options));
-    bytes +=
-        3 * half * (partial + 4 + 8) +
-        known.united * (static_cast<double>(space.row_bytes()) + 8 +
-                        (partial_dtype(space, workload.options) == space.dtype ? 0 : partial)) +
-        static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(2 * half)));
-  }
-  return bytes;
+    const bool is_rounded = partial_dtype(space, workload.options) != space.dtype;
+    return 3 * half * (partial + 4 + 8) +
+           known.united *
+               (static_cast<double>(space.row_bytes()) + 8 + (is_rounded ? partial : 0)) +
+           static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(2 * half)));
+  });
 }
 
 const SchemeRegistration registration({
@@ -412,9 +397,7 @@ const SchemeRegistration registration({
     "partial sums between workers whose ranks differ in one bit (SparCML, SSAR)",
     {Communication::hierarchy, Aggregation::incremental, Partition::centralization, Balance::none,
      Format::coo},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return std::make_unique<RecursiveDoubling>(environment);
-    },
+    make_scheme<RecursiveDoubling>,
     cost,
     workspace_bytes,
 });

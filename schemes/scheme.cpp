@@ -1,73 +1,27 @@
 #include "schemes/scheme.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
-#include <cmath>
+#include "kernels/error.h"
 
 namespace sparsesync {
-namespace {
 
-std::vector<SchemeEntry>& registry() {
-  static std::vector<SchemeEntry> entries;
-  return entries;
-}
+Scheme::Scheme(const SchemeEnvironment& environment)
+    : Scheme(environment, row_spaces(environment.bucket->tensors)) {}
 
-}  // namespace
-
-std::string_view name_of(SchemeOption option) {
-  constexpr std::array<std::string_view, kSchemeOptions.size()> kNames{
-      "pattern", "block", "workers-per-node", "between-nodes", "announce"};
-  return kNames[static_cast<std::size_t>(option)];
-}
-
-bool heeds(const SchemeEntry& entry, SchemeOption option, const SchemeOptions& options) {
-  if (entry.heeds.has(option)) return true;
-  // Nothing is announced between nodes.
-  if (option == SchemeOption::announce || !entry.heeds.has(SchemeOption::between_nodes)) {
-    return false;
-  }
-  return scheme_named(options.between_nodes).heeds.has(option);
-}
+Scheme::Scheme(const SchemeEnvironment& environment, std::vector<RowSpace> spaces)
+    : context_(environment.context),
+      spaces_(std::move(spaces)),
+      rank_(environment.rank),
+      size_(environment.size),
+      rounds_(environment.bucket->rounds),
+      scale_(environment.bucket->reduction == Reduction::mean ? 1.0 / size_ : 1.0),
+      results_(spaces_.size()) {}
 
 void Scheme::announce(Exchange&, BucketInput&) {
   throw ContractError("announced rows for a scheme that does not use them");
 }
 
-double scale_of(const SchemeEnvironment& environment) {
-  return environment.bucket->reduction == Reduction::mean ? 1.0 / environment.size : 1.0;
-}
-
-SchemeRegistration::SchemeRegistration(const SchemeEntry& entry) {
-  std::vector<SchemeEntry>& entries = registry();
-  const auto place = std::find_if(entries.begin(), entries.end(), [&](const SchemeEntry& other) {
-    return other.name >= entry.name;
-  });
-  if (place != entries.end() && place->name == entry.name) {
-    throw ContractError(fmt::format("two schemes named '{}'", entry.name));
-  }
-  entries.insert(place, entry);
-}
-
-std::vector<SchemeEntry> all_schemes() {
-  return registry();
-}
-
-SchemeEntry scheme_named(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (const SchemeEntry& entry : registry()) {
-    if (entry.name == name) return entry;
-    names.push_back(entry.name);
-  }
-  throw InputError(fmt::format("unknown scheme '{}': use one of {}", name, fmt::join(names, ", ")));
-}
-
-double expected_imbalance(double rows, double universe, int parts) {
-  if (parts < 2 || rows <= 0) return 1;
-  const double share = rows / parts;
-  const double spread = std::sqrt(share * (1 - 1.0 / parts) * std::max(0.0, 1 - rows / universe));
-  return std::min(static_cast<double>(parts), 1 + expected_largest_normal(parts) * spread / share);
+std::vector<SpaceChoice> Scheme::choices() const {
+  return std::vector<SpaceChoice>(spaces_.size());
 }
 
 }  // namespace sparsesync

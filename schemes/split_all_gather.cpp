@@ -2,8 +2,9 @@
 // each worker sends each other one its rows of that one's even range, which are added up in rank
 // order; then the sums go to all workers (message_gather.h): around a ring, or by the hierarchy of
 // its authors, which spares a range that is fuller than the others most of the way around.
-#include "schemes/even_placement.h"
-#include "schemes/push_pull.h"
+#include "schemes/push_pull/even_placement.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -14,7 +15,9 @@ const SchemeRegistration registration({
     {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
      Balance::imbalanced, Format::coo},
     [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
-      return push_and_pull<EvenPlacement>(environment, environment.bucket->options.pattern);
+      const std::vector<RowSpace> spaces = row_spaces(environment.bucket->tensors);
+      return push_and_pull(environment, even_placements(spaces, environment),
+                           environment.bucket->options.pattern);
     },
     [](const Workload& workload) { return split_cost(workload, false); },
     even_ranges_workspace_bytes,

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/aggregate.h"
 #include "kernels/even_ranges.h"
-#include "schemes/transport.h"
 
 namespace sparsesync {
 namespace {
@@ -19,126 +17,6 @@ double normal_quantile(double probability) {
     (0.5 * std::erfc(-middle / std::sqrt(2.0)) < probability ? low : high) = middle;
   }
   return (low + high) / 2;
-}
-
-}  // namespace
-
-Work& Work::operator+=(const Work& other) {
-  for (const HostCost& cost : kHostCosts) this->*cost.amount += other.*cost.amount;
-  return *this;
-}
-
-double HostCosts::seconds(const Work& work) const {
-  double seconds = 0;
-  for (const HostCost& cost : kHostCosts) seconds += this->*cost.seconds * work.*cost.amount;
-  return seconds;
-}
-
-double HostSeconds::total() const {
-  return reduce.apart + reduce.arriving + gather.apart + gather.arriving;
-}
-
-HostSeconds HostSeconds::operator*(double factor) const {
-  return {{reduce.apart * factor, reduce.arriving * factor},
-          {gather.apart * factor, gather.arriving * factor}};
-}
-
-Work work_of_union(double range, double total) {
-  Work work;
-  if (unites_by_address(static_cast<Index>(range), static_cast<Index>(total))) {
-    // A bit for each index, cleared and then read.
-    constexpr double kPasses = 2;
-    work.added_bytes = kPasses * range / 8;
-  } else {
-    work.sorted_rows = total;
-  }
-  return work;
-}
-
-Work PhaseCost::all_work() const {
-  Work all = work;
-  all += arriving;
-  all.messages += messages;
-  all.steps += steps;
-  return all;
-}
-
-Cost& Cost::operator+=(const Cost& other) {
-  const auto add = [](PhaseCost& to, const PhaseCost& from) {
-    to.steps += from.steps;
-    to.messages += from.messages;
-    to.bytes_sent += from.bytes_sent;
-    to.bytes_received += from.bytes_received;
-    to.bytes_chained += from.bytes_chained;
-    to.work += from.work;
-    to.arriving += from.arriving;
-  };
-  add(reduce, other.reduce);
-  add(gather, other.gather);
-  return *this;
-}
-
-Work Cost::all_work() const {
-  Work all = reduce.all_work();
-  all += gather.all_work();
-  return all;
-}
-
-double Cost::bytes_busiest() const {
-  return std::max(reduce.bytes_sent + gather.bytes_sent,
-                  reduce.bytes_received + gather.bytes_received);
-}
-
-HostSeconds Cost::host_seconds(const HostCosts& costs) const {
-  const auto phase = [&](const PhaseCost& cost) {
-    Work apart = cost.work;
-    apart.messages += cost.messages;
-    apart.steps += cost.steps;
-    return PhaseSeconds{costs.seconds(apart), costs.seconds(cost.arriving)};
-  };
-  return {phase(reduce), phase(gather)};
-}
-
-double Cost::seconds(const Network& network) const {
-  return seconds(network, host_seconds(network.host));
-}
-
-double Cost::seconds(const Network& network, const HostSeconds& host) const {
-  const auto phase = [&](const PhaseCost& cost, const PhaseSeconds& taken) {
-    const double on_links =
-        std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps;
-    return cost.steps * network.latency_s + taken.apart + std::max(on_links, taken.arriving) +
-           std::min(on_links, taken.arriving) / std::max(1.0, cost.messages);
-  };
-  return phase(reduce, host.reduce) + phase(gather, host.gather);
-}
-
-std::span<const Index> indices_in(std::span<const Index> set, IndexRange range) {
-  const auto begin = std::lower_bound(set.begin(), set.end(), range.begin);
-  const auto end = std::lower_bound(begin, set.end(), range.end);
-  return {begin, end};
-}
-
-void Traffic::message(int from, int to, std::int64_t payload) {
-  payload_sent[static_cast<std::size_t>(from)] += payload;
-  payload_received[static_cast<std::size_t>(to)] += payload;
-  ++messages_sent[static_cast<std::size_t>(from)];
-}
-
-void Traffic::all_reduce(std::int64_t bytes) {
-  const std::int64_t moved = all_reduce_bytes(bytes, static_cast<int>(payload_sent.size()));
-  for (std::int64_t& sent : payload_sent) sent += moved;
-  for (std::int64_t& received : payload_received) received += moved;
-}
-
-namespace {
-
-/// The rows of all sets, increasing, repeats among them.
-std::vector<Index> sorted_rows(const IndexSets& sets) {
-  std::vector<Index> all;
-  for (const std::span<const Index> set : sets) all.insert(all.end(), set.begin(), set.end());
-  std::sort(all.begin(), all.end());
-  return all;
 }
 
 /// As SpaceStatistics has it.
@@ -164,15 +42,9 @@ double sent_at_least(const IndexSets& sets, std::span<const Index> all) {
 
 }  // namespace
 
-std::vector<Index> united_rows(const IndexSets& sets) {
-  std::vector<Index> all = sorted_rows(sets);
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  return all;
-}
-
 SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
   const auto workers = static_cast<double>(sets.size());
-  const EvenRanges ranges(rows, static_cast<Index>(sets.size()));
+  const EvenRanges ranges(rows, std::ssize(sets));
   std::vector<Index> united = sorted_rows(sets);
   SpaceStatistics statistics;
   statistics.sent_at_least = sent_at_least(sets, united);
@@ -230,6 +102,13 @@ double united_by(const SpaceStatistics& statistics, int workers, int size) {
 
 double expected_largest_normal(int count) {
   return count < 2 ? 0 : normal_quantile((count - 0.375) / (count + 0.25));
+}
+
+double expected_imbalance(double rows, double universe, int parts) {
+  if (parts < 2 || rows <= 0) return 1;
+  const double share = rows / parts;
+  const double spread = std::sqrt(share * (1 - 1.0 / parts) * std::max(0.0, 1 - rows / universe));
+  return std::min(static_cast<double>(parts), 1 + expected_largest_normal(parts) * spread / share);
 }
 
 }  // namespace sparsesync

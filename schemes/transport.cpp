@@ -55,7 +55,7 @@ void throw_aborted(Rank aborter, const std::string& reason) {
 
 std::vector<Rank> peers_after(Rank rank, int size) {
   std::vector<Rank> peers;
-  for (int step = 1; step < size; ++step) peers.push_back(Rank{(rank.value + step) % size});
+  for (int step = 1; step < size; ++step) peers.push_back(ring_neighbour(rank, step, size));
   return peers;
 }
 

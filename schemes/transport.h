@@ -19,21 +19,57 @@ namespace sparsesync {
 /// A worker's number, in [0, world size).
 struct Rank {
   int value = 0;
+  /// Where the worker stands in a list of all.
+  constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
   friend constexpr auto operator<=>(Rank, Rank) = default;
 };
+
+/// All workers, by rank: for (const Rank worker : Ranks(size)).
+class Ranks {
+ public:
+  /// Of a range-based for.
+  struct Iterator {
+    Rank at;
+    constexpr Rank operator*() const { return at; }
+    constexpr Iterator& operator++() {
+      ++at.value;
+      return *this;
+    }
+    friend constexpr bool operator==(Iterator, Iterator) = default;
+  };
+
+  constexpr explicit Ranks(int size) : size_(size) {}
+  /// Worker 0.
+  static constexpr Iterator begin() { return {}; }
+  constexpr Iterator end() const { return {Rank{size_}}; }
+
+ private:
+  int size_;
+};
+
+/// The worker `steps` further on around the ring of all; backwards where they are negative.
+constexpr Rank ring_neighbour(Rank rank, int steps, int size) {
+  return {((rank.value + steps) % size + size) % size};
+}
 
 using Clock = std::chrono::steady_clock;
 
 // ---- Errors. After any of them but RefusedError the Session is over on all workers.
 
-/// A worker that left, or that the network lost.
-class PeerLostError : public Error {
+/// What one worker has caused.
+class PeerError : public Error {
  public:
-  PeerLostError(Rank peer, const std::string& what) : Error(what), peer_(peer) {}
+  PeerError(Rank peer, const std::string& what) : Error(what), peer_(peer) {}
   Rank peer() const { return peer_; }
 
  private:
   Rank peer_;
+};
+
+/// A worker that left, or that the network lost.
+class PeerLostError : public PeerError {
+ public:
+  using PeerError::PeerError;
 };
 
 /// A wait that reached its deadline.
@@ -43,13 +79,9 @@ class DeadlineError : public Error {
 };
 
 /// Another worker ended the Session; the text says who and why.
-class AbortedError : public Error {
+class AbortedError : public PeerError {
  public:
-  AbortedError(Rank peer, const std::string& what) : Error(what), peer_(peer) {}
-  Rank peer() const { return peer_; }
-
- private:
-  Rank peer_;
+  using PeerError::PeerError;
 };
 
 /// Something was asked of a transport that it does not have.
@@ -150,8 +182,9 @@ class Transport {
   /// The machine a worker runs on: equal numbers mean the same one.
   virtual int node(Rank worker) const = 0;
 
-  /// Starts all sends and receives of a group; does not wait. A message's header is `expected` with
-  /// the payload's bytes; a received one must agree with it in channel, sequence and signature.
+  /// Starts all sends and receives of a group; does not wait. Synchronizes the context's stream
+  /// where a send's bytes are not known yet. A message's header is `expected` with the payload's
+  /// bytes; a received one must agree with it in channel, sequence and signature.
   /// @param sends, receives  to and from other workers; copied
   /// @param provider         must outlive finish()
   /// @throws AbortedError, PeerLostError
@@ -189,8 +222,8 @@ class Transport {
                           Clock::time_point deadline);
 };
 
-/// Bytes that each worker sends, and receives, at least in an all-reduce of so many bytes:
-/// 2 (n - 1) / n of them.
+/// Bytes that each worker sends, and receives, at least in an all-reduce of so many bytes among
+/// `size` workers: 2 (n - 1) / n of them.
 std::int64_t all_reduce_bytes(std::int64_t bytes, int size);
 
 // ---- For transports: one check and one wording of what goes wrong in all of them.
@@ -199,9 +232,12 @@ std::int64_t all_reduce_bytes(std::int64_t bytes, int size);
 void check_header(Rank from, const Header& expected, const Header& got);
 /// @param peer  in [0, size) and not the rank itself (a broken contract otherwise)
 void expect_peer(Rank peer, Rank self, int size);
+/// @throws PeerLostError naming who is lost
 [[noreturn]] void throw_lost(Rank peer);
 /// @param silent  the workers that were waited for, repeats allowed
+/// @throws DeadlineError naming them
 [[noreturn]] void throw_deadline(Rank self, std::vector<Rank> silent);
+/// @throws AbortedError naming who ended the Session, and why
 [[noreturn]] void throw_aborted(Rank aborter, const std::string& reason);
 
 /// The workers other than `rank`, from rank + 1 on, around: so that not all start with the same

@@ -16,7 +16,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,9 +23,9 @@
 #include "kernels/cast.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
-#include "schemes/between_nodes.h"
-#include "schemes/node_ring.h"
-#include "schemes/scheme.h"
+#include "schemes/registry.h"
+#include "schemes/two_level/between_nodes.h"
+#include "schemes/two_level/node_ring.h"
 
 namespace sparsesync {
 namespace {
@@ -43,28 +42,26 @@ std::optional<SchemeEntry> only_level(const SchemeOptions& options, int size) {
 class TwoLevel : public Scheme {
  public:
   explicit TwoLevel(const SchemeEnvironment& environment)
-      : context_(environment.context),
+      : Scheme(environment),
         bucket_(*environment.bucket),
         seed_(environment.seed),
-        division_{row_spaces(bucket_.tensors),
-                  Nodes(environment.size, bucket_.options.workers_per_node)},
-        node_(division_.nodes.node_of(environment.rank)),
-        place_(division_.nodes.place_of(environment.rank)),
-        scale_(scale_of(environment)),
-        ring_(context_, division_, environment.rank, bucket_.rounds),
+        division_{spaces_, Nodes(size_, bucket_.options.workers_per_node)},
+        node_(division_.nodes.node_of(rank_)),
+        place_(division_.nodes.place_of(rank_)),
+        ring_(context_, division_, rank_, rounds_),
         bounds_(context_),
         named_(context_),
         wide_(context_),
-        united_(division_.spaces.size()) {
+        united_(spaces_.size()) {
     for (int node = 0; node < division_.nodes.count(); ++node) {
       alike_.push_back(division_.nodes.worker(node, place_));
     }
-    for (int number = 0; number < bucket_.rounds; ++number) {
-      parts_.push_back(make_part(place_, {number, bucket_.rounds}));
+    for (const Round round : Round::all(rounds_)) {
+      parts_.push_back(make_part(place_, round));
       inputs_.emplace_back(context_, parts_.back()->spec());
     }
-    for (std::size_t i = 0; i < division_.spaces.size(); ++i) {
-      results_.push_back({Gradient::Layout::dense, {}, as_const(ring_.values(i))});
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      results_[i] = {Gradient::Layout::dense, {}, as_const(ring_.values(i))};
     }
     bounds_.reserve_exactly(2);
   }
@@ -86,11 +83,11 @@ class TwoLevel : public Scheme {
     }
     ring_.reduce_scatter(exchange, round);
     gradients_.clear();
-    for (std::size_t i = 0; i < division_.spaces.size(); ++i) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const Matrix own = ring_.sums(i, place_, round);
       gradients_.push_back(own.rows > 0 ? Gradient::dense(own.data) : Gradient::empty());
     }
-    BucketInput& between = inputs_[static_cast<std::size_t>(round.index)];
+    BucketInput& between = inputs_[round.place()];
     between.set(gradients_);
     const auto alike = exchange.within(alike_, Rank{node_});
     part(round).scheme().reduce(exchange, between);
@@ -107,12 +104,10 @@ class TwoLevel : public Scheme {
     ring_.all_gather(exchange, round);
   }
 
-  std::span<const SpaceResult> result() const override { return results_; }
-
   /// As if the other places had as many as this one.
   std::optional<Index> united(std::size_t space) const override {
     if (!united_[space]) return std::nullopt;
-    return std::min(division_.spaces[space].rows, *united_[space] * division_.nodes.per_node());
+    return std::min(spaces_[space].rows, *united_[space] * division_.nodes.per_node());
   }
 
   void adapt(const Statistics& statistics) override {
@@ -121,7 +116,7 @@ class TwoLevel : public Scheme {
   }
 
   std::vector<SpaceChoice> choices() const override {
-    std::vector<SpaceChoice> choices(division_.spaces.size());
+    std::vector<SpaceChoice> choices(spaces_.size());
     BetweenNodes& first = *parts_.front();
     const std::vector<SpaceChoice> between = first.scheme().choices();
     for (std::size_t i = 0; i < between.size(); ++i) {
@@ -133,17 +128,16 @@ class TwoLevel : public Scheme {
   }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
-    Traffic traffic(division_.nodes.count() * division_.nodes.per_node());
-    for (int number = 0; number < bucket_.rounds; ++number) {
-      const Round round{number, bucket_.rounds};
+    Traffic traffic(size_);
+    for (const Round round : Round::all(rounds_)) {
       for (int place = 0; place < division_.nodes.per_node(); ++place) {
         ring_.count(place, round, traffic);
-        std::vector<std::vector<std::vector<Index>>> storage;
+        std::vector<OwnedIndexSets> storage;
         const std::unique_ptr<BetweenNodes> part = adapted_part(place, round);
         const Traffic between = part->scheme().traffic(part->sets_of(division_, sets, storage));
         for (int node = 0; node < division_.nodes.count(); ++node) {
           const auto from = static_cast<std::size_t>(node);
-          const auto to = static_cast<std::size_t>(division_.nodes.worker(node, place).value);
+          const std::size_t to = division_.nodes.worker(node, place).index();
           traffic.payload_sent[to] += between.payload_sent[from];
           traffic.payload_received[to] += between.payload_received[from];
           traffic.messages_sent[to] += between.messages_sent[from];
@@ -160,7 +154,7 @@ class TwoLevel : public Scheme {
     Imbalance total{0, 0};
     Imbalance most{0, 0};
     for (int place = 0; place < division_.nodes.per_node(); ++place) {
-      std::vector<std::vector<std::vector<Index>>> storage;
+      std::vector<OwnedIndexSets> storage;
       const std::unique_ptr<BetweenNodes> part = adapted_part(place, {0, 1});
       const std::vector<IndexSets> of_place = part->sets_of(division_, sets, storage);
       const std::optional<Imbalance> between = part->scheme().imbalance(of_place);
@@ -181,7 +175,7 @@ class TwoLevel : public Scheme {
   }
 
  private:
-  BetweenNodes& part(Round round) { return *parts_[static_cast<std::size_t>(round.index)]; }
+  BetweenNodes& part(Round round) { return *parts_[round.place()]; }
 
   std::unique_ptr<BetweenNodes> make_part(int place, Round round) const {
     return std::make_unique<BetweenNodes>(context_, division_, bucket_, place, round, node_, seed_);
@@ -203,15 +197,14 @@ class TwoLevel : public Scheme {
         if (own.rows == 0) continue;
         const bool is_only = between.spaces()[i].members.size() == 1;
         if (result.layout == Gradient::Layout::dense) {
-          copy(context_,
-               {result.values.data + member.first_row * own.row_bytes(),
-                static_cast<std::size_t>(own.bytes())},
-               own.data);
+          const ConstMatrix rows{result.values.data + member.first_row * own.row_bytes(), own.dtype,
+                                 own.rows, own.width};
+          copy(context_, rows.as_bytes(), own.data);
           united_[member.tensor].reset();
           continue;
         }
         // Rows may have cancelled between nodes.
-        fill_zero(context_, {own.data, static_cast<std::size_t>(own.bytes())});
+        fill_zero(context_, own.as_bytes());
         const RowSparse rows =
             is_only ? RowSparse{result.indices, result.values}
                     : member_rows(result, {member.first_row, member.first_row + own.rows});
@@ -237,11 +230,7 @@ class TwoLevel : public Scheme {
   /// The rows of a result that lie in a range, counted from where it begins; valid until the next
   /// call.
   RowSparse member_rows(const SpaceResult& result, IndexRange range) {
-    std::array<Index, 2> bounds{};
-    const std::span<Index> located(bounds_.data(), 2);
-    locate(context_, result.indices, range, located);
-    fetch(context_, std::as_bytes(located), reinterpret_cast<std::byte*>(bounds.data()));
-    const IndexRange places{bounds[0], bounds[1]};
+    const IndexRange places = places_in(context_, result.indices, range, bounds_.first(2));
     const std::span<Index> named = named_.reserve(places.size());
     shift(context_, part_of(result.indices, places), -range.begin, named);
     ConstMatrix values = result.values;
@@ -250,13 +239,11 @@ class TwoLevel : public Scheme {
     return {named, values};
   }
 
-  Context context_;
   BucketSpec bucket_;
   std::uint64_t seed_;
   Division division_;
   int node_;
   int place_;
-  double scale_;
   NodeRing ring_;
   std::vector<Rank> alike_;                           // the nodes' workers of the same place
   std::vector<std::unique_ptr<BetweenNodes>> parts_;  // [round]
@@ -267,7 +254,6 @@ class TwoLevel : public Scheme {
   Buffer<Index> named_;
   Buffer<std::byte> wide_;
   std::vector<std::optional<Index>> united_;  // rows of this place's ranges
-  std::vector<SpaceResult> results_;
 };
 
 /// Calls see(workload) for what each place's workers do between nodes.
@@ -317,11 +303,10 @@ double workspace_bytes(const Workload& workload) {
   const SchemeEntry between = scheme_named(workload.options.between_nodes);
   double bytes = 0;
   for_each_place(workload, [&](const Workload& of_place) {
-    double of_input = 0;  // compacted
-    for (std::size_t i = 0; i < of_place.spaces.size(); ++i) {
-      of_input += of_place.statistics[i].touched_max *
-                  (static_cast<double>(of_place.spaces[i].row_bytes()) + sizeof(Index));
-    }
+    const double of_input =  // compacted
+        sum_over_spaces(of_place, [](const RowSpace& space, const SpaceStatistics& known) {
+          return known.touched_max * (static_cast<double>(space.row_bytes()) + sizeof(Index));
+        });
     bytes = std::max(bytes, between.workspace_bytes(of_place) + of_input);
   });
   const double messages = workload.spaces.size() > 1 ? 2 : 1;

@@ -3,10 +3,12 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
+#include "kernels/bits.h"
 
 namespace sparsesync::bench {
 namespace {
@@ -51,7 +53,7 @@ void coalesce_rows(benchmark::State& state) {
   std::vector<float> values(from.size());
   Index found = 0;
   for ([[maybe_unused]] auto _ : state) {
-    coalesce(host.context(), {drawn, matrix_of(from, width)}, kRows, 0, indices,
+    coalesce(host.context(), {drawn, matrix_of(from, width)}, {0, kRows}, indices,
              matrix_of(values, width), Count(&found), workspace);
     benchmark::ClobberMemory();
   }

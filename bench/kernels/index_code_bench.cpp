@@ -33,36 +33,56 @@ void set_code_rates(benchmark::State& state, std::size_t count, std::size_t inde
       static_cast<double>(code_bytes) * 8 / static_cast<double>(count);
 }
 
-void encode(benchmark::State& state, IndexCode code) {
-  const Indices indices = indices_of(state);
-  const Host host(1);
-  const auto count = static_cast<Index>(indices.all.size());
-  std::vector<std::byte> bytes(
-      static_cast<std::size_t>(encoded_bytes(code, indices.range.size(), count)));
+/// @param code  all, bytes, encode() and decode(back): ours, or the other's
+template <typename Code>
+void measure_encode(benchmark::State& state, Code&& code) {
   for ([[maybe_unused]] auto _ : state) {
-    sparsesync::encode(host.context(), code, indices.range, indices.all, bytes);
+    code.encode();
     benchmark::ClobberMemory();
   }
-  std::vector<Index> back(indices.all.size());
-  sparsesync::decode(host.context(), code, indices.range, bytes, back);
-  if (back != indices.all) state.SkipWithError("a wrong code");
-  set_code_rates(state, back.size(), sizeof(Index), bytes.size());
+  decltype(code.all) back(code.all.size());
+  code.decode(back);
+  if (back != code.all) state.SkipWithError("a wrong code");
+  set_code_rates(state, back.size(), sizeof(back.front()), code.bytes.size());
 }
 
-void decode(benchmark::State& state, IndexCode code) {
-  const Indices indices = indices_of(state);
-  const Host host(1);
-  const auto count = static_cast<Index>(indices.all.size());
-  std::vector<std::byte> bytes(
-      static_cast<std::size_t>(encoded_bytes(code, indices.range.size(), count)));
-  sparsesync::encode(host.context(), code, indices.range, indices.all, bytes);
-  std::vector<Index> back(indices.all.size());
+template <typename Code>
+void measure_decode(benchmark::State& state, Code&& code) {
+  code.encode();
+  decltype(code.all) back(code.all.size());
   for ([[maybe_unused]] auto _ : state) {
-    sparsesync::decode(host.context(), code, indices.range, bytes, back);
+    code.decode(back);
     benchmark::ClobberMemory();
   }
-  if (back != indices.all) state.SkipWithError("wrong indices");
-  set_code_rates(state, back.size(), sizeof(Index), bytes.size());
+  if (back != code.all) state.SkipWithError("wrong indices");
+  set_code_rates(state, back.size(), sizeof(back.front()), code.bytes.size());
+}
+
+/// The indices, and bytes that hold them in one of our codes.
+struct OurCode {
+  OurCode(const Indices& indices, IndexCode index_code)
+      : range(indices.range),
+        code(index_code),
+        all(indices.all),
+        bytes(static_cast<std::size_t>(
+            encoded_bytes(code, range.size(), static_cast<Index>(all.size())))) {}
+
+  void encode() { sparsesync::encode(host.context(), code, range, all, bytes); }
+  void decode(std::vector<Index>& back) const {
+    sparsesync::decode(host.context(), code, range, bytes, back);
+  }
+  Host host{1};
+  IndexRange range;
+  IndexCode code;
+  std::vector<Index> all;
+  std::vector<std::byte> bytes;
+};
+
+void encode(benchmark::State& state, IndexCode code) {
+  measure_encode(state, OurCode(indices_of(state), code));
+}
+void decode(benchmark::State& state, IndexCode code) {
+  measure_decode(state, OurCode(indices_of(state), code));
 }
 
 struct FreeRoaring {
@@ -92,27 +112,10 @@ struct RoaringCode {
 
 /// From sorted 32-bit indices, as its interface has it: with the bitmap between them and the bytes.
 void encode_roaring(benchmark::State& state) {
-  RoaringCode code(indices_of(state));
-  for ([[maybe_unused]] auto _ : state) {
-    code.encode();
-    benchmark::ClobberMemory();
-  }
-  std::vector<std::uint32_t> back(code.all.size());
-  code.decode(back);
-  if (back != code.all) state.SkipWithError("a wrong code");
-  set_code_rates(state, back.size(), sizeof(std::uint32_t), code.bytes.size());
+  measure_encode(state, RoaringCode(indices_of(state)));
 }
-
 void decode_roaring(benchmark::State& state) {
-  RoaringCode code(indices_of(state));
-  code.encode();
-  std::vector<std::uint32_t> back(code.all.size());
-  for ([[maybe_unused]] auto _ : state) {
-    code.decode(back);
-    benchmark::ClobberMemory();
-  }
-  if (back != code.all) state.SkipWithError("wrong indices");
-  set_code_rates(state, back.size(), sizeof(std::uint32_t), code.bytes.size());
+  measure_decode(state, RoaringCode(indices_of(state)));
 }
 
 /// A worker's share of many rows, half as dense as a bitmap pays, denser, and a small one that

@@ -9,6 +9,7 @@
 
 #include "bench/kernels/inputs.h"
 #include "kernels/aggregate.h"
+#include "kernels/bits.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -3,9 +3,11 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "bench/kernels/inputs.h"
+#include "kernels/bits.h"
 #include "kernels/cpu/radix.h"
 #include "kernels/cpu/row_groups.h"
 #include "kernels/hierarchical_hash.h"
@@ -16,7 +18,7 @@ namespace {
 /// A partition of rows, and whether it is right by its definition.
 struct Partitioned {
   Partitioned(Index row_count, Index count, Index group_count)
-      : groups(row_count, group_count, 0, kSeed + 1),
+      : groups({.rows = row_count, .groups = group_count, .seed = kSeed + 1}),
         rows(distinct_rows(row_count, count)),
         positions(rows.size()),
         sources(rows.size()),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/kernels/inputs.h"
+#include "kernels/bits.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "analysis/median.h"
 #include "analysis/table.h"
 #include "engine/auto_choice.h"
+#include "engine/cli/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 #include "engine/host_probe.h"
@@ -21,8 +21,6 @@
 
 namespace sparsesync {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Arguments : TableArguments {
   std::string clock = "virtual";
@@ -254,13 +252,14 @@ class AutoTable {
     GenerateOptions shape;
     shape.width = input.width;
     shape.workers = input.workers;
-    const TemporaryTrace trace(input.source(shape));
+    const TemporaryTrace made(input.source(shape));
+    const Trace& trace = made.trace();
     options_.memory = workspace(input.workers);
     options_.repeat = given_.repeat > 0 ? given_.repeat : kFewRepeats;
     const bool waits = options_.clock == CompareClock::real;
     const std::span<const LocalLink> links =
         waits ? std::span<const LocalLink>(kRealLinks) : kLinks;
-    LocalComparison planner(trace.path(), options_);
+    LocalComparison planner(trace, options_);
     const auto options_on = [&](const LocalLink& link) {
       CompareOptions options = options_;
       options.link = link;
@@ -269,14 +268,14 @@ class AutoTable {
     };
     std::vector<std::string> chosen;  // on each link
     for (const LocalLink& link : links) {
-      chosen.push_back(chosen_by_session(trace.path(), options_on(link)));
+      chosen.push_back(chosen_by_session(trace, options_on(link)));
     }
     std::vector<MeasuredWay> ways;
     std::vector<double> computing;  // of each way; none in real time
     if (!waits) {
       // One recorded run serves all links.
-      measure_ways(ways, trace.path(), options_, 1, all_ways());
-      measure_closely(ways, trace.path(), input.workers, chosen);
+      measure_ways(ways, trace, options_, 1, all_ways());
+      measure_closely(ways, trace, input.workers, chosen);
       for (const MeasuredWay& way : ways) computing.push_back(way.seconds(LocalLink{}));
     }
     for (std::size_t i = 0; i < links.size(); ++i) {
@@ -285,7 +284,7 @@ class AutoTable {
       if (chosen[i] != predictions.front().way.label()) ++otherwise_;
       if (waits) {
         ways.clear();
-        measure_ways(ways, trace.path(), options, 1, near_ways(predictions, chosen[i]));
+        measure_ways(ways, trace, options, 1, near_ways(predictions, chosen[i]));
       }
       Cell cell{&input, links[i], planner->statistics().front().front(), {}, 0, 0};
       add_ways(cell, ways, computing, predictions);
@@ -296,8 +295,8 @@ class AutoTable {
 
   /// Measures those again that a first round shows to be near the fastest on some link, and those
   /// that `auto` chose: a first round may have been disturbed.
-  void measure_closely(std::vector<MeasuredWay>& ways, const std::filesystem::path& trace,
-                       int workers, const std::vector<std::string>& chosen) {
+  void measure_closely(std::vector<MeasuredWay>& ways, const Trace& trace, int workers,
+                       const std::vector<std::string>& chosen) {
     if (ways.empty()) return;
     constexpr double kNear = 1.5;
     std::vector<bool> is_near(ways.size());
@@ -334,7 +333,7 @@ class AutoTable {
   }
 
   /// After its trials.
-  static std::string chosen_by_session(const std::filesystem::path& trace, CompareOptions options) {
+  static std::string chosen_by_session(const Trace& trace, CompareOptions options) {
     options.schemes = {std::string(kAuto)};
     options.repeat = 1;
     return LocalComparison(trace, options)->run().schemes.front().chosen;

@@ -27,43 +27,38 @@ CELLS = [
 MEMORY = 16 << 30  # of all workers together: the dense schemes do not fit 64 times
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=pathlib.Path)
-    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/bin/sparsesync")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/link_efficiency.json")
-    parser.add_argument("--repeat", type=int, default=11)
-    given = parser.parse_args()
+class Bench:
+    def __init__(self, given, folder):
+        self.given, self.trace = given, pathlib.Path(folder) / "trace"
+        lm1b = ["from-tokens", given.data / "lm1b_tokens.npy", "--rows", 793471]
+        self.inputs = {
+            "lm1b": [*lm1b, "--batch", 2560],
+            "lm1b_sampled": [*lm1b, "--batch", 2494, "--sampled", 8192],
+            "criteo": ["from-fields", given.data / "criteo_fields.npy", "--batch", 1024],
+        }
+        for _, file, *_ in self.inputs.values():
+            if not file.exists():
+                sys.exit(f"link_efficiency: {file} is not there: give the folder that holds it")
 
-    lm1b = ["from-tokens", given.data / "lm1b_tokens.npy", "--rows", 793471]
-    inputs = {
-        "lm1b": [*lm1b, "--batch", 2560],
-        "lm1b_sampled": [*lm1b, "--batch", 2494, "--sampled", 8192],
-        "criteo": ["from-fields", given.data / "criteo_fields.npy", "--batch", 1024],
-    }
-    for _, file, *_ in inputs.values():
-        if not file.exists():
-            sys.exit(f"link_efficiency: {file} is not there: give the folder that holds it")
-
-    def run(*arguments):
-        command = [str(given.program), *map(str, arguments)]
+    def run(self, *arguments):
+        command = [str(self.given.program), *map(str, arguments)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             sys.exit(f"link_efficiency: {result.stderr}")
         return result.stdout
 
-    def compare(name, workers, width, *options):
-        trace = pathlib.Path(folder) / "trace"
-        run("trace", *inputs[name], "--width", width, "--workers", workers, "--out", trace, "--force")
-        report = json.loads(run("compare", trace, "--json", "-", *options))
+    def compare(self, name, workers, width, *options):
+        self.run("trace", *self.inputs[name], "--width", width, "--workers", workers, "--out", self.trace, "--force")
+        report = json.loads(self.run("compare", self.trace, "--json", "-", *options))
         report["provenance"]["trace"] = name
         for scheme in report["schemes"]:
             assert "skipped" in scheme or scheme["correct"], scheme
         return report
 
-    def efficiency(name, workers, width, shaped):
-        link = ["--rate", RATE, "--latency", LATENCY] if shaped else []
-        report = compare(name, workers, width, "--schemes", "balanced", "--repeat", given.repeat if shaped else 1, *link)
+    def efficiency(self, name, workers, width, shaped):
+        """Prints a row of the first table: `balanced` on links that are shaped, or not."""
+        options = ["--repeat", self.given.repeat, "--rate", RATE, "--latency", LATENCY] if shaped else ["--repeat", 1]
+        report = self.compare(name, workers, width, "--schemes", "balanced", *options)
         (scheme,) = report["schemes"]
         ideal = scheme["bytes_busiest"] / report["partitioned_ideal_bytes"]
         (choice,) = scheme["tensors"]
@@ -76,23 +71,34 @@ def main():
         print(f"{name:<8}{workers:>8}{width:>7}{ideal:>9.4f}{grid:>8}{seconds:>9}{wire:>14}", flush=True)
         return report
 
-    def all_schemes(name, workers, width):
+    def all_schemes(self, name, workers, width):
+        """Prints a row of the second table: the first four of all schemes, on the virtual clock."""
         link = ["--clock", "virtual", "--rate", RATE, "--latency", LATENCY]
-        report = compare(name, workers, width, "--repeat", 3, "--memory", MEMORY // workers, *link)
-        ranked = sorted((scheme for scheme in report["schemes"] if "skipped" not in scheme), key=lambda scheme: scheme["seconds_median"])
-        columns = [f"{scheme['name']} {scheme['seconds_median']:.4f}" for scheme in ranked[:4]]
+        report = self.compare(name, workers, width, "--repeat", 3, "--memory", MEMORY // workers, *link)
+        ran = [scheme for scheme in report["schemes"] if "skipped" not in scheme]
+        ran.sort(key=lambda scheme: scheme["seconds_median"])
+        columns = [f"{scheme['name']} {scheme['seconds_median']:.4f}" for scheme in ran[:4]]
         print(f"{name:<14}{workers:>8}{width:>7}  " + "".join(f"{column:<28}" for column in columns), flush=True)
         return report
 
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=pathlib.Path)
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/bin/sparsesync")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/link_efficiency.json")
+    parser.add_argument("--repeat", type=int, default=11)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(given, folder)
         print(f"{'trace':<8}{'workers':>8}{'width':>7}{'x ideal':>9}{'grid':>8}{'seconds':>9}{'x bytes/rate':>14}")
         reports = []
         for name in ("lm1b", "criteo"):
             # On a link where eight workers share two cores; unshaped, where only bytes count.
-            reports += [efficiency(name, 8, width, True) for width in (128, 32)]
-            reports += [efficiency(name, n, width, False) for n in (16, 5, 7, 12) for width in (32, 128)]
+            reports += [bench.efficiency(name, 8, width, True) for width in (128, 32)]
+            reports += [bench.efficiency(name, n, width, False) for n in (16, 5, 7, 12) for width in (32, 128)]
         print(f"\n{'trace':<14}{'workers':>8}{'width':>7}  the first of all schemes, seconds")
-        reports += [all_schemes(*cell) for cell in CELLS]
+        reports += [bench.all_schemes(*cell) for cell in CELLS]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(reports, indent=1) + "\n")
     print(f"written: {given.out}")

@@ -3,9 +3,12 @@
 // LM1B, 2 to 64 workers of 2,494 tokens, on the virtual clock.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "analysis/table.h"
+#include "engine/cli/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 #include "table_program.h"
@@ -13,8 +16,6 @@
 
 namespace sparsesync {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Of all workers together: the dense schemes of a large table do not fit 32 times.
 constexpr std::int64_t kWorkspace = std::int64_t{8} << 30U;
@@ -116,12 +117,13 @@ class Scaling {
     GenerateOptions shape;
     shape.width = given_.width;
     shape.workers = workers;
-    const TemporaryTrace trace(inputs.lm1b(shape));
+    const TemporaryTrace made(inputs.lm1b(shape));
+    const Trace& trace = made.trace();
     options_.memory = kWorkspace / workers;
     workers_.push_back(workers);
-    const double lower_bound = LocalComparison(trace.path(), options_)->lower_bound();
+    const double lower_bound = LocalComparison(trace, options_)->lower_bound();
     std::vector<MeasuredWay> ways;
-    measure_ways(ways, trace.path(), options_, 1, all_ways());
+    measure_ways(ways, trace, options_, 1, all_ways());
     for (const MeasuredWay& measured : ways) {
       const std::string label = measured.way.label();
       auto series = std::find_if(series_.begin(), series_.end(),

@@ -5,16 +5,15 @@
 
 #include <array>
 #include <exception>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "engine/cli/command.h"
-#include "engine/provenance.h"
 
 namespace sparsesync {
 
 inline constexpr std::array kWorkers{2, 4, 8, 16, 32, 64};
 
+/// What all of these programs are told.
 struct TableArguments {
   std::string data;  // the folder of RealInputs
   std::string out;
@@ -23,18 +22,13 @@ struct TableArguments {
   bool small = false;
 };
 
+/// @param repeat  the help text of --repeat
 inline void add_table_options(CLI::App& app, TableArguments& given, const std::string& repeat) {
   app.add_option("--out", given.out, "JSON");
   add_count(app, "--repeat", given.repeat, 1, 1000, repeat);
   add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
             "inputs with more are left out");
   app.add_flag("--small", given.small, "small tables: to see that it works");
-}
-
-inline nlohmann::ordered_json provenance_json() {
-  nlohmann::ordered_json json;
-  for (const auto& [name, value] : provenance()) json[name] = value;
-  return json;
 }
 
 /// Reads the command line into `given`, makes a Table of it, prints that and writes its JSON.

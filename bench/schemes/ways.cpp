@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <system_error>
 
-#include "analysis/output_file.h"
+#include "analysis/replay.h"
 #include "kernels/error.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
@@ -42,8 +45,8 @@ TemporaryTrace::TemporaryTrace(const TraceSource& source) {
   std::string name = (std::filesystem::temp_directory_path() / "sparsesync-bench-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) throw IoError(name + ": cannot be made");
   folder_ = name;
-  path_ = folder_ / "trace";
-  write_trace(source, path_, false);
+  write_trace(source, folder_ / "trace", false);
+  trace_ = Trace::open(folder_ / "trace");
 }
 
 TemporaryTrace::~TemporaryTrace() {
@@ -51,9 +54,9 @@ TemporaryTrace::~TemporaryTrace() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-LocalComparison::LocalComparison(const std::filesystem::path& trace, const CompareOptions& options)
-    : workers_(Trace::open(trace).header().workers, waited_for(options)),
-      comparison_(workers_, Trace::open(trace), options) {}
+LocalComparison::LocalComparison(const Trace& trace, const CompareOptions& options)
+    : workers_(trace.header().workers, waited_for(options)),
+      comparison_(workers_, trace, options) {}
 
 double MeasuredWay::seconds(const LocalLink& link) const {
   double least = std::numeric_limits<double>::infinity();
@@ -77,8 +80,8 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-void measure_ways(std::vector<MeasuredWay>& ways, const std::filesystem::path& trace,
-                  const CompareOptions& options, int rounds, const std::vector<Way>& wanted) {
+void measure_ways(std::vector<MeasuredWay>& ways, const Trace& trace, const CompareOptions& options,
+                  int rounds, const std::vector<Way>& wanted) {
   const auto measure = [&](const CompareOptions& some) {
     for (const SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
       if (figures.skipped) continue;

@@ -1,19 +1,17 @@
-// What the benches of schemes share: real and synthetic inputs, and every way that a trace can be
-// synchronized, run once.
+// What the benches of schemes share: their inputs, and every way that these can be synchronized.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "analysis/generate.h"
+#include "analysis/link.h"
 #include "analysis/npy.h"
 #include "analysis/plan.h"
-#include "analysis/replay.h"
+#include "analysis/trace.h"
 #include "engine/compare.h"
+#include "engine/workers.h"
 
 namespace sparsesync {
 
@@ -33,7 +31,7 @@ class RealInputs {
   NpyArray fields_;
 };
 
-/// A trace in a folder that goes with its object.
+/// A trace in a folder that goes with this object.
 class TemporaryTrace {
  public:
   /// @throws what write_trace() throws
@@ -41,11 +39,11 @@ class TemporaryTrace {
   TemporaryTrace(const TemporaryTrace&) = delete;
   TemporaryTrace& operator=(const TemporaryTrace&) = delete;
   ~TemporaryTrace();
-  const std::filesystem::path& path() const { return path_; }
+  const Trace& trace() const { return trace_; }
 
  private:
   std::filesystem::path folder_;
-  std::filesystem::path path_;
+  Trace trace_;
 };
 
 /// One way to synchronize a trace, and what that took.
@@ -61,18 +59,18 @@ struct MeasuredWay {
 /// Every scheme with every pattern.
 std::vector<Way> all_ways();
 
-/// Runs some ways, in rounds of which each begins elsewhere, with memory of
-/// its own: where buffers happen to lie makes some percent of a short step.
+/// Runs some ways, in rounds of which each begins elsewhere, with memory of its own: where buffers
+/// happen to lie makes some percent of a short step.
 /// @param ways     known so far: gets those that fit, or rounds of those that it has
 /// @param options  that all runs share; schemes and pattern are of no account
 /// @throws Error if a result was wrong
-void measure_ways(std::vector<MeasuredWay>& ways, const std::filesystem::path& trace,
-                  const CompareOptions& options, int rounds, const std::vector<Way>& wanted);
+void measure_ways(std::vector<MeasuredWay>& ways, const Trace& trace, const CompareOptions& options,
+                  int rounds, const std::vector<Way>& wanted);
 
 /// A comparison of a trace with workers of its own, in this process.
 class LocalComparison {
  public:
-  LocalComparison(const std::filesystem::path& trace, const CompareOptions& options);
+  LocalComparison(const Trace& trace, const CompareOptions& options);
   Comparison& operator*() { return comparison_; }
   Comparison* operator->() { return &comparison_; }
 

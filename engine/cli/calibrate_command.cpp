@@ -2,8 +2,8 @@
 // a processor: NETWORK.json, for predictions.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "analysis/network_file.h"
@@ -17,13 +17,9 @@
 namespace sparsesync {
 namespace {
 
-struct CalibrateArguments {
-  std::string transport;
-  int workers = 0;
-  double rate_bps = 0;
-  double latency_s = 0;
+struct CalibrateArguments : TransportArguments {
+  int workers = 0;  // over local; 0: not given
   int repeat = 9;
-  double deadline_s = 60;
   std::string out;
   bool force = false;
   std::string json;
@@ -31,25 +27,16 @@ struct CalibrateArguments {
 
 std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
   constexpr int kWorkers = 8;
-  if (given.transport == "local") {
-    LocalLink link{std::nullopt, given.latency_s};
-    if (given.rate_bps > 0) link.rate_bps = given.rate_bps;
-    return std::make_unique<LocalWorkers>(given.workers > 0 ? given.workers : kWorkers, link);
-  }
-  if (given.transport != "mpi") {
-    throw InputError(
-        fmt::format("--transport '{}': this build has local and mpi", given.transport));
-  }
-  if (given.rate_bps > 0 || given.latency_s > 0) {
-    throw InputError(
-        "--rate and --latency shape local links alone: leave them out, or use --transport local");
+  given.check();
+  if (given.is_local()) {
+    return std::make_unique<LocalWorkers>(given.workers > 0 ? given.workers : kWorkers,
+                                          given.link());
   }
   if (given.workers > 0) {
     throw InputError(
         "--workers is for --transport local alone: mpirun -np says how many there are");
   }
-  const std::chrono::milliseconds deadline(static_cast<std::int64_t>(given.deadline_s * 1000));
-  return std::make_unique<MpiWorkers>(deadline, MpiChunks{});
+  return std::make_unique<MpiWorkers>(given.deadline(), MpiChunks{});
 }
 
 std::string table_of(const NetworkFile& network) {
@@ -85,9 +72,9 @@ void run_calibrate(const CalibrateArguments& given) {
   });
   ProbeOptions options;
   options.repeat = given.repeat;
-  options.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(given.deadline_s * 1000));
+  options.deadline = given.deadline();
   // A link between threads stands for one between machines.
-  options.each_a_node = given.transport == "local";
+  options.each_a_node = given.is_local();
   workers->agree("calibrate", {{"--repeat", fmt::format("{}", given.repeat)},
                                {"--deadline", fmt::format("{} s", given.deadline_s)}});
   Progress progress("calibrating");
@@ -111,13 +98,7 @@ void add_calibrate_command(CLI::App& app) {
   auto given = std::make_shared<CalibrateArguments>();
   CLI::App& command = *app.add_subcommand(
       "calibrate", "Measure latency and rate of the links, and what bytes cost a processor");
-  command
-      .add_option(
-          "--transport", given->transport,
-          "How the workers are connected: local (threads of this process) or mpi (processes "
-          "of an mpirun)")
-      ->type_name("local|mpi")
-      ->required();
+  add_transport(command, *given)->required();
   add_count(command, "--workers", given->workers, 2, 1024, "Over local (8 if not given)");
   add_rate(command, "--rate", given->rate_bps,
            "Over local: of each worker's link, such as 200mbit (unshaped if not given)");

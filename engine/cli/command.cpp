@@ -7,89 +7,104 @@
 #include <cerrno>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "engine/cli/units.h"
+#include "kernels/error.h"
 
 namespace sparsesync {
 namespace {
 
-template <typename Parse>
+/// @param parse  makes the value of the option's name and its text
+template <typename Value, typename Parse>
 CLI::Option* add_parsed(CLI::App& command, const std::string& name, const std::string& type,
-                        const std::string& help, Parse parse) {
-  const std::function<void(const std::string&)> read = parse;
+                        Value& value, const std::string& help, Parse parse) {
+  const std::function<void(const std::string&)> read = [&value, name,
+                                                        parse](const std::string& text) {
+    value = static_cast<Value>(parse(name, text));
+  };
   return command.add_option_function<std::string>(name, read, help)->type_name(type);
-}
-
-/// "--workers" of "-w,--workers".
-std::string long_name(const std::string& names) {
-  const std::size_t comma = names.rfind(',');
-  return comma == std::string::npos ? names : names.substr(comma + 1);
 }
 
 }  // namespace
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::int64_t& value,
                        std::int64_t minimum, std::int64_t maximum, const std::string& help) {
-  return add_parsed(command, name, "N", help,
-                    [&value, name, minimum, maximum](const std::string& text) {
-                      value = parse_count(long_name(name), text, minimum, maximum);
-                    });
+  return add_parsed(command, name, "N", value, help,
+                    [=](const auto&... words) { return parse_count(words..., minimum, maximum); });
 }
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, int& value, int minimum,
                        int maximum, const std::string& help) {
-  return add_parsed(
-      command, name, "N", help, [&value, name, minimum, maximum](const std::string& text) {
-        value = static_cast<int>(parse_count(long_name(name), text, minimum, maximum));
-      });
+  return add_parsed(command, name, "N", value, help,
+                    [=](const auto&... words) { return parse_count(words..., minimum, maximum); });
 }
 
 CLI::Option* add_number(CLI::App& command, const std::string& name, double& value, double minimum,
                         double maximum, const std::string& help) {
-  return add_parsed(command, name, "X", help,
-                    [&value, name, minimum, maximum](const std::string& text) {
-                      value = parse_number(long_name(name), text, minimum, maximum);
-                    });
+  return add_parsed(command, name, "X", value, help,
+                    [=](const auto&... words) { return parse_number(words..., minimum, maximum); });
 }
 
 CLI::Option* add_rate(CLI::App& command, const std::string& name, double& bits_per_second,
                       const std::string& help) {
-  return add_parsed(command, name, "RATE", help, [&bits_per_second, name](const std::string& text) {
-    bits_per_second = parse_rate(long_name(name), text);
-  });
+  return add_parsed(command, name, "RATE", bits_per_second, help, parse_rate);
 }
 
 CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::int64_t& bytes,
                        const std::string& help) {
-  return add_parsed(command, name, "SIZE", help, [&bytes, name](const std::string& text) {
-    bytes = parse_bytes(long_name(name), text);
-  });
+  return add_parsed(command, name, "SIZE", bytes, help, parse_bytes);
 }
 
 CLI::Option* add_seconds(CLI::App& command, const std::string& name, double& seconds,
                          const std::string& help) {
-  return add_parsed(command, name, "TIME", help, [&seconds, name](const std::string& text) {
-    seconds = parse_seconds(long_name(name), text);
-  });
+  return add_parsed(command, name, "TIME", seconds, help, parse_seconds);
 }
 
 CLI::Option* add_dtype(CLI::App& command, const std::string& name, DType& dtype,
                        const std::string& help) {
-  return add_parsed(command, name, dtype_names("|"), help, [&dtype, name](const std::string& text) {
-    try {
-      dtype = dtype_named(text);
-    } catch (const InputError& error) {
-      throw InputError(fmt::format("{}: {}", long_name(name), error.what()));
-    }
-  });
+  return add_parsed(command, name, dtype_names("|"), dtype, help,
+                    [](const std::string& option, const std::string& text) {
+                      try {
+                        return dtype_named(text);
+                      } catch (const InputError& error) {
+                        throw InputError(fmt::format("{}: {}", option, error.what()));
+                      }
+                    });
 }
 
 CLI::Option* add_json(CLI::App& command, std::string& target) {
   return command
       .add_option("--json", target, "Write the result as JSON to FILE; '-' is standard output")
       ->type_name("FILE");
+}
+
+LocalLink TransportArguments::link() const {
+  return {rate_bps > 0 ? std::optional(rate_bps) : std::nullopt, latency_s};
+}
+
+std::chrono::milliseconds TransportArguments::deadline() const {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(deadline_s * 1000));
+}
+
+void TransportArguments::check() const {
+  if (!is_local() && transport != "mpi") {
+    throw InputError(fmt::format("--transport '{}': this build has local and mpi", transport));
+  }
+  if (!is_local() && (rate_bps > 0 || latency_s > 0)) {
+    throw InputError(
+        "--rate and --latency shape local links alone: leave them out, or use --transport local");
+  }
+}
+
+CLI::Option* add_transport(CLI::App& command, TransportArguments& given) {
+  return command
+      .add_option("--transport", given.transport,
+                  "How the workers are connected: local (threads of this process) or mpi "
+                  "(processes of an mpirun)")
+      ->type_name("local|mpi");
 }
 
 JsonOutput::JsonOutput(std::string target) : target_(std::move(target)) {
@@ -101,7 +116,7 @@ void JsonOutput::write(std::string_view json) {
     file_->write(json);
     file_->write("\n");
     file_->commit();
-  } else if (wanted()) {
+  } else if (!target_.empty()) {
     print(stdout, json);
     print(stdout, "\n");
   }

@@ -2,31 +2,27 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "analysis/table.h"
 #include "engine/cli/command.h"
+#include "engine/cli/json.h"
 #include "engine/cli/units.h"
 #include "engine/provenance.h"
-#include "schemes/scheme.h"
+#include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct InfoArguments {
   bool schemes = false;
   std::string json;
 };
 
-const std::vector<std::string>& transports() {
-  static const std::vector<std::string> names{"local", "mpi"};
-  return names;
-}
+constexpr std::array kTransports{"local", "mpi"};
 
 std::string build_text() {
   std::string text;
@@ -36,7 +32,7 @@ std::string build_text() {
   for (const auto& [name, value] : provenance()) line(name, value);
   line("memory available", format_bytes(static_cast<double>(available_memory())));
   line("devices", "cpu");
-  line("transports", fmt::format("{}", fmt::join(transports(), ", ")));
+  line("transports", fmt::format("{}", fmt::join(kTransports, ", ")));
   line("dtypes", dtype_names(", "));
   std::vector<std::string_view> names;
   for (const SchemeEntry& entry : all_schemes()) names.push_back(entry.name);
@@ -63,11 +59,10 @@ std::string schemes_text() {
 }
 
 std::string as_json() {
-  Json json;
-  for (const auto& [name, value] : provenance()) json[name] = value;
+  Json json = provenance_json();
   json["memory_available_bytes"] = available_memory();
   json["devices"] = {"cpu"};
-  json["transports"] = transports();
+  json["transports"] = kTransports;
   for (const DType dtype : kDTypes) json["dtypes"].push_back(name_of(dtype));
   json["schemes"] = Json::array();
   for (const SchemeEntry& entry : all_schemes()) {
@@ -79,7 +74,7 @@ std::string as_json() {
                                {"balance", name_of(entry.design.balance)},
                                {"format", name_of(entry.design.format)}});
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();
 
+  /// Draws the bar anew, if it is time to.
   /// @param done   of `total`
   /// @param total  the work in all; 0 or more
   void update(std::int64_t done, std::int64_t total);

@@ -5,14 +5,15 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "analysis/draw.h"
 #include "analysis/generate.h"
 #include "analysis/npy.h"
 #include "analysis/trace.h"
 #include "engine/cli/command.h"
+#include "engine/cli/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 
@@ -95,22 +96,14 @@ std::string summary(const TraceHeader& header, const TraceSummary& made, const s
 }
 
 std::string as_json(const TraceHeader& header, const TraceSummary& made, const std::string& path) {
-  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
-  for (const TensorSpec& tensor : header.tensors) {
-    tensors.push_back({{"name", tensor.name},
-                       {"rows", tensor.rows},
-                       {"width", tensor.width},
-                       {"dtype", name_of(tensor.dtype)}});
-  }
-  const nlohmann::ordered_json json{{"path", path},
-                                    {"tensors", tensors},
-                                    {"workers", header.workers},
-                                    {"steps", header.steps},
-                                    {"source", header.source},
-                                    {"seed", header.seed},
-                                    {"touched_rows_mean", made.touched_rows_mean},
-                                    {"row_density_mean", made.row_density_mean}};
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_text({{"path", path},
+                    {"tensors", tensors_json(header.tensors)},
+                    {"workers", header.workers},
+                    {"steps", header.steps},
+                    {"source", header.source},
+                    {"seed", header.seed},
+                    {"touched_rows_mean", made.touched_rows_mean},
+                    {"row_density_mean", made.row_density_mean}});
 }
 
 /// @param make  from the options to the trace that is to be written

@@ -10,7 +10,8 @@ namespace sparsesync {
 /// Bits per second, as tc writes rates: bit, kbit, mbit, gbit, tbit (powers of 1000), kibit, ...
 /// (of 1024); bps, kbps, mbps, ... are *bytes* per second; a plain number is bits per second. Case
 /// does not matter.
-/// @param option  what the text was given for, such as "--rate": it begins the message
+/// @param option  what the text was given for, such as "--rate": it begins the message, here and
+///                in the functions below
 /// @throws InputError if it is not a rate above 0
 double parse_rate(std::string_view option, std::string_view text);
 
@@ -24,12 +25,12 @@ std::int64_t parse_bytes(std::string_view option, std::string_view text);
 double parse_seconds(std::string_view option, std::string_view text);
 
 /// A whole number in decimal digits, in [minimum, maximum].
-/// @throws InputError
+/// @throws InputError if it is none
 std::int64_t parse_count(std::string_view option, std::string_view text, std::int64_t minimum,
                          std::int64_t maximum);
 
 /// A finite number, in [minimum, maximum].
-/// @throws InputError
+/// @throws InputError if it is none
 double parse_number(std::string_view option, std::string_view text, double minimum, double maximum);
 
 /// "999 B", "1.23 MB", "12.3 GB": three digits, powers of 1000.

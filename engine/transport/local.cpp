@@ -67,10 +67,6 @@ struct End {
   TransportCounters counters;
 };
 
-std::size_t index(Rank rank) {
-  return static_cast<std::size_t>(rank.value);
-}
-
 }  // namespace
 
 /// All of it is guarded by `mutex`, but payloads are copied without it.
@@ -79,7 +75,7 @@ struct LocalNetwork::State {
       : size(workers),
         link(of_each),
         workers_per_node(per_node.value_or(workers)),
-        ends(index({workers})) {
+        ends(Rank{workers}.index()) {
     for (End& end : ends) {
       end.incoming.resize(ends.size());
       // Everybody may be a phase ahead, or the left neighbour a whole ring: how far somebody is
@@ -123,7 +119,7 @@ class LocalTransport : public Transport {
   using State = LocalNetwork::State;
 
   LocalTransport(State& state, Rank rank)
-      : state_(state), rank_(rank), end_(state.ends[index(rank)]) {}
+      : state_(state), rank_(rank), end_(state.ends[rank.index()]) {}
 
   ~LocalTransport() override {
     std::unique_lock lock(state_.mutex);
@@ -141,7 +137,7 @@ class LocalTransport : public Transport {
     const GroupId id = withdrawing_on_error(
         lock, [&] { return start(context, expected, sends, receives, provider); });
     lock.unlock();  // for those that wake up
-    for (const Send& send : sends) state_.ends[index(send.to)].changed.notify_all();
+    for (const Send& send : sends) state_.ends[send.to.index()].changed.notify_all();
     return id;
   }
 
@@ -202,7 +198,7 @@ class LocalTransport : public Transport {
   /// Takes back what nobody has begun to copy and waits for copies that were begun.
   void withdraw(std::unique_lock<std::mutex>& lock) {
     for (End& other : state_.ends) {
-      other.incoming[index(rank_)].remove_if(
+      other.incoming[rank_.index()].remove_if(
           [](const Message& message) { return message.payload == Message::Payload::posted; });
       other.changed.notify_all();
     }
@@ -226,7 +222,7 @@ class LocalTransport : public Transport {
     Time out = std::max(Clock::now(), end_.link_out_free);
     for (const Send& send : sends) {
       expect_peer(send.to, rank_, state_.size);
-      End& peer = state_.ends[index(send.to)];
+      End& peer = state_.ends[send.to.index()];
       if (peer.left) throw_lost(send.to);
       Message& message = new_message(peer);
       message.header = expected;
@@ -254,7 +250,7 @@ class LocalTransport : public Transport {
 
   /// From here, the last that its receiver has.
   Message& new_message(End& receiver) {
-    std::list<Message>& messages = receiver.incoming[index(rank_)];
+    std::list<Message>& messages = receiver.incoming[rank_.index()];
     std::list<Message>& old = receiver.old_messages;
     if (old.empty()) return messages.emplace_back();
     messages.splice(messages.end(), old, old.begin());
@@ -265,7 +261,8 @@ class LocalTransport : public Transport {
                                           Time deadline) {
     while (true) {
       state_.throw_if_aborted();
-      copy_payloads(lock);
+      while (copy_next_payload(lock)) {
+      }
       state_.throw_if_aborted();  // while the lock was open; and who aborted may have left since
       const Time now = Clock::now();
       settle(now);
@@ -276,7 +273,7 @@ class LocalTransport : public Transport {
         if (receive.returned) continue;
         waits = true;
         if (!receive.matched) {
-          if (state_.ends[index(receive.from)].left && !first_unmatched(receive.from))
+          if (state_.ends[receive.from.index()].left && !first_unmatched(receive.from))
             throw_lost(receive.from);
         } else if (receive.message->complete <= now) {
           return complete(receive, i);
@@ -285,7 +282,7 @@ class LocalTransport : public Transport {
         }
       }
       if (!waits) return std::nullopt;
-      if (now >= deadline) throw_silent(group);
+      if (now >= deadline) throw_deadline_of(group);
       if (!work_waits()) end_.changed.wait_until(lock, wake);
     }
   }
@@ -296,9 +293,9 @@ class LocalTransport : public Transport {
       const Time now = Clock::now();
       if (group.unread.empty() && now >= group.sent) return;
       for (const Rank to : group.unread) {
-        if (state_.ends[index(to)].left) throw_lost(to);
+        if (state_.ends[to.index()].left) throw_lost(to);
       }
-      if (now >= deadline) throw_silent(group);
+      if (now >= deadline) throw_deadline_of(group);
       end_.changed.wait_until(lock,
                               group.unread.empty() ? std::min(group.sent, deadline) : deadline);
     }
@@ -306,7 +303,7 @@ class LocalTransport : public Transport {
 
   bool is_being_read() const {
     return std::any_of(state_.ends.begin(), state_.ends.end(), [&](const End& other) {
-      const std::list<Message>& messages = other.incoming[index(rank_)];
+      const std::list<Message>& messages = other.incoming[rank_.index()];
       return std::any_of(messages.begin(), messages.end(), [](const Message& message) {
         return message.payload == Message::Payload::copying;
       });
@@ -315,7 +312,7 @@ class LocalTransport : public Transport {
 
   /// The oldest message from that worker that no receive has taken.
   std::optional<std::list<Message>::iterator> first_unmatched(Rank from) {
-    std::list<Message>& messages = end_.incoming[index(from)];
+    std::list<Message>& messages = end_.incoming[from.index()];
     const auto found = std::find_if(messages.begin(), messages.end(), [](const Message& message) {
       return message.payload == Message::Payload::posted;
     });
@@ -343,15 +340,9 @@ class LocalTransport : public Transport {
     return false;
   }
 
-  /// Gives each receive its message, in the order of posting, and copies the payload; the lock is
-  /// open meanwhile.
-  void copy_payloads(std::unique_lock<std::mutex>& lock) {
-    while (copy_next_payload(lock)) {
-    }
-  }
-
-  /// Looks from the first receive on each time: while the lock was open a message may have come for
-  /// one that stands before.
+  /// Gives the first receive that can have it its message, in the order of posting, and copies the
+  /// payload; the lock is open meanwhile. Looks from the first receive on each time: while the lock
+  /// was open a message may have come for one that stands before.
   bool copy_next_payload(std::unique_lock<std::mutex>& lock) {
     for (auto& [id, group] : end_.groups) {
       for (std::size_t i = 0; i < group.receives.size(); ++i) {
@@ -388,7 +379,7 @@ class LocalTransport : public Transport {
   /// Tells the sender that its memory is no longer read, once it is none of the group's.
   void copied(Message& message, Rank from) {
     message.payload = Message::Payload::copied;
-    End& sender = state_.ends[index(from)];
+    End& sender = state_.ends[from.index()];
     bool was_last = false;
     if (const auto group = sender.groups.find(message.group); group != sender.groups.end()) {
       std::vector<Rank>& unread = group->second.unread;
@@ -435,12 +426,12 @@ class LocalTransport : public Transport {
     ++end_.counters.messages_received;
     end_.counters.bytes_received += receive.message->bytes();
     const Header header = receive.message->header;
-    end_.old_messages.splice(end_.old_messages.end(), end_.incoming[index(receive.from)],
+    end_.old_messages.splice(end_.old_messages.end(), end_.incoming[receive.from.index()],
                              receive.message);
     return {place, header, receive.payload};
   }
 
-  [[noreturn]] void throw_silent(const Group& group) const {
+  [[noreturn]] void throw_deadline_of(const Group& group) const {
     std::vector<Rank> silent = group.unread;
     for (const Waiting& receive : group.receives) {
       if (!receive.returned) silent.push_back(receive.from);

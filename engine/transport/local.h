@@ -24,8 +24,8 @@ class LocalNetwork {
   LocalNetwork(const LocalNetwork&) = delete;
   LocalNetwork& operator=(const LocalNetwork&) = delete;
 
-  /// A worker's end, to be taken once for each rank. A worker that destroys its end has left: those
-  /// that wait for it get PeerLostError. The network outlives all ends.
+  /// A worker's end, to be taken once for each rank, in [0, size). A worker that destroys its end
+  /// has left: those that wait for it get PeerLostError. The network outlives all ends.
   std::unique_ptr<Transport> join(Rank rank);
 
   struct State;  // of the implementation

@@ -11,11 +11,14 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/transport/mpi_end.h"

@@ -11,21 +11,22 @@ namespace sparsesync {
 
 /// How messages are cut.
 struct MpiChunks {
-  /// Messages cross in chunks of at most this size, in turn to all peers.
+  // Messages cross in chunks of at most this size, in turn to all peers.
   std::int64_t bytes = 16 * 1024;
-  /// Chunks that a worker has under way at most, to all peers together; to one peer its share of
-  /// them, and at least two, that the peer has not taken yet. What is under way beyond rate × round
-  /// trip of a link only queues there, and delays the peers' permission to send on; what is less
-  /// leaves the link idle. The default, 224 KiB, fills 25 Gbit/s at a round trip of 73 µs; it also
-  /// keeps sockets from hoarding, however large their buffers are. Links faster than the processor
-  /// gain from 28 to 56.
+  // Chunks that a worker has under way at most, to all peers together; to one peer its share of
+  // them, and at least two, that the peer has not taken yet. What is under way beyond rate × round
+  // trip of a link only queues there, and delays the peers' permission to send on; what is less
+  // leaves the link idle. The default, 224 KiB, fills 25 Gbit/s at a round trip of 73 µs; it also
+  // keeps sockets from hoarding, however large their buffers are. Links faster than the processor
+  // gain from 28 to 56.
   int window = 14;
 };
 
+/// How MPI is shared with the program, and how long it may take.
 struct MpiOptions {
-  /// Whether the program makes MPI calls of its own while the world lives.
+  // Whether the program makes MPI calls of its own while the world lives.
   bool program_calls_mpi = false;
-  /// Of each call that waits for all processes: starting, joining, and ending.
+  // Of each call that waits for all processes: starting, joining, and ending.
   std::chrono::milliseconds deadline{60'000};
 };
 
@@ -58,7 +59,10 @@ class MpiWorld {
   /// @throws InputError     if `chunks` is out of range
   /// @throws DeadlineError  if a process does not come
   std::unique_ptr<Transport> join(MpiChunks chunks = {}) { return join(size(), chunks); }
-  /// The same for the first `members` workers alone; null on the others, which call it, too.
+  /// The same for the first workers alone; the others call it, too.
+  /// @param members  how many, from 1 to size()
+  /// @return null on the others
+  /// @throws as above
   std::unique_ptr<Transport> join(int members, MpiChunks chunks);
 
  private:

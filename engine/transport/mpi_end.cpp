@@ -170,8 +170,7 @@ void End::take_packets(Peer& peer) {
     const std::byte* payload = slot.bytes + sizeof(Preamble);
     std::size_t size = slot.size - sizeof(Preamble);
     if (begins != !message.begun || (begins && size < sizeof(Header))) {
-      fail(std::make_exception_ptr(ProtocolError(
-          fmt::format("worker {} sent a packet that belongs to no message", peer.rank.value))));
+      fail_by(peer, "sent a packet that belongs to no message");
       return;
     }
     if (begins) {
@@ -185,8 +184,7 @@ void End::take_packets(Peer& peer) {
     }
     if (!message.matched) return;
     if (size > message.header.bytes - message.received) {
-      fail(std::make_exception_ptr(
-          ProtocolError(fmt::format("worker {} sent more than it announced", peer.rank.value))));
+      fail_by(peer, "sent more than it announced");
       return;
     }
     if (message.to != nullptr && size > 0) {
@@ -212,6 +210,11 @@ void End::take_packets(Peer& peer) {
 void End::fail(std::exception_ptr error) {
   if (!failure_) failure_ = std::move(error);
   changed_.notify_all();
+}
+
+/// What a peer did is nonsense.
+void End::fail_by(const Peer& peer, const char* what) {
+  fail(std::make_exception_ptr(ProtocolError(fmt::format("worker {} {}", peer.rank.value, what))));
 }
 
 // ---- The MPI thread's side.
@@ -426,8 +429,7 @@ void End::packet_came(Peer& peer, std::size_t place) {
       slot.size >= sizeof(Preamble) ? read<Preamble>(slot.bytes) : Preamble{Kind{0}, 0};
   peer.credits += preamble.credits;
   if (peer.credits > credits_of_a_peer_) {
-    fail(std::make_exception_ptr(
-        ProtocolError(fmt::format("worker {} gave back more than it was sent", peer.rank.value))));
+    fail_by(peer, "gave back more than it was sent");
   }
   switch (preamble.kind) {
     case Kind::begin:
@@ -451,8 +453,7 @@ void End::packet_came(Peer& peer, std::size_t place) {
       changed_.notify_all();
       break;
     default:
-      fail(std::make_exception_ptr(
-          ProtocolError(fmt::format("worker {} sent what is no packet", peer.rank.value))));
+      fail_by(peer, "sent what is no packet");
   }
   peer.unposted.push(place);
 }

@@ -12,10 +12,13 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,16 +31,18 @@ namespace sparsesync::mpi {
 /// Bytes of the reason that an abort names.
 inline constexpr std::size_t kAbortReasonBytes = 1024;
 
-/// @throws Error naming the call and MPI's reason, if an MPI call failed
+/// Looks at what an MPI call returned.
+/// @throws Error naming the call and MPI's reason, if it failed
 void check(int status, const char* call);
 
+/// How messages are cut into packets.
 struct PacketOptions {
   std::size_t bytes = 0;   // of a packet at most
   std::size_t window = 0;  // packets under way at most, to all peers
 };
 
-/// The worker's side and the MPI thread's side share it under one mutex; MPI is called outside of
-/// it.
+/// A worker's end. The worker's side and the MPI thread's side share it under one mutex; MPI is
+/// called outside of it.
 class End {
  public:
   /// Called by the MPI thread.
@@ -51,11 +56,11 @@ class End {
   End(const End&) = delete;
   End& operator=(const End&) = delete;
 
-  // ---- The worker's side: as Transport has it.
-
+  /// @name The worker's side, as Transport has it
+  /// @{
   Rank rank() const { return rank_; }
   int size() const { return static_cast<int>(nodes_.size()); }
-  int node(Rank worker) const { return nodes_.at(static_cast<std::size_t>(worker.value)); }
+  int node(Rank worker) const { return nodes_.at(worker.index()); }
   GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
                std::span<const Receive> receives, ReceiveProvider& provider);
   std::optional<Arrival> next(GroupId id, Clock::time_point deadline);
@@ -63,30 +68,36 @@ class End {
   void all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point deadline);
   void abort(const std::string& reason) noexcept;
   TransportCounters counters() const;
+  /// @}
   /// The worker leaves; its peers will be told.
   void leave();
 
   // ---- The MPI thread's side.
 
-  /// Moves what can be moved without waiting. @return whether something moved
+  /// Moves what can be moved without waiting.
+  /// @return whether something moved
   bool progress();
   /// Whether the worker may be waiting.
   bool busy() const;
+  /// The process of a worker has ended: it has left, once all that it sent is here.
   void process_ended(Rank worker);
   /// Whether nothing is to come any more: the worker left, and so did its peers.
   bool retired() const;
-  /// Frees what MPI has, unless a worker was lost. Once retired().
+  /// Frees what MPI has, unless a worker was lost.
+  /// @pre retired()
   void close();
   /// Whether no worker failed, or was lost, so far.
   bool healthy() const;
 
  private:
+  /// A receive of a group.
   struct Waiting {
     Rank from;
     Header header;
     std::span<const std::byte> payload;
     bool returned = false;
   };
+  /// A group that was posted.
   struct Group {
     std::uint64_t id = 0;  // 0: not in use
     Header expected;
@@ -95,6 +106,7 @@ class End {
     Queue<std::size_t> complete;  // receives, not returned
     std::size_t unsent = 0;       // messages
   };
+  /// A message that goes out to a peer.
   struct Outgoing {
     Group* group = nullptr;
     Header header;
@@ -113,11 +125,13 @@ class End {
     std::byte* to = nullptr;  // null: thrown away
     std::size_t received = 0;
   };
+  /// Room for one packet, in or out.
   struct Slot {
     std::byte* bytes = nullptr;
     std::size_t size = 0;
     bool under_way = false;
   };
+  /// The streams to and from one other worker.
   struct Peer {
     Rank rank;
     Queue<Outgoing> outgoing;
@@ -147,6 +161,7 @@ class End {
   /// What a peer is told beside payloads.
   enum class Word : std::uint8_t { credit, abort, leave };
   static constexpr std::size_t kWords = 3;
+  /// A call of MPI that is to be made.
   struct Call {
     bool receives = false;  // starts the request, or sends
     std::size_t request = 0;
@@ -175,6 +190,7 @@ class End {
   // Either side, with the lock held.
   void take_packets(Peer& peer);
   void fail(std::exception_ptr error);
+  void fail_by(const Peer& peer, const char* what);
 
   // The MPI thread's side, with the lock held.
   void choose_calls();

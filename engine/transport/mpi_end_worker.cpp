@@ -160,7 +160,7 @@ void End::wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
 void End::all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   withdrawing_on_error([&] {
-    const std::int64_t moved = all_reduce_bytes(static_cast<std::int64_t>(elements.size()), size());
+    const std::int64_t moved = all_reduce_bytes(std::ssize(elements), size());
     while (!elements.empty()) {
       const std::size_t bytes = std::min(elements.size(), kReductionBytes);
       reduce_piece(lock, dtype, elements.first(bytes), deadline);

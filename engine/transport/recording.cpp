@@ -1,6 +1,5 @@
 #include "engine/transport/recording.h"
 
-#include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -15,10 +14,6 @@ namespace sparsesync {
 namespace {
 
 using Kind = RecordedEvent::Kind;
-
-std::size_t index(Rank rank) {
-  return static_cast<std::size_t>(rank.value);
-}
 
 }  // namespace
 
@@ -214,12 +209,12 @@ Recording::Recording(int size, int turns) : turns_(std::make_unique<Turns>(turns
 Recording::~Recording() = default;
 
 std::unique_ptr<Transport> Recording::wrap(std::unique_ptr<Transport> end) {
-  Worker& worker = *workers_.at(index(end->rank()));
+  Worker& worker = *workers_.at(end->rank().index());
   return std::make_unique<RecordingTransport>(std::move(end), *turns_, worker);
 }
 
 void Recording::begin_step(Rank rank, Clock::time_point deadline) {
-  Worker& worker = *workers_.at(index(rank));
+  Worker& worker = *workers_.at(rank.index());
   worker.give_turn();  // of a step that failed
   worker.in_step = false;
   worker.take_turn(deadline);
@@ -231,7 +226,7 @@ void Recording::begin_step(Rank rank, Clock::time_point deadline) {
 }
 
 void Recording::end_step(Rank rank) {
-  Worker& worker = *workers_.at(index(rank));
+  Worker& worker = *workers_.at(rank.index());
   SPARSESYNC_EXPECT(worker.in_step, ==, true);
   SPARSESYNC_EXPECT(worker.groups.size(), ==, std::size_t{0});
   worker.end_computing();

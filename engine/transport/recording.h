@@ -27,19 +27,22 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  /// A worker's end of the network, once for each; has no all-reduce of its own. This recording
-  /// outlives it.
+  /// Records what goes through a worker's end of a network, once for each. This recording outlives
+  /// what it returns, which has no all-reduce of its own.
   std::unique_ptr<Transport> wrap(std::unique_ptr<Transport> end);
 
   /// A step of a worker begins: from here on what its transport's thread does counts. Waits for a
-  /// turn. Any thread, while no call of the worker's transport is under way or made meanwhile.
+  /// turn. Any thread may call it.
+  /// @pre no call of the worker's transport is under way, or made meanwhile
   /// @throws DeadlineError if there is no turn until then
   void begin_step(Rank rank, Clock::time_point deadline);
-  /// It ended: all its groups are finished. A step that fails is not ended; it leaves no record and
-  /// gives its turn up when its transport goes or the next one begins.
+  /// It ended. A step that fails is not ended; it leaves no record and gives its turn up when its
+  /// transport goes or the next one begins.
+  /// @pre the worker is in a step, and all groups of it are finished
   void end_step(Rank rank);
 
-  /// The steps that all workers ended, in order; forgets them. While no worker is in a step.
+  /// The steps that all workers ended, in order; forgets them.
+  /// @pre no worker is in a step
   std::vector<RecordedStep> take_steps();
 
   class Turns;  // of the implementation

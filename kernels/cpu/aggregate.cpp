@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "kernels/bits.h"
 #include "kernels/rows.h"
@@ -65,8 +64,8 @@ class Places {
   Places(std::span<const Index> united, std::span<std::uint32_t> table)
       : united_(united), table_(table) {
     const auto span = static_cast<std::uint64_t>(united.back() - united.front()) + 1;
-    shift_ = static_cast<unsigned>(
-        std::max(bit_width_below(span) - table_bits(static_cast<Index>(united.size())), 0));
+    shift_ =
+        static_cast<unsigned>(std::max(bit_width_below(span) - table_bits(std::ssize(united)), 0));
     // What is not in the union meets a 0 or another row's place, and is found not to be there.
     std::fill(table.begin(), table.end(), 0U);
     for (std::size_t place = united.size(); place-- > 0;) {  // the first of a range comes last
@@ -119,7 +118,7 @@ struct BlockScratch {
 void aggregate_range(const Context& context, std::span<const Index> united, IndexRange range,
                      std::span<const RowSparse> parts, double scale, Matrix out,
                      const BlockScratch& scratch) {
-  const auto united_size = static_cast<Index>(united.size());
+  const auto united_size = std::ssize(united);
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const std::span<const Index> indices = parts[p].indices;
     const auto first = range.begin == 0
@@ -128,13 +127,13 @@ void aggregate_range(const Context& context, std::span<const Index> united, Inde
                                               united[static_cast<std::size_t>(range.begin) - 1]);
     scratch.next[p] = first - indices.begin();
   }
-  const auto block = static_cast<Index>(scratch.places.size());
+  const auto block = std::ssize(scratch.places);
   for (Index begin = range.begin; begin < range.end; begin += block) {
     const IndexRange rows{begin, std::min(begin + block, range.end)};
     const Matrix to{out.data + begin * out.row_bytes(), out.dtype, rows.size(), out.width};
     const Matrix sums{scratch.sums == nullptr ? to.data : scratch.sums, sum_dtype(out.dtype),
                       to.rows, to.width};
-    fill_zero(context, {sums.data, static_cast<std::size_t>(sums.bytes())});
+    fill_zero(context, sums.as_bytes());
     const Places places(part_of(united, rows), scratch.table);
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const RowSparse& part = parts[p];
@@ -151,7 +150,7 @@ void aggregate_range(const Context& context, std::span<const Index> united, Inde
   if (range.end < united_size) return;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     // Else an index is greater than all of the union.
-    SPARSESYNC_EXPECT(scratch.next[p], ==, static_cast<Index>(parts[p].indices.size()));
+    SPARSESYNC_EXPECT(scratch.next[p], ==, std::ssize(parts[p].indices));
   }
 }
 
@@ -160,8 +159,8 @@ void aggregate_range(const Context& context, std::span<const Index> united, Inde
 void unite(const Context& context, IndexRange range, std::span<const std::span<const Index>> sets,
            std::span<Index> out, Count count, AggregateWorkspace& workspace) {
   Index total = 0;
-  for (const std::span<const Index> set : sets) total += static_cast<Index>(set.size());
-  SPARSESYNC_EXPECT(static_cast<Index>(out.size()), >=, std::min(total, range.size()));
+  for (const std::span<const Index> set : sets) total += std::ssize(set);
+  SPARSESYNC_EXPECT(std::ssize(out), >=, std::min(total, range.size()));
   *count.location() = unites_by_address(range.size(), total)
                           ? unite_by_address(range, sets, out, workspace.words)
                           : unite_by_merging(context, range, sets, out, total, workspace);
@@ -170,12 +169,12 @@ void unite(const Context& context, IndexRange range, std::span<const std::span<c
 void aggregate(const Context& context, std::span<const Index> united,
                std::span<const RowSparse> parts, double scale, Matrix out,
                AggregateWorkspace& workspace) {
-  SPARSESYNC_EXPECT(out.rows, ==, static_cast<Index>(united.size()));
+  SPARSESYNC_EXPECT(out.rows, ==, std::ssize(united));
   const Index row_bytes = out.width * element_bytes(sum_dtype(out.dtype));
   const Index block = std::min(block_rows(row_bytes), std::max<Index>(out.rows, 1));
   const bool in_place = sum_dtype(out.dtype) == out.dtype;
   const int threads = part_count(context, out.rows, block);
-  const auto part_slots = static_cast<Index>(parts.size());
+  const auto part_slots = std::ssize(parts);
   const std::span<Index> slots = workspace.slots.reserve(threads * (part_slots + block));
   const Index entries = Places::entries(block);
   const std::span<std::uint32_t> table = workspace.table.reserve(threads * entries);
@@ -183,7 +182,7 @@ void aggregate(const Context& context, std::span<const Index> united,
       workspace.sums.reserve(in_place ? 0 : threads * block * row_bytes);
   for_each_part(context, out.rows, threads, [&](int thread, IndexRange range) {
     const std::span<Index> own =
-        part_of(slots, EvenRanges(static_cast<Index>(slots.size()), threads).range(thread));
+        part_of(slots, EvenRanges(std::ssize(slots), threads).range(thread));
     aggregate_range(context, united, range, parts, scale, out,
                     {own.first(parts.size()), own.subspan(parts.size()),
                      part_of(table, EvenRanges(threads * entries, threads).range(thread)),

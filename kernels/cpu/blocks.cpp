@@ -2,7 +2,6 @@
 #include "kernels/blocks.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -15,17 +14,9 @@
 namespace sparsesync::cpu {
 namespace {
 
-constexpr int kMostParts = 64;
-
-/// How many each part finds.
-using PartCounts = std::array<Index, kMostParts>;
-
+/// What the first parts count together: where the next one's own begin.
 Index total_of(const PartCounts& counts, int parts) {
   return std::accumulate(counts.begin(), counts.begin() + parts, Index{0});
-}
-/// Where a part's own begin.
-Index first_of(const PartCounts& counts, int part) {
-  return total_of(counts, part);
 }
 
 Index number_at(const RowSparse& list, Index place) {
@@ -33,7 +24,7 @@ Index number_at(const RowSparse& list, Index place) {
 }
 
 Index length(const RowSparse& list) {
-  return static_cast<Index>(list.indices.size());
+  return std::ssize(list.indices);
 }
 
 /// A row in the flat array, in bytes, and the blocks that it lies in.
@@ -195,20 +186,15 @@ void copy_pieces(const RowSparse& blocks, Index place, Index row, Index width, s
   fill_to(width);
 }
 
-int parts_of(const Context& context, const RowSparse& list) {
-  return std::min(part_count(context, length(list), row_grain(list.values.row_bytes())),
-                  kMostParts);
-}
-
 }  // namespace
 
 void rows_to_blocks(const Context& context, RowSparse rows, std::span<Index> blocks, Matrix values,
                     Count count) {
   SPARSESYNC_EXPECT(rows.values.rows, ==, length(rows));
-  SPARSESYNC_EXPECT(values.rows, ==, static_cast<Index>(blocks.size()));
+  SPARSESYNC_EXPECT(values.rows, ==, std::ssize(blocks));
   SPARSESYNC_EXPECT(values.width, >=, Index{1});
   SPARSESYNC_EXPECT(rows.values.width, >=, Index{1});
-  const int parts = parts_of(context, rows);
+  const int parts = row_parts(context, length(rows), rows.values.row_bytes());
   PartCounts counts{};
   if (parts == 1) {
     *count.location() = fill_blocks(rows, {0, length(rows)}, 0, blocks, values);
@@ -220,17 +206,17 @@ void rows_to_blocks(const Context& context, RowSparse rows, std::span<Index> blo
   *count.location() = total_of(counts, parts);
   if (total_of(counts, parts) > values.rows) return;
   for_each_part(context, length(rows), parts, [&](int part, IndexRange places) {
-    fill_blocks(rows, places, first_of(counts, part), blocks, values);
+    fill_blocks(rows, places, total_of(counts, part), blocks, values);
   });
 }
 
 void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
                     std::span<Index> indices, Matrix values, Count count) {
   SPARSESYNC_EXPECT(blocks.values.rows, ==, length(blocks));
-  SPARSESYNC_EXPECT(values.rows, ==, static_cast<Index>(indices.size()));
+  SPARSESYNC_EXPECT(values.rows, ==, std::ssize(indices));
   SPARSESYNC_EXPECT(values.width, >=, Index{1});
   SPARSESYNC_EXPECT(blocks.values.width, >=, Index{1});
-  const int parts = parts_of(context, blocks);
+  const int parts = row_parts(context, length(blocks), blocks.values.row_bytes());
   PartCounts counts{};
   const Index width = values.width;
   const Index row_bytes = values.row_bytes();
@@ -263,7 +249,7 @@ void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
     *count.location() = total_of(counts, parts);
     if (total_of(counts, parts) > values.rows) return;
     for_each_part(context, length(blocks), parts,
-                  [&](int part, IndexRange places) { write(places, first_of(counts, part)); });
+                  [&](int part, IndexRange places) { write(places, total_of(counts, part)); });
   });
 }
 

@@ -2,7 +2,6 @@
 #include "kernels/coalesce.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -10,14 +9,11 @@
 #include "kernels/threads.h"
 
 namespace sparsesync::cpu {
-
 namespace {
-
-constexpr int kMostParts = 64;
 
 /// Where part `part` of the sorted indices begins: no row lies on both sides.
 std::size_t begin_of(std::span<const Index> sorted, int parts, int part) {
-  const auto size = static_cast<Index>(sorted.size());
+  const auto size = std::ssize(sorted);
   auto at = static_cast<std::size_t>(EvenRanges(size, parts).range(part).begin);
   while (at > 0 && at < sorted.size() && sorted[at] == sorted[at - 1]) ++at;
   return at;
@@ -30,7 +26,7 @@ std::size_t end_of_row(std::span<const Index> sorted, std::size_t begin, std::si
   return at;
 }
 
-/// Writes the sums of the rows that lie in [begin, end) of the sorted indices.
+/// Writes the sums of the rows that lie in `range` of the sorted indices.
 /// @param order  where each index stood in `from`
 /// @param sums   of one row
 /// @param to     the first row's place in the result
@@ -62,14 +58,6 @@ void sum_rows(ConstMatrix from, std::span<const Index> sorted, std::span<const I
   });
 }
 
-/// Leaves each row's number once, at the begin of the sorted indices.
-/// @return how many there are
-Index drop_repeats(std::span<Index> sorted, Index first_row) {
-  const auto end = std::unique(sorted.begin(), sorted.end());
-  std::for_each(sorted.begin(), end, [&](Index& index) { index += first_row; });
-  return end - sorted.begin();
-}
-
 }  // namespace
 
 IndexCheck check_indices(const Context&, Index rows, std::span<const Index> indices) {
@@ -87,20 +75,20 @@ IndexCheck check_indices(const Context&, Index rows, std::span<const Index> indi
   return check;
 }
 
-void coalesce(const Context& context, RowSparse from, Index rows, Index first_row,
-              std::span<Index> indices, Matrix values, Count count, CoalesceWorkspace& workspace) {
-  const auto nnz = static_cast<Index>(from.indices.size());
+void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span<Index> indices,
+              Matrix values, Count count, CoalesceWorkspace& workspace) {
+  const auto nnz = std::ssize(from.indices);
   SPARSESYNC_EXPECT(from.values.rows, ==, nnz);
-  SPARSESYNC_EXPECT(static_cast<Index>(indices.size()), >=, nnz);
+  SPARSESYNC_EXPECT(std::ssize(indices), >=, nnz);
   const std::span<Index> order = workspace.order.reserve(nnz);
   const std::span<Index> sorted = indices.first(from.indices.size());
   std::copy(from.indices.begin(), from.indices.end(), sorted.begin());
-  sort_with_order(context, sorted, order, rows, workspace.sort);
+  sort_with_order(context, sorted, order, rows.size(), workspace.sort);
 
   const Index row_bytes = from.values.row_bytes();
-  const int parts = std::min(part_count(context, nnz, row_grain(row_bytes)), kMostParts);
+  const int parts = row_parts(context, nnz, row_bytes);
   // Where each part's rows begin in the result: after as many rows as end before it.
-  std::array<Index, kMostParts> first{};
+  PartCounts first{};
   if (parts > 1) {
     for_each_part(context, nnz, parts, [&](int part, IndexRange) {
       const std::size_t end = begin_of(sorted, parts, part + 1);
@@ -125,7 +113,10 @@ void coalesce(const Context& context, RowSparse from, Index rows, Index first_ro
                   values.data + first[static_cast<std::size_t>(part)] * row_bytes);
     });
   });
-  *count.location() = drop_repeats(sorted, first_row);
+  // Each row's number stays once.
+  const auto end = std::unique(sorted.begin(), sorted.end());
+  std::for_each(sorted.begin(), end, [&](Index& index) { index += rows.begin; });
+  *count.location() = end - sorted.begin();
 }
 
 }  // namespace sparsesync::cpu

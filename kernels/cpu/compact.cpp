@@ -13,8 +13,6 @@
 namespace sparsesync::cpu {
 namespace {
 
-constexpr int kMostParts = 64;
-
 /// Calls found(row) for each of `rows` that is not zero, in their order.
 ///
 /// Memory is read at several places in turn: one stream does not keep it busy. What is looked at
@@ -61,9 +59,9 @@ using Offsets = std::array<Index, kMostParts + 1>;
 template <typename T>
 bool note_rows(const Context& context, ConstMatrix dense, int parts, std::span<Index> indices,
                Offsets& offsets) {
-  const auto room = static_cast<Index>(indices.size());
+  const auto room = std::ssize(indices);
   const EvenRanges shares(room, parts);
-  std::array<Index, kMostParts> counts{};
+  PartCounts counts{};
   for_each_part(context, dense.rows, parts, [&](int part, IndexRange rows) {
     const std::span<Index> notes = part_of(indices, shares.range(part));
     std::size_t count = 0;
@@ -91,10 +89,10 @@ bool note_rows(const Context& context, ConstMatrix dense, int parts, std::span<I
 
 void compact(const Context& context, ConstMatrix dense, Index first_row, std::span<Index> indices,
              Matrix values, Count count) {
-  SPARSESYNC_EXPECT(values.rows, ==, static_cast<Index>(indices.size()));
+  SPARSESYNC_EXPECT(values.rows, ==, std::ssize(indices));
   SPARSESYNC_EXPECT(values.width, ==, dense.width);
   const Index row_bytes = dense.row_bytes();
-  const int parts = std::min(part_count(context, dense.rows, row_grain(row_bytes)), kMostParts);
+  const int parts = row_parts(context, dense.rows, row_bytes);
   for_dtype(dense.dtype, [&]<typename T>(T) {
     Offsets offsets{};
     if (parts > 1 && note_rows<T>(context, dense, parts, indices, offsets)) {

@@ -26,7 +26,7 @@ decltype(auto) with_domain(const HashDomains& domains, Index partition, Body&& b
 template <typename Stored>
 void fill_domains(const RowHash& hash, std::span<const Index> begin, std::span<Stored> entries) {
   std::vector<Index> next(begin.begin(), begin.end());
-  for (Index row = 0; row < static_cast<Index>(entries.size()); ++row) {
+  for (Index row = 0; row < std::ssize(entries); ++row) {
     Index& place = next[static_cast<std::size_t>(hash.partition(row))];
     entries[static_cast<std::size_t>(place++)] = static_cast<Stored>(row);
   }

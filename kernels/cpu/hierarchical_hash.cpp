@@ -48,7 +48,7 @@ Index hash_rows(const Context& context, const RowHash& hash, std::span<const Ind
   const std::span<Index> parallel =
       memory.parallel.reserve(hash.partitions() * memory.parallel_cells);
   std::fill(parallel.begin(), parallel.end(), HashMemory::kFree);
-  parallel_for(context, static_cast<Index>(rows.size()), kGrain, [&](IndexRange places) {
+  parallel_for(context, std::ssize(rows), kGrain, [&](IndexRange places) {
     for (Index place = places.begin; place < places.end; ++place) {
       hash_row(hash, rows[static_cast<std::size_t>(place)], place, memory);
     }
@@ -61,7 +61,7 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
                   std::span<Index> sources, std::span<Index> partition_begin) {
   SPARSESYNC_EXPECT(partition_rows.size(), ==, rows.size());
   SPARSESYNC_EXPECT(sources.size(), ==, rows.size());
-  SPARSESYNC_EXPECT(static_cast<Index>(partition_begin.size()), ==, hash.partitions() + 1);
+  SPARSESYNC_EXPECT(std::ssize(partition_begin), ==, hash.partitions() + 1);
   const auto is_taken = [](Index cell) { return cell != HashMemory::kFree; };
   // A partition is a lot of cells: each is worth a thread.
   const auto for_each_partition = [&](auto&& body) {
@@ -77,11 +77,10 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
   partition_begin[0] = 0;
   for_each_partition([&](Index partition, std::span<Index> parallel, std::span<Index> serial) {
     partition_begin[static_cast<std::size_t>(partition) + 1] =
-        std::count_if(parallel.begin(), parallel.end(), is_taken) +
-        static_cast<Index>(serial.size());
+        std::count_if(parallel.begin(), parallel.end(), is_taken) + std::ssize(serial);
   });
   std::partial_sum(partition_begin.begin(), partition_begin.end(), partition_begin.begin());
-  SPARSESYNC_EXPECT(partition_begin.back(), ==, static_cast<Index>(rows.size()));
+  SPARSESYNC_EXPECT(partition_begin.back(), ==, std::ssize(rows));
   for_each_partition([&](Index partition, std::span<Index> parallel, std::span<Index> serial) {
     const auto begin = sources.begin() + partition_begin[static_cast<std::size_t>(partition)];
     auto end = std::copy_if(parallel.begin(), parallel.end(), begin, is_taken);

@@ -60,7 +60,7 @@ Touchers transpose(std::span<const std::span<const Index>> touched, std::span<In
 /// @param counts  workers + 1 numbers of scratch
 std::span<Index> order_by_touchers(const Touchers& touchers, std::span<Index> order,
                                    std::span<Index> counts) {
-  const auto rows = static_cast<Index>(touchers.begin.size()) - 1;
+  const auto rows = std::ssize(touchers.begin) - 1;
   std::fill(counts.begin(), counts.end(), Index{0});
   for (Index row = 0; row < rows; ++row) ++counts[touchers.of(row).size()];
   counts[1] = 0;
@@ -183,11 +183,11 @@ void choose_owners(const Context& context, std::span<const Index> united,
                    OwnersWorkspace& workspace) {
   SPARSESYNC_EXPECT(united.size(), ==, owners.size());
   SPARSESYNC_EXPECT(touched.size(), <=, std::size_t{1} << 16U);
-  const auto rows = static_cast<Index>(united.size());
-  const auto size = static_cast<Index>(touched.size());
+  const auto rows = std::ssize(united);
+  const auto size = std::ssize(touched);
   Index total = 0;
   for (const std::span<const Index> of_worker : touched) {
-    total += static_cast<Index>(of_worker.size());
+    total += std::ssize(of_worker);
   }
   const std::span<Index> begin = workspace.begin.reserve(rows + 2 + size + 1);
   const Touchers touchers =
@@ -202,7 +202,7 @@ void choose_owners(const Context& context, std::span<const Index> united,
     loads.own(of_row.front(), 1);
   }
   for (const Index row : shared) loads.expect(touchers.of(row).size());
-  const auto all = static_cast<Index>(shared.size());
+  const auto all = std::ssize(shared);
   const Index whole = std::max(kSmallestBatch, ceil_div(all, kBatches));
   for (Index at = 0; at < all;) {
     const Index left = all - at;

@@ -19,10 +19,10 @@ constexpr Index kGrain = Index{1} << 14;
 void partition(const Context& context, const RowGroups& groups, std::span<const Index> rows,
                std::span<Index> positions, std::span<Index> sources, std::span<Index> group_begin,
                SortWorkspace& workspace) {
-  SPARSESYNC_EXPECT(static_cast<Index>(group_begin.size()), ==, groups.groups() + 1);
+  SPARSESYNC_EXPECT(std::ssize(group_begin), ==, groups.groups() + 1);
   SPARSESYNC_EXPECT(positions.size(), ==, rows.size());
   SPARSESYNC_EXPECT(sources.size(), ==, rows.size());
-  const auto size = static_cast<Index>(rows.size());
+  const auto size = std::ssize(rows);
   const int bits = key_bits(groups);
   if (bits + place_bits(rows.size()) <= 64) {
     parallel_for(context, size, kGrain, [&](IndexRange range) {
@@ -52,7 +52,7 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
   SPARSESYNC_EXPECT(positions.size(), ==, rows.size());
   // As unsigned numbers, so that a negative position is too large.
   const auto held = static_cast<std::uint64_t>(groups.size(group));
-  parallel_for(context, static_cast<Index>(rows.size()), kGrain, [&](IndexRange range) {
+  parallel_for(context, std::ssize(rows), kGrain, [&](IndexRange range) {
     const std::span<const Index> part = part_of(positions, range);
     bool all_held = true;
     for (const Index position : part) {
@@ -66,7 +66,7 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
 void find_groups(const Context& context, const RowGroups& groups, std::span<const Index> rows,
                  std::span<std::int32_t> groups_of) {
   SPARSESYNC_EXPECT(groups_of.size(), ==, rows.size());
-  parallel_for(context, static_cast<Index>(rows.size()), kGrain, [&](IndexRange range) {
+  parallel_for(context, std::ssize(rows), kGrain, [&](IndexRange range) {
     for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end);
          ++i) {
       groups_of[i] = static_cast<std::int32_t>(groups.place(rows[i]).group);
@@ -77,7 +77,7 @@ void find_groups(const Context& context, const RowGroups& groups, std::span<cons
 void divide_evenly(const Context& context, const EvenRanges& ranges, std::span<const Index> rows,
                    std::span<Index> indices, std::span<Index> range_begin) {
   SPARSESYNC_EXPECT(indices.size(), ==, rows.size());
-  SPARSESYNC_EXPECT(static_cast<Index>(range_begin.size()), ==, ranges.parts() + 1);
+  SPARSESYNC_EXPECT(std::ssize(range_begin), ==, ranges.parts() + 1);
   range_begin[0] = 0;
   auto begin = rows.begin();
   for (Index part = 0; part < ranges.parts(); ++part) {

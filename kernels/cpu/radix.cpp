@@ -71,7 +71,7 @@ std::span<std::uint64_t> radix_sort(const Context& context, std::span<std::uint6
                                     Buffer<std::uint64_t>& counts) {
   SPARSESYNC_EXPECT(words.size(), ==, other.size());
   if (words.size() <= kBucket) return sort_bucket(words, other, first_bit, last_bit);
-  const auto size = static_cast<Index>(words.size());
+  const auto size = std::ssize(words);
   const int parts = part_count(context, size, kGrain);
   while (first_bit < last_bit) {
     const int digit_bits = upper_digit_bits(words.size(), last_bit - first_bit);
@@ -118,7 +118,7 @@ std::span<std::uint64_t> radix_sort(const Context& context, std::span<std::uint6
 
 void sort_packed(const Context& context, std::span<Index> packed, std::span<Index> order,
                  int key_bits, SortWorkspace& workspace) {
-  const auto size = static_cast<Index>(packed.size());
+  const auto size = std::ssize(packed);
   const int low_bits = place_bits(packed.size());
   const std::uint64_t* sorted = radix_sort(context, words_of(packed), workspace.words.reserve(size),
                                            low_bits, low_bits + key_bits, workspace.counts)

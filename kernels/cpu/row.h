@@ -1,14 +1,17 @@
-// What the bodies do to one row. Values in messages have no alignment, so elements are read and
-// written by memcpy.
+// What the bodies do to one row, and how work on rows is cut. Values in messages have no alignment,
+// so elements are read and written by memcpy.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
+#include "kernels/context.h"
 #include "kernels/dtype.h"
+#include "kernels/threads.h"
 #include "kernels/views.h"
 
 namespace sparsesync::cpu {
@@ -17,6 +20,15 @@ namespace sparsesync::cpu {
 inline Index row_grain(Index row_bytes) {
   constexpr Index kBytes = Index{1} << 16;
   return std::max<Index>(kBytes / std::max<Index>(row_bytes, 1), 1);
+}
+
+constexpr int kMostParts = 64;
+/// A number for each part of some work, such as how many rows it finds.
+using PartCounts = std::array<Index, kMostParts>;
+
+/// Into how many parts, which PartCounts holds, work on rows of this many bytes each is cut.
+inline int row_parts(const Context& context, Index rows, Index row_bytes) {
+  return std::min(part_count(context, rows, row_grain(row_bytes)), kMostParts);
 }
 
 /// Calls body(size): as a constant where it is a usual one, so that a copy or a sum of so much is a
@@ -30,6 +42,7 @@ void with_constant(std::integer_sequence<Index, usual...>, Index size, Body&& bo
 using UsualRowBytes = std::integer_sequence<Index, 2, 4, 8, 16, 32, 64, 128>;
 using UsualWidths = std::integer_sequence<Index, 1, 4, 8, 16, 32>;
 
+/// Copies a row: in a few instructions where it has a usual size.
 inline void copy_row(std::byte* to, const std::byte* from, Index bytes) {
   with_constant(UsualRowBytes{}, bytes,
                 [&](auto size) { std::memcpy(to, from, static_cast<std::size_t>(size)); });
@@ -49,6 +62,7 @@ void prefetch_row(const std::byte* row, Index bytes) {
   }
 }
 
+/// An element of a row, wherever it lies.
 template <typename T>
 T load(const std::byte* from, Index element) {
   T value;
@@ -56,6 +70,7 @@ T load(const std::byte* from, Index element) {
   return value;
 }
 
+/// Writes an element of a row, wherever it lies.
 template <typename T>
 void store(std::byte* to, Index element, T value) {
   std::memcpy(to + element * static_cast<Index>(sizeof(T)), &value, sizeof(T));

@@ -196,7 +196,7 @@ Index unpack_rows_simd(const RowGroups& groups, Index group, std::span<const Ind
   const auto lanes = static_cast<Index>(hn::Lanes(d));
   const auto block = lanes * static_cast<Index>(kBlock);
   Index i = 0;
-  for (; i + block <= static_cast<Index>(positions.size()); i += block) {
+  for (; i + block <= std::ssize(positions); i += block) {
     V32 x[kBlock];
     for (std::size_t k = 0; k < kBlock; ++k) {
       const V32 position = load_narrow(positions.data() + i + static_cast<Index>(k) * lanes);
@@ -252,7 +252,7 @@ void unpack_rows(const RowGroups& groups, Index group, std::span<const Index> po
   if (is_narrow(groups)) {
     i = HWY_DYNAMIC_DISPATCH(unpack_rows_simd)(groups, group, positions, rows);
   }
-  for (; i < static_cast<Index>(positions.size()); ++i) {
+  for (; i < std::ssize(positions); ++i) {
     rows[i] = groups.row({group, positions[static_cast<std::size_t>(i)]});
   }
 }

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/bijection.h"
+#include "kernels/bits.h"
+#include "kernels/row_groups.h"
 #include "kernels/views.h"
 
 namespace sparsesync::cpu {
@@ -18,6 +19,7 @@ constexpr int position_bits(const RowGroups& groups) {
 constexpr int key_bits(const RowGroups& groups) {
   return bit_width_below(static_cast<std::uint64_t>(groups.groups())) + position_bits(groups);
 }
+/// The number of a place.
 constexpr std::uint64_t key_of(const RowGroups& groups, RowGroups::Place place) {
   return static_cast<std::uint64_t>(place.group) << static_cast<unsigned>(position_bits(groups)) |
          static_cast<std::uint64_t>(place.position);

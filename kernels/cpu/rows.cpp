@@ -24,7 +24,7 @@ void expect_same_shape(ConstMatrix from, Matrix to) {
 
 void gather_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                  Index first_column, Matrix out) {
-  SPARSESYNC_EXPECT(static_cast<Index>(rows.size()), ==, out.rows);
+  SPARSESYNC_EXPECT(std::ssize(rows), ==, out.rows);
   const Index from_bytes = from.row_bytes();
   const std::byte* base = from.data + first_column * element_bytes(from.dtype);
   with_constant(UsualRowBytes(), out.row_bytes(), [&](auto out_bytes) {
@@ -44,7 +44,7 @@ void gather_rows(const Context& context, ConstMatrix from, std::span<const Index
 
 void scatter_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                   Index first_column, Matrix out) {
-  SPARSESYNC_EXPECT(static_cast<Index>(rows.size()), ==, from.rows);
+  SPARSESYNC_EXPECT(std::ssize(rows), ==, from.rows);
   const Index out_bytes = out.row_bytes();
   std::byte* base = out.data + first_column * element_bytes(out.dtype);
   with_constant(UsualRowBytes(), from.row_bytes(), [&](auto from_bytes) {
@@ -87,7 +87,7 @@ void invert(const Context&, std::span<const Index> order, std::span<Index> place
 }
 
 void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Matrix sums) {
-  SPARSESYNC_EXPECT(static_cast<Index>(rows.size()), ==, from.rows);
+  SPARSESYNC_EXPECT(std::ssize(rows), ==, from.rows);
   expect_sums(sums.dtype, from.dtype);
   SPARSESYNC_EXPECT(sums.width, ==, from.width);
   for_dtype(from.dtype, [&]<typename T>(T) {

@@ -14,7 +14,7 @@ namespace {
 /// room for, then a stable one by the next.
 void sort_wide(const Context& context, std::span<Index> keys, std::span<Index> order, int key_bits,
                SortWorkspace& workspace) {
-  const auto size = static_cast<Index>(keys.size());
+  const auto size = std::ssize(keys);
   std::span<std::uint64_t> words = workspace.words.reserve(size);
   std::span<std::uint64_t> other = workspace.wide.reserve(size);
   const int low_bits = place_bits(keys.size());
@@ -44,7 +44,7 @@ void sort_keys(const Context& context, std::span<Index> keys, Index bound,
                SortWorkspace& workspace) {
   const std::span<std::uint64_t> words = words_of(keys);
   const std::span<std::uint64_t> sorted =
-      radix_sort(context, words, workspace.words.reserve(static_cast<Index>(keys.size())), 0,
+      radix_sort(context, words, workspace.words.reserve(std::ssize(keys)), 0,
                  bit_width_below(static_cast<std::uint64_t>(bound)), workspace.counts);
   if (sorted.data() != words.data()) std::copy(sorted.begin(), sorted.end(), words.begin());
 }

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 
+#include "analysis/draw.h"
 #include "tests/analysis/scratch.h"
 
 namespace sparsesync {

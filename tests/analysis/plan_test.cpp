@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 
-#include "tests/support/gradients.h"
 #include "tests/support/networks.h"
+#include "tests/support/random.h"
 
 namespace sparsesync::testing {
 namespace {

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <iostream>
-#include <random>
 #include <string>
 
 #include "tests/analysis/scratch.h"
@@ -118,36 +116,40 @@ TEST_F(Safetensors, RefusesWhatLies) {
   expect_refused(file_of("{}", "", 3), {"cut short"});
   expect_refused(file_of("{}", "", ~std::uint64_t{0} - 1), {"cut short"});
   expect_refused(file_of("{}", "", 100'000'001), {"cut short"});
-  expect_refused(file_of("[]", ""), {"not a JSON object"});
+  expect_refused(file_of("[]", ""), {"header is []", "not an object"});
   expect_refused(file_of("{", ""), {"not valid JSON"});
   expect_refused(file_of("{} {}", ""), {"not valid JSON"});
   expect_refused(file_of("{\"\xff\":1}", ""), {"not valid JSON"});
   expect_refused(file_of(std::string(100'000, '['), ""), {"not valid JSON"});
-  expect_refused(file_of(R"({"a":1})", ""), {"'a' is not an object"});
-  expect_refused(file_of(R"({"a":{"dtype":"I32","shape":[2]}})", eight), {"no data_offsets"});
+  expect_refused(file_of(R"({"a":1})", ""), {"'a' is 1, not an object"});
+  expect_refused(file_of(R"({"a":{"dtype":"I32","shape":[2]}})", eight),
+                 {"'a'.data_offsets is missing"});
   expect_refused(file_of(R"({"__metadata__":{"a":1}})", ""), {"__metadata__"});
-  expect_refused(file_of(entry("3", "[2]", "[0,8]"), eight), {"dtype"});
-  expect_refused(file_of(entry("\"I32\"", "2", "[0,8]"), eight), {"shape is not a list"});
-  expect_refused(file_of(entry("\"I32\"", "[2.0]", "[0,8]"), eight), {"whole numbers"});
+  expect_refused(file_of(entry("3", "[2]", "[0,8]"), eight), {"'a'.dtype is 3, not a text"});
+  expect_refused(file_of(entry("\"I32\"", "2", "[0,8]"), eight), {"'a'.shape is 2, not a list"});
+  expect_refused(file_of(entry("\"I32\"", "[2.0]", "[0,8]"), eight),
+                 {"shape[0] is 2.0, not a whole number"});
   expect_refused(file_of(entry("\"I32\"", "[NaN]", "[0,8]"), eight), {"not valid JSON"});
-  expect_refused(file_of(entry("\"I32\"", "[-2]", "[0,8]"), eight), {"whole numbers"});
+  expect_refused(file_of(entry("\"I32\"", "[-2]", "[0,8]"), eight),
+                 {"shape[0] is -2, not a whole number"});
   expect_refused(file_of(entry("\"I32\"", "[1e999]", "[0,8]"), eight), {"not valid JSON"});
   expect_refused(file_of(entry("\"I32\"", "[18446744073709551615]", "[0,8]"), eight),
-                 {"whole numbers"});
+                 {"not a whole number"});
   expect_refused(file_of(entry("\"I32\"", "[3]", "[0,8]"), eight), {"needs another number"});
   expect_refused(file_of(entry("\"I32\"", "[4611686018427387906]", "[0,8]"), eight),
-                 {"needs another number"});
+                 {"can be counted"});
   expect_refused(file_of(entry("\"I32\"", "[4294967296,4294967296,4]", "[0,8]"), eight),
                  {"can be counted"});
   expect_refused(file_of(entry("\"I32\"", "[0,9223372036854775807,9]", "[0,0]"), ""),
                  {"can be counted"});
-  expect_refused(file_of(entry("\"I32\"", "[2]", "[0,8,9]"), eight), {"not a pair"});
+  expect_refused(file_of(entry("\"I32\"", "[2]", "[0,8,9]"), eight),
+                 {"data_offsets is [0,8,9], not a list of 2"});
   expect_refused(file_of(entry("\"I32\"", "[2]", "[8,0]"), eight), {"in order"});
   expect_refused(file_of(entry("\"I32\"", "[2]", "[0,8]"), "1234567"), {"cut short"});
   expect_refused(file_of(entry("\"I32\"", "[2]", "[0,8]"), eight + "9"), {"belong to no tensor"});
   expect_refused(file_of(entry("\"I32\"", "[1]", "[4,8]"), eight), {"gap"});
   const std::string a = R"("a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]})";
-  expect_refused(file_of("{" + a + "," + a + "}", "1234"), {"'a' twice"});
+  expect_refused(file_of("{" + a + "," + a + "}", "1234"), {"the name 'a' twice"});
   expect_refused(
       file_of("{" + a + R"(,"b":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}})", "1234"),
       {"overlaps"});
@@ -170,32 +172,14 @@ TEST_F(Safetensors, HostileNamesStayOnOneShortLine) {
 }
 
 TEST_F(Safetensors, ChangedFilesLoadOrAreRefused) {
-  const std::string valid = sample(scratch_);
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::cout << "seed " << seed << "\n";
-  std::mt19937 random(seed);
-  int refused = 0;
-  for (int round = 0; round < 1000; ++round) {
-    std::string bytes = valid;
-    if (round % 4 == 0) bytes.resize(random() % bytes.size());
-    for (unsigned i = 0; i <= random() % 3 && !bytes.empty(); ++i) {
-      bytes[random() % bytes.size()] = static_cast<char>(random() & 0xFFU);
+  expect_changed_files_are_read_or_refused(sample(scratch_), [&](const std::string& bytes) {
+    std::int64_t sum = 0;
+    const SafetensorsFile file = open(bytes);
+    for (const SafetensorsEntry& entry : file.tensors()) {
+      for (const std::byte byte : entry.bytes) sum += std::to_integer<int>(byte);
     }
-    write_all(path(), bytes);
-    try {
-      std::int64_t sum = 0;
-      const auto file = SafetensorsFile::open(path());
-      for (const SafetensorsEntry& entry : file.tensors()) {
-        for (const std::byte byte : entry.bytes) sum += std::to_integer<int>(byte);
-      }
-      ASSERT_GE(sum, 0);
-    } catch (const InputError& error) {
-      ++refused;
-      ASSERT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    }
-  }
-  EXPECT_GT(refused, 200);
+    ASSERT_GE(sum, 0);
+  });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What the tests of files share: a folder of their own, whole files, and what an error says.
+// What the tests of files share: a folder of their own, whole files, what an error says, and files
+// that were changed at random.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -85,6 +88,31 @@ void expect_error(Body&& body, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
   }
+}
+
+/// Changes the bytes of a good file at random, a thousand times: each time `read`(bytes) takes them
+/// or throws an InputError of one line, which a fifth at least must do.
+template <typename Read>
+void expect_changed_files_are_read_or_refused(const std::string& good, Read&& read) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  int refused = 0;
+  for (int round = 0; round < 1000; ++round) {
+    std::string bytes = good;
+    if (round % 4 == 0) bytes.resize(random() % bytes.size());
+    for (unsigned i = 0; i <= random() % 3 && !bytes.empty(); ++i) {
+      bytes[random() % bytes.size()] = static_cast<char>(random() & 0xFFU);
+    }
+    try {
+      ASSERT_NO_FATAL_FAILURE(read(bytes));
+    } catch (const InputError& error) {
+      ++refused;
+      ASSERT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    }
+  }
+  EXPECT_GT(refused, 200);
 }
 
 /// The real index data, or an empty path where it is not there.

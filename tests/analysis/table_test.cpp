@@ -10,12 +10,16 @@ namespace {
 
 using Align = Table::Align;
 
+std::string text_of(std::vector<Table::Column> columns,
+                    const std::vector<std::vector<std::string>>& rows) {
+  Table table(std::move(columns));
+  for (const std::vector<std::string>& row : rows) table.add_row(row);
+  return table.text();
+}
+
 TEST(Table, LinesUp) {
-  Table table({{"scheme", Align::left}, {"bytes", Align::right}, {"note", Align::left}});
-  table.add_row({"balanced", "1234", "a"});
-  table.add_row({"x", "7", ""});
-  table.add_row({"", "", ""});
-  EXPECT_EQ(table.text(),
+  EXPECT_EQ(text_of({{"scheme", Align::left}, {"bytes", Align::right}, {"note", Align::left}},
+                    {{"balanced", "1234", "a"}, {"x", "7", ""}, {"", "", ""}}),
             "scheme    bytes  note\n"
             "---------------------\n"
             "balanced   1234  a\n"
@@ -25,10 +29,8 @@ TEST(Table, LinesUp) {
 
 TEST(Table, CountsCharactersNotBytes) {
   // Of 2, 3 and 4 bytes each.
-  Table table({{"µs", Align::right}, {"grid", Align::left}, {"→", Align::right}});
-  table.add_row({"1", "4×2", "10"});
-  table.add_row({"100", "16×16", "𝄞"});
-  EXPECT_EQ(table.text(),
+  EXPECT_EQ(text_of({{"µs", Align::right}, {"grid", Align::left}, {"→", Align::right}},
+                    {{"1", "4×2", "10"}, {"100", "16×16", "𝄞"}}),
             " µs  grid    →\n"
             "--------------\n"
             "  1  4×2    10\n"
@@ -36,15 +38,12 @@ TEST(Table, CountsCharactersNotBytes) {
 }
 
 TEST(Table, WithoutRowsIsItsTitle) {
-  const Table table({{"a", Align::left}, {"b", Align::right}});
-  EXPECT_EQ(table.text(), "a  b\n----\n");
+  EXPECT_EQ(text_of({{"a", Align::left}, {"b", Align::right}}, {}), "a  b\n----\n");
 }
 
 TEST(Table, HasNoSpacesAtTheEndsOfLines) {
-  Table table({{"wide title", Align::left}, {"another", Align::left}});
-  table.add_row({"a", "b"});
-  table.add_row({"only the first", ""});
-  const std::string text = table.text();
+  const std::string text = text_of({{"wide title", Align::left}, {"another", Align::left}},
+                                   {{"a", "b"}, {"only the first", ""}});
   EXPECT_EQ(text.find(" \n"), std::string::npos) << text;
 }
 

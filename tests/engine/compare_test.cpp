@@ -4,13 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 
 #include "analysis/generate.h"
+#include "analysis/replay.h"
 #include "analysis/safetensors.h"
 #include "engine/worker_record.h"
+#include "engine/workers.h"
 #include "kernels/buffer.h"
 #include "tests/support/workers.h"
 
@@ -37,15 +40,14 @@ template <Mutation mutation>
 class Mutant : public Scheme {
  public:
   explicit Mutant(const SchemeEnvironment& environment)
-      : rank_(environment.rank.value), inner_(scheme_named("balanced").create(environment)) {}
+      : Scheme(environment), inner_(scheme_named("balanced").create(environment)) {}
   Pattern pattern(Phase phase) const override { return inner_->pattern(phase); }
   void reduce(Exchange& exchange, BucketInput& input) override { inner_->reduce(exchange, input); }
   void gather(Exchange& exchange) override {
     inner_->gather(exchange);
     results_.assign(inner_->result().begin(), inner_->result().end());
-    if (rank_ == 1) mutate(results_.front());
+    if (rank_ == Rank{1}) mutate(results_.front());
   }
-  std::span<const SpaceResult> result() const override { return results_; }
   void adapt(const Statistics& statistics) override { inner_->adapt(statistics); }
   std::vector<SpaceChoice> choices() const override { return inner_->choices(); }
   Traffic traffic(std::span<const IndexSets> sets) const override { return inner_->traffic(sets); }
@@ -74,9 +76,7 @@ class Mutant : public Scheme {
     result.values.data = copy_.data();
   }
 
-  int rank_;
   std::unique_ptr<Scheme> inner_;
-  std::vector<SpaceResult> results_;
   std::vector<std::byte> copy_;
 };
 

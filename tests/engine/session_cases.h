@@ -1,4 +1,4 @@
-// What the tests of the Session share: buckets with inputs for all workers.
+// What the tests of the Session share: buckets with inputs for all workers, and their sums.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,27 +7,24 @@
 
 #include "engine/session.h"
 #include "tests/support/gradients.h"
-#include "tests/support/workers.h"
 
 namespace sparsesync::testing {
 
 inline const TensorSpec kTensor{"t", 200, 4, DType::f32};
 
-/// A bucket's inputs for all workers, and their sum.
+/// A bucket's inputs for all workers in a step, and their sum.
 struct Case {
-  Case(BucketSpec of, int size, std::uint64_t salt) : spec(std::move(of)) {
+  /// Each worker touches some rows, no more than half.
+  Case(BucketSpec of, int size, std::uint64_t salt) : Case(std::move(of)) {
     Random random(seed() + salt);
-    for (const TensorSpec& tensor : spec.tensors) sums.emplace_back(tensor);
-    for (int worker = 0; worker < size; ++worker) {
-      std::vector<OwnedGradient>& own = inputs.emplace_back();
-      for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
-        const Index rows = spec.tensors[t].rows;
-        own.push_back(random_gradient(random, spec.tensors[t],
-                                      distinct_rows(random, rows, random.below(rows / 2))));
-        sums[t].add(own.back());
-      }
-    }
+    add_inputs(random, size,
+               [&](const TensorSpec& tensor) { return random.below(tensor.rows / 2); });
   }
+  /// Each worker touches so many rows of each tensor.
+  Case(BucketSpec of, int size, Random& random, Index rows) : Case(std::move(of)) {
+    add_inputs(random, size, [&](const TensorSpec&) { return rows; });
+  }
+
   std::vector<Gradient> of(const Session& session) const {
     std::vector<Gradient> gradients;
     for (const OwnedGradient& own : inputs[static_cast<std::size_t>(session.rank().value)]) {
@@ -41,9 +38,33 @@ struct Case {
           << spec.name << " on worker " << session.rank().value;
     }
   }
+  /// This worker's part of the step, and that it ends with the sum.
+  void synchronize(Session& session, BucketId id) const {
+    session.synchronize(id, of(session));
+    check(session, id);
+  }
+
   BucketSpec spec;
-  std::vector<std::vector<OwnedGradient>> inputs;
-  std::vector<ExactSum> sums;
+  std::vector<std::vector<OwnedGradient>> inputs;  // [worker][tensor]
+  std::vector<ExactSum> sums;                      // [tensor]
+
+ private:
+  explicit Case(BucketSpec of) : spec(std::move(of)) {
+    for (const TensorSpec& tensor : spec.tensors) sums.emplace_back(tensor);
+  }
+
+  template <typename Count>
+  void add_inputs(Random& random, int size, const Count& rows_of) {
+    for (int worker = 0; worker < size; ++worker) {
+      std::vector<OwnedGradient>& own = inputs.emplace_back();
+      for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
+        const TensorSpec& tensor = spec.tensors[t];
+        const Index rows = rows_of(tensor);
+        own.push_back(random_gradient(random, tensor, distinct_rows(random, tensor.rows, rows)));
+        sums[t].add(own.back());
+      }
+    }
+  }
 };
 
 /// Four buckets of three schemes.

@@ -9,9 +9,18 @@
 #include "engine/agreement.h"
 #include "engine/session.h"
 #include "tests/engine/session_cases.h"
+#include "tests/support/workers.h"
 
 namespace sparsesync::testing {
 namespace {
+
+/// Runs three sessions, of which one has so many bytes of memory and no more.
+std::vector<std::exception_ptr> run_with_poor_worker(
+    Rank poor, std::int64_t budget, const std::function<void(Session&, HostMemory&)>& body) {
+  return run_sessions(local_workers("local", {}), 3, body, [=](Rank rank) {
+    return SessionStart{{kDeadline, 1}, rank == poor ? std::optional(budget) : std::nullopt};
+  });
+}
 
 TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_workers) {
   const BucketSpec same{"embeddings", {kTensor, {"u", 10, 2, DType::f32}}, "balanced"};
@@ -60,13 +69,14 @@ TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_w
 }
 
 TEST(Session, seeds_that_differ_are_named) {
-  LocalNetwork network(2, {});
-  const auto errors = run_transports(network, 2, [&](std::unique_ptr<Transport>& transport) {
-    HostMemory memory;
-    const auto own_seed = static_cast<std::uint64_t>(transport->rank().value) + 1;
-    Session session(std::move(transport), memory, {kDeadline, own_seed});
-    session.register_bucket({"b", {kTensor}});
-  });
+  const auto errors = run_sessions(
+      local_workers("local", {}), 2,
+      [&](Session& session, HostMemory&) {
+        session.register_bucket({"b", {kTensor}});
+      },
+      [](Rank rank) {
+        return SessionStart{{kDeadline, static_cast<std::uint64_t>(rank.value) + 1}};
+      });
   for (const auto& error : errors) {
     EXPECT_TRUE(is<AgreementError>(error));
     EXPECT_NE(text_of(error).find("the seed is 1 on worker 0 and 2 on worker 1"), std::string::npos)
@@ -95,41 +105,36 @@ TEST(Session, a_bucket_that_cannot_be_is_an_error_on_all_workers_and_changes_not
 }
 
 TEST(Session, a_budget_that_one_worker_lacks_is_known_to_all_at_registration) {
-  LocalNetwork network(3, {});
-  const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
-    const bool poor = transport->rank().value == 1;
-    HostMemory memory(poor ? std::optional<std::int64_t>(100'000) : std::nullopt);
-    Session session(std::move(transport), memory, {kDeadline, 1});
-    try {
-      session.register_bucket({"big", {{"t", 100'000, 4, DType::f32}}, "dense_ring"});
-      ADD_FAILURE() << "registered";
-    } catch (const BudgetError& error) {
-      EXPECT_TRUE(poor);
-      EXPECT_GE(error.needed(), 1'600'000);
-      EXPECT_EQ(error.budget(), 100'000);
-    } catch (const RefusedError& error) {
-      EXPECT_FALSE(poor);
-      EXPECT_EQ(error.peer().value, 1);
-    }
-    if (poor) {
-      EXPECT_LE(memory.high_water(), 100'000);
-    }
-    const BucketId id =
-        session.register_bucket({"small", {{"t", 10, 4, DType::f32}}, "dense_ring"});
-    session.wait(session.submit(id, Phase::reduce, std::array{Gradient::empty()}));
-    session.wait(session.submit(id, Phase::gather));
-  });
+  const auto errors =
+      run_with_poor_worker(Rank{1}, 100'000, [&](Session& session, HostMemory& memory) {
+        const bool poor = session.rank() == Rank{1};
+        try {
+          session.register_bucket({"big", {{"t", 100'000, 4, DType::f32}}, "dense_ring"});
+          ADD_FAILURE() << "registered";
+        } catch (const BudgetError& error) {
+          EXPECT_TRUE(poor);
+          EXPECT_GE(error.needed(), 1'600'000);
+          EXPECT_EQ(error.budget(), 100'000);
+        } catch (const RefusedError& error) {
+          EXPECT_FALSE(poor);
+          EXPECT_EQ(error.peer().value, 1);
+        }
+        if (poor) {
+          EXPECT_LE(memory.high_water(), 100'000);
+        }
+        const BucketId id =
+            session.register_bucket({"small", {{"t", 10, 4, DType::f32}}, "dense_ring"});
+        session.wait(session.submit(id, Phase::reduce, std::array{Gradient::empty()}));
+        session.wait(session.submit(id, Phase::gather));
+      });
   expect_no_errors(errors);
 }
 
 TEST(Session,
      a_budget_that_a_step_exceeds_before_its_first_send_is_agreed_and_the_next_step_works) {
-  LocalNetwork network(3, {});
   const TensorSpec tensor{"t", 1'000'000, 16, DType::f32};
-  const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
-    const int rank = transport->rank().value;
-    HostMemory memory(rank == 2 ? std::optional<std::int64_t>(2'000'000) : std::nullopt);
-    Session session(std::move(transport), memory, {kDeadline, 1});
+  const auto errors = run_with_poor_worker(Rank{2}, 2'000'000, [&](Session& session, HostMemory&) {
+    const int rank = session.rank().value;
     const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
     std::vector<Index> rows(50'000);
     std::iota(rows.begin(), rows.end(), Index{0});
@@ -158,14 +163,11 @@ TEST(Session,
 }
 
 TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on_all_workers) {
-  LocalNetwork network(3, {});
   const TensorSpec tensor{"t", 100'000, 64, DType::f32};
   std::atomic<int> registered = 0;
-  const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
-    const int rank = transport->rank().value;
-    // Worker 1 has nothing to send, and no room for what the others send it.
-    HostMemory memory(rank == 1 ? std::optional<std::int64_t>(400'000) : std::nullopt);
-    Session session(std::move(transport), memory, {kDeadline, 1});
+  // Worker 1 has nothing to send, and no room for what the others send it.
+  const auto errors = run_with_poor_worker(Rank{1}, 400'000, [&](Session& session, HostMemory&) {
+    const int rank = session.rank().value;
     const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
     ++registered;  // otherwise the session might end while somebody registers
     while (registered < 3) std::this_thread::yield();

@@ -6,6 +6,7 @@
 
 #include "engine/agreement.h"
 #include "tests/engine/session_cases.h"
+#include "tests/support/workers.h"
 
 namespace sparsesync::testing {
 namespace {
@@ -148,8 +149,7 @@ TEST(Session, a_step_in_one_call_has_the_sum_and_a_refused_one_leaves_the_next_a
   const Case inputs({"b", {kTensor}}, kSize, 10);
   expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory&) {
     const BucketId id = session.register_bucket(inputs.spec);
-    session.synchronize(id, inputs.of(session));
-    inputs.check(session, id);
+    inputs.synchronize(session, id);
     const std::array<Index, 1> outside{kTensor.rows};
     const std::array<std::byte, 16> values{};
     if (session.rank().value == 1) {
@@ -159,8 +159,7 @@ TEST(Session, a_step_in_one_call_has_the_sum_and_a_refused_one_leaves_the_next_a
     } else {
       EXPECT_THROW(session.synchronize(id, inputs.of(session)), RefusedError);
     }
-    session.synchronize(id, inputs.of(session));
-    inputs.check(session, id);
+    inputs.synchronize(session, id);
     EXPECT_EQ(session.step(), 3);
   }));
 }
@@ -176,9 +175,7 @@ TEST(Session, adapting_changes_the_grid_alike_on_all_workers_and_not_the_result)
     const BucketId id = session.register_bucket(inputs.spec);
     before.at(rank) = session.choices(id);
     for (int step = 0; step < 2; ++step) {
-      session.wait(session.submit(id, Phase::reduce, inputs.of(session)));
-      session.wait(session.submit(id, Phase::gather));
-      inputs.check(session, id);
+      inputs.synchronize(session, id);
       session.adapt(id);
     }
     after.at(rank) = session.choices(id);

@@ -6,8 +6,8 @@
 
 #include "engine/registration.h"
 #include "engine/session.h"
-#include "schemes/scheme.h"
-#include "tests/support/scheme_shapes.h"
+#include "schemes/registry.h"
+#include "tests/engine/session_cases.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {
@@ -16,12 +16,8 @@ namespace {
 /// Threads of one process, on nodes of so many.
 std::vector<std::exception_ptr> run_on_nodes(int size, int workers_per_node,
                                              const std::function<void(Session&)>& body) {
-  LocalNetwork network(size, {}, workers_per_node);
-  return run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
-    HostMemory memory;
-    Session session(std::move(transport), memory, {kDeadline, 1});
-    body(session);
-  });
+  return run_sessions(local_workers("local", {}, workers_per_node), size,
+                      [&](Session& session, HostMemory&) { body(session); });
 }
 
 BucketSpec bucket_of(const TensorSpec& tensor, const std::string& scheme) {
@@ -29,20 +25,11 @@ BucketSpec bucket_of(const TensorSpec& tensor, const std::string& scheme) {
 }
 
 TEST(TwoLevel, takes_the_nodes_that_the_transport_tells) {
-  const TensorSpec tensor{"t", 40, 4, DType::f32};
-  Random random(seed());
-  ExactSum sum(tensor);
-  Inputs inputs;
-  for (int worker = 0; worker < 6; ++worker) {
-    inputs.push_back({some_rows(random, tensor, 30)});
-    sum.add(inputs.back()[0]);
-  }
+  const Case inputs(bucket_of({"t", 40, 4, DType::f32}, "two_level"), 6, 1);
   expect_no_errors(run_on_nodes(6, 2, [&](Session& session) {
-    const BucketId id = session.register_bucket(bucket_of(tensor, "two_level"));
+    const BucketId id = session.register_bucket(inputs.spec);
     const std::int64_t before = session.counters().messages_sent;
-    session.synchronize(
-        id, std::array{inputs[static_cast<std::size_t>(session.rank().value)][0].view()});
-    EXPECT_EQ(sum.difference(session.result(id, 0)), "");
+    inputs.synchronize(session, id);
     // One around the ring of two and two to the other nodes, in each phase.
     EXPECT_EQ(session.counters().messages_sent - before, 2 * (1 + 2));
     session.barrier();
@@ -103,14 +90,10 @@ TEST(TwoLevel, refuses_what_does_not_fit_in_one_line_with_the_mend) {
 TEST(TwoLevel, adapts_to_the_rows_that_cross_between_nodes) {
   const TensorSpec tensor{"t", 20'000, 64, DType::f32};
   Random random(seed());
-  std::vector<OwnedGradient> inputs;
-  for (int worker = 0; worker < 8; ++worker) {
-    inputs.push_back(random_gradient(random, tensor, distinct_rows(random, tensor.rows, 40)));
-  }
+  const Case inputs(bucket_of(tensor, "two_level"), 8, random, 40);
   expect_no_errors(run_on_nodes(8, 2, [&](Session& session) {
-    const BucketId id = session.register_bucket(bucket_of(tensor, "two_level"));
-    session.synchronize(id,
-                        std::array{inputs[static_cast<std::size_t>(session.rank().value)].view()});
+    const BucketId id = session.register_bucket(inputs.spec);
+    inputs.synchronize(session, id);
     session.adapt(id);
     const SpaceChoice choice = session.choices(id)[0];
     EXPECT_EQ(choice.row_groups, 1);

@@ -3,11 +3,10 @@
 import os
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2]))
+from trees import ROOT, tree
 
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\s*\[[^\]]+\]:\s*(\S+)")
 FENCE = re.compile(r"^\s*```+\s*(\w*)")
@@ -61,14 +60,6 @@ def broken_commands(root):
             elif not os.access(root / name, os.X_OK):
                 faults.append(f"README.md:{number}: {name} is not executable")
     return faults, seen
-
-
-def tree(root, files):
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return root
 
 
 def test_our_links():

@@ -1,28 +1,10 @@
 """scripts/check-registered: a build file names every test of ours, and one that is forgotten is found."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2]))
+from trees import ROOT, check, expect_good, tree
 
-
-def check(root):
-    program = [sys.executable, str(ROOT / "scripts/check-registered"), str(root)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
-def tree(root, files):
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return root
-
+SCRIPT = "check-registered"
 
 GOOD = {
     "tests/CMakeLists.txt": """
@@ -44,14 +26,11 @@ add_test(NAME x COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/x cli/shell_test.sh)
 
 
 def test_our_tree():
-    status, output = check(ROOT)
-    assert status == 0, output
+    expect_good(SCRIPT, ROOT)
 
 
 def test_a_good_tree(tmp_path):
-    status, output = check(tree(tmp_path, GOOD))
-    assert status == 0, output
-    assert "5 tests and benches are registered" in output
+    assert "5 tests and benches are registered" in expect_good(SCRIPT, tree(tmp_path, GOOD))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +46,7 @@ def test_a_good_tree(tmp_path):
     ],
 )
 def test_finds_a_forgotten_file(tmp_path, name):
-    status, output = check(tree(tmp_path, GOOD | {name: ""}))
+    status, output = check(SCRIPT, tree(tmp_path, GOOD | {name: ""}))
     assert status == 1
     assert output.splitlines() == [f"{name}: no build file names it"]
 
@@ -75,18 +54,18 @@ def test_finds_a_forgotten_file(tmp_path, name):
 def test_finds_a_name_without_a_file(tmp_path):
     tree(tmp_path, GOOD)
     (tmp_path / "tests/kernels/b_test.cpp").unlink()
-    status, output = check(tmp_path)
+    status, output = check(SCRIPT, tmp_path)
     assert status == 1
     assert output.startswith("tests/CMakeLists.txt:3: names tests/kernels/b_test.cpp")
 
 
 def test_finds_a_shared_header_that_nvcc_does_not_see(tmp_path):
-    status, output = check(tree(tmp_path, GOOD | {"schemes/more.h": "SPARSESYNC_HOST_DEVICE int g();\n"}))
+    status, output = check(SCRIPT, tree(tmp_path, GOOD | {"schemes/more.h": "SPARSESYNC_HOST_DEVICE int g();\n"}))
     assert status == 1
     assert output.startswith("schemes/more.h: has SPARSESYNC_HOST_DEVICE")
 
 
 def test_an_empty_tree_is_not_a_success(tmp_path):
-    status, output = check(tmp_path)
+    status, output = check(SCRIPT, tmp_path)
     assert status == 1
     assert "nothing was checked" in output

@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/row_groups.h"
 #include "tests/support/random.h"
 
 namespace sparsesync {
@@ -80,7 +81,7 @@ constexpr bool comes_back_at_compile_time() {
   for (std::int64_t row = 0; row < 100; ++row) {
     if (kBijection.backward(kBijection.forward(row)) != row) return false;
   }
-  constexpr RowGroups kGroups(1000, 7, 3, 7);
+  constexpr RowGroups kGroups({.rows = 1000, .groups = 7, .offset = 3, .seed = 7});
   for (std::int64_t row = 0; row < 100; ++row) {
     if (kGroups.row(kGroups.place(row)) != row || !kGroups.holds(kGroups.place(row))) return false;
   }
@@ -88,8 +89,9 @@ constexpr bool comes_back_at_compile_time() {
 }
 static_assert(comes_back_at_compile_time());
 static_assert(Bijection(1, 7).forward(0) == 0 && Bijection(1, 7).backward(0) == 0);
-static_assert(RowGroups(10, 4, 0, 0).universe() == 3 && RowGroups(12, 4, 0, 0).universe() == 3);
-static_assert(RowGroups(3, 8, 0, 0).universe() == 1);
+static_assert(RowGroups({.rows = 10, .groups = 4}).universe() == 3);
+static_assert(RowGroups({.rows = 12, .groups = 4}).universe() == 3);
+static_assert(RowGroups({.rows = 3, .groups = 8}).universe() == 1);
 
 TEST(Bijection, AnotherSeedIsAnotherPermutation) {
   constexpr std::int64_t kRows = 10'000;
@@ -117,7 +119,7 @@ TEST(RowGroups, ArePartsThatDifferByOneRow) {
   for (const std::int64_t rows : {1, 2, 3, 7, 8, 9, 100, 255, 256, 257, 1000}) {
     for (const std::int64_t count : {1, 2, 3, 7, 8, 16, 100, 1001}) {
       for (const std::int64_t offset : {std::int64_t{0}, count / 2, count - 1}) {
-        const RowGroups groups(rows, count, offset, kSeed);
+        const RowGroups groups({.rows = rows, .groups = count, .offset = offset, .seed = kSeed});
         SCOPED_TRACE(::testing::Message()
                      << rows << " rows, " << count << " groups, offset " << offset);
         EXPECT_EQ(groups.groups(), count);
@@ -154,9 +156,9 @@ TEST(RowGroups, ArePartsThatDifferByOneRow) {
 TEST(RowGroups, AnOffsetTurnsTheGroups) {
   constexpr std::int64_t kRows = 1003;
   for (const std::int64_t count : {1, 2, 7, 16}) {
-    const RowGroups plain(kRows, count, 0, kSeed);
+    const RowGroups plain({.rows = kRows, .groups = count, .seed = kSeed});
     for (std::int64_t offset = 0; offset < count; ++offset) {
-      const RowGroups turned(kRows, count, offset, kSeed);
+      const RowGroups turned({.rows = kRows, .groups = count, .offset = offset, .seed = kSeed});
       for (std::int64_t row = 0; row < kRows; ++row) {
         const RowGroups::Place from = plain.place(row);
         const RowGroups::Place to = turned.place(row);
@@ -171,7 +173,8 @@ TEST(RowGroups, WorkBeyondTwoToThe31) {
   Random random(testing::seed());
   for (const std::int64_t rows : {(std::int64_t{1} << 33) + 1, std::int64_t{1} << 61}) {
     for (const std::int64_t count : {1, 3, 64, 1000}) {
-      const RowGroups groups(rows, count, count - 1, random.next());
+      const RowGroups groups(
+          {.rows = rows, .groups = count, .offset = count - 1, .seed = random.next()});
       for (int i = 0; i < 1000; ++i) {
         const std::int64_t row = random.below(rows);
         const RowGroups::Place place = groups.place(row);
@@ -184,8 +187,9 @@ TEST(RowGroups, WorkBeyondTwoToThe31) {
   }
 }
 
-std::vector<std::int64_t> group_sizes(const RowGroups& groups, std::int64_t touched,
+std::vector<std::int64_t> group_sizes(const RowGroups::Division& division, std::int64_t touched,
                                       std::int64_t stride) {
+  const RowGroups groups(division);
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(groups.groups()));
   for (std::int64_t i = 0; i < touched; ++i) {
     ++sizes[static_cast<std::size_t>(groups.place(i * stride).group)];
@@ -209,7 +213,7 @@ TEST(RowGroups, TouchedRowsFallEvenlyWhateverTheirOrder) {
         SCOPED_TRACE(::testing::Message() << c.rows << " rows, stride " << c.stride << ", " << count
                                           << " groups, seed " << seed);
         const std::vector<std::int64_t> sizes =
-            group_sizes({c.rows, count, 0, seed}, c.touched, c.stride);
+            group_sizes({.rows = c.rows, .groups = count, .seed = seed}, c.touched, c.stride);
         const auto largest = static_cast<double>(*std::max_element(sizes.begin(), sizes.end()));
         // Five standard deviations of a binomial number; for 10'000 rows that is within 1.20 of the
         // mean.
@@ -237,7 +241,8 @@ TEST(RowGroups, SeedsSpreadAsDrawsWould) {
     double sum = 0;
     for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
       const double mean = 10'000.0 / kGroups;
-      for (const std::int64_t size : group_sizes({793'471, kGroups, 0, seed}, 10'000, stride)) {
+      for (const std::int64_t size :
+           group_sizes({.rows = 793'471, .groups = kGroups, .seed = seed}, 10'000, stride)) {
         sum += (static_cast<double>(size) - mean) * (static_cast<double>(size) - mean) / mean;
       }
     }

@@ -62,7 +62,7 @@ Coalesced<T> coalesced(const Context& context, const std::vector<Index>& indices
   out.indices.resize(indices.size());
   out.values.resize(indices.size() * static_cast<std::size_t>(values.width));
   Index count = -1;
-  coalesce(context, RowSparse{indices, values}, rows, first_row, out.indices,
+  coalesce(context, RowSparse{indices, values}, {first_row, first_row + rows}, out.indices,
            matrix_of(out.values, values.width), Count(&count), workspace);
   EXPECT_TRUE(count >= 0 && count <= static_cast<Index>(indices.size())) << count;
   out.indices.resize(static_cast<std::size_t>(count));
@@ -96,7 +96,7 @@ TEST_F(Coalesce, NothingGivesNothing) {
   const std::vector<float> none;
   EXPECT_TRUE(coalesced<float>(context_, {}, matrix_of(none, 4), 8, 3, workspace).indices.empty());
   Index count = -1;
-  coalesce(context_, RowSparse{{}, ConstMatrix{nullptr, DType::bf16, 0, 4}}, 8, 0, {},
+  coalesce(context_, RowSparse{{}, ConstMatrix{nullptr, DType::bf16, 0, 4}}, {0, 8}, {},
            Matrix{nullptr, DType::bf16, 0, 4}, Count(&count), workspace);
   EXPECT_EQ(count, 0);
 }
@@ -210,11 +210,11 @@ TEST_F(Coalesce, WantsRoomForEveryRow) {
   std::vector<Index> short_indices(1);
   std::vector<float> out(2);
   Index count = 0;
-  EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 1)}, 1, 0, short_indices,
+  EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 1)}, {0, 1}, short_indices,
                         matrix_of(out, 1), Count(&count), workspace),
                ContractError);
   std::vector<Index> long_indices(2);
-  EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 2)}, 1, 0, long_indices,
+  EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 2)}, {0, 1}, long_indices,
                         matrix_of(out, 1), Count(&count), workspace),
                ContractError);
 }

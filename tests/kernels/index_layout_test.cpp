@@ -20,10 +20,10 @@ namespace {
 
 using testing::Random;
 
-class Coo : public OperationTest {};
-class EliasFano : public OperationTest {};
+class CooCode : public OperationTest {};
+class EliasFanoCode : public OperationTest {};
 
-TEST_F(Coo, TakesFourBytesUpToTwoToThe32AndThenEight) {
+TEST_F(CooCode, TakesFourBytesUpToTwoToThe32AndThenEight) {
   constexpr Index kBorder = Index{1} << 32;
   static_assert(coo_index_bytes(1) == 4 && coo_index_bytes(kBorder) == 4 &&
                 coo_index_bytes(kBorder + 1) == 8);
@@ -37,7 +37,7 @@ TEST_F(Coo, TakesFourBytesUpToTwoToThe32AndThenEight) {
   }
 }
 
-TEST_F(Coo, IsLittleEndianFromTheRangesBegin) {
+TEST_F(CooCode, IsLittleEndianFromTheRangesBegin) {
   const std::vector<std::byte> bytes =
       encoded(context_, IndexCode::coo, {1000, 100'000}, {1001, 1000 + 0x010203});
   EXPECT_EQ(bytes,
@@ -45,7 +45,7 @@ TEST_F(Coo, IsLittleEndianFromTheRangesBegin) {
                                     std::byte{3}, std::byte{2}, std::byte{1}, std::byte{0}}));
 }
 
-TEST_F(Coo, RefusesWhatIsOutsideOrDoesNotIncrease) {
+TEST_F(CooCode, RefusesWhatIsOutsideOrDoesNotIncrease) {
   const auto refused = [&](Index universe, const std::vector<std::uint64_t>& stored) {
     std::vector<std::byte> bytes;
     for (const std::uint64_t number : stored) {
@@ -73,9 +73,9 @@ TEST_F(Coo, RefusesWhatIsOutsideOrDoesNotIncrease) {
   EXPECT_TRUE(refused(large, {std::uint64_t{1} << 63}));
 }
 
-TEST_F(EliasFano, IsTheCodeThatTheHeaderSays) {
+TEST_F(EliasFanoCode, IsTheCodeThatTheHeaderSays) {
   // 4 of 32: 3 low bits would take 4 + 3 + 12 bits, 2 take 4 + 7 + 8.
-  const auto layout = elias_fano::layout(32, 4);
+  const auto layout = EliasFano::layout(32, 4);
   const std::vector<Index> indices{0, 5, 6, 31};
   const std::vector<std::byte> bytes = encoded(context_, IndexCode::elias_fano, {0, 32}, indices);
   // By the definition, bit by bit.
@@ -105,7 +105,7 @@ std::optional<std::uint64_t> bytes_with(std::uint64_t universe, std::uint64_t co
 }
 
 void expect_fewest_bytes(std::uint64_t universe, std::uint64_t count) {
-  const elias_fano::Layout layout = elias_fano::layout(universe, count);
+  const EliasFano::Layout layout = EliasFano::layout(universe, count);
   ASSERT_EQ(layout.universe, universe);
   ASSERT_EQ(layout.count, count);
   if (count == 0) {
@@ -121,7 +121,7 @@ void expect_fewest_bytes(std::uint64_t universe, std::uint64_t count) {
   }
 }
 
-TEST_F(EliasFano, TakesTheNumberOfLowBitsWithTheFewestBytes) {
+TEST_F(EliasFanoCode, TakesTheNumberOfLowBitsWithTheFewestBytes) {
   for (std::uint64_t universe = 1; universe <= 600; ++universe) {
     for (std::uint64_t count = 0; count <= universe; ++count) {
       expect_fewest_bytes(universe, count);
@@ -143,7 +143,7 @@ TEST_F(EliasFano, TakesTheNumberOfLowBitsWithTheFewestBytes) {
   }
 }
 
-TEST_F(EliasFano, StaysCloseToTheEntropy) {
+TEST_F(EliasFanoCode, StaysCloseToTheEntropy) {
   for (const Index universe : {5000, 32'768, 793'471, 10'000'000, (1 << 24) + 1}) {
     for (int step = 0; step <= 763; ++step) {  // 0.01% to 20%, a percent more each time
       const double density = 0.0001 * std::pow(1.01, step);
@@ -164,9 +164,9 @@ TEST_F(EliasFano, StaysCloseToTheEntropy) {
   }
 }
 
-class Bitmap : public OperationTest {};
+class BitmapCode : public OperationTest {};
 
-TEST_F(Bitmap, IsABitForEachIndexOfTheRange) {
+TEST_F(BitmapCode, IsABitForEachIndexOfTheRange) {
   EXPECT_EQ(encoded_bytes(IndexCode::bitmap, 1, 1), 1);
   EXPECT_EQ(encoded_bytes(IndexCode::bitmap, 8, 3), 1);
   EXPECT_EQ(encoded_bytes(IndexCode::bitmap, 9, 9), 2);
@@ -176,10 +176,10 @@ TEST_F(Bitmap, IsABitForEachIndexOfTheRange) {
   EXPECT_EQ(bytes, (std::vector<std::byte>{std::byte{0x89}, std::byte{0x01}, std::byte{0x04}}));
 }
 
-TEST_F(Bitmap, RefusesPaddingThatIsNotZeroAndAnotherNumberOfBits) {
+TEST_F(BitmapCode, RefusesPaddingThatIsNotZeroAndAnotherNumberOfBits) {
   for (Index universe = 1; universe <= 130; ++universe) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(bitmap_bytes(universe)));
-    for (Index bit = 0; bit < bitmap_bytes(universe) * 8; ++bit) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(Bitmap::bytes(universe, 1)));
+    for (Index bit = 0; bit < Bitmap::bytes(universe, 1) * 8; ++bit) {
       std::byte& byte = bytes[static_cast<std::size_t>(bit / 8)];
       byte = static_cast<std::byte>(1U << static_cast<unsigned>(bit % 8));
       if (bit < universe) {

@@ -60,7 +60,8 @@ TEST_F(Partition, SortsByGroupAndPosition) {
   for (const Index rows : {Index{1}, Index{2}, Index{7}, Index{64}, Index{1000}, Index{793'471},
                            Index{1} << 33, Index{1} << 61}) {
     for (const Index groups : {1, 2, 3, 16, 1000}) {
-      const RowGroups row_groups(rows, groups, random.below(groups), random.next());
+      const RowGroups row_groups(
+          {.rows = rows, .groups = groups, .offset = random.below(groups), .seed = random.next()});
       const Index most = std::min<Index>(rows, 500);
       for (const Index count : {Index{0}, Index{1}, most / 2, most}) {
         SCOPED_TRACE(::testing::Message()
@@ -86,7 +87,8 @@ TEST_F(Partition, OfManyRowsIsTheSameAtEveryNumberOfThreads) {
   for (const Index rows : {Index{100'000'007}, (Index{1} << 27) - 1, (Index{1} << 26) + 1,
                            kTwo32 - 1, kTwo32, kTwo32 + 1}) {
     for (const Index groups : {Index{1}, Index{7}, Index{64}, Index{1001}}) {
-      const RowGroups row_groups(rows, groups, random.below(groups), random.next());
+      const RowGroups row_groups(
+          {.rows = rows, .groups = groups, .offset = random.below(groups), .seed = random.next()});
       const std::vector<Index> touched = testing::distinct_rows(random, rows, 40'013);
       for (const int count : {1, 2, 3, 8}) {
         SCOPED_TRACE(::testing::Message()
@@ -105,7 +107,8 @@ TEST_F(Partition, TakesMoreGroupsThanRowsBeyondAnyBit) {
   Random random(testing::seed());
   SortWorkspace workspace(context_);
   for (const Index groups : {Index{100'000}, Index{1} << 20}) {
-    const RowGroups row_groups(1000, groups, groups - 1, random.next());
+    const RowGroups row_groups(
+        {.rows = 1000, .groups = groups, .offset = groups - 1, .seed = random.next()});
     std::vector<Index> rows(1000);
     std::iota(rows.begin(), rows.end(), Index{0});
     std::vector<Index> positions(rows.size());
@@ -123,7 +126,7 @@ TEST_F(Partition, TakesMoreGroupsThanRowsBeyondAnyBit) {
 
 TEST_F(Partition, OfAllRowsFillsEveryPosition) {
   SortWorkspace workspace(context_);
-  const RowGroups groups(103, 4, 1, 5);
+  const RowGroups groups({.rows = 103, .groups = 4, .offset = 1, .seed = 5});
   std::vector<Index> rows(103);
   std::iota(rows.begin(), rows.end(), Index{0});
   std::vector<Index> positions(103);
@@ -142,13 +145,13 @@ TEST_F(Partition, OfAllRowsFillsEveryPosition) {
 TEST_F(Partition, WantsAPlaceForEveryBoundary) {
   SortWorkspace workspace(context_);
   std::vector<Index> begin(4);
-  EXPECT_THROW(partition(context_, RowGroups(10, 4, 0, 1), {}, {}, {}, begin, workspace),
-               ContractError);
+  const RowGroups groups({.rows = 10, .groups = 4, .seed = 1});
+  EXPECT_THROW(partition(context_, groups, {}, {}, {}, begin, workspace), ContractError);
 }
 
 TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
   // 10 rows in 4 groups: groups of residues 0 and 1 have 3, those of 2 and 3 have 2.
-  const RowGroups groups(10, 4, 0, 1);
+  const RowGroups groups({.rows = 10, .groups = 4, .seed = 1});
   std::vector<Index> rows(1);
   const auto at = [&](Index group, Index position) {
     const std::vector<Index> positions{position};
@@ -162,7 +165,7 @@ TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
   EXPECT_THROW(at(0, -1), CorruptDataError);
   EXPECT_THROW(at(0, Index{1} << 32), CorruptDataError);  // 0, had it only 32 bits
   // With more groups than rows some groups hold nothing.
-  const RowGroups many(3, 8, 0, 1);
+  const RowGroups many({.rows = 3, .groups = 8, .seed = 1});
   const std::vector<Index> first{0};
   for (Index group = 0; group < 8; ++group) {
     if (group < 3) {

@@ -134,7 +134,7 @@ TEST_F(SameBits, Coalesce) {
           CoalesceWorkspace workspace(context);
           std::pair<std::vector<Index>, std::vector<T>> out(indices, values);
           Index found = -1;
-          coalesce(context, {indices, matrix_of(values, width)}, rows, 9, out.first,
+          coalesce(context, {indices, matrix_of(values, width)}, {9, 9 + rows}, out.first,
                    matrix_of(out.second, width), Count(&found), workspace);
           out.first.resize(static_cast<std::size_t>(found));
           out.second.resize(static_cast<std::size_t>(found * width));

@@ -8,8 +8,9 @@
 #include "kernels/dtype.h"
 #include "kernels/elias_fano.h"
 #include "kernels/hash.h"
-#include "kernels/host_device.h"
+#include "kernels/host_device.h"  // IWYU pragma: keep
 #include "kernels/index_code.h"
+#include "kernels/row_groups.h"
 
 namespace sparsesync {
 namespace {
@@ -34,7 +35,7 @@ __global__ void use_bijection(std::int64_t rows, std::uint64_t seed, const std::
 
 __global__ void use_row_groups(std::int64_t rows, std::int64_t count, std::uint64_t seed,
                                const std::int64_t* in, std::int64_t* out) {
-  const RowGroups groups(rows, count, count - 1, seed);
+  const RowGroups groups({.rows = rows, .groups = count, .offset = count - 1, .seed = seed});
   const RowGroups::Place place = groups.place(in[0]);
   out[0] = place.group;
   out[1] = place.position;
@@ -64,7 +65,7 @@ __global__ void use_row_hash(std::int64_t partitions, std::uint64_t seed, const 
 }
 
 __global__ void use_elias_fano(std::uint64_t universe, std::uint64_t count, std::uint64_t* out) {
-  const elias_fano::Layout layout = elias_fano::layout(universe, count);
+  const EliasFano::Layout layout = EliasFano::layout(universe, count);
   out[0] = layout.bytes();
   out[1] = layout.high_bits();
   out[2] = layout.high_bytes();

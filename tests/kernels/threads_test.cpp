@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/values.h"
+#include "engine/memory.h"
 
 namespace sparsesync {
 namespace {

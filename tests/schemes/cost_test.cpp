@@ -1,5 +1,4 @@
-// Costs: what is expected from statistics is near what is counted from index sets; the grid is the
-// cheapest one.
+// Costs: what is expected from statistics is near what is counted from index sets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,28 +10,14 @@
 
 #include "engine/memory.h"
 #include "kernels/index_code.h"
-#include "schemes/block_space.h"
-#include "schemes/grid.h"
-#include "schemes/nodes.h"
-#include "schemes/scheme.h"
+#include "schemes/push_pull/grid.h"
+#include "schemes/registry.h"
+#include "tests/support/index_sets.h"
 #include "tests/support/random.h"
 #include "tests/support/scheme_variants.h"
 
 namespace sparsesync::testing {
 namespace {
-
-struct Sets {
-  std::vector<std::vector<Index>> rows;
-  IndexSets views() const { return {rows.begin(), rows.end()}; }
-};
-
-Sets random_sets(Random& random, Index rows, int size, Index touched) {
-  Sets sets;
-  for (int worker = 0; worker < size; ++worker) {
-    sets.rows.push_back(distinct_rows(random, rows, touched + random.below(touched / 10 + 1)));
-  }
-  return sets;
-}
 
 double busiest(const Traffic& traffic) {
   double most = 0;
@@ -55,9 +40,9 @@ TEST(Cost, expected_is_near_counted) {
       if (!variant.fits(size)) continue;
       const BucketSpec bucket = variant.bucket(tensors);
       const auto scheme = entry.create({Context(memory), &bucket, Rank{0}, size, seed()});
-      const Sets a = random_sets(random, 50'000, size, 2'000);
-      const Sets b = random_sets(random, 9'000, size, 900);
-      const std::vector<IndexSets> sets{a.views(), b.views()};
+      const OwnedIndexSets a = random_sets(random, 50'000, size, 2'000);
+      const OwnedIndexSets b = random_sets(random, 9'000, size, 900);
+      const std::vector<IndexSets> sets{views_of(a), views_of(b)};
       const std::vector<RowSpace> spaces = row_spaces(tensors);
       const Statistics statistics{statistics_of(sets[0], spaces[0], variant.options),
                                   statistics_of(sets[1], spaces[1], variant.options)};
@@ -109,14 +94,14 @@ TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
   const BucketSpec bucket{"b", {{"t", 1000, 8, DType::f32}}, "all_gather", Reduction::sum, 1};
   const auto scheme =
       scheme_named("all_gather").create({Context(memory), &bucket, Rank{0}, size, 1});
-  const Sets sets = random_sets(random, 1000, size, 100);
-  const Traffic traffic = scheme->traffic(std::vector<IndexSets>{sets.views()});
+  const OwnedIndexSets sets = random_sets(random, 1000, size, 100);
+  const Traffic traffic = scheme->traffic(std::vector<IndexSets>{views_of(sets)});
   for (std::size_t worker = 0; worker < 5; ++worker) {
     // Its own and all it passes on: everything but what its right neighbour had. 16 bytes of
     // numbers and at most 20 of alignment stand in each message.
     std::int64_t rows = 0;
     for (std::size_t other = 0; other < 5; ++other) {
-      if (other != (worker + 1) % 5) rows += static_cast<std::int64_t>(sets.rows[other].size());
+      if (other != (worker + 1) % 5) rows += static_cast<std::int64_t>(sets[other].size());
     }
     EXPECT_GE(traffic.payload_sent[worker], rows * (4 + 32));
     EXPECT_LE(traffic.payload_sent[worker], rows * (4 + 32) + 4 * 36);
@@ -132,11 +117,11 @@ TEST(Cost, owned_is_known_to_be_uneven_where_the_gradient_is) {
   const TensorSpec tensor{"t", kRows, 64, DType::f32};
   const BucketSpec bucket{"b", {tensor}, "owned", Reduction::sum, 1};
   const auto scheme = scheme_named("owned").create({Context(memory), &bucket, Rank{0}, 8, 1});
-  Sets sets = random_sets(random, kRows / 10, 8, 800);
-  for (Index row = kRows / 2; row < kRows / 2 + 2'000; ++row) sets.rows[3].push_back(row);
+  OwnedIndexSets sets = random_sets(random, kRows / 10, 8, 800);
+  for (Index row = kRows / 2; row < kRows / 2 + 2'000; ++row) sets[3].push_back(row);
   const std::vector<RowSpace> spaces = row_spaces(bucket.tensors);
-  const Statistics statistics{statistics_of(sets.views(), kRows)};
-  const double counted = busiest(scheme->traffic(std::vector<IndexSets>{sets.views()}));
+  const Statistics statistics{statistics_of(views_of(sets), kRows)};
+  const double counted = busiest(scheme->traffic(std::vector<IndexSets>{views_of(sets)}));
   const double expected = scheme_named("owned").cost({spaces, 8, statistics}).bytes_busiest();
   EXPECT_NEAR(expected / counted, 1, 0.05);
   EXPECT_GT(counted, 1.5 * (statistics[0].touched_mean + 0.75 * statistics[0].united) * 256);
@@ -153,9 +138,9 @@ TEST(Cost, owned_moves_as_few_rows_as_can_be) {
     const BucketSpec bucket{"b", {tensor}, "owned", Reduction::sum, 1};
     const auto scheme =
         scheme_named("owned").create({Context(memory), &bucket, Rank{0}, size, seed()});
-    const Sets sets = random_sets(random, kRows, size, 700);
+    const OwnedIndexSets sets = random_sets(random, kRows, size, 700);
     std::vector<Index> touchers(kRows);
-    for (const std::vector<Index>& set : sets.rows) {
+    for (const std::vector<Index>& set : sets) {
       for (const Index row : set) ++touchers[static_cast<std::size_t>(row)];
     }
     Index transfers = 0;
@@ -165,11 +150,11 @@ TEST(Cost, owned_moves_as_few_rows_as_can_be) {
       rows += static_cast<double>(t) / size + (t > 0 ? (size - 2.0) / size : 0);
     }
     Index told = 0;  // by the index sets, 16 bytes of numbers among them
-    for (const std::vector<Index>& set : sets.rows) {
+    for (const std::vector<Index>& set : sets) {
       const auto count = static_cast<Index>(set.size());
       told += 16 + encoded_bytes(cheapest_code(kRows, count), kRows, count);
     }
-    const Traffic traffic = scheme->traffic(std::vector<IndexSets>{sets.views()});
+    const Traffic traffic = scheme->traffic(std::vector<IndexSets>{views_of(sets)});
     Index moved = 0;
     for (const Index sent : traffic.payload_sent) moved += sent;
     const Index peers = size - 1;
@@ -180,14 +165,14 @@ TEST(Cost, owned_moves_as_few_rows_as_can_be) {
 }
 
 /// What one tensor's sets make a scheme move.
-Traffic traffic_of(const std::string& scheme, const TensorSpec& tensor, const Sets& sets,
+Traffic traffic_of(const std::string& scheme, const TensorSpec& tensor, const OwnedIndexSets& sets,
                    const SchemeOptions& options = {}, int rounds = 1) {
   HostMemory memory;
   const BucketSpec bucket{"b", {tensor}, scheme, Reduction::sum, rounds, options};
-  const auto size = static_cast<int>(sets.rows.size());
+  const auto size = static_cast<int>(sets.size());
   return scheme_named(scheme)
       .create({Context(memory), &bucket, Rank{0}, size, 1})
-      ->traffic(std::vector<IndexSets>{sets.views()});
+      ->traffic(std::vector<IndexSets>{views_of(sets)});
 }
 
 /// `rows` rows from `begin` on.
@@ -203,9 +188,9 @@ TEST(Cost, recursive_doubling_doubles_what_is_disjoint_and_not_what_is_shared) {
   constexpr Index kRows = 100;
   constexpr std::int64_t kPart = kRows * 16;
   for (const bool shared : {false, true}) {
-    Sets sets;
+    OwnedIndexSets sets;
     for (Index worker = 0; worker < 8; ++worker) {
-      sets.rows.push_back(consecutive(shared ? 50 : worker * 1'000, kRows));
+      sets.push_back(consecutive(shared ? 50 : worker * 1'000, kRows));
     }
     const Traffic traffic = traffic_of("recursive_doubling", tensor, sets);
     for (std::size_t worker = 0; worker < 8; ++worker) {
@@ -219,9 +204,9 @@ TEST(Cost, recursive_doubling_doubles_what_is_disjoint_and_not_what_is_shared) {
 
 TEST(Cost, recursive_doubling_folds_what_is_past_a_power_of_two) {
   const TensorSpec tensor{"t", 8'000, 3, DType::f32};
-  Sets sets;
+  OwnedIndexSets sets;
   for (Index worker = 0; worker < 5; ++worker) {
-    sets.rows.push_back(consecutive(worker * 1'000, 100));
+    sets.push_back(consecutive(worker * 1'000, 100));
   }
   const Traffic traffic = traffic_of("recursive_doubling", tensor, sets);
   const auto parts = [](std::int64_t count, std::int64_t messages) {
@@ -240,9 +225,9 @@ TEST(Cost, all_gather_by_a_hierarchy_moves_the_bytes_of_the_ring_in_fewer_messag
   const TensorSpec tensor{"t", 10'000, 3, DType::f32};
   for (int size = 2; size <= 17; ++size) {
     Random random(seed());
-    Sets sets;
+    OwnedIndexSets sets;
     for (int worker = 0; worker < size; ++worker) {
-      sets.rows.push_back(distinct_rows(random, tensor.rows, 100));
+      sets.push_back(distinct_rows(random, tensor.rows, 100));
     }
     const Traffic ring = traffic_of("all_gather", tensor, sets);
     const Traffic hierarchy = traffic_of("all_gather", tensor, sets, {Communication::hierarchy});
@@ -262,15 +247,15 @@ TEST(Cost, dynamic_split_moves_no_more_than_split_all_gather_nor_than_dense) {
   Random random(seed());
   for (const int size : {2, 3, 8}) {
     for (Index touched = 0; touched <= tensor.rows; touched += 59) {
-      Sets sets;
+      OwnedIndexSets sets;
       for (int worker = 0; worker < size; ++worker) {
-        sets.rows.push_back(distinct_rows(random, tensor.rows, touched));
+        sets.push_back(distinct_rows(random, tensor.rows, touched));
       }
       for (const int rounds : {1, 3}) {
         const Traffic split = traffic_of("split_all_gather", tensor, sets, {}, rounds);
         const Traffic dynamic = traffic_of("dynamic_split", tensor, sets, {}, rounds);
         const Traffic dense = traffic_of("dense_ring", tensor, sets, {}, rounds);
-        for (std::size_t worker = 0; worker < sets.rows.size(); ++worker) {
+        for (std::size_t worker = 0; worker < sets.size(); ++worker) {
           // Alignment goes by what stands before.
           const std::int64_t messages = dynamic.messages_sent[worker];
           EXPECT_LE(dynamic.payload_sent[worker], split.payload_sent[worker] + 16 * messages);
@@ -291,9 +276,9 @@ TEST(Cost, dynamic_split_moves_no_more_than_split_all_gather_nor_than_dense) {
 TEST(Cost, a_range_with_all_rows_goes_all_around_the_ring_and_only_doubles_in_a_hierarchy) {
   const std::vector<RowSpace> spaces =
       row_spaces(std::vector<TensorSpec>{{"t", 8'000, 31, DType::f32}});
-  Sets sets;
-  for (int worker = 0; worker < 8; ++worker) sets.rows.push_back(consecutive(0, 1'000));
-  const Statistics statistics{statistics_of(sets.views(), 8'000)};
+  OwnedIndexSets sets;
+  for (int worker = 0; worker < 8; ++worker) sets.push_back(consecutive(0, 1'000));
+  const Statistics statistics{statistics_of(views_of(sets), 8'000)};
   const auto gather = [&](Communication way) {
     return scheme_named("split_all_gather").cost({spaces, 8, statistics, {way}}).gather;
   };
@@ -341,96 +326,6 @@ TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
       }
     }
   }
-}
-
-TEST(Grid, divides_workers_and_width_and_keeps_slices_wide) {
-  const auto slices = [](Index width, DType dtype, int size) {
-    std::vector<int> all;
-    for (const Grid grid : possible_grids({dtype, width, 1000, {}}, size)) {
-      EXPECT_EQ(grid.row_groups * grid.column_slices, size);
-      all.push_back(grid.column_slices);
-    }
-    return all;
-  };
-  EXPECT_EQ(slices(32, DType::f32, 16), (std::vector<int>{1, 2, 4, 8}));
-  EXPECT_EQ(slices(128, DType::f32, 16), (std::vector<int>{1, 2, 4, 8, 16}));
-  EXPECT_EQ(slices(32, DType::bf16, 16), (std::vector<int>{1, 2, 4}));
-  EXPECT_EQ(slices(128, DType::f32, 7), (std::vector<int>{1}));
-  EXPECT_EQ(slices(1, DType::f32, 16), (std::vector<int>{1}));
-  EXPECT_EQ(slices(12, DType::f32, 12), (std::vector<int>{1, 2, 3}));
-}
-
-TEST(Grid, the_cheapest_has_the_fewest_slices_that_hardly_cost_bytes) {
-  const RowSpace space{DType::f32, 128, 793'471, {}};
-  for (const double united : {1300.0, 5717.0, 40'000.0, 200'000.0}) {
-    SCOPED_TRACE(united);
-    const SpaceStatistics statistics{1186, 1250, united};
-    const auto bytes = [&](Grid grid) {
-      return expected_cost(space, 16, statistics, grid).bytes_busiest();
-    };
-    double fewest = std::numeric_limits<double>::infinity();
-    for (const Grid grid : possible_grids(space, 16)) fewest = std::min(fewest, bytes(grid));
-    const Grid best = cheapest_grid(space, 16, statistics);
-    EXPECT_LE(bytes(best), 1.01 * fewest);
-    for (const Grid grid : possible_grids(space, 16)) {
-      if (grid.column_slices < best.column_slices) {
-        EXPECT_GT(bytes(grid), 1.01 * fewest) << grid.column_slices;
-      }
-    }
-  }
-  // Few wide rows: columns divide evenly, rows do not; many rows divide evenly too.
-  EXPECT_EQ(cheapest_grid(space, 8, {1, 1, 8}).column_slices, 8);
-  EXPECT_EQ(cheapest_grid(space, 8, {50'000, 50'000, 200'000}).column_slices, 1);
-  EXPECT_EQ(cheapest_grid({DType::f32, 1, 793'471, {}}, 8, {1, 1, 8}).column_slices, 1);
-}
-
-TEST(Statistics, unions_of_groups) {
-  // Five workers in groups of two: {0, 1}, {2, 3}, {4}.
-  const Sets sets{{{1, 2}, {2, 3}, {4}, {5, 6, 7}, {1}}};
-  const SpaceStatistics known = statistics_of(sets.views(), 10);
-  EXPECT_EQ(known.united_in_groups, (std::vector<double>{3, 4, 7}));
-  EXPECT_EQ(united_by(known, 1, 5), 3);
-  EXPECT_EQ(united_by(known, 2, 5), 4);
-  EXPECT_NEAR(united_by(known, 3, 5), 5.55, 0.01);  // 4 · (3 / 2)^(log2 7 / 4)
-  EXPECT_EQ(united_by(known, 4, 5), 7);
-  EXPECT_EQ(united_by(known, 5, 5), 7);
-  // Where nobody looked: disjoint sets, the same ones, none.
-  EXPECT_NEAR(united_by({10, 10, 80}, 4, 8), 40, 1e-9);
-  EXPECT_EQ(united_by({10, 10, 10}, 4, 8), 10);
-  EXPECT_EQ(united_by({0, 0, 0}, 4, 8), 0);
-  EXPECT_EQ(united_by({7, 7, 7}, 1, 1), 7);
-}
-
-// Where nobody looked, blocks and node unions are estimated: well where rows lie anywhere.
-TEST(Statistics, what_becomes_of_rows_is_estimated_where_nobody_looked) {
-  Random random(seed());
-  SchemeOptions options;
-  options.workers_per_node = 2;
-  for (const Index width : {1, 16, 100, 256, 300}) {
-    const RowSpace space{DType::f32, width, 40'000, {}};
-    const Sets sets = random_sets(random, space.rows, 8, 1'500);
-    const SpaceStatistics seen = statistics_of(sets.views(), space, options);
-    const SpaceStatistics rows_alone = statistics_of(sets.views(), space.rows);
-    const SpaceStatistics blocks = block_statistics(space, options.block, rows_alone);
-    ASSERT_EQ(seen.blocks.size(), 1U);
-    EXPECT_NEAR(blocks.touched_mean / seen.blocks[0].touched_mean, 1, 0.03) << width;
-    EXPECT_NEAR(blocks.touched_max / seen.blocks[0].touched_max, 1, 0.03) << width;
-    EXPECT_NEAR(blocks.united / seen.blocks[0].united, 1, 0.03) << width;
-    ASSERT_EQ(seen.nodes.size(), 2U);
-    for (int place = 0; place < 2; ++place) {
-      const SpaceStatistics& of_range = seen.nodes[static_cast<std::size_t>(place)];
-      const SpaceStatistics estimate = range_statistics(rows_alone, space.rows, Nodes(8, 2), place);
-      EXPECT_NEAR(estimate.touched_mean / of_range.touched_mean, 1, 0.1) << width;
-      EXPECT_NEAR(estimate.united / of_range.united, 1, 0.1) << width;
-    }
-  }
-}
-
-TEST(Statistics, the_largest_of_normal_numbers) {
-  EXPECT_EQ(expected_largest_normal(1), 0);
-  EXPECT_NEAR(expected_largest_normal(2), 0.5642, 0.03);
-  EXPECT_NEAR(expected_largest_normal(8), 1.4236, 0.02);
-  EXPECT_NEAR(expected_largest_normal(64), 2.3436, 0.03);
 }
 
 TEST(Cost, processors_handle_all_that_is_touched) {

@@ -1,6 +1,6 @@
 // The all-gather of messages: every message reaches every worker whole, in every way and again in
 // memory that has to grow, and in two pieces; payloads that are not what they say are refused.
-#include "schemes/message_gather.h"
+#include "schemes/message/message_gather.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "schemes/scheme.h"
+#include "schemes/registry.h"
 #include "tests/support/random.h"
 #include "tests/support/workers.h"
 
@@ -81,11 +81,10 @@ TEST_P(MessageGathers, every_message_reaches_every_worker) {
         write(number, rank, gather.own(length_of(number, rank)));
         std::vector<std::span<const std::byte>> messages(static_cast<std::size_t>(size));
         std::vector<int> order;
-        gather.run(exchange, 8 + 4000, [&](int worker, std::span<const std::byte> bytes) {
-          order.push_back(worker);
+        gather.run(exchange, 8 + 4000, [&](Rank worker, std::span<const std::byte> bytes) {
+          order.push_back(worker.value);
           const std::int64_t length = length_at(bytes);
-          messages.at(static_cast<std::size_t>(worker)) =
-              bytes.first(static_cast<std::size_t>(length));
+          messages.at(worker.index()) = bytes.first(static_cast<std::size_t>(length));
           return MessageGather::Extent{length, length};
         });
         EXPECT_EQ(order.front(), rank);
@@ -124,23 +123,25 @@ TEST(MessagesInPieces, all_heads_come_ahead_of_all_bodies) {
         std::vector<int> heads(static_cast<std::size_t>(size));
         std::vector<int> bodies(static_cast<std::size_t>(size));
         bool between = false;
-        const auto read_head = [&](int worker, std::span<const std::byte> bytes) {
+        const auto read_head = [&](Rank worker, std::span<const std::byte> bytes) {
           EXPECT_FALSE(between);
           EXPECT_EQ(static_cast<std::int64_t>(bytes.size()), kHead);
-          ++heads.at(static_cast<std::size_t>(worker));
+          ++heads.at(worker.index());
           return MessageGather::Extent{kHead, kHead};
         };
         const auto heads_came = [&] {
           EXPECT_FALSE(std::exchange(between, true));
           EXPECT_EQ(std::accumulate(heads.begin(), heads.end(), 0), size);
         };
-        const auto read_body = [&](int worker, std::span<const std::byte> bytes) {
+        const auto read_body = [&](Rank worker, std::span<const std::byte> bytes) {
           EXPECT_TRUE(between);
-          ASSERT_EQ(static_cast<std::int64_t>(bytes.size()), length_of(number, worker) - kHead);
+          ASSERT_EQ(static_cast<std::int64_t>(bytes.size()),
+                    length_of(number, worker.value) - kHead);
           for (std::size_t i = 0; i < bytes.size(); ++i) {
-            ASSERT_EQ(bytes[i], byte_of(number, worker, static_cast<std::int64_t>(i) + kHead));
+            ASSERT_EQ(bytes[i],
+                      byte_of(number, worker.value, static_cast<std::int64_t>(i) + kHead));
           }
-          ++bodies.at(static_cast<std::size_t>(worker));
+          ++bodies.at(worker.index());
         };
         gather.run_in_pieces(exchange, kHead, 8 + 4000, {read_head, heads_came, read_body});
         EXPECT_EQ(heads, std::vector<int>(static_cast<std::size_t>(size), 1));
@@ -193,8 +194,8 @@ std::vector<std::exception_ptr> after_a_lie(
     const std::span<std::byte> message = gather.own(rank == 1 ? bytes : 64);
     write(0, rank, message);
     if (rank == 1) std::memcpy(message.data(), &length, sizeof(length));
-    gather.run(exchange, limit, [&](int worker, std::span<const std::byte> received) {
-      if (rank == 1 && worker == 1) return MessageGather::Extent{bytes, bytes};
+    gather.run(exchange, limit, [&](Rank worker, std::span<const std::byte> received) {
+      if (rank == 1 && worker.value == 1) return MessageGather::Extent{bytes, bytes};
       const std::int64_t all = length_at(received);
       return MessageGather::Extent{all, all};
     });

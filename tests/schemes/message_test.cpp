@@ -1,5 +1,5 @@
 // The layout of messages: round trips, and bytes from the network that are not what they say.
-#include "schemes/message.h"
+#include "schemes/message/message.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/registered_bucket.h"
 #include "schemes/bucket.h"
 #include "tests/support/random.h"
 

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "engine/agreement.h"
 #include "engine/transport/mpi.h"
@@ -25,10 +26,12 @@ namespace sparsesync::testing {
 /// Memory that all processes see. The launcher names its file.
 class Board {
  public:
+  /// What a worker threw.
   struct Error {
     int kind = 0;  // 0: none
     char text[1020] = {};
   };
+  /// What the file holds.
   struct Content {
     std::atomic<int> arrived;
     std::atomic<int> counter;

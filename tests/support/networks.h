@@ -1,7 +1,7 @@
 // Networks that tests plan with.
 #pragma once
 
-#include "schemes/statistics.h"
+#include "schemes/cost.h"
 
 namespace sparsesync::testing {
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "schemes/scheme.h"
+#include "schemes/registry.h"
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/scheme_variants.h"
 #include "tests/support/workers.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/session.h"
-#include "schemes/scheme.h"
+#include "schemes/registry.h"
 #include "tests/support/scheme_shapes.h"
 
 namespace sparsesync::testing {

@@ -11,12 +11,14 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {
 
+/// Runs each case between the workers that a transport is tested with.
 class TransportSuite : public ::testing::TestWithParam<WorkersUnderTest> {
  protected:
   static std::vector<std::exception_ptr> run(int size, const WorkersUnderTest::Body& body) {
@@ -27,6 +29,17 @@ class TransportSuite : public ::testing::TestWithParam<WorkersUnderTest> {
   static void wait_for_counter(int value) {
     while (counter() < value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  /// Posts the receive of one message.
+  GroupId post_receive(Transport& transport, Rank from, ReceiveProvider& provider) const {
+    return transport.post(context_, {}, {}, std::array{Receive{from}}, provider);
+  }
+  /// Posts the send of one message.
+  GroupId post_send(Transport& transport, Rank to, const std::vector<std::byte>& data,
+                    ReceiveProvider& unused) const {
+    const std::array sends{Send{to, data.data(), static_cast<std::int64_t>(data.size())}};
+    return transport.post(context_, {}, sends, {}, unused);
+  }
+
   HostMemory memory_;
   Context context_{memory_};
 };
@@ -258,8 +271,7 @@ TEST_P(TransportSuite, a_silent_worker_is_a_deadline_on_the_others) {
       return;
     }
     Taker taker(1);
-    const std::array receives{Receive{Rank{1}}};
-    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    const GroupId group = post_receive(*transport, Rank{1}, taker);
     try {
       transport->next(group, Clock::now() + std::chrono::milliseconds(100));
     } catch (...) {
@@ -281,9 +293,8 @@ TEST_P(TransportSuite, a_send_that_nobody_takes_is_a_deadline) {
       return;
     }
     const std::vector<std::byte> data(kMoreThanIsUnderWay);
-    const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
     Taker taker(0);
-    const GroupId group = transport->post(context_, {}, sends, {}, taker);
+    const GroupId group = post_send(*transport, Rank{1}, data, taker);
     try {
       transport->finish(group, Clock::now() + std::chrono::milliseconds(100));
     } catch (...) {
@@ -316,15 +327,13 @@ TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothin
     Taker taker(1);
     if (transport->rank().value == 0) {
       const std::vector<std::byte> data(kMoreThanIsUnderWay);
-      const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
-      transport->post(context_, {}, sends, {}, taker);
+      post_send(*transport, Rank{1}, data, taker);
       transport.reset();
       ++counter();
       return;  // and the data with it
     }
     wait_for_counter(1);
-    const std::array receives{Receive{Rank{0}}};
-    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    const GroupId group = post_receive(*transport, Rank{0}, taker);
     transport->next(group, soon());
   });
   EXPECT_TRUE(is<PeerLostError>(errors[1])) << text_of(errors[1]);
@@ -349,8 +358,7 @@ TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) 
     }
     wait_for_counter(1);
     if (rank == 2) return;
-    const std::array receives{Receive{Rank{0}}};
-    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    const GroupId group = post_receive(*transport, Rank{0}, taker);
     transport->next(group, soon());
   });
   EXPECT_FALSE(errors[0]) << text_of(errors[0]);
@@ -364,8 +372,7 @@ TEST_P(TransportSuite, abort_reaches_everybody_who_waits_and_everybody_who_will)
       return;
     }
     Taker taker(1);
-    const std::array receives{Receive{Rank{(transport->rank().value + 1) % 3}}};
-    const GroupId group = transport->post(context_, {}, {}, receives, taker);
+    const GroupId group = post_receive(*transport, Rank{(transport->rank().value + 1) % 3}, taker);
     transport->next(group, soon());
   });
   for (std::size_t rank = 0; rank < 3; ++rank) {

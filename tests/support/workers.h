@@ -9,13 +9,16 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "engine/memory.h"
 #include "engine/session.h"
 #include "engine/transport/local.h"
+#include "engine/workers.h"
 
 namespace sparsesync::testing {
 
@@ -39,24 +42,16 @@ struct WorkersUnderTest {
 /// was thrown. A transport is gone as soon as its body has returned, unless the body took it.
 inline std::vector<std::exception_ptr> run_transports(
     LocalNetwork& network, int size, const std::function<void(std::unique_ptr<Transport>&)>& body) {
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank, transport = network.join(Rank{rank})]() mutable {
-      try {
-        body(transport);
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-      transport.reset();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return errors;
+  std::vector<std::unique_ptr<Transport>> ends;
+  for (int rank = 0; rank < size; ++rank) ends.push_back(network.join(Rank{rank}));
+  return run_in_threads(std::move(ends),
+                        [&](std::unique_ptr<Transport>& end, std::size_t) { body(end); });
 }
 
 /// Workers that are threads of this process.
-inline WorkersUnderTest local_workers(const std::string& name, LocalLink link) {
+/// @param workers_per_node  what the network tells of nodes; all on one where there is nothing
+inline WorkersUnderTest local_workers(const std::string& name, LocalLink link,
+                                      std::optional<int> workers_per_node = std::nullopt) {
   struct Shared {
     std::atomic<int> counter = 0;
     std::array<std::uint64_t, 64> notes{};
@@ -66,23 +61,39 @@ inline WorkersUnderTest local_workers(const std::string& name, LocalLink link) {
       name,
       [=](int size, const WorkersUnderTest::Body& body) {
         shared->counter = 0;
-        LocalNetwork network(size, link);
+        LocalNetwork network(size, link, workers_per_node);
         return run_transports(network, size, body);
       },
       [=]() -> std::atomic<int>& { return shared->counter; },
       [=](int rank) -> std::uint64_t& { return shared->notes.at(static_cast<std::size_t>(rank)); }};
 }
 
-/// Runs body(session) as each worker, each with memory of its own.
+/// How a worker starts its session.
+struct SessionStart {
+  SessionOptions options{kDeadline, 1};
+  std::optional<std::int64_t> budget = std::nullopt;  // bytes of its memory
+};
+
+/// Runs body(session, memory) as each worker, each with memory of its own and started as `start`
+/// says for its rank.
+template <typename Start>
+requires std::is_invocable_r_v<SessionStart, const Start&, Rank> std::vector<std::exception_ptr>
+run_sessions(const WorkersUnderTest& workers, int size,
+             const std::function<void(Session&, HostMemory&)>& body, const Start& start) {
+  return workers.run(size, [&](std::unique_ptr<Transport>& transport) {
+    const SessionStart own = start(transport->rank());
+    HostMemory memory(own.budget);
+    Session session(std::move(transport), memory, own.options);
+    body(session, memory);
+  });
+}
+
+/// The same, all started alike.
 inline std::vector<std::exception_ptr> run_sessions(
     const WorkersUnderTest& workers, int size,
     const std::function<void(Session&, HostMemory&)>& body, SessionOptions options = {kDeadline, 1},
     std::optional<std::int64_t> budget = std::nullopt) {
-  return workers.run(size, [&](std::unique_ptr<Transport>& transport) {
-    HostMemory memory(budget);
-    Session session(std::move(transport), memory, options);
-    body(session, memory);
-  });
+  return run_sessions(workers, size, body, [&](Rank) { return SessionStart{options, budget}; });
 }
 
 /// The same in a thread for each worker.

@@ -1,0 +1,220 @@
+#include "engine/progress_thread.h"
+
+#include <fmt/format.h>
+
+#include <new>
+#include <utility>
+
+#include "engine/agreement.h"
+#include "engine/log.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+namespace {
+
+/// Whether all workers know of an error of work between steps, and go on.
+bool is_agreed(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const AgreementError&) {
+  } catch (const InputError&) {
+  } catch (const UnsupportedError&) {
+  } catch (const RefusedError&) {
+  } catch (const BudgetError&) {
+  } catch (const std::bad_alloc&) {
+  } catch (...) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ProgressThread::ProgressThread(Transport& transport, std::chrono::milliseconds deadline,
+                               RunPhase run_phase)
+    : transport_(transport),
+      deadline_(deadline),
+      run_phase_(std::move(run_phase)),
+      thread_([this] { run(); }) {}
+
+ProgressThread::~ProgressThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+// ---- The caller's side.
+
+std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
+                                                       std::span<const Gradient> gradients) {
+  const std::lock_guard lock(mutex_);
+  throw_if_over();
+  order_.check(entry);
+  std::shared_ptr<SubmittedPhase> phase = unused_phase();
+  Submission& submission = submitted(entry).push_left_over();
+  submission.gradients.assign(gradients.begin(), gradients.end());
+  submission.phase = phase;
+  ++queued_;
+  changed_.notify_all();
+  return phase;
+}
+
+void ProgressThread::wait(const SubmittedPhase& phase) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return phase.done; });
+  if (phase.error) std::rethrow_exception(phase.error);
+}
+
+void ProgressThread::between_steps(const std::function<void()>& work) {
+  std::unique_lock lock(mutex_);
+  throw_if_over();
+  Job job{&work, false, nullptr};
+  jobs_.push_back(&job);
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return job.done; });
+  if (job.error) std::rethrow_exception(job.error);
+}
+
+std::int64_t ProgressThread::step() const {
+  const std::lock_guard lock(mutex_);
+  return order_.step();
+}
+
+void ProgressThread::add_bucket(const std::string& name, bool announces) {
+  const std::lock_guard lock(mutex_);
+  order_.add(name, announces);
+  submitted_.resize(submitted_.size() + kPhases);
+}
+
+void ProgressThread::set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
+  const std::lock_guard lock(mutex_);
+  order_.check(order, from_step);
+  order_.replace(order, from_step);
+}
+
+void ProgressThread::throw_if_over() const {
+  if (over_) std::rethrow_exception(over_);
+}
+
+/// One that nobody holds any more, as new.
+std::shared_ptr<SubmittedPhase> ProgressThread::unused_phase() {
+  for (const std::shared_ptr<SubmittedPhase>& phase : phases_) {
+    if (phase.use_count() > 1) continue;
+    *phase = {};
+    return phase;
+  }
+  return phases_.emplace_back(std::make_shared<SubmittedPhase>());
+}
+
+Queue<ProgressThread::Submission>& ProgressThread::submitted(OrderEntry entry) {
+  return submitted_[entry.bucket.value * kPhases + static_cast<std::size_t>(entry.phase)];
+}
+
+// ---- The thread.
+
+void ProgressThread::run() {
+  std::unique_lock lock(mutex_);
+  bool blocked = false;  // something waits for a phase that was not submitted
+  Clock::time_point blocked_since;
+  while (!stopping_) {
+    if (over_) {
+      changed_.wait(lock);
+    } else if (order_.between_steps() && queued_ == 0 && !jobs_.empty()) {
+      run_job(lock);
+    } else if (!order_.empty() && !submitted(order_.next()).empty()) {
+      blocked = false;
+      run_next(lock);
+    } else if (queued_ == 0 && jobs_.empty()) {
+      blocked = false;
+      changed_.wait(lock);
+    } else {
+      if (!std::exchange(blocked, true)) blocked_since = Clock::now();
+      const Clock::time_point until = blocked_since + deadline_;
+      if (Clock::now() < until) {
+        changed_.wait_until(lock, until);
+      } else {
+        fail(lock, predecessor_deadline());
+      }
+    }
+  }
+  end_session(std::make_exception_ptr(ContractError("the session was destroyed")));
+}
+
+/// The phase that the order comes to next.
+void ProgressThread::run_next(std::unique_lock<std::mutex>& lock) {
+  const OrderEntry entry = order_.next();
+  std::swap(running_, submitted(entry).front());
+  submitted(entry).pop();
+  --queued_;
+  lock.unlock();
+  const PhaseOutcome outcome = run_phase_(entry, running_.gradients);
+  lock.lock();
+  if (outcome.fatal) fail(lock, outcome.error);
+  running_.phase->error = outcome.error;
+  running_.phase->done = true;
+  running_.phase = nullptr;
+  order_.advance();
+  changed_.notify_all();
+}
+
+void ProgressThread::run_job(std::unique_lock<std::mutex>& lock) {
+  Job& job = *jobs_.front();
+  jobs_.pop_front();
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    (*job.work)();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  if (error && !is_agreed(error)) fail(lock, error);
+  job.error = error;
+  job.done = true;
+  changed_.notify_all();
+}
+
+/// Ends the session here and tells the others.
+void ProgressThread::fail(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) {
+  std::string reason = "unknown failure";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    reason = exception.what();
+  } catch (...) {
+  }
+  lock.unlock();
+  transport_.abort(reason);
+  log(LogLevel::info, fmt::format("worker {}: session over: {}", transport_.rank().value, reason));
+  lock.lock();
+  end_session(error);
+}
+
+/// Whoever waits, or will, gets `error`.
+void ProgressThread::end_session(const std::exception_ptr& error) {
+  over_ = error;
+  for (Queue<Submission>& queue : submitted_) {
+    for (; !queue.empty(); queue.pop()) *queue.front().phase = {true, error};
+  }
+  for (Job* job : jobs_) {
+    job->done = true;
+    job->error = error;
+  }
+  jobs_.clear();
+  queued_ = 0;
+  changed_.notify_all();
+}
+
+std::exception_ptr ProgressThread::predecessor_deadline() const {
+  return std::make_exception_ptr(
+      OrderError(fmt::format("worker {}: other work waits for the {}, which was not submitted "
+                             "within {} s: submit every entry of the order once a step, empty if "
+                             "unused",
+                             transport_.rank().value, order_.describe(order_.next()),
+                             static_cast<double>(deadline_.count()) / 1000)));
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,214 @@
+#include "schemes/message/message.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "kernels/bits.h"
+#include "kernels/error.h"
+#include "kernels/locate.h"
+#include "schemes/transport.h"
+
+namespace sparsesync {
+namespace {
+
+constexpr Index kCodeAlignment = 8;
+constexpr Index kValueAlignment = 16;
+constexpr Index kNumberBytes = sizeof(SectionCounts);
+static_assert(kNumberBytes == 16);
+
+IndexCode code_of(const SectionSpec& spec, Index indices) {
+  if (spec.densifies && indices > 0 && indices == spec.range.size()) return IndexCode::all;
+  return spec.code ? *spec.code : cheapest_code(spec.range.size(), indices);
+}
+
+/// Walks a message: calls on_code(i, offset, bytes) and on_values(i, offset, bytes); its size.
+template <typename OnCode, typename OnValues>
+std::int64_t walk(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                  OnCode&& on_code, OnValues&& on_values) {
+  Index offset = std::ssize(specs) * kNumberBytes;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    offset = round_up(offset, kCodeAlignment);
+    const Index bytes = encoded_bytes(code_of(specs[i], counts[i].indices), specs[i].range.size(),
+                                      counts[i].indices);
+    on_code(i, offset, bytes);
+    offset += bytes;
+  }
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (counts[i].rows > 0) offset = round_up(offset, kValueAlignment);
+    const Index bytes = counts[i].rows * specs[i].row_bytes;
+    on_values(i, offset, bytes);
+    offset += bytes;
+  }
+  return offset;
+}
+
+constexpr auto kIgnore = [](std::size_t, Index, Index) {};
+
+template <typename Byte>
+std::span<Byte> part_at(std::span<Byte> message, Index offset, Index bytes) {
+  return message.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
+}
+
+/// Sections without values.
+template <typename Byte>
+void fill_codes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                std::span<Byte> head, std::vector<BasicSection<Byte>>& sections) {
+  sections.clear();
+  const auto add = [&](std::size_t i, Index offset, Index bytes) {
+    const IndexCode code = code_of(specs[i], counts[i].indices);
+    sections.push_back({counts[i], code, part_at(head, offset, bytes), {}});
+  };
+  walk(specs, counts, add, kIgnore);
+}
+
+template <typename Byte>
+void fill_sections(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                   std::span<Byte> message, std::vector<BasicSection<Byte>>& sections) {
+  fill_codes(specs, counts, message, sections);
+  walk(specs, counts, kIgnore, [&](std::size_t i, Index offset, Index bytes) {
+    sections[i].values = part_at(message, offset, bytes);
+  });
+}
+
+}  // namespace
+
+SectionCounts crossing(const SectionSpec& spec, Index rows) {
+  const Index all = spec.range.size();
+  // In floating point: the bytes of a whole range may be beyond counting.
+  const auto bytes = [&](Index count) {
+    return static_cast<double>(count) * static_cast<double>(spec.row_bytes) +
+           static_cast<double>(encoded_bytes(code_of(spec, count), all, count));
+  };
+  return spec.densifies && bytes(all) < bytes(rows) ? SectionCounts{all, all}
+                                                    : SectionCounts{rows, rows};
+}
+
+std::int64_t message_bytes(std::span<const SectionSpec> specs,
+                           std::span<const SectionCounts> counts) {
+  return walk(specs, counts, kIgnore, kIgnore);
+}
+
+double overhead_bytes(std::size_t spaces) {
+  return static_cast<double>(kHeaderBytes) +
+         static_cast<double>(kNumberBytes) * static_cast<double>(spaces);
+}
+
+std::int64_t index_bytes(std::span<const SectionSpec> specs,
+                         std::span<const SectionCounts> counts) {
+  Index values = 0;
+  const std::int64_t bytes =
+      walk(specs, counts, kIgnore, [&](std::size_t, Index, Index part) { values += part; });
+  return bytes - values;
+}
+
+std::int64_t largest_message_bytes(std::span<const SectionSpec> specs) {
+  constexpr double kMost = 0x1p62;
+  double bytes = 0;
+  for (const SectionSpec& spec : specs) {
+    // No code takes more than 16 bytes an index, and alignment at most 32 bytes a section.
+    bytes += static_cast<double>(kNumberBytes) + 32 + 16 * static_cast<double>(spec.range.size()) +
+             static_cast<double>(spec.most_rows) * static_cast<double>(spec.row_bytes);
+  }
+  return bytes < kMost ? static_cast<Index>(bytes) : std::numeric_limits<Index>::max();
+}
+
+void lay_out(const Context& context, std::span<const SectionSpec> specs,
+             std::span<const SectionCounts> counts, std::span<std::byte> message,
+             std::vector<Section>& sections) {
+  place(context, std::as_bytes(counts), message.data());
+  fill_sections(specs, counts, message, sections);
+}
+
+namespace {
+
+/// @throws CorruptDataError unless they are possible
+void read_numbers(const Context& context, std::span<const SectionSpec> specs,
+                  std::span<const std::byte> bytes, std::vector<SectionCounts>& counts) {
+  counts.resize(specs.size());
+  const std::span<std::byte> numbers = std::as_writable_bytes(std::span(counts));
+  if (bytes.size() < numbers.size()) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes: too few for its numbers", bytes.size()));
+  }
+  fetch(context, bytes.first(numbers.size()), numbers.data());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto [indices, rows] = counts[i];
+    if (indices < 0 || indices > specs[i].range.size() || rows < 0 || rows > specs[i].most_rows) {
+      throw CorruptDataError(fmt::format(
+          "a message with {} indices in a range of {} and {} rows where {} are the most", indices,
+          specs[i].range.size(), rows, specs[i].most_rows));
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t read_leading(const Context& context, std::span<const SectionSpec> specs,
+                          std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
+                          std::vector<ConstSection>& sections) {
+  read_numbers(context, specs, bytes, counts);
+  const std::int64_t own = message_bytes(specs, counts);
+  if (own > std::ssize(bytes)) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes whose numbers say {}", bytes.size(), own));
+  }
+  fill_sections(specs, counts, bytes.first(static_cast<std::size_t>(own)), sections);
+  return own;
+}
+
+void read_layout(const Context& context, std::span<const SectionSpec> specs,
+                 std::span<const std::byte> message, std::vector<SectionCounts>& counts,
+                 std::vector<ConstSection>& sections) {
+  const std::int64_t bytes = read_leading(context, specs, message, counts, sections);
+  if (bytes != std::ssize(message)) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes whose numbers say {}", message.size(), bytes));
+  }
+}
+
+std::int64_t head_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts) {
+  std::optional<Index> first;
+  const auto note = [&](std::size_t, Index offset, Index bytes) {
+    if (bytes > 0 && !first) first = offset;
+  };
+  const std::int64_t all = walk(specs, counts, kIgnore, note);
+  return first.value_or(all);
+}
+
+void read_head(const Context& context, std::span<const SectionSpec> specs,
+               std::span<const std::byte> head, std::vector<SectionCounts>& counts,
+               std::vector<ConstSection>& sections) {
+  read_numbers(context, specs, head, counts);
+  const std::int64_t bytes = head_bytes(specs, counts);
+  if (bytes != std::ssize(head)) {
+    throw CorruptDataError(
+        fmt::format("a head of {} bytes whose numbers say {}", head.size(), bytes));
+  }
+  fill_codes(specs, counts, head, sections);
+}
+
+void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> body,
+               std::vector<ConstSection>& sections) {
+  // The head ends where values are aligned.
+  const auto walk_values = [&](auto&& on_values) {
+    Index offset = 0;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const Index rows = sections[i].counts.rows;
+      if (rows > 0) offset = round_up(offset, kValueAlignment);
+      on_values(i, offset, rows * specs[i].row_bytes);
+      offset += rows * specs[i].row_bytes;
+    }
+    return offset;
+  };
+  const Index bytes = walk_values(kIgnore);
+  if (bytes != std::ssize(body)) {
+    throw CorruptDataError(
+        fmt::format("a body of {} bytes whose head says {}", body.size(), bytes));
+  }
+  walk_values([&](std::size_t i, Index offset, Index part) {
+    sections[i].values = part_at(body, offset, part);
+  });
+}
+
+}  // namespace sparsesync

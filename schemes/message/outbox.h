@@ -1,0 +1,74 @@
+// The messages of a step in which each worker has another one for each worker.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/bits.h"
+#include "kernels/buffer.h"
+#include "kernels/context.h"
+#include "schemes/exchange.h"
+#include "schemes/message/message.h"
+
+namespace sparsesync {
+
+/// Messages to all workers, this one among them, one behind the other; keeps its memory from one
+/// step to the next. Goes with the pattern all_to_all().
+class Outbox {
+ public:
+  Outbox(const Context& context, Rank rank, int size)
+      : context_(context), workers_(peers_after(rank, size)), all_(context) {
+    workers_.push_back(rank);
+  }
+
+  /// What a message is made of, one for each row space. A view.
+  struct Contents {
+    std::span<const SectionSpec> specs;
+    std::span<const SectionCounts> counts;
+  };
+
+  /// Writes all messages.
+  /// @param describe  gives the Contents of the message to a worker, valid until its next call;
+  ///                  called twice for each worker
+  /// @param write     write(worker, contents, sections) fills the sections of its message
+  /// @throws BudgetError, and what the two throw
+  template <typename Describe, typename Write>
+  void pack(Describe&& describe, Write&& write) {
+    begins_.assign(1, 0);
+    for (const Rank worker : workers_) {
+      const Contents contents = describe(worker);
+      begins_.push_back(begins_.back() +
+                        round_up<Index>(message_bytes(contents.specs, contents.counts), 16));
+    }
+    const std::span<std::byte> all = all_.reserve(begins_.back());
+    payloads_.clear();
+    for (std::size_t place = 0; place < workers_.size(); ++place) {
+      const Contents contents = describe(workers_[place]);
+      const std::int64_t bytes = message_bytes(contents.specs, contents.counts);
+      const std::span<std::byte> message = part_of(all, {begins_[place], begins_[place] + bytes});
+      lay_out(context_, contents.specs, contents.counts, message, sections_);
+      write(workers_[place], contents, std::span<const Section>(sections_));
+      payloads_.push_back({message.data(), bytes, index_bytes(contents.specs, contents.counts)});
+      own_ = message;
+    }
+  }
+
+  /// After pack(): the messages to the others, in the order of the pattern's `to`.
+  std::span<const Payload> payloads() const {
+    return std::span(payloads_).first(payloads_.size() - 1);
+  }
+  /// After pack(): the one to this worker itself, to be read where it stands.
+  std::span<const std::byte> own() const { return own_; }
+
+ private:
+  Context context_;
+  std::vector<Rank> workers_;  // the others, then this one
+  Buffer<std::byte> all_;
+  std::vector<std::int64_t> begins_;
+  std::vector<Section> sections_;
+  std::vector<Payload> payloads_;
+  std::span<const std::byte> own_;  // the last one
+};
+
+}  // namespace sparsesync

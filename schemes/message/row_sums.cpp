@@ -1,0 +1,92 @@
+#include "schemes/message/row_sums.h"
+
+#include <algorithm>
+
+#include "kernels/error.h"
+#include "kernels/rows.h"
+
+namespace sparsesync {
+
+SumsOfRounds::SumsOfRounds(const Context& context, int rounds)
+    : context_(context), joined_(context) {
+  for (int round = 0; round < rounds; ++round) sums_.emplace_back(context);
+}
+
+SpaceResult SumsOfRounds::joined(const RowSpace& space) {
+  const auto result_of = [&](const RowSums& sums) {
+    return SpaceResult{Gradient::Layout::row_sparse,
+                       sums.named(),
+                       {sums.values.data(), space.dtype, sums.rows, space.width}};
+  };
+  if (sums_.size() == 1) return result_of(sums_.front());
+  joined_.rows = 0;
+  for (const RowSums& round : sums_) joined_.rows += round.rows;
+  std::byte* indices = std::as_writable_bytes(joined_.indices.reserve(joined_.rows)).data();
+  std::byte* values = joined_.values.reserve(joined_.rows * space.row_bytes()).data();
+  for (const RowSums& round : sums_) {
+    const std::span<const std::byte> named = std::as_bytes(round.named());
+    const std::span<const std::byte> sums = round.values.first(round.rows * space.row_bytes());
+    copy(context_, named, indices);
+    copy(context_, sums, values);
+    indices += named.size();
+    values += sums.size();
+  }
+  return result_of(joined_);
+}
+
+void RowSummation::read(std::span<const SectionSpec> specs, std::span<const std::byte> message,
+                        ReceivedRows& received) {
+  if (read_leading(specs, message, received).bytes != std::ssize(message)) {
+    throw CorruptDataError("bytes behind the end of a message");
+  }
+}
+
+MessageGather::Extent RowSummation::read_leading(std::span<const SectionSpec> specs,
+                                                 std::span<const std::byte> bytes,
+                                                 ReceivedRows& received) {
+  const std::int64_t own =
+      sparsesync::read_leading(context_, specs, bytes, counts_, received.sections);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const ConstSection& section = received.sections[i];
+    if (section.counts.indices != section.counts.rows) {
+      throw CorruptDataError("a message whose indices and rows differ in number");
+    }
+    decode(context_, section.code, specs[i].range, section.indices,
+           received.indices[i].reserve(section.counts.indices));
+  }
+  return {own, index_bytes(specs, counts_)};
+}
+
+Index RowSummation::unite(std::span<const ReceivedRows> received, std::size_t space,
+                          IndexRange range, Buffer<Index>& united) {
+  sets_.clear();
+  Index total = 0;
+  for (const ReceivedRows& rows : received) {
+    sets_.push_back(rows.named(space));
+    total += std::ssize(sets_.back());
+  }
+  const Count count(count_.data());
+  sparsesync::unite(context_, range, sets_, united.reserve(std::min(total, range.size())), count,
+                    workspace_);
+  return resolve(context_, count);
+}
+
+void RowSummation::add_up(std::span<const ReceivedRows> received, std::size_t space,
+                          std::span<const Index> united, double scale, Matrix sums) {
+  parts_.clear();
+  for (const ReceivedRows& rows : received) {
+    const ConstSection& section = rows.sections[space];
+    parts_.push_back(
+        {rows.named(space), {section.values.data(), sums.dtype, section.counts.rows, sums.width}});
+  }
+  aggregate(context_, united, parts_, scale, sums, workspace_);
+}
+
+void RowSummation::sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
+                       DType dtype, Index width, double scale, RowSums& sums) {
+  sums.rows = unite(received, space, range, sums.indices);
+  const std::span<std::byte> values = sums.values.reserve(sums.rows * width * element_bytes(dtype));
+  add_up(received, space, sums.named(), scale, {values.data(), dtype, sums.rows, width});
+}
+
+}  // namespace sparsesync

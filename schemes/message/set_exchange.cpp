@@ -1,0 +1,58 @@
+#include "schemes/message/set_exchange.h"
+
+#include "kernels/index_code.h"
+
+namespace sparsesync {
+namespace {
+
+/// No rows of values.
+SectionSpec section_of(const RowSpace& space, Round round) {
+  return {round.part_of(space.rows), 0, 0, std::nullopt};
+}
+
+}  // namespace
+
+std::vector<SectionSpec> set_sections(std::span<const RowSpace> spaces, Round round) {
+  std::vector<SectionSpec> specs;
+  for (const RowSpace& space : spaces) specs.push_back(section_of(space, round));
+  return specs;
+}
+
+SetExchange::SetExchange(const SchemeEnvironment& environment, std::span<const RowSpace> spaces)
+    : context_(environment.context),
+      spaces_(spaces),
+      own_(context_, spaces),
+      gather_(context_, environment.rank, environment.size, Communication::point_to_point) {
+  for (std::size_t i = 0; i < spaces.size(); ++i) {
+    std::vector<Buffer<Index>>& of_space = indices_.emplace_back();
+    while (of_space.size() < static_cast<std::size_t>(environment.size)) {
+      of_space.emplace_back(context_);
+    }
+    sets_.emplace_back(static_cast<std::size_t>(environment.size));
+  }
+}
+
+void SetExchange::run(Exchange& exchange, BucketInput& input) {
+  specs_.clear();
+  for (const RowSpace& space : spaces_) specs_.push_back(section_of(space, exchange.round()));
+  own_.write(specs_, input, {}, gather_.own(own_.find(specs_, input)));
+  // The own set is read too: it must outlive the caller's memory.
+  gather_.run(exchange, largest_message_bytes(specs_),
+              [&](Rank worker, std::span<const std::byte> received) {
+                read(worker, received);
+                const auto bytes = std::ssize(received);
+                return MessageGather::Extent{bytes, bytes};
+              });
+}
+
+void SetExchange::read(Rank worker, std::span<const std::byte> message) {
+  read_layout(context_, specs_, message, counts_, sections_);
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    const ConstSection& section = sections_[i];
+    const std::span<Index> indices = indices_[i][worker.index()].reserve(section.counts.indices);
+    decode(context_, section.code, specs_[i].range, section.indices, indices);
+    sets_[i][worker.index()] = indices;
+  }
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,85 @@
+#include "schemes/push_pull/pulled_rows.h"
+
+#include "kernels/error.h"
+#include "kernels/rows.h"
+
+namespace sparsesync {
+
+PulledRows::PulledRows(const Context& context, int rounds, int size)
+    : shares_(buffers<Index>(context, static_cast<std::size_t>(size))),
+      rows_(buffers<Index>(context, static_cast<std::size_t>(rounds))),
+      row_count_(rows_.size()),
+      first_(rows_.size(), std::vector<Index>(shares_.size())),
+      order_(context),
+      slots_(context),
+      workspace_(context),
+      indices_(context),
+      values_(context) {}
+
+std::span<Index> PulledRows::share(Rank server, Index count) {
+  return shares_[server.index()].reserve(count);
+}
+
+void PulledRows::name(const Context& context, Round round, Placement& placement,
+                      std::span<const std::vector<ConstSection>> pulled, std::size_t space) {
+  Index total = 0;
+  for (const std::vector<ConstSection>& server : pulled) total += server[space].counts.indices;
+  const std::span<Index> rows = rows_[round.place()].reserve(total);
+  row_count_[round.place()] = total;
+  const auto slices = static_cast<std::size_t>(placement.grid().column_slices);
+  std::size_t filled = 0;
+  for (int group = 0; group < placement.grid().row_groups; ++group) {
+    const auto first_server = static_cast<std::size_t>(group) * slices;
+    const std::size_t before = filled;
+    first_[round.place()][static_cast<std::size_t>(group)] = static_cast<Index>(before);
+    for (std::size_t server = first_server; server < first_server + slices; ++server) {
+      const auto count = static_cast<std::size_t>(pulled[server][space].counts.indices);
+      placement.name_rows(context, group, {shares_[server].data(), count},
+                          rows.subspan(filled, count));
+      filled += count;
+    }
+    for (std::size_t server = first_server; server < first_server + slices; ++server) {
+      if (pulled[server][space].counts.rows != static_cast<Index>(filled - before)) {
+        throw CorruptDataError("the shares of a group do not add up to its rows");
+      }
+    }
+  }
+}
+
+SpaceResult PulledRows::sort(const Context& context, const Placement& placement) {
+  const RowSpace& shape = placement.space();
+  Index total = 0;
+  for (const Index count : row_count_) total += count;
+  const std::span<Index> indices = indices_.reserve(total);
+  std::size_t filled = 0;
+  for (std::size_t round = 0; round < rows_.size(); ++round) {
+    const std::span<const Index> rows = rows_[round].first(row_count_[round]);
+    copy(context, std::as_bytes(rows), std::as_writable_bytes(indices.subspan(filled)).data());
+    filled += rows.size();
+  }
+  in_order_ = placement.keeps_order() && rows_.size() == 1;
+  if (!in_order_) {
+    const std::span<Index> order = order_.reserve(total);
+    sort_with_order(context, indices, order, shape.rows, workspace_);
+    invert(context, order, slots_.reserve(total));
+  }
+  result_ = {values_.reserve(total * shape.row_bytes()).data(), shape.dtype, total, shape.width};
+  return {Gradient::Layout::row_sparse, indices, as_const(result_)};
+}
+
+void PulledRows::place(const Context& context, Round round, Rank server, const Placement& placement,
+                       const ConstSection& section) {
+  const auto group = static_cast<std::size_t>(placement.group_of(server));
+  Index first = first_[round.place()][group];
+  for (std::size_t earlier = 0; earlier < round.place(); ++earlier) first += row_count_[earlier];
+  const Index rows = section.counts.rows;
+  if (in_order_) {
+    copy(context, section.values, result_.data + first * result_.row_bytes());
+    return;
+  }
+  const std::span<const Index> slots(slots_.data() + first, static_cast<std::size_t>(rows));
+  scatter_rows(context, {section.values.data(), result_.dtype, rows, placement.slice_width()},
+               slots, placement.first_column(server), result_);
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,409 @@
+#include "schemes/push_pull/push_pull.h"
+
+#include <algorithm>
+
+#include "kernels/compact.h"
+#include "kernels/locate.h"
+#include "kernels/rows.h"
+#include "kernels/sort.h"
+#include "schemes/message/message.h"
+#include "schemes/message/message_gather.h"
+#include "schemes/message/outbox.h"
+#include "schemes/message/row_sums.h"
+#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/pulled_rows.h"
+
+namespace sparsesync {
+namespace {
+
+std::vector<RowSpace> spaces_of(const Placements& placements) {
+  std::vector<RowSpace> spaces;
+  for (const std::unique_ptr<Placement>& placement : placements) {
+    spaces.push_back(placement->space());
+  }
+  return spaces;
+}
+
+class PushPull : public Scheme {
+ public:
+  PushPull(const SchemeEnvironment& environment, Placements placements, Communication pulling)
+      : Scheme(environment, spaces_of(placements)),
+        peers_(peers_after(rank_, size_)),
+        placements_(std::move(placements)),
+        pulling_(pulling),
+        outbox_(context_, rank_, size_),
+        push_inbox_(context_, peers_.size()),
+        counts_(context_),
+        gathered_(context_),
+        places_(context_),
+        summation_(context_) {
+    for (int round = 0; round < rounds_; ++round) {
+      pulls_.emplace_back(context_, rank_, size_, pulling_);
+      pulled_.emplace_back(static_cast<std::size_t>(size_));
+    }
+    for (int worker = 0; worker < size_; ++worker) pushed_.emplace_back(context_, spaces_.size());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      storage_.emplace_back(context_, rounds_, size_);
+    }
+  }
+
+  Pattern pattern(Phase phase) const override {
+    return phase == Phase::reduce ? all_to_all(rank_, size_) : pulls_.front().pattern();
+  }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    const Round round = exchange.round();
+    if (round.index == 0) divide_input(input);
+    find_selections(round);
+    push_inbox_.set_limit(largest_message_bytes(sections_of(round, rank_, Phase::reduce)));
+    pack_pushes(round, input);
+    if (size_ > 1) {
+      exchange.step(
+          outbox_.payloads(), push_inbox_,
+          [&](Rank from, std::span<const std::byte> message) { read_push(round, from, message); });
+    }
+    for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
+  }
+
+  void gather(Exchange& exchange) override {
+    const Round round = exchange.round();
+    const std::int64_t head = pack_pull(round);
+    std::int64_t limit = 0;
+    for (const Rank peer : peers_) {
+      limit = std::max(limit, largest_message_bytes(sections_of(round, peer, Phase::gather)));
+    }
+    if (in_pieces_) {
+      pull_of(round).run_in_pieces(exchange, head, limit,
+                                   {[&](Rank server, std::span<const std::byte> bytes) {
+                                      return read_pull_head(round, server, bytes);
+                                    },
+                                    [&] { order_rows(round); },
+                                    [&](Rank server, std::span<const std::byte> bytes) {
+                                      read_body(sections_of(round, server, Phase::gather), bytes,
+                                                pulled(round, server));
+                                      if (round.last()) place_values(round, server);
+                                    }});
+      return;
+    }
+    pull_of(round).run(exchange, limit, [&](Rank server, std::span<const std::byte> bytes) {
+      return read_pull(round, server, bytes);
+    });
+    order_rows(round);
+    if (!round.last()) return;
+    for (const Rank server : Ranks(size_)) place_values(round, server);
+  }
+
+  void adapt(const Statistics& statistics) override {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) placements_[i]->adapt(statistics[i]);
+    // A section that came dense says only by its values which rows there are.
+    in_pieces_ = pulling_ == Communication::point_to_point && !densifies() &&
+                 pulls_in_pieces({spaces_, size_, statistics}, rounds_);
+  }
+
+  std::vector<SpaceChoice> choices() const override {
+    std::vector<SpaceChoice> choices;
+    for (const std::unique_ptr<Placement>& placement : placements_) {
+      choices.push_back(placement->choice());
+    }
+    return choices;
+  }
+
+  Traffic traffic(std::span<const IndexSets> sets) const override {
+    return push_pull_traffic(placements_, size_, rounds_, {pulling_, in_pieces_}, sets);
+  }
+  std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
+    return push_pull_imbalance(placements_, size_, sets);
+  }
+
+ private:
+  /// Workspace of one row space.
+  struct SpaceStorage {
+    SpaceStorage(const Context& context, int rounds, int size)
+        : divided(context),
+          sources(context),
+          group_begin(context),
+          counts(context),
+          pulled(context, rounds, size) {
+      group_begin.reserve_exactly(size + 1);
+      for (int round = 0; round < rounds; ++round) sums.emplace_back(context);
+      for (int i = 0; i < rounds * size; ++i) kept.emplace_back(context);
+    }
+    // The input, divided among the groups.
+    Index input_rows = 0;
+    Buffer<Index> divided;
+    Buffer<Index> sources;
+    Buffer<Index> group_begin;
+    Buffer<Index> counts;
+    std::vector<Index> bounds;            // of what the round moves of each group, on the host
+    std::vector<RowSums> sums;            // [round]
+    std::vector<Buffer<std::byte>> kept;  // [round][server], of what came dense: rows not zero
+    PulledRows pulled;
+  };
+
+  /// What is known of a message to a server (reduce) or from it (gather); valid until the next
+  /// call.
+  std::span<const SectionSpec> sections_of(Round round, Rank server, Phase phase) {
+    specs_.clear();
+    for (const std::unique_ptr<Placement>& placement : placements_) {
+      specs_.push_back(phase == Phase::reduce ? placement->push_section(round, server)
+                                              : placement->pull_section(round, server));
+    }
+    return specs_;
+  }
+
+  void divide_input(BucketInput& input) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const std::span<const Index> rows = input.coalesced(i).indices;
+      SpaceStorage& storage = storage_[i];
+      storage.input_rows = std::ssize(rows);
+      placements_[i]->divide(context_, rows, storage.divided.reserve(storage.input_rows),
+                             storage.sources.reserve(storage.input_rows), group_begin(i));
+    }
+  }
+
+  std::span<Index> group_begin(std::size_t space) {
+    return storage_[space].group_begin.first(placements_[space]->grid().row_groups + 1);
+  }
+
+  /// Finds, in each group, the indices that a round moves: the one synchronization of a push.
+  void find_selections(Round round) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      SpaceStorage& storage = storage_[i];
+      storage.bounds.resize(2 * static_cast<std::size_t>(placements_[i]->grid().row_groups));
+      const std::span<Index> counts = storage.counts.reserve(std::ssize(storage.bounds));
+      locate_in_groups(context_, storage.divided.first(storage.input_rows), group_begin(i),
+                       placements_[i]->range(round), counts);
+      fetch_numbers(context_, counts, storage.bounds);
+    }
+  }
+
+  /// This worker's indices in a server's group that the round moves, and where their rows are in
+  /// the input.
+  struct Selection {
+    std::span<const Index> indices;
+    std::span<const Index> sources;
+  };
+  Selection selection(std::size_t space, Rank server) const {
+    const SpaceStorage& storage = storage_[space];
+    const auto group = static_cast<std::size_t>(placements_[space]->group_of(server));
+    const Index begin = storage.bounds[2 * group];
+    const auto count = static_cast<std::size_t>(storage.bounds[2 * group + 1] - begin);
+    return {{storage.divided.data() + begin, count}, {storage.sources.data() + begin, count}};
+  }
+
+  /// What is pushed to a server; valid until the next call.
+  Outbox::Contents describe_push(Round round, Rank server) {
+    const std::span<const SectionSpec> specs = sections_of(round, server, Phase::reduce);
+    counts_of_.clear();
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      counts_of_.push_back(crossing(specs[i], std::ssize(selection(i, server).indices)));
+    }
+    return {specs, counts_of_};
+  }
+
+  void pack_pushes(Round round, BucketInput& input) {
+    outbox_.pack([&](Rank server) { return describe_push(round, server); },
+                 [&](Rank server, const Outbox::Contents& push, std::span<const Section> sections) {
+                   for (std::size_t i = 0; i < spaces_.size(); ++i) {
+                     write_push(server, i, input.coalesced(i).values, push.specs[i], sections[i]);
+                   }
+                 });
+    read_push(round, rank_, outbox_.own());
+  }
+
+  void write_push(Rank server, std::size_t space, ConstMatrix values, const SectionSpec& spec,
+                  const Section& section) {
+    const Selection chosen = selection(space, server);
+    Matrix rows{section.values.data(), spaces_[space].dtype, std::ssize(chosen.indices),
+                placements_[space]->slice_width()};
+    const bool densified = rows.rows < section.counts.rows;
+    if (densified) rows.data = gathered_.reserve(rows.bytes()).data();
+    gather_rows(context_, values, chosen.sources, placements_[space]->first_column(server), rows);
+    if (densified) {
+      write_dense(spec, chosen.indices, as_const(rows), section);
+    } else {
+      encode(context_, section.code, spec.range, chosen.indices, section.indices);
+    }
+  }
+
+  /// Writes all rows of a section's range: those that are there, and zeros between.
+  void write_dense(const SectionSpec& spec, std::span<const Index> indices, ConstMatrix rows,
+                   const Section& section) {
+    const std::span<Index> places = places_.reserve(rows.rows);
+    shift(context_, indices, -spec.range.begin, places);
+    fill_zero(context_, section.values);
+    scatter_rows(context_, rows, places, 0,
+                 {section.values.data(), rows.dtype, section.counts.rows, rows.width});
+  }
+
+  void read_push(Round round, Rank worker, std::span<const std::byte> message) {
+    summation_.read(sections_of(round, rank_, Phase::reduce), message, pushed_[worker.index()]);
+  }
+
+  RowSums& sums_of(Round round, std::size_t space) { return storage_[space].sums[round.place()]; }
+
+  void sum_pushes(Round round, std::size_t space) {
+    const Placement& placement = *placements_[space];
+    summation_.sum(pushed_, space, placement.range(round, placement.group_of(rank_)),
+                   spaces_[space].dtype, placement.slice_width(), scale_, sums_of(round, space));
+  }
+
+  /// A gather of its own for each round: results are read from it after the last one.
+  MessageGather& pull_of(Round round) { return pulls_[round.place()]; }
+
+  std::vector<std::vector<ConstSection>>& pulled_of(Round round) { return pulled_[round.place()]; }
+  std::vector<ConstSection>& pulled(Round round, Rank server) {
+    return pulled_of(round)[server.index()];
+  }
+
+  bool densifies() const {
+    return std::any_of(placements_.begin(), placements_.end(), [](const auto& placement) {
+      return placement->pull_section(Round{}, Rank{0}).densifies;
+    });
+  }
+
+  /// The same message for all.
+  /// @return bytes of its head
+  std::int64_t pack_pull(Round round) {
+    const std::size_t spaces = spaces_.size();
+    const std::span<Index> located = counts_.reserve(static_cast<Index>(2 * spaces));
+    for (std::size_t i = 0; i < spaces; ++i) {
+      locate(context_, sums_of(round, i).named(), placements_[i]->share(round, rank_),
+             located.subspan(2 * i, 2));
+    }
+    bounds_.resize(2 * spaces);
+    fetch_numbers(context_, located, bounds_);
+    const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::gather);
+    counts_of_.clear();
+    for (std::size_t i = 0; i < spaces; ++i) {
+      const Index rows = sums_of(round, i).rows;
+      counts_of_.push_back(specs[i].densifies
+                               ? crossing(specs[i], rows)
+                               : SectionCounts{bounds_[2 * i + 1] - bounds_[2 * i], rows});
+    }
+    lay_out(context_, specs, counts_of_, pull_of(round).own(message_bytes(specs, counts_of_)),
+            sections_);
+    for (std::size_t i = 0; i < spaces; ++i) {
+      Placement& placement = *placements_[i];
+      const RowSums& sums = sums_of(round, i);
+      if (sums.rows < counts_of_[i].rows) {
+        write_dense(specs[i], sums.named(),
+                    {sums.values.data(), spaces_[i].dtype, sums.rows, placement.slice_width()},
+                    sections_[i]);
+        continue;
+      }
+      const std::span<const Index> share =
+          sums.named().subspan(static_cast<std::size_t>(bounds_[2 * i]),
+                               static_cast<std::size_t>(counts_of_[i].indices));
+      encode(context_, sections_[i].code, specs[i].range,
+             placement.renumber(context_, placement.group_of(rank_), share), sections_[i].indices);
+      copy(context_, {sums.values.data(), sections_[i].values.size()}, sections_[i].values.data());
+    }
+    return head_bytes(specs, counts_of_);
+  }
+
+  /// @param bytes  other messages may follow
+  MessageGather::Extent read_pull(Round round, Rank server, std::span<const std::byte> bytes) {
+    const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
+    std::vector<ConstSection>& sections = pulled(round, server);
+    const std::int64_t own = read_leading(context_, specs, bytes, counts_read_, sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      if (specs[i].densifies && sections[i].code == IndexCode::all) {
+        drop_zeros(i, specs[i].range, share_of(server, i, sections[i]), kept_of(round, server, i),
+                   sections[i]);
+      } else {
+        decode(context_, sections[i].code, specs[i].range, sections[i].indices,
+               share_of(server, i, sections[i]));
+      }
+    }
+    return {own, index_bytes(specs, counts_read_)};
+  }
+
+  MessageGather::Extent read_pull_head(Round round, Rank server, std::span<const std::byte> bytes) {
+    const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
+    std::vector<ConstSection>& sections = pulled(round, server);
+    read_head(context_, specs, bytes, counts_read_, sections);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      decode(context_, sections[i].code, specs[i].range, sections[i].indices,
+             share_of(server, i, sections[i]));
+    }
+    return {std::ssize(bytes), index_bytes(specs, counts_read_)};
+  }
+
+  std::span<Index> share_of(Rank server, std::size_t space, const ConstSection& section) {
+    return storage_[space].pulled.share(server, section.counts.indices);
+  }
+
+  Buffer<std::byte>& kept_of(Round round, Rank server, std::size_t space) {
+    return storage_[space].kept[round.place() * static_cast<std::size_t>(size_) + server.index()];
+  }
+
+  /// Makes a section that came dense one of the rows that are not all zero: others were perhaps
+  /// touched by nobody.
+  void drop_zeros(std::size_t space, IndexRange range, std::span<Index> share,
+                  Buffer<std::byte>& kept, ConstSection& section) {
+    if (section.counts.rows != section.counts.indices) {
+      throw CorruptDataError("a dense section whose indices and rows differ in number");
+    }
+    const Index row_bytes = placements_[space]->slice_bytes();
+    const ConstMatrix dense{section.values.data(), spaces_[space].dtype, section.counts.rows,
+                            placements_[space]->slice_width()};
+    const std::span<std::byte> values = kept.reserve(dense.bytes());
+    const Count count(counts_.reserve(1).data());
+    compact(context_, dense, range.begin, share,
+            {values.data(), dense.dtype, dense.rows, dense.width}, count);
+    const Index rows = resolve(context_, count);
+    section.counts = {rows, rows};
+    section.values = values.first(static_cast<std::size_t>(rows * row_bytes));
+  }
+
+  /// Once all indices of a round are there. After the last one the result has its rows, and the
+  /// values of the rounds before.
+  void order_rows(Round round) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      PulledRows& rows = storage_[i].pulled;
+      rows.name(context_, round, *placements_[i], pulled_of(round), i);
+      if (round.last()) results_[i] = rows.sort(context_, *placements_[i]);
+    }
+    for (int earlier = 0; round.last() && earlier < round.index; ++earlier) {
+      for (const Rank server : Ranks(size_)) place_values({earlier, rounds_}, server);
+    }
+  }
+
+  /// Once order_rows() was called with the last round.
+  void place_values(Round round, Rank server) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      storage_[i].pulled.place(context_, round, server, *placements_[i], pulled(round, server)[i]);
+    }
+  }
+
+  std::vector<Rank> peers_;
+  Placements placements_;
+  Communication pulling_;
+  bool in_pieces_ = false;
+  // Of the message that is being written or read: kept, so that a step allocates nothing.
+  std::vector<SectionSpec> specs_;
+  std::vector<Section> sections_;
+  std::vector<SectionCounts> counts_of_;
+  std::vector<SectionCounts> counts_read_;
+  std::vector<Index> bounds_;
+  Outbox outbox_;
+  Inbox push_inbox_;
+  std::vector<ReceivedRows> pushed_;                            // [worker]
+  std::vector<MessageGather> pulls_;                            // [round]
+  std::vector<std::vector<std::vector<ConstSection>>> pulled_;  // [round][server][row space]
+  std::vector<SpaceStorage> storage_;
+  Buffer<Index> counts_;
+  Buffer<std::byte> gathered_;  // of a section that is made dense: its rows
+  Buffer<Index> places_;        // and where they go
+  RowSummation summation_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements,
+                                      Communication pulling) {
+  return std::make_unique<PushPull>(environment, std::move(placements), pulling);
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,31 @@
+// Values alone: the scheme for workers that all know which rows each of them touched.
+//
+// The index sets cross first: in the reduce phase before the values, or ahead of it where the step
+// was announced. Then each worker sends each server the values of its rows of the server's group,
+// the server's slice of them, and no index; and each server sends all others its slice of the
+// sums. Sums are made in rank order.
+#pragma once
+
+#include <memory>
+
+#include "schemes/scheme.h"
+#include "schemes/values_alone/ownership.h"
+
+namespace sparsesync {
+
+/// @param ownerships  who owns which rows, row space by row space
+std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment, Ownerships ownerships);
+
+/// The same where all row spaces are owned alike.
+/// @tparam Kind  made from a row space, its number in the bucket and the environment
+template <typename Kind>
+std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment) {
+  Ownerships ownerships;
+  for (const RowSpace& space : row_spaces(environment.bucket->tensors)) {
+    const auto number = static_cast<int>(ownerships.size());
+    ownerships.push_back(std::make_unique<Kind>(space, number, environment));
+  }
+  return values_alone(environment, std::move(ownerships));
+}
+
+}  // namespace sparsesync
