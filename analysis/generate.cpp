@@ -34,8 +34,8 @@ void check_range(const char* what, Index value, Index minimum, Index maximum) {
 }
 
 /// Each draw has a sequence of its own, so that no worker's rows depend on another's.
-CounterRandom random_of(std::uint64_t seed, int worker, int step) {
-  const std::uint64_t key = mix64(mix64(seed) + static_cast<std::uint64_t>(worker));
+CounterRandom random_of(std::uint64_t seed, Rank worker, int step) {
+  const std::uint64_t key = mix64(mix64(seed) + worker.index());
   return CounterRandom(mix64(key + static_cast<std::uint64_t>(step)));
 }
 
@@ -46,9 +46,9 @@ TensorSpec embedding(Index rows, const GenerateOptions& options) {
 /// Calls `visit` with the places of a worker's batch in a list of `size` items that repeats for
 /// ever; with none twice.
 template <typename Visit>
-void for_batch(int worker, int step, const GenerateOptions& options, Index batch, Index size,
+void for_batch(Rank worker, int step, const GenerateOptions& options, Index batch, Index size,
                Visit&& visit) {
-  const Index number = (Index{step} * options.workers + worker) % size;
+  const Index number = (Index{step} * options.workers + worker.value) % size;
   // The product of two numbers below 2^63 needs 126 bits.
   __extension__ using Wide = __int128;
   auto at = static_cast<Index>(Wide{number} * (batch % size) % size);
@@ -77,7 +77,7 @@ TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Inde
     }
   }
   const auto shared = std::make_shared<const std::vector<std::int64_t>>(std::move(tokens));
-  const auto rows_of = [shared, size, rows, batch, sampled, options](int worker, int step) {
+  const auto rows_of = [shared, size, rows, batch, sampled, options](Rank worker, int step) {
     std::vector<TracePart> parts(1);
     std::vector<Index>& touched = parts[0].indices;
     for_batch(worker, step, options, batch, size,
@@ -129,7 +129,7 @@ TraceSource trace_from_fields(const NpyArray& fields, Index batch, bool split,
   if (!split) tensors.push_back(embedding(rows, options));
 
   const auto shared = std::make_shared<const std::vector<std::int64_t>>(fields.values);
-  const auto rows_of = [shared, offsets, samples, batch, split, options](int worker, int step) {
+  const auto rows_of = [shared, offsets, samples, batch, split, options](Rank worker, int step) {
     const std::size_t width = offsets.size();
     std::vector<TracePart> parts(split ? width : 1);
     for_batch(worker, step, options, batch, samples, [&](std::size_t sample) {
@@ -169,7 +169,7 @@ TraceSource synthetic_trace(Index rows, double density, double zipf,
         density, rows, touched, kMaxDrawnRows));
   }
   const Index count = std::min(static_cast<Index>(touched), rows);
-  const auto rows_of = [rows, count, zipf, options](int worker, int step) {
+  const auto rows_of = [rows, count, zipf, options](Rank worker, int step) {
     CounterRandom random = random_of(options.seed, worker, step);
     std::vector<TracePart> parts(1);
     parts[0].indices = draw_distinct_zipf(random, rows, count, zipf);
@@ -188,7 +188,7 @@ TraceSummary write_trace(const TraceSource& source, const std::filesystem::path&
   Index done = 0;
   double touched = 0;
   for (int step = 0; step < header.steps; ++step) {
-    for (int worker = 0; worker < header.workers; ++worker) {
+    for (const Rank worker : Ranks(header.workers)) {
       const std::vector<TracePart> parts = source.parts(worker, step);
       for (const TracePart& part : parts) touched += static_cast<double>(part.indices.size());
       writer.write(worker, step, parts);

@@ -27,7 +27,7 @@ struct GenerateOptions {
 /// part for each tensor, without values.
 struct TraceSource {
   TraceHeader header;
-  std::function<std::vector<TracePart>(int worker, int step)> parts;
+  std::function<std::vector<TracePart>(Rank worker, int step)> parts;
 };
 
 /// Worker w of n takes tokens [(s·n + w)·batch, +batch) at step s, wrapping at the end, of one

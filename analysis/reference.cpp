@@ -124,7 +124,7 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step, std::opti
   const TraceHeader& header = trace.header();
   std::vector<ReferenceSum> all(header.tensors.size());
   std::vector<std::vector<TracePart>> parts;
-  for (int worker = 0; worker < header.workers; ++worker) parts.push_back(trace.load(worker, step));
+  for (const Rank worker : Ranks(header.workers)) parts.push_back(trace.load(worker, step));
   for (std::size_t t = 0; t < all.size(); ++t) {
     ReferenceSum& reference = all[t];
     reference.dtype = header.tensors[t].dtype;

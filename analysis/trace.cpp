@@ -113,9 +113,9 @@ void check_values(const SafetensorsEntry& entry, const TensorSpec& tensor, std::
 }
 
 /// Checks that a trace has such a worker and such a step.
-void expect_file(const TraceHeader& header, int worker, int step) {
-  SPARSESYNC_EXPECT(worker, >=, 0);
-  SPARSESYNC_EXPECT(worker, <, header.workers);
+void expect_file(const TraceHeader& header, Rank worker, int step) {
+  SPARSESYNC_EXPECT(worker.value, >=, 0);
+  SPARSESYNC_EXPECT(worker.value, <, header.workers);
   SPARSESYNC_EXPECT(step, >=, 0);
   SPARSESYNC_EXPECT(step, <, header.steps);
 }
@@ -177,8 +177,8 @@ TraceHeader checked(TraceHeader header, const std::string& where) {
   return header;
 }
 
-std::string trace_file_name(int worker, int step) {
-  return fmt::format("w{:04}.s{:04}.safetensors", worker, step);
+std::string trace_file_name(Rank worker, int step) {
+  return fmt::format("w{:04}.s{:04}.safetensors", worker.value, step);
 }
 
 void make_distinct(std::vector<Index>& rows) {
@@ -186,11 +186,12 @@ void make_distinct(std::vector<Index>& rows) {
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
 }
 
-std::vector<std::byte> made_values(const TraceHeader& header, int worker, int step, int tensor,
+std::vector<std::byte> made_values(const TraceHeader& header, Rank worker, int step, int tensor,
                                    std::span<const Index> rows) {
   const TensorSpec& spec = header.tensors.at(static_cast<std::size_t>(tensor));
   std::uint64_t key = mix64(header.seed);
-  for (const int part : {worker, step, tensor}) key = mix64(key + static_cast<std::uint64_t>(part));
+  for (const int part : {worker.value, step, tensor})
+    key = mix64(key + static_cast<std::uint64_t>(part));
   SPARSESYNC_EXPECT(std::ssize(rows), <=, spec.rows);
   std::vector<std::byte> values(rows.size() *
                                 static_cast<std::size_t>(spec.width * element_bytes(spec.dtype)));
@@ -209,29 +210,29 @@ Trace Trace::open(const fs::path& path) {
   trace.path_ = path;
   trace.header_ = read_header(path);
   for (int step = 0; step < trace.header_.steps; ++step) {
-    for (int worker = 0; worker < trace.header_.workers; ++worker) {
+    for (const Rank worker : Ranks(trace.header_.workers)) {
       std::error_code error;
       if (!fs::is_regular_file(path / trace_file_name(worker, step), error)) {
         InputPlace(path, kMend)
             .refuse(fmt::format("has no file {} (worker {} at step {})",
-                                trace_file_name(worker, step), worker, step));
+                                trace_file_name(worker, step), worker.value, step));
       }
     }
   }
-  const auto first = SafetensorsFile::open(path / trace_file_name(0, 0));
+  const auto first = SafetensorsFile::open(path / trace_file_name(Rank{0}, 0));
   trace.has_values_ = first.find(values_name(trace.header_.tensors[0])) != nullptr;
   return trace;
 }
 
-std::vector<TracePart> Trace::load(int worker, int step) const {
+std::vector<TracePart> Trace::load(Rank worker, int step) const {
   return read(worker, step, true);
 }
 
-std::vector<TracePart> Trace::load_indices(int worker, int step) const {
+std::vector<TracePart> Trace::load_indices(Rank worker, int step) const {
   return read(worker, step, false);
 }
 
-std::vector<TracePart> Trace::read(int worker, int step, bool want_values) const {
+std::vector<TracePart> Trace::read(Rank worker, int step, bool want_values) const {
   expect_file(header_, worker, step);
   const fs::path path = path_ / trace_file_name(worker, step);
   const auto file = SafetensorsFile::open(path);
@@ -271,24 +272,17 @@ std::vector<TracePart> Trace::read(int worker, int step, bool want_values) const
   return parts;
 }
 
-void Trace::validate() const {
-  for (int step = 0; step < header_.steps; ++step) {
-    for (int worker = 0; worker < header_.workers; ++worker) load_indices(worker, step);
-  }
-}
-
 TraceWriter::TraceWriter(const fs::path& path, TraceHeader header, bool force)
     : header_(checked(std::move(header), "the trace " + in_quotes(path.native()))),
       directory_(path, force, kHeaderFile),
       written_(static_cast<std::size_t>(header_.workers) *
                static_cast<std::size_t>(header_.steps)) {}
 
-void TraceWriter::write(int worker, int step, std::span<const TracePart> parts) {
+void TraceWriter::write(Rank worker, int step, std::span<const TracePart> parts) {
   expect_file(header_, worker, step);
   SPARSESYNC_EXPECT(parts.size(), ==, header_.tensors.size());
   const std::size_t number =
-      static_cast<std::size_t>(step) * static_cast<std::size_t>(header_.workers) +
-      static_cast<std::size_t>(worker);
+      static_cast<std::size_t>(step) * static_cast<std::size_t>(header_.workers) + worker.index();
   SPARSESYNC_EXPECT(static_cast<bool>(written_[number]), ==, false);
 
   // A part without rows has no bytes of values either way: others decide what it counts as.
@@ -307,7 +301,7 @@ void TraceWriter::write(int worker, int step, std::span<const TracePart> parts) 
   }
 }
 
-void TraceWriter::write_file(int worker, int step, std::span<const TracePart> parts) {
+void TraceWriter::write_file(Rank worker, int step, std::span<const TracePart> parts) {
   std::vector<std::vector<std::int32_t>> narrow(parts.size());
   std::vector<SafetensorsEntry> entries;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -315,7 +309,7 @@ void TraceWriter::write_file(int worker, int step, std::span<const TracePart> pa
     const TracePart& part = parts[i];
     const auto nnz = std::ssize(part.indices);
     if (const auto wrong = index_outside(part.indices, tensor.rows)) {
-      throw InputError(fmt::format("worker {} at step {}: tensor {} {}", worker, step,
+      throw InputError(fmt::format("worker {} at step {}: tensor {} {}", worker.value, step,
                                    in_quotes(tensor.name), *wrong));
     }
     SafetensorsEntry entry{indices_name(tensor), "I64", {nnz}, {}};

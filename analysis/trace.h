@@ -13,6 +13,7 @@
 #include "analysis/output_file.h"
 #include "kernels/views.h"
 #include "schemes/tensor.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 
@@ -37,7 +38,7 @@ inline constexpr std::int64_t kMaxTraceFiles = std::int64_t{1} << 24U;
 TraceHeader checked(TraceHeader header, const std::string& where);
 
 /// The name of one worker's file at one step: w0003.s0001.safetensors.
-std::string trace_file_name(int worker, int step);
+std::string trace_file_name(Rank worker, int step);
 
 /// One tensor of one worker at one step.
 struct TracePart {
@@ -55,7 +56,7 @@ void make_distinct(std::vector<Index>& rows);
 /// @param rows  distinct, in the order of the values that are returned
 /// @return rows.size() × width elements of the tensor's dtype
 /// @pre checked() takes the header, and it has such a tensor
-std::vector<std::byte> made_values(const TraceHeader& header, int worker, int step, int tensor,
+std::vector<std::byte> made_values(const TraceHeader& header, Rank worker, int step, int tensor,
                                    std::span<const Index> rows);
 
 /// A trace to be read.
@@ -78,17 +79,13 @@ class Trace {
   /// @pre there is such a worker and step (ContractError otherwise)
   /// @throws InputError if the file is not what the header says; an index outside its tensor is
   ///                    named with its position
-  std::vector<TracePart> load(int worker, int step) const;
+  std::vector<TracePart> load(Rank worker, int step) const;
 
   /// The same as load(), with indices only: no value is read or made.
-  std::vector<TracePart> load_indices(int worker, int step) const;
-
-  /// Checks every file and every index, one file in memory at a time.
-  /// @throws InputError if a file is not what the header says
-  void validate() const;
+  std::vector<TracePart> load_indices(Rank worker, int step) const;
 
  private:
-  std::vector<TracePart> read(int worker, int step, bool want_values) const;
+  std::vector<TracePart> read(Rank worker, int step, bool want_values) const;
 
   TraceHeader header_;
   std::filesystem::path path_;
@@ -113,7 +110,7 @@ class TraceWriter {
   ///      (ContractError otherwise)
   /// @throws InputError if an index is outside its tensor
   /// @throws IoError if the file cannot be written
-  void write(int worker, int step, std::span<const TracePart> parts);
+  void write(Rank worker, int step, std::span<const TracePart> parts);
 
   /// Writes the header, and gives the folder its name.
   /// @pre every worker's every step was written (ContractError otherwise)
@@ -121,13 +118,14 @@ class TraceWriter {
   void commit();
 
  private:
-  void write_file(int worker, int step, std::span<const TracePart> parts);
+  void write_file(Rank worker, int step, std::span<const TracePart> parts);
 
   TraceHeader header_;
   OutputDirectory directory_;
   std::vector<bool> written_;
-  std::optional<bool> values_;                // whether parts have values, once one has rows
-  std::vector<std::pair<int, int>> waiting_;  // (worker, step) without any row, until that is known
+  std::optional<bool> values_;  // whether parts have values, once one has rows
+  std::vector<std::pair<Rank, int>>
+      waiting_;  // (worker, step) without any row, until that is known
 };
 
 }  // namespace sparsesync

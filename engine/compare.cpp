@@ -128,12 +128,11 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
 void Comparison::read_step(int step) {
   const TraceHeader& header = trace_.header();
   std::vector<OwnedIndexSets> of_tensors(header.tensors.size());
-  for (int worker = 0; worker < header.workers; ++worker) {
+  for (const Rank worker : Ranks(header.workers)) {
     std::vector<TracePart> parts = trace_.load_indices(worker, step);
     for (std::size_t tensor = 0; tensor < parts.size(); ++tensor) {
       std::vector<Index>& rows = parts[tensor].indices;
-      std::sort(rows.begin(), rows.end());
-      rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+      make_distinct(rows);
       of_tensors[tensor].push_back(std::move(rows));
     }
   }

@@ -85,7 +85,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
 
 void CompareWorker::load(Rank rank, int step) {
   if (step == loaded_step_) return;
-  parts_ = task_.trace.load(rank.value, step);
+  parts_ = task_.trace.load(rank, step);
   loaded_step_ = step;
   gradients_.clear();
   announced_.clear();
@@ -174,7 +174,7 @@ void CompareWorker::write_result(Session& session, BucketId bucket, int step) {
                        {result.values.rows, spec.width},
                        {result.values.data, static_cast<std::size_t>(result.values.bytes())}});
   }
-  OutputFile file(task_.result_folder / trace_file_name(session.rank().value, step), false);
+  OutputFile file(task_.result_folder / trace_file_name(session.rank(), step), false);
   write_safetensors(file, entries);
   file.commit();
 }

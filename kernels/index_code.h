@@ -74,9 +74,7 @@ SPARSESYNC_HOST_DEVICE constexpr decltype(auto) for_index_code(IndexCode code, B
 }
 
 /// The name in JSON and tables: "coo", "elias_fano", ...
-constexpr std::string_view name_of(IndexCode code) {
-  return for_index_code(code, [](auto type) -> std::string_view { return decltype(type)::name; });
-}
+std::string_view name_of(IndexCode code);
 
 /// Bytes of `count` increasing indices in [0, universe), in closed form.
 SPARSESYNC_HOST_DEVICE constexpr Index encoded_bytes(IndexCode code, Index universe, Index count) {

@@ -85,7 +85,7 @@ std::vector<Interval> run_balanced(const Trace& trace, int steps, std::vector<By
   Session session(std::make_unique<Recorder>(world.join(), groups), memory);
   const BucketId bucket =
       session.register_bucket({"alltoallv", trace.header().tensors, "balanced"});
-  const std::vector<TracePart> parts = trace.load(session.rank().value, 0);
+  const std::vector<TracePart> parts = trace.load(session.rank(), 0);
   std::vector<Gradient> gradients;
   for (const TracePart& part : parts) {
     gradients.push_back(Gradient::row_sparse(part.indices, part.values.data()));

@@ -30,17 +30,17 @@ TEST(FromTokens, TakesBatchesInOrderAndWraps) {
   const std::vector<std::int64_t> tokens{5, 5, 1, 0, 7, 2, 2};
   const TraceSource source = trace_from_tokens(tokens, 10, 3, 0, options_of(2, 3), "here");
   EXPECT_EQ(source.header.tensors, (std::vector<TensorSpec>{{"embedding", 10, 4, DType::f32}}));
-  EXPECT_EQ(source.parts(0, 0)[0].indices, (Rows{1, 5}));     // 5 5 1
-  EXPECT_EQ(source.parts(1, 0)[0].indices, (Rows{0, 2, 7}));  // 0 7 2
-  EXPECT_EQ(source.parts(0, 1)[0].indices, (Rows{2, 5}));     // 2 | 5 5
-  EXPECT_EQ(source.parts(1, 1)[0].indices, (Rows{0, 1, 7}));  // 1 0 7
-  EXPECT_EQ(source.parts(0, 2)[0].indices, (Rows{2, 5}));     // 2 2 | 5
+  EXPECT_EQ(source.parts(Rank{0}, 0)[0].indices, (Rows{1, 5}));     // 5 5 1
+  EXPECT_EQ(source.parts(Rank{1}, 0)[0].indices, (Rows{0, 2, 7}));  // 0 7 2
+  EXPECT_EQ(source.parts(Rank{0}, 1)[0].indices, (Rows{2, 5}));     // 2 | 5 5
+  EXPECT_EQ(source.parts(Rank{1}, 1)[0].indices, (Rows{0, 1, 7}));  // 1 0 7
+  EXPECT_EQ(source.parts(Rank{0}, 2)[0].indices, (Rows{2, 5}));     // 2 2 | 5
 }
 
 TEST(FromTokens, ABatchLargerThanTheTextTakesAll) {
   const TraceSource source = trace_from_tokens({3, 1, 2}, 4, std::numeric_limits<Index>::max(), 0,
                                                options_of(2, 1), "here");
-  EXPECT_EQ(source.parts(1, 0)[0].indices, (Rows{1, 2, 3}));
+  EXPECT_EQ(source.parts(Rank{1}, 0)[0].indices, (Rows{1, 2, 3}));
 }
 
 TEST(FromTokens, RefusesWhatIsOutside) {
@@ -85,13 +85,13 @@ TEST(FromTokens, SampledRowsFollowTheLogUniformLaw) {
   }
   // They are added to the tokens' rows, and differ from worker to worker.
   const TraceSource source = trace_from_tokens({999}, rows, 1, 100, options_of(2, 1), "here");
-  const Rows first = source.parts(0, 0)[0].indices;
+  const Rows first = source.parts(Rank{0}, 0)[0].indices;
   EXPECT_GT(first.size(), 30U);
   EXPECT_LE(first.size(), 101U);
   EXPECT_EQ(first.back(), 999);
   EXPECT_TRUE(std::is_sorted(first.begin(), first.end()));
-  EXPECT_NE(first, source.parts(1, 0)[0].indices);
-  EXPECT_EQ(first, source.parts(0, 0)[0].indices);
+  EXPECT_NE(first, source.parts(Rank{1}, 0)[0].indices);
+  EXPECT_EQ(first, source.parts(Rank{0}, 0)[0].indices);
 }
 
 TEST(FromFields, ColumnsAreVocabulariesOfTheirOwn) {
@@ -100,13 +100,13 @@ TEST(FromFields, ColumnsAreVocabulariesOfTheirOwn) {
   // Column 0 holds 0, 0, 3; column 1 holds 2, 4, 0; column 2 holds 1, 1, 0.
   EXPECT_EQ(merged.header.tensors,
             (std::vector<TensorSpec>{{"embedding", 4 + 5 + 2, 4, DType::f32}}));
-  EXPECT_EQ(merged.parts(0, 0)[0].indices, (Rows{0, 4 + 2, 4 + 4, 9 + 1}));  // samples 0, 1
-  EXPECT_EQ(merged.parts(1, 0)[0].indices, (Rows{0, 3, 4 + 0, 4 + 2, 9 + 0, 9 + 1}));  // 2, 0
+  EXPECT_EQ(merged.parts(Rank{0}, 0)[0].indices, (Rows{0, 4 + 2, 4 + 4, 9 + 1}));  // samples 0, 1
+  EXPECT_EQ(merged.parts(Rank{1}, 0)[0].indices, (Rows{0, 3, 4 + 0, 4 + 2, 9 + 0, 9 + 1}));  // 2, 0
   const TraceSource split = trace_from_fields(fields, 2, true, options_of(2, 1), "here");
   EXPECT_EQ(split.header.tensors, (std::vector<TensorSpec>{{"field00", 4, 4, DType::f32},
                                                            {"field01", 5, 4, DType::f32},
                                                            {"field02", 2, 4, DType::f32}}));
-  const auto parts = split.parts(1, 0);
+  const auto parts = split.parts(Rank{1}, 0);
   ASSERT_EQ(parts.size(), 3U);
   EXPECT_EQ(parts[0].indices, (Rows{0, 3}));
   EXPECT_EQ(parts[1].indices, (Rows{0, 2}));
@@ -134,8 +134,8 @@ TEST(FromText, TakesTheIdsOfTheText) {
   const std::vector<std::filesystem::path> paths{scratch.path()};
   const TraceSource source = trace_from_text(paths, 0, 2, 0, options_of(3, 1));
   EXPECT_EQ(source.header.tensors[0].rows, 3);
-  EXPECT_EQ(source.parts(0, 0)[0].indices, (Rows{0, 1}));  // b a
-  EXPECT_EQ(source.parts(1, 0)[0].indices, (Rows{0, 2}));  // a c
+  EXPECT_EQ(source.parts(Rank{0}, 0)[0].indices, (Rows{0, 1}));  // b a
+  EXPECT_EQ(source.parts(Rank{1}, 0)[0].indices, (Rows{0, 2}));  // a c
   EXPECT_EQ(trace_from_text(paths, 2, 2, 0, options_of(3, 1)).header.tensors[0].rows, 2);
 }
 
@@ -250,12 +250,12 @@ TEST(DrawDistinctZipf, WorksAtTheEdges) {
 TEST(Synthetic, TouchesTheShareThatWasAskedFor) {
   for (const double density : {0.0, 0.001, 0.37, 1.0}) {
     const TraceSource source = synthetic_trace(10'000, density, 1.1, options_of(2, 2));
-    const Rows rows = source.parts(1, 1)[0].indices;
+    const Rows rows = source.parts(Rank{1}, 1)[0].indices;
     EXPECT_EQ(static_cast<double>(rows.size()), std::round(density * 10'000));
-    EXPECT_EQ(rows, source.parts(1, 1)[0].indices);
+    EXPECT_EQ(rows, source.parts(Rank{1}, 1)[0].indices);
     if (density > 0 && density < 1) {
-      EXPECT_NE(rows, source.parts(0, 1)[0].indices);
-      EXPECT_NE(rows, source.parts(1, 0)[0].indices);
+      EXPECT_NE(rows, source.parts(Rank{0}, 1)[0].indices);
+      EXPECT_NE(rows, source.parts(Rank{1}, 0)[0].indices);
     }
   }
   const auto refuse = [](Index rows, double density, double zipf, const std::string& part) {
@@ -282,7 +282,7 @@ TEST(WriteTrace, WritesWhatTheSourceSays) {
   EXPECT_DOUBLE_EQ(summary.row_density_mean, 0.1);
   const Trace trace = Trace::open(scratch / "T");
   EXPECT_EQ(trace.header(), source.header);
-  EXPECT_EQ(trace.load(2, 1)[0].indices, source.parts(2, 1)[0].indices);
+  EXPECT_EQ(trace.load(Rank{2}, 1)[0].indices, source.parts(Rank{2}, 1)[0].indices);
 }
 
 /// Mean row density and union of a source's first step.
@@ -290,7 +290,7 @@ std::pair<double, std::size_t> figures(const TraceSource& source) {
   std::set<Index> all;
   double touched = 0;
   for (int worker = 0; worker < source.header.workers; ++worker) {
-    const Rows rows = source.parts(worker, 0)[0].indices;
+    const Rows rows = source.parts(Rank{worker}, 0)[0].indices;
     touched += static_cast<double>(rows.size());
     all.insert(rows.begin(), rows.end());
   }
@@ -320,8 +320,8 @@ TEST(RealData, Criteo) {
   ASSERT_EQ(split.header.tensors.size(), 26U);
   EXPECT_EQ(split.header.tensors.back().name, "field25");
   std::size_t touched = 0;
-  for (const TracePart& part : split.parts(5, 0)) touched += part.indices.size();
-  EXPECT_EQ(touched, source.parts(5, 0)[0].indices.size());
+  for (const TracePart& part : split.parts(Rank{5}, 0)) touched += part.indices.size();
+  EXPECT_EQ(touched, source.parts(Rank{5}, 0)[0].indices.size());
 }
 
 }  // namespace

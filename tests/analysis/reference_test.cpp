@@ -38,7 +38,7 @@ Trace written(const Scratch& scratch, TraceHeader header,
   TraceWriter writer(scratch / "trace", header, true);
   for (int step = 0; step < header.steps; ++step) {
     for (int worker = 0; worker < header.workers; ++worker) {
-      writer.write(worker, step,
+      writer.write(Rank{worker}, step,
                    parts[static_cast<std::size_t>(step)][static_cast<std::size_t>(worker)]);
     }
   }
@@ -100,7 +100,7 @@ TEST(ReferenceSums, AddMadeValuesExactly) {
   std::map<Index, std::vector<double>> expected;
   for (int worker = 0; worker < 2; ++worker) {
     const std::vector<Index>& rows = distinct[static_cast<std::size_t>(worker)];
-    const std::vector<std::byte> bytes = made_values(trace.header(), worker, 0, 0, rows);
+    const std::vector<std::byte> bytes = made_values(trace.header(), Rank{worker}, 0, 0, rows);
     ASSERT_EQ(bytes.size(), rows.size() * 3 * sizeof(float));
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::vector<double>& row = expected[rows[i]];
@@ -380,7 +380,7 @@ TEST(ReferenceSums, OfMadeValuesAreExactInEveryDtype) {
     using Sum = typename ValueTraits<T>::Sum;
     std::vector<Sum> sums(4);
     for (int worker = 0; worker < 6; ++worker) {
-      const std::vector<TracePart> part = trace.load(worker, 0);
+      const std::vector<TracePart> part = trace.load(Rank{worker}, 0);
       for (std::size_t i = 0; i < 4; ++i) {
         T value;
         std::memcpy(&value, part[0].values.data() + i * sizeof(T), sizeof(T));

@@ -40,7 +40,7 @@ void write_small(const fs::path& path, bool force = false) {
   for (int step = 0; step < 2; ++step) {
     for (int worker = 0; worker < 2; ++worker) {
       const std::vector<TracePart> parts{{{3 * worker, 3 * worker + 1, 50 + step}, {}}};
-      writer.write(worker, step, parts);
+      writer.write(Rank{worker}, step, parts);
     }
   }
   writer.commit();
@@ -52,14 +52,21 @@ void write_file(const fs::path& path, const std::vector<SafetensorsEntry>& entri
   file.commit();
 }
 
+/// Every file, one in memory at a time.
+void load_all(const Trace& trace) {
+  for (int step = 0; step < trace.header().steps; ++step) {
+    for (const Rank worker : Ranks(trace.header().workers)) trace.load_indices(worker, step);
+  }
+}
+
 TEST(Trace, ReadsBackRowsWithoutValues) {
   const Scratch scratch;
   write_small(scratch / "T");
   const Trace trace = Trace::open(scratch / "T");
   EXPECT_EQ(trace.header(), small_header());
   EXPECT_FALSE(trace.has_values());
-  trace.validate();
-  const auto parts = trace.load(1, 1);
+  load_all(trace);
+  const auto parts = trace.load(Rank{1}, 1);
   ASSERT_EQ(parts.size(), 1U);
   EXPECT_EQ(parts[0].indices, (Rows{3, 4, 51}));
   const std::vector<float> values = floats_of(parts[0].values);
@@ -67,8 +74,8 @@ TEST(Trace, ReadsBackRowsWithoutValues) {
   for (const float value : values) {
     EXPECT_TRUE(value == 1 || value == 2 || value == 3 || value == 4) << value;
   }
-  EXPECT_EQ(trace.load(1, 1)[0].values, parts[0].values);
-  EXPECT_TRUE(trace.load_indices(1, 1)[0].values.empty());
+  EXPECT_EQ(trace.load(Rank{1}, 1)[0].values, parts[0].values);
+  EXPECT_TRUE(trace.load_indices(Rank{1}, 1)[0].values.empty());
   EXPECT_EQ(fs::exists(scratch / "T/w0001.s0001.safetensors"), true);
   EXPECT_EQ(scratch.names(), std::vector<std::string>{"T"});
 }
@@ -76,24 +83,24 @@ TEST(Trace, ReadsBackRowsWithoutValues) {
 TEST(Trace, MadeValuesDependOnEverythingAndAreSpread) {
   TraceHeader header{{{"a", 1000, 100, DType::f32}, {"b", 1000, 100, DType::bf16}}, 2, 2, "", 7};
   const Rows rows{0, 5, 999};
-  const auto values = made_values(header, 0, 0, 0, rows);
+  const auto values = made_values(header, Rank{0}, 0, 0, rows);
   std::vector<int> histogram(5);
   for (const float value : floats_of(values)) ++histogram.at(static_cast<std::size_t>(value));
   for (std::size_t number = 1; number <= 4; ++number) EXPECT_GT(histogram[number], 40);
-  EXPECT_NE(made_values(header, 1, 0, 0, rows), values);
-  EXPECT_NE(made_values(header, 0, 1, 0, rows), values);
+  EXPECT_NE(made_values(header, Rank{1}, 0, 0, rows), values);
+  EXPECT_NE(made_values(header, Rank{0}, 1, 0, rows), values);
   // A row's values do not depend on which others were touched.
   const Rows one{5};
-  const auto alone = made_values(header, 0, 0, 0, one);
+  const auto alone = made_values(header, Rank{0}, 0, 0, one);
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(), values.begin() + 400));
-  EXPECT_EQ(made_values(header, 0, 0, 1, rows).size(), 600U);
+  EXPECT_EQ(made_values(header, Rank{0}, 0, 1, rows).size(), 600U);
   // The formula of the documentation, written out for one element: worker 0, step 0, row 5,
   // column 70.
   const std::uint64_t key = mix64(mix64(mix64(mix64(7) + 0) + 0) + 0);
   const std::uint64_t hash = mix64(mix64(key + 5) + 70 / 32);
   EXPECT_EQ(floats_of(alone)[70], static_cast<float>(1 + ((hash >> (2U * (70 % 32))) & 3U)));
   header.seed = 8;
-  EXPECT_NE(made_values(header, 0, 0, 0, rows), values);
+  EXPECT_NE(made_values(header, Rank{0}, 0, 0, rows), values);
 }
 
 TEST(Trace, RecordedValuesStayAsTheyStand) {
@@ -105,17 +112,17 @@ TEST(Trace, RecordedValuesStayAsTheyStand) {
     TraceWriter writer(scratch / "T", small_header(), false);
     // Workers that touched nothing come before and after: they have values too, none of them.
     const std::vector<TracePart> nothing(1);
-    writer.write(0, 0, nothing);
-    writer.write(1, 0, std::span(&part, 1));
-    writer.write(0, 1, nothing);
-    writer.write(1, 1, std::span(&part, 1));
+    writer.write(Rank{0}, 0, nothing);
+    writer.write(Rank{1}, 0, std::span(&part, 1));
+    writer.write(Rank{0}, 1, nothing);
+    writer.write(Rank{1}, 1, std::span(&part, 1));
     writer.commit();
   }
   const Trace trace = Trace::open(scratch / "T");
   EXPECT_TRUE(trace.has_values());
-  trace.validate();
-  EXPECT_TRUE(trace.load(0, 0)[0].indices.empty());
-  const auto loaded = trace.load(1, 1);
+  load_all(trace);
+  EXPECT_TRUE(trace.load(Rank{0}, 0)[0].indices.empty());
+  const auto loaded = trace.load(Rank{1}, 1);
   EXPECT_EQ(loaded[0].indices, part.indices);
   EXPECT_EQ(loaded[0].values, part.values);
 }
@@ -131,14 +138,14 @@ TEST(Trace, SeveralTensorsAndDtypes) {
   const std::vector<TracePart> parts{
       {{1}, bytes_of(std::vector<std::uint16_t>{0x3F80, 0x4000})},
       {{(Index{1} << 33U) - 1, 0}, bytes_of(std::vector<float>{1, 2})}};
-  writer.write(0, 0, parts);
+  writer.write(Rank{0}, 0, parts);
   writer.commit();
   const Trace trace = Trace::open(scratch / "T");
   EXPECT_EQ(trace.header(), header);
-  const auto loaded = trace.load(0, 0);
+  const auto loaded = trace.load(Rank{0}, 0);
   EXPECT_EQ(loaded[0].values, parts[0].values);
   EXPECT_EQ(loaded[1].indices, parts[1].indices);
-  const auto file = SafetensorsFile::open(scratch / "T" / trace_file_name(0, 0));
+  const auto file = SafetensorsFile::open(scratch / "T" / trace_file_name(Rank{0}, 0));
   EXPECT_EQ(file.find("a.indices")->dtype, "I32");
   EXPECT_EQ(file.find("big.indices")->dtype, "I64");
 }
@@ -149,16 +156,16 @@ TEST(Trace, UnsortedDuplicatesWithoutValuesBecomeDistinct) {
   header.workers = header.steps = 1;
   TraceWriter writer(scratch / "T", header, false);
   const std::vector<TracePart> parts{{{9, 2, 9, 0}, {}}};
-  writer.write(0, 0, parts);
+  writer.write(Rank{0}, 0, parts);
   writer.commit();
-  const auto loaded = Trace::open(scratch / "T").load(0, 0);
+  const auto loaded = Trace::open(scratch / "T").load(Rank{0}, 0);
   EXPECT_EQ(loaded[0].indices, (Rows{0, 2, 9}));
   EXPECT_EQ(loaded[0].values.size(), 36U);
 }
 
 TEST(Trace, FileNamesHaveFourDigitsOrMore) {
-  EXPECT_EQ(trace_file_name(3, 1), "w0003.s0001.safetensors");
-  EXPECT_EQ(trace_file_name(65'535, 12'345), "w65535.s12345.safetensors");
+  EXPECT_EQ(trace_file_name(Rank{3}, 1), "w0003.s0001.safetensors");
+  EXPECT_EQ(trace_file_name(Rank{65'535}, 12'345), "w65535.s12345.safetensors");
 }
 
 TEST(TraceWriter, ReplacesOnlyWithForceAndOnlyTraces) {
@@ -166,7 +173,7 @@ TEST(TraceWriter, ReplacesOnlyWithForceAndOnlyTraces) {
   write_small(scratch / "T");
   expect_error<InputError>([&] { write_small(scratch / "T"); }, {"exists", "--force"});
   write_small(scratch / "T", true);
-  Trace::open(scratch / "T").validate();
+  load_all(Trace::open(scratch / "T"));
   fs::create_directory(scratch / "home");
   write_all(scratch / "home/letter", "dear");
   expect_error<InputError>([&] { write_small(scratch / "home", true); }, {"no trace.json"});
@@ -178,19 +185,19 @@ TEST(TraceWriter, HoldsItsCaller) {
   {
     TraceWriter writer(scratch / "T", small_header(), false);
     const std::vector<TracePart> good{{{1}, {}}};
-    writer.write(0, 0, good);
-    EXPECT_THROW(writer.write(0, 0, good), ContractError);
-    EXPECT_THROW(writer.write(2, 0, good), ContractError);
-    EXPECT_THROW(writer.write(0, -1, good), ContractError);
-    EXPECT_THROW(writer.write(1, 0, {}), ContractError);
+    writer.write(Rank{0}, 0, good);
+    EXPECT_THROW(writer.write(Rank{0}, 0, good), ContractError);
+    EXPECT_THROW(writer.write(Rank{2}, 0, good), ContractError);
+    EXPECT_THROW(writer.write(Rank{0}, -1, good), ContractError);
+    EXPECT_THROW(writer.write(Rank{1}, 0, {}), ContractError);
     const std::vector<TracePart> valued{{{1}, std::vector<std::byte>(12)}};
-    EXPECT_THROW(writer.write(1, 0, valued), ContractError);
+    EXPECT_THROW(writer.write(Rank{1}, 0, valued), ContractError);
     EXPECT_THROW(writer.commit(), ContractError);
   }
   {
     TraceWriter writer(scratch / "T", small_header(), false);
     const std::vector<TracePart> outside{{{1, 100}, {}}};
-    expect_error<InputError>([&] { writer.write(0, 0, outside); },
+    expect_error<InputError>([&] { writer.write(Rank{0}, 0, outside); },
                              {"index 100", "position 1", "100 rows"});
   }
   EXPECT_TRUE(scratch.names().empty());
@@ -229,7 +236,7 @@ class BrokenTrace : public testing::Test {
   BrokenTrace() { write_small(root()); }
 
   fs::path root() const { return scratch_ / "T"; }
-  fs::path file(int worker, int step) const { return root() / trace_file_name(worker, step); }
+  fs::path file(int worker, int step) const { return root() / trace_file_name(Rank{worker}, step); }
   void replace_in_header(const std::string& from, const std::string& to) {
     std::string text = read_all(root() / "trace.json");
     const std::size_t at = text.find(from);
@@ -242,8 +249,8 @@ class BrokenTrace : public testing::Test {
   /// Opens, and is refused when the file is looked at.
   void expect_load_refused(const std::vector<std::string>& parts) {
     const Trace trace = Trace::open(root());
-    expect_error<InputError>([&] { trace.validate(); }, parts);
-    expect_error<InputError>([&] { trace.load(1, 1); }, parts);
+    expect_error<InputError>([&] { load_all(trace); }, parts);
+    expect_error<InputError>([&] { trace.load(Rank{1}, 1); }, parts);
   }
   void put_indices(const std::vector<std::int64_t>& indices) {
     write_file(file(1, 1), {{"embedding.indices",
@@ -420,7 +427,7 @@ TEST_F(BrokenTrace, ValuesThatDoNotFit) {
       write_file(file(worker, step), {good, {"embedding.values", "F32", {1, 3}, floats}});
     }
   }
-  Trace::open(root()).validate();
+  load_all(Trace::open(root()));
   write_file(file(1, 1), {good, {"embedding.values", "F32", {3, 1}, floats}});
   expect_load_refused({"embedding.values", "[1, 3]"});
   write_file(file(1, 1), {good, {"embedding.values", "BF16", {1, 3}, floats.first(6)}});

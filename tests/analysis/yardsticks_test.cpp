@@ -138,7 +138,7 @@ TEST(Yardsticks, StandToEachOtherAsTheDesignSays) {
     const TraceSource source = trace_from_tokens(tokens, kRows, 2560, 0, options, "lm1b");
     Sets sets;
     for (int worker = 0; worker < workers; ++worker)
-      sets.push_back(source.parts(worker, 0)[0].indices);
+      sets.push_back(source.parts(Rank{worker}, 0)[0].indices);
     const double lower = lower_bound_bytes(128 * 4, views_of(sets));
     const double ideal = partitioned_ideal_bytes(kRows, 128 * 4, views_of(sets));
     EXPECT_NEAR(lower / ideal, ratio, 0.01) << workers << " workers";

@@ -131,7 +131,7 @@ class Compare : public ::testing::Test {
       }
       part.values.resize(values.size() * sizeof(float));
       std::memcpy(part.values.data(), values.data(), part.values.size());
-      writer.write(worker, 0, std::array{part});
+      writer.write(Rank{worker}, 0, std::array{part});
     }
     writer.commit();
     return Trace::open(folder_ / "recorded");
@@ -294,8 +294,8 @@ TEST_F(Compare, writes_what_every_worker_ended_with) {
   for (const char* scheme : {"dense_ring", "balanced"}) {
     for (int worker = 0; worker < 3; ++worker) {
       for (int step = 0; step < 2; ++step) {
-        const auto file =
-            SafetensorsFile::open(folder_ / "results" / scheme / trace_file_name(worker, step));
+        const auto file = SafetensorsFile::open(folder_ / "results" / scheme /
+                                                trace_file_name(Rank{worker}, step));
         const SafetensorsEntry* indices = file.find("embedding.indices");
         const SafetensorsEntry* values = file.find("embedding.values");
         ASSERT_NE(indices, nullptr);

@@ -29,12 +29,13 @@ def draw(root, *options):
 
 
 def missing(root, document):
-    """Files that a document names and that are not there; a name without an ending stands for a header or a source."""
+    """Files that a document names and that are not there: a name without an ending stands for a header or a source, one
+    with NAME for a file to be written."""
     text = (root / document).read_text(encoding="utf-8")
     return [
         name
         for name in NAMED.findall(text)
-        if not any((root / (name + ending)).exists() for ending in ("", ".h", ".cpp"))
+        if "NAME" not in name and not any((root / (name + ending)).exists() for ending in ("", ".h", ".cpp"))
     ]
 
 
