@@ -308,7 +308,6 @@ std::vector<MemoryNeed> Comparison::memory_needs() const {
 std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, References& references,
                                                   const std::filesystem::path& result_folder,
                                                   Recording* recording) {
-  const TraceHeader& header = trace_.header();
   const auto imbalance_of = [&](const Scheme& scheme, int step) {
     std::vector<IndexSets> sets;
     for (const OwnedIndexSets& of_space : sets_[static_cast<std::size_t>(step)]) {
@@ -334,37 +333,24 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
   if (recording != nullptr) {
     for (std::unique_ptr<Transport>& end : ends) end = recording->wrap(std::move(end));
   }
-  const auto count = static_cast<int>(ends.size());
-  const std::int64_t in_all = std::int64_t{count} * options_.repeat * header.steps;
+  const std::int64_t in_all = std::ssize(ends) * options_.repeat * trace_.header().steps;
   std::vector<WorkerRecord> records(ends.size());
-  std::atomic<int> running = count;
-  std::vector<std::thread> threads;
-  for (std::size_t place = 0; place < ends.size(); ++place) {
-    threads.emplace_back([&, place, transport = std::move(ends[place])]() mutable {
-      WorkerRecord& record = records[place];
-      try {
-        CompareWorker(task).run(std::move(transport), record);
-      } catch (...) {
-        record.error = std::current_exception();
-      }
-      --running;
-    });
-  }
-  while (running > 0) {
-    if (options_.progress) options_.progress(std::string(entry.name), done, in_all);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  for (std::thread& thread : threads) thread.join();
-  return records;
-}
-
-std::vector<WorkerRecord> Comparison::gather(std::vector<WorkerRecord> records) {
-  std::vector<std::exception_ptr> errors;
-  for (const WorkerRecord& record : records) errors.push_back(record.error);
+  const std::vector<std::exception_ptr> errors = run_in_threads(
+      std::move(ends),
+      [&](std::unique_ptr<Transport>& end, std::size_t place) {
+        CompareWorker(task).run(std::move(end), records[place]);
+      },
+      [&] {
+        if (options_.progress) options_.progress(std::string(entry.name), done, in_all);
+      });
   if (const std::exception_ptr cause = first_cause(errors)) {
     records.front().refusal = refusal_in(cause);
     if (!records.front().refusal) std::rethrow_exception(cause);
   }
+  return records;
+}
+
+std::vector<WorkerRecord> Comparison::gather(std::vector<WorkerRecord> records) {
   if (records.size() == static_cast<std::size_t>(workers_.size())) return records;
   std::vector<WorkerRecord> all;
   for (const std::string& text : workers_.all_gather(text_of(records.front()))) {

@@ -12,6 +12,7 @@
 
 #include "analysis/plan.h"
 #include "schemes/bucket.h"
+#include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
 #include "schemes/registry.h"
 #include "schemes/scheme.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,11 +33,10 @@ struct WorkerRecord {
   Way way;                             // that its bucket went in the end
   std::vector<Imbalance> imbalances;   // [step], of worker 0, where the scheme has servers
   std::optional<std::string> refusal;  // the scheme does not fit: nothing else counts
-  std::exception_ptr error;            // stays in its process
 };
 
 /// A record as a text, for another process. Machines have clocks of their own: each step begins at
-/// 0. An error stays behind.
+/// 0.
 std::string text_of(const WorkerRecord& record);
 /// The record that text_of() made it from.
 /// @throws ProtocolError if it is no such text

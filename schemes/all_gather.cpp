@@ -2,6 +2,8 @@
 // hierarchy or each to each (message_gather.h), and each worker adds them up in rank order: the
 // same bits in every way. One phase: gather is empty. Rows cross as COO, by the book.
 #include "kernels/aggregate.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/own_rows.h"
 #include "schemes/message/row_sums.h"

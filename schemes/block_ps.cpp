@@ -14,6 +14,8 @@
 #include "kernels/blocks.h"
 #include "kernels/error.h"
 #include "schemes/block_space.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "schemes/push_pull/even_placement.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"

@@ -6,9 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "kernels/cast.h"
-#include "kernels/compact.h"
-#include "kernels/rows.h"
+#include "kernels/error.h"
 
 namespace sparsesync {
 namespace {
@@ -35,19 +33,6 @@ void validate_wire(const BucketSpec& spec, const TensorSpec& tensor) {
     throw told(
         fmt::format("not narrower than its {}: leave the wire type out", name_of(tensor.dtype)));
   }
-}
-
-std::vector<TensorSpec> tensors_like(std::span<const RowSpace> spaces) {
-  std::vector<TensorSpec> tensors;
-  for (const RowSpace& space : spaces)
-    tensors.push_back({"", space.rows, space.width, space.dtype});
-  return tensors;
-}
-
-std::vector<RowSpace> with_one_member_each(std::span<const RowSpace> spaces) {
-  std::vector<RowSpace> all(spaces.begin(), spaces.end());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i].members = {{i, 0}};
-  return all;
 }
 
 }  // namespace
@@ -108,183 +93,6 @@ std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors) {
     space->rows += tensor.rows;
   }
   return spaces;
-}
-
-BucketInput::BucketInput(const Context& context, const BucketSpec& spec)
-    : BucketInput(context, spec.tensors, row_spaces(on_wire(spec).tensors)) {}
-
-BucketInput BucketInput::without_values(const Context& context, const BucketSpec& spec) {
-  std::vector<TensorSpec> tensors = spec.tensors;
-  for (TensorSpec& tensor : tensors) tensor.width = 0;
-  std::vector<RowSpace> spaces = row_spaces(on_wire(spec).tensors);
-  for (RowSpace& space : spaces) {
-    for (const RowSpace::Member& member : space.members) {
-      tensors[member.tensor].dtype = space.dtype;
-    }
-    space.width = 0;
-  }
-  return {context, std::move(tensors), std::move(spaces)};
-}
-
-BucketInput::BucketInput(const Context& context, std::span<const RowSpace> spaces)
-    : BucketInput(context, tensors_like(spaces), with_one_member_each(spaces)) {}
-
-BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors,
-                         std::vector<RowSpace> spaces)
-    : context_(context),
-      tensors_(std::move(tensors)),
-      spaces_(std::move(spaces)),
-      is_coalesced_(tensors_.size()),
-      workspace_(context),
-      count_(context),
-      wide_(context) {
-  for (std::size_t i = 0; i < spaces_.size(); ++i) storage_.emplace_back(context);
-  count_.reserve_exactly(1);
-}
-
-void BucketInput::set(std::span<const Gradient> gradients) {
-  if (gradients.size() != tensors_.size()) {
-    throw InputError(fmt::format("{} gradients for a bucket of {} tensors: give one for each",
-                                 gradients.size(), tensors_.size()));
-  }
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (gradients[i].layout() == Gradient::Layout::dense) continue;
-    const std::span<const Index> indices = gradients[i].indices();
-    const IndexCheck check = check_indices(context_, tensors_[i].rows, indices);
-    if (check.outside) {
-      throw InputError(fmt::format(
-          "tensor '{}': index {} at place {} is outside its {} rows", tensors_[i].name,
-          indices[static_cast<std::size_t>(*check.outside)], *check.outside, tensors_[i].rows));
-    }
-    is_coalesced_[i] = check.coalesced;
-  }
-  gradients_.assign(gradients.begin(), gradients.end());
-  for (SpaceStorage& storage : storage_) storage.ready = false;
-}
-
-ConstMatrix BucketInput::values_of(std::size_t tensor) const {
-  const Gradient& gradient = gradients_[tensor];
-  const TensorSpec& spec = tensors_[tensor];
-  const Index rows =
-      gradient.layout() == Gradient::Layout::dense ? spec.rows : std::ssize(gradient.indices());
-  return {gradient.values(), spec.dtype, rows, spec.width};
-}
-
-Index BucketInput::append(const RowSpace::Member& member, SpaceStorage& storage, Index filled,
-                          Index room) {
-  const Gradient& gradient = gradients_[member.tensor];
-  const ConstMatrix values = values_of(member.tensor);
-  const Count count(count_.data());
-  const std::span<Index> indices(storage.indices.data() + filled,
-                                 static_cast<std::size_t>(room - filled));
-  Matrix to{storage.values.data() + filled * storage.view.values.row_bytes(),
-            storage.view.values.dtype, room - filled, values.width};
-  Matrix out = to;
-  if (to.dtype != values.dtype) {
-    out.dtype = values.dtype;
-    out.data = wide_.reserve(out.bytes()).data();
-  }
-  if (gradient.layout() == Gradient::Layout::dense) {
-    compact(context_, values, member.first_row, indices, out, count);
-  } else {
-    const IndexRange named{member.first_row, member.first_row + tensors_[member.tensor].rows};
-    coalesce(context_, {gradient.indices(), values}, named, indices, out, count, workspace_);
-  }
-  const Index rows = resolve(context_, count);
-  if (out.data != to.data) {
-    to.rows = out.rows = rows;
-    cast(context_, as_const(out), to);
-  }
-  return filled + rows;
-}
-
-ConstMatrix BucketInput::values_as(std::size_t tensor, DType dtype) {
-  const ConstMatrix values = values_of(tensor);
-  if (values.dtype == dtype) return values;
-  Matrix as{nullptr, dtype, values.rows, values.width};
-  as.data = wide_.reserve(as.bytes()).data();
-  cast(context_, values, as);
-  return as_const(as);
-}
-
-RowSparse BucketInput::coalesced(std::size_t space) {
-  SpaceStorage& storage = storage_[space];
-  if (storage.ready) return storage.view;
-  const RowSpace& shape = spaces_[space];
-  const std::size_t only = shape.members.front().tensor;
-  if (shape.members.size() == 1 && is_coalesced_[only] &&
-      gradients_[only].layout() == Gradient::Layout::row_sparse) {
-    storage.view = {gradients_[only].indices(), values_of(only)};
-    if (storage.view.values.dtype != shape.dtype) {
-      Matrix values{nullptr, shape.dtype, storage.view.values.rows, shape.width};
-      values.data = storage.values.reserve(values.bytes()).data();
-      cast(context_, storage.view.values, values);
-      storage.view.values = as_const(values);
-    }
-    storage.ready = true;
-    return storage.view;
-  }
-  // An upper bound first: all rows that were given, those of dense tensors counted.
-  Index room = 0;
-  for (const RowSpace::Member& member : shape.members) {
-    const ConstMatrix values = values_of(member.tensor);
-    const Count count(count_.data());
-    if (gradients_[member.tensor].layout() == Gradient::Layout::dense) {
-      compact(context_, values, 0, {}, {nullptr, values.dtype, 0, values.width}, count);
-      room += resolve(context_, count);
-    } else {
-      room += values.rows;
-    }
-  }
-  storage.indices.reserve(room);
-  // A row of no width has an address too.
-  storage.values.reserve(std::max<Index>(1, room * shape.row_bytes()));
-  storage.view.values = {nullptr, shape.dtype, 0, shape.width};
-  Index filled = 0;
-  for (const RowSpace::Member& member : shape.members) {
-    filled = append(member, storage, filled, room);
-  }
-  storage.view = {storage.indices.first(filled),
-                  {storage.values.data(), shape.dtype, filled, shape.width}};
-  storage.ready = true;
-  return storage.view;
-}
-
-std::pair<std::string_view, Index> BucketInput::named(std::size_t space, Index row) const {
-  const std::vector<RowSpace::Member>& members = spaces_[space].members;
-  const auto after = std::find_if(members.begin(), members.end(),
-                                  [&](const auto& member) { return member.first_row > row; });
-  const RowSpace::Member& member = *std::prev(after);
-  return {tensors_[member.tensor].name, row - member.first_row};
-}
-
-Index BucketInput::touched(std::size_t space) const {
-  if (storage_[space].ready) return std::ssize(storage_[space].view.indices);
-  Index rows = 0;
-  for (const RowSpace::Member& member : spaces_[space].members)
-    rows += values_of(member.tensor).rows;
-  return rows;
-}
-
-void BucketInput::add_to(std::size_t space, Matrix sums) {
-  const RowSpace& shape = spaces_[space];
-  SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
-  for (const RowSpace::Member& member : shape.members) {
-    // Sums are at least as wide as what crosses: an f32 is added as it is, an f64 is not.
-    const DType own = tensors_[member.tensor].dtype;
-    ConstMatrix values = values_as(member.tensor, sum_dtype(own) == sums.dtype ? own : shape.dtype);
-    Matrix of_member{sums.data + member.first_row * sums.row_bytes(), sums.dtype,
-                     tensors_[member.tensor].rows, sums.width};
-    if (gradients_[member.tensor].layout() == Gradient::Layout::row_sparse) {
-      add_rows(context_, values, gradients_[member.tensor].indices(), of_member);
-    } else {
-      // Every row is there: one row as long as the tensor.
-      values.width *= std::exchange(values.rows, 1);
-      of_member.width *= std::exchange(of_member.rows, 1);
-      static constexpr Index kOnlyRow[] = {0};
-      add_rows(context_, values, kOnlyRow, of_member);
-    }
-  }
 }
 
 }  // namespace sparsesync

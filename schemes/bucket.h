@@ -1,4 +1,4 @@
-// A bucket: tensors that cross together, and the gradients that a step puts into it.
+// A bucket: tensors that cross together.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +6,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "kernels/buffer.h"
-#include "kernels/coalesce.h"
-#include "kernels/context.h"
+#include "kernels/dtype.h"
 #include "kernels/views.h"
 #include "schemes/design_space.h"
 #include "schemes/tensor.h"
@@ -113,70 +109,6 @@ class Gradient {
   Layout layout_;
   std::span<const Index> indices_;
   const std::byte* values_;
-};
-
-/// One step's gradients of a bucket, in the form that a scheme asks for: coalesced row spaces, or
-/// dense sums. Owns the memory of what it converts; keeps it for the next step.
-class BucketInput {
- public:
-  /// Its row spaces are those of on_wire(spec).
-  BucketInput(const Context& context, const BucketSpec& spec);
-  /// For rows without values: gradients of width 0, in the row spaces that `spec` has. Does not
-  /// synchronize the stream.
-  static BucketInput without_values(const Context& context, const BucketSpec& spec);
-  /// Of row spaces that are no bucket's: a tensor for each, without a name.
-  BucketInput(const Context& context, std::span<const RowSpace> spaces);
-
-  /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
-  /// phase is over.
-  /// @throws InputError naming the tensor, if an index is outside [0, rows) or the number of
-  /// gradients is wrong
-  void set(std::span<const Gradient> gradients);
-
-  /// Row space `space`, coalesced; valid until set(). Converts on the first call. Rows are numbered
-  /// in the row space. Synchronizes the stream.
-  /// @throws BudgetError
-  RowSparse coalesced(std::size_t space);
-
-  /// Adds row space `space` to its sums, all rows × width of them. Does not synchronize the stream.
-  /// @param sums  of the row space's sum_dtype(), aligned for it
-  /// @throws BudgetError
-  void add_to(std::size_t space, Matrix sums);
-
-  /// The tensor of a row of row space `space`, by its name, and the row's number there.
-  std::pair<std::string_view, Index> named(std::size_t space, Index row) const;
-
-  /// Rows of row space `space` that this worker's gradients touch: exactly if coalesced() was
-  /// called in this step, else with repeats counted and dense tensors in full.
-  Index touched(std::size_t space) const;
-
- private:
-  BucketInput(const Context& context, std::vector<TensorSpec> tensors,
-              std::vector<RowSpace> spaces);
-
-  struct SpaceStorage {
-    explicit SpaceStorage(const Context& context) : indices(context), values(context) {}
-    Buffer<Index> indices;
-    Buffer<std::byte> values;
-    RowSparse view;
-    bool ready = false;
-  };
-
-  ConstMatrix values_of(std::size_t tensor) const;
-  /// The same, cast where the row space has another dtype. Valid until the next call.
-  ConstMatrix values_as(std::size_t tensor, DType dtype);
-  /// Writes one tensor's coalesced rows from `filled` on; how many rows there are then.
-  Index append(const RowSpace::Member& member, SpaceStorage& storage, Index filled, Index room);
-
-  Context context_;
-  std::vector<TensorSpec> tensors_;
-  std::vector<RowSpace> spaces_;
-  std::vector<SpaceStorage> storage_;
-  std::vector<Gradient> gradients_;
-  std::vector<bool> is_coalesced_;  // of each tensor's gradient, as it was given
-  CoalesceWorkspace workspace_;
-  Buffer<Index> count_;
-  Buffer<std::byte> wide_;  // rows of a tensor before they are rounded to the wire type
 };
 
 }  // namespace sparsesync

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "kernels/rows.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {

@@ -11,6 +11,8 @@
 
 #include "kernels/bits.h"
 #include "kernels/rows.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {

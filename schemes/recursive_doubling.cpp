@@ -16,6 +16,8 @@
 
 #include "kernels/aggregate.h"
 #include "kernels/rows.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "schemes/message/own_rows.h"
 #include "schemes/message/row_sums.h"
 #include "schemes/registry.h"

@@ -10,7 +10,6 @@
 
 #include "kernels/context.h"
 #include "schemes/bucket.h"
-#include "schemes/exchange.h"
 #include "schemes/index_sets.h"
 #include "schemes/pattern.h"
 #include "schemes/statistics.h"
@@ -38,6 +37,9 @@ struct Imbalance {
   double push = 1;
   double pull = 1;
 };
+
+class BucketInput;  // schemes/bucket_input.h
+class Exchange;     // schemes/exchange.h
 
 /// What a scheme is made for. A view.
 struct SchemeEnvironment {

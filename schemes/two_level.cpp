@@ -23,6 +23,8 @@
 #include "kernels/cast.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "schemes/registry.h"
 #include "schemes/two_level/between_nodes.h"
 #include "schemes/two_level/node_ring.h"

@@ -4,6 +4,7 @@
 
 #include "kernels/locate.h"
 #include "kernels/rows.h"
+#include "schemes/bucket_input.h"
 
 namespace sparsesync {
 

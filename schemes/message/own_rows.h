@@ -12,6 +12,8 @@
 
 namespace sparsesync {
 
+class BucketInput;  // schemes/bucket_input.h
+
 /// Writes a round's rows as a message; keeps its memory from one round to the next.
 class OwnRows {
  public:

@@ -1,6 +1,7 @@
 #include "schemes/message/set_exchange.h"
 
 #include "kernels/index_code.h"
+#include "schemes/bucket_input.h"
 
 namespace sparsesync {
 namespace {

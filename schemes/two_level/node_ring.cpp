@@ -3,6 +3,8 @@
 #include <array>
 
 #include "kernels/rows.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 
 namespace sparsesync {
 

@@ -8,6 +8,8 @@
 #include "kernels/locate.h"
 #include "kernels/owners.h"
 #include "kernels/rows.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/outbox.h"

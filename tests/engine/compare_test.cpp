@@ -15,6 +15,8 @@
 #include "engine/worker_record.h"
 #include "engine/workers.h"
 #include "kernels/buffer.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {

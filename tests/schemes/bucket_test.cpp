@@ -1,5 +1,6 @@
 // Buckets: row spaces, the door, and what a gradient becomes inside.
 #include "schemes/bucket.h"
+#include "schemes/bucket_input.h"
 
 #include <gtest/gtest.h>
 
