@@ -1,5 +1,5 @@
-// Gradients whose sum is known exactly: small integers in floats, and the sum of all workers' rows
-// in a map.
+// Gradients whose sum is known: exactly, by small integers in floats and a map of all workers'
+// rows; or one whose bits tell in which order it was made.
 #pragma once
 
 #include <algorithm>
@@ -52,6 +52,24 @@ inline double value_at(const std::byte* values, DType dtype, Index element) {
       return static_cast<double>(ValueTraits<T>::widen(value));
     }
   });
+}
+
+template <typename T>
+T element_of(const OwnedGradient& gradient, std::size_t element) {
+  T value;
+  std::memcpy(&value, gradient.values.data() + element * sizeof(T), sizeof(T));
+  return value;
+}
+
+/// A gradient whose sums depend on their order.
+inline OwnedGradient inexact_gradient(Random& random, const TensorSpec& tensor, Index rows) {
+  OwnedGradient gradient;
+  gradient.indices = distinct_rows(random, tensor.rows, rows);
+  for (Index i = 0; i < rows * tensor.width; ++i) {
+    append_value(gradient.values, tensor.dtype,
+                 (random.uniform() - 0.5) * std::pow(10.0, static_cast<double>(random.below(8))));
+  }
+  return gradient;
 }
 
 /// Integers from -4 to 4: with a few dozen of them in a row, sums are exact in every dtype.

@@ -172,8 +172,8 @@ inline const std::vector<std::byte> kOnes = [] {
 
 inline std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, const Inputs& inputs,
                                          const std::vector<TensorSpec>& tensors,
-                                         std::vector<std::vector<std::vector<Index>>>& storage) {
-  storage.assign(spaces.size(), std::vector<std::vector<Index>>(inputs.size()));
+                                         std::vector<OwnedIndexSets>& storage) {
+  storage.assign(spaces.size(), OwnedIndexSets(inputs.size()));
   std::vector<IndexSets> sets(spaces.size());
   for (std::size_t i = 0; i < spaces.size(); ++i) {
     for (std::size_t worker = 0; worker < inputs.size(); ++worker) {
@@ -194,7 +194,7 @@ inline std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, co
 /// zero, which nobody sees any more.
 inline void drop_cancelled(const std::vector<RowSpace>& spaces, const Inputs& inputs,
                            const std::vector<TensorSpec>& tensors, int workers,
-                           std::vector<std::vector<std::vector<Index>>>& sets) {
+                           std::vector<OwnedIndexSets>& sets) {
   const auto step = static_cast<std::size_t>(workers);
   for (std::size_t first = 0; first < inputs.size(); first += step) {
     for (std::size_t i = 0; i < spaces.size(); ++i) {

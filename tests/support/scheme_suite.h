@@ -94,13 +94,13 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
         }
       }
     }
-    std::vector<std::vector<std::vector<Index>>> storage;
+    std::vector<OwnedIndexSets> storage;
     const std::vector<RowSpace> spaces = row_spaces(shape.tensors);
     std::vector<IndexSets> sets = index_sets(spaces, steps[0], shape.tensors, storage);
     if (const int workers_of_a_sum = variant().added_densely(size); workers_of_a_sum > 1) {
       drop_cancelled(spaces, steps[0], shape.tensors, workers_of_a_sum, storage);
       for (std::size_t i = 0; i < spaces.size(); ++i) {
-        sets[i] = IndexSets(storage[i].begin(), storage[i].end());
+        sets[i] = views_of(storage[i]);
       }
     }
     expect_no_errors(run_sessions(
@@ -229,13 +229,6 @@ void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor, 
 }
 
 template <typename T>
-T element_of(const OwnedGradient& gradient, std::size_t element) {
-  T value;
-  std::memcpy(&value, gradient.values.data() + element * sizeof(T), sizeof(T));
-  return value;
-}
-
-template <typename T>
 void expect_integers_to_wrap(const SchemeUnderTest& under_test) {
   const TensorSpec tensor{"t", 6, 3, ValueTraits<T>::dtype};
   Random random(seed());
@@ -296,17 +289,6 @@ TEST_P(SchemeSuite, a_mean_is_one_multiplication_after_the_sum) {
   expect_mean<double>(GetParam());
   expect_mean<f16>(GetParam());
   expect_mean<bf16>(GetParam());
-}
-
-/// A gradient whose sums depend on their order.
-inline OwnedGradient inexact_gradient(Random& random, const TensorSpec& tensor, Index rows) {
-  OwnedGradient gradient;
-  gradient.indices = distinct_rows(random, tensor.rows, rows);
-  for (Index i = 0; i < rows * tensor.width; ++i) {
-    append_value(gradient.values, tensor.dtype,
-                 (random.uniform() - 0.5) * std::pow(10.0, static_cast<double>(random.below(8))));
-  }
-  return gradient;
 }
 
 TEST_P(SchemeSuite, the_same_bits_in_every_run_and_over_every_transport_where_sums_are_not_exact) {
