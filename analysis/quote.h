@@ -24,7 +24,7 @@ inline std::string printable(std::string_view text) {
 
 /// The same between quotation marks: a name, or a path.
 inline std::string in_quotes(std::string_view text) {
-  return "'" + printable(text) + "'";
+  return fmt::format("'{}'", printable(text));
 }
 
 }  // namespace sparsesync
