@@ -162,7 +162,7 @@ std::vector<std::int64_t> read_values(const Header& header, std::span<const std:
       place.refuse(fmt::format("has the value {} at position {}, beyond 2^63", value, i));
     }
     const std::size_t to = transposed ? (i % rows) * columns + i / rows : i;
-    values[to] = static_cast<std::int64_t>(value);
+    values[to] = static_cast<std::int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): a number
   }
   return values;
 }
@@ -174,8 +174,8 @@ NpyArray read_npy(const std::filesystem::path& path) {
   const InputFile file = InputFile::read(path);
   const std::string_view text = file.text();
   if (!text.starts_with(kMagic) || text.size() < 10) place.refuse("is not an .npy file");
-  const unsigned version = std::to_integer<unsigned>(file.bytes()[6]);
-  const unsigned minor = std::to_integer<unsigned>(file.bytes()[7]);
+  const auto version = std::to_integer<unsigned>(file.bytes()[6]);
+  const auto minor = std::to_integer<unsigned>(file.bytes()[7]);
   if (version < 1 || version > 3 || minor != 0) {
     place.refuse(
         fmt::format("is of version {}.{} of the .npy format, which is unknown", version, minor));

@@ -341,7 +341,7 @@ Statistics AutoChoice::statistics_from(const std::vector<std::string>& samples,
     std::size_t at = 0;
     for (std::size_t i = 0; i < spaces.size(); ++i) {
       std::vector<Index>& of_worker = rows[i].emplace_back();
-      for (std::uint64_t left = take<std::uint64_t>(sample, at); left > 0; --left) {
+      for (auto left = take<std::uint64_t>(sample, at); left > 0; --left) {
         const auto row = take<Index>(sample, at);
         const bool increases = of_worker.empty() || row > of_worker.back();
         if (row < 0 || row >= spaces[i].rows || !increases) {
