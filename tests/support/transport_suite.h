@@ -453,7 +453,7 @@ TEST_P(TransportSuite, an_all_reduce_without_one_of_them_is_a_typed_error) {
         throw;
       }
     });
-    for (const std::size_t rank : {0, 1}) {
+    for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
       if (errors[0] == nullptr && errors[1] == nullptr) continue;  // there is none here
       EXPECT_TRUE(leaves ? is<PeerLostError>(errors[rank]) : is<DeadlineError>(errors[rank]))
           << text_of(errors[rank]);
