@@ -125,7 +125,7 @@ void AutoChoice::look() {
   for (std::size_t i = 0; i < spaces.size(); ++i) {
     const std::span<const Index> touched = bucket_.input().coalesced(i).indices;
     rows_[i].resize(touched.size());
-    fetch(bucket_.context(), std::as_bytes(touched), reinterpret_cast<std::byte*>(rows_[i].data()));
+    fetch_numbers(bucket_.context(), touched, rows_[i]);
   }
   looked_ = true;
 }

@@ -131,7 +131,7 @@ std::uint64_t CompareWorker::hash_result(Session& session, BucketId bucket) cons
   for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
     const TensorResult result = session.result(bucket, tensor);
     hash = hash_bytes(hash, std::as_bytes(result.indices));
-    hash = hash_bytes(hash, {result.values.data, static_cast<std::size_t>(result.values.bytes())});
+    hash = hash_bytes(hash, result.values.as_bytes());
   }
   return hash;
 }
@@ -172,7 +172,7 @@ void CompareWorker::write_result(Session& session, BucketId bucket, int step) {
     entries.push_back({spec.name + ".values",
                        safetensors_name(spec.dtype),
                        {result.values.rows, spec.width},
-                       {result.values.data, static_cast<std::size_t>(result.values.bytes())}});
+                       result.values.as_bytes()});
   }
   OutputFile file(task_.result_folder / trace_file_name(session.rank(), step), false);
   write_safetensors(file, entries);

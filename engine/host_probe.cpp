@@ -104,8 +104,8 @@ TimedWork timed(const ProbeStep& step, int repeat) {
   LocalNetwork network(step.workers());
   Recording recording(step.workers());
   std::vector<std::unique_ptr<Transport>> ends;
-  for (int rank = 0; rank < step.workers(); ++rank) {
-    ends.push_back(recording.wrap(network.join(Rank{rank})));
+  for (const Rank rank : Ranks(step.workers())) {
+    ends.push_back(recording.wrap(network.join(rank)));
   }
   const auto errors =
       run_in_threads(std::move(ends), [&](std::unique_ptr<Transport>& end, std::size_t) {

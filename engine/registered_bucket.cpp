@@ -22,6 +22,8 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
       chosen_(way_of(entry, spec_.options)),
       scheme_(entry.create({context_, &crossing_, rank, size, seed})),
       places_(spec_.tensors.size()),
+      result_indices_(buffers<Index>(context_, places_.size())),
+      widened_(buffers<std::byte>(context_, places_.size())),
       counts_(context_),
       observed_(spaces_.size()) {
   take_patterns();
@@ -30,10 +32,6 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
     for (const RowSpace::Member& member : spaces_[i].members) {
       places_[member.tensor] = {i, member.first_row};
     }
-  }
-  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
-    result_indices_.emplace_back(context_);
-    widened_.emplace_back(context_);
   }
 }
 
@@ -90,15 +88,12 @@ TensorResult RegisteredBucket::crossed(std::size_t tensor) {
     return result;
   }
   if (spaces_[place.space].members.size() > 1) {
-    std::array<Index, 2> bounds{};
-    const std::span<Index> counts = counts_.reserve(2);
-    locate(context_, space.indices, {place.first_row, place.first_row + rows}, counts);
-    fetch(context_, std::as_bytes(counts), reinterpret_cast<std::byte*>(bounds.data()));
-    result.values.data += bounds[0] * space.values.row_bytes();
-    result.values.rows = bounds[1] - bounds[0];
-    const std::span<Index> own = result_indices_[tensor].reserve(result.values.rows);
-    shift(context_, space.indices.subspan(static_cast<std::size_t>(bounds[0]), own.size()),
-          -place.first_row, own);
+    const IndexRange found = places_in(
+        context_, space.indices, {place.first_row, place.first_row + rows}, counts_.reserve(2));
+    result.values.data += found.begin * space.values.row_bytes();
+    result.values.rows = found.size();
+    const std::span<Index> own = result_indices_[tensor].reserve(found.size());
+    shift(context_, part_of(space.indices, found), -place.first_row, own);
     result.indices = own;
   }
   return result;
@@ -127,13 +122,13 @@ void RegisteredBucket::observe(Phase phase, std::int64_t index_bytes_sent) {
 
 void to_dense(const Context& context, const TensorResult& result, Matrix out) {
   SPARSESYNC_EXPECT(out.width, ==, result.values.width);
-  const auto bytes = static_cast<std::size_t>(out.bytes());
+  const std::span<std::byte> all = out.as_bytes();
   if (result.layout == Gradient::Layout::dense) {
     SPARSESYNC_EXPECT(out.rows, ==, result.values.rows);
-    copy(context, {result.values.data, bytes}, out.data);
+    copy(context, {result.values.data, all.size()}, all.data());
     return;
   }
-  fill_zero(context, {out.data, bytes});
+  fill_zero(context, all);
   scatter_rows(context, result.values, result.indices, 0, out);
 }
 

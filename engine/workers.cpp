@@ -84,7 +84,7 @@ std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors) {
 
 std::vector<Rank> LocalWorkers::here() const {
   std::vector<Rank> all;
-  for (int rank = 0; rank < size_; ++rank) all.push_back(Rank{rank});
+  for (const Rank rank : Ranks(size_)) all.push_back(rank);
   return all;
 }
 
@@ -103,8 +103,8 @@ MpiWorkers::MpiWorkers(std::chrono::milliseconds deadline, MpiChunks chunks)
 
 int MpiWorkers::on_this_machine() const {
   int workers = 0;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (control_->node(Rank{rank}) == control_->node(world_.rank())) ++workers;
+  for (const Rank rank : Ranks(size())) {
+    if (control_->node(rank) == control_->node(world_.rank())) ++workers;
   }
   return workers;
 }

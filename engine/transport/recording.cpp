@@ -199,9 +199,9 @@ class RecordingTransport : public Transport {
 
 Recording::Recording(int size, int turns) : turns_(std::make_unique<Turns>(turns)) {
   SPARSESYNC_EXPECT(turns, >=, 1);
-  for (int rank = 0; rank < size; ++rank) {
+  for (const Rank rank : Ranks(size)) {
     workers_.push_back(std::make_unique<Worker>());
-    workers_.back()->rank = Rank{rank};
+    workers_.back()->rank = rank;
     workers_.back()->turns = turns_.get();
   }
 }

@@ -22,6 +22,22 @@ IndexCode code_of(const SectionSpec& spec, Index indices) {
   return spec.code ? *spec.code : cheapest_code(spec.range.size(), indices);
 }
 
+/// Walks the values of a message from `offset` on: calls on_values(i, offset, bytes); where they
+/// end.
+/// @param rows_of  rows_of(i): how many there are of a row space
+template <typename RowsOf, typename OnValues>
+std::int64_t walk_values(std::span<const SectionSpec> specs, Index offset, RowsOf&& rows_of,
+                         OnValues&& on_values) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const Index rows = rows_of(i);
+    if (rows > 0) offset = round_up(offset, kValueAlignment);
+    const Index bytes = rows * specs[i].row_bytes;
+    on_values(i, offset, bytes);
+    offset += bytes;
+  }
+  return offset;
+}
+
 /// Walks a message: calls on_code(i, offset, bytes) and on_values(i, offset, bytes); its size.
 template <typename OnCode, typename OnValues>
 std::int64_t walk(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
@@ -34,13 +50,8 @@ std::int64_t walk(std::span<const SectionSpec> specs, std::span<const SectionCou
     on_code(i, offset, bytes);
     offset += bytes;
   }
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (counts[i].rows > 0) offset = round_up(offset, kValueAlignment);
-    const Index bytes = counts[i].rows * specs[i].row_bytes;
-    on_values(i, offset, bytes);
-    offset += bytes;
-  }
-  return offset;
+  return walk_values(
+      specs, offset, [&](std::size_t i) { return counts[i].rows; }, on_values);
 }
 
 constexpr auto kIgnore = [](std::size_t, Index, Index) {};
@@ -190,23 +201,14 @@ void read_head(const Context& context, std::span<const SectionSpec> specs,
 
 void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> body,
                std::vector<ConstSection>& sections) {
-  // The head ends where values are aligned.
-  const auto walk_values = [&](auto&& on_values) {
-    Index offset = 0;
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      const Index rows = sections[i].counts.rows;
-      if (rows > 0) offset = round_up(offset, kValueAlignment);
-      on_values(i, offset, rows * specs[i].row_bytes);
-      offset += rows * specs[i].row_bytes;
-    }
-    return offset;
-  };
-  const Index bytes = walk_values(kIgnore);
+  const auto rows_of = [&](std::size_t i) { return sections[i].counts.rows; };
+  // From 0: the head ends where values are aligned.
+  const Index bytes = walk_values(specs, 0, rows_of, kIgnore);
   if (bytes != std::ssize(body)) {
     throw CorruptDataError(
         fmt::format("a body of {} bytes whose head says {}", body.size(), bytes));
   }
-  walk_values([&](std::size_t i, Index offset, Index part) {
+  walk_values(specs, 0, rows_of, [&](std::size_t i, Index offset, Index part) {
     sections[i].values = part_at(body, offset, part);
   });
 }

@@ -47,8 +47,7 @@ class MessageGather {
   /// Walks the pattern, once own() was written.
   /// @param limit  bytes that no message exceeds
   /// @param read   called once for each worker's message, the own one first, in any order; the
-  /// bytes
-  ///               stay valid until own()
+  ///               bytes stay valid until own()
   /// @throws CorruptDataError if bytes are left over; what `read` and Exchange::step() throw
   void run(Exchange& exchange, std::int64_t limit, const Read& read);
 

@@ -20,9 +20,8 @@ class OwnRows {
   OwnRows(const Context& context, std::span<const RowSpace> spaces);
 
   /// Finds a round's rows. Synchronizes the stream.
-  /// @param specs  one for each row space; row_bytes of a dtype as write() is given; where there
-  /// can
-  ///               be no rows of values, indices cross alone
+  /// @param specs  one for each row space; row_bytes of a dtype as write() is given; where
+  ///               there can be no rows of values, indices cross alone
   /// @return bytes of the message
   /// @throws BudgetError, InputError as BucketInput::coalesced()
   std::int64_t find(std::span<const SectionSpec> specs, BucketInput& input);
