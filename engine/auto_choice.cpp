@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/log.h"
+#include "engine/registered_bucket.h"
 #include "engine/registration.h"
 #include "kernels/bits.h"
 #include "kernels/locate.h"

@@ -9,9 +9,11 @@
 
 #include "analysis/plan.h"
 #include "engine/agreement.h"
-#include "engine/registered_bucket.h"
+#include "schemes/exchange.h"
 
 namespace sparsesync {
+
+class RegisteredBucket;
 
 /// The name under which a bucket asks for it; no scheme of its own.
 inline constexpr std::string_view kAuto = "auto";

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/log.h"
+#include "engine/registered_bucket.h"
 
 namespace sparsesync {
 namespace {

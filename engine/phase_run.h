@@ -6,12 +6,13 @@
 
 #include "engine/agreement.h"
 #include "engine/auto_choice.h"
-#include "engine/registered_bucket.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
+
+class RegisteredBucket;
 
 /// How a phase ended on this worker.
 struct PhaseOutcome {

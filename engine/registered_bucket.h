@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "analysis/plan.h"
+#include "engine/tensor_result.h"
 #include "schemes/bucket.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
@@ -18,18 +19,6 @@
 #include "schemes/scheme.h"
 
 namespace sparsesync {
-
-/// What every worker ends with for one tensor. A view, valid until the bucket's next reduce is
-/// submitted.
-struct TensorResult {
-  Gradient::Layout layout = Gradient::Layout::row_sparse;
-  std::span<const Index> indices;  // rows of the tensor, increasing; none where dense
-  ConstMatrix values;              // a row for each index; all rows where dense
-};
-
-/// Writes a result as a dense tensor. Does not synchronize the stream.
-/// @param out  all rows of the tensor; overwritten
-void to_dense(const Context& context, const TensorResult& result, Matrix out);
 
 /// A bucket at work on one worker.
 class RegisteredBucket {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/auto_choice.h"
+#include "engine/registered_bucket.h"
 #include "kernels/bits.h"
 #include "schemes/registry.h"
 #include "schemes/statistics.h"

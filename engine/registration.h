@@ -8,11 +8,12 @@
 #include <string>
 
 #include "engine/agreement.h"
-#include "engine/registered_bucket.h"
 #include "schemes/bucket.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
+
+class RegisteredBucket;
 
 /// Options that must be the same on all workers.
 ControlChannel::Statement statement_of(const SchemeOptions& options);

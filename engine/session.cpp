@@ -9,6 +9,7 @@
 #include "engine/phase_run.h"
 #include "engine/probe.h"
 #include "engine/progress_thread.h"
+#include "engine/registered_bucket.h"
 #include "engine/registration.h"
 #include "kernels/threads.h"
 

@@ -12,7 +12,7 @@
 
 #include "analysis/plan.h"
 #include "engine/phase_order.h"
-#include "engine/registered_bucket.h"
+#include "engine/tensor_result.h"
 #include "kernels/context.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"  // IWYU pragma: export: callers catch RefusedError
