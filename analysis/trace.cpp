@@ -193,8 +193,7 @@ std::vector<std::byte> made_values(const TraceHeader& header, Rank worker, int s
   for (const int part : {worker.value, step, tensor})
     key = mix64(key + static_cast<std::uint64_t>(part));
   SPARSESYNC_EXPECT(std::ssize(rows), <=, spec.rows);
-  std::vector<std::byte> values(rows.size() *
-                                static_cast<std::size_t>(spec.width * element_bytes(spec.dtype)));
+  std::vector<std::byte> values(rows.size() * static_cast<std::size_t>(spec.row_bytes()));
   for_dtype(spec.dtype, [&]<typename Value>(Value) {
     std::array<Value, 4> numbers{};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -287,11 +286,10 @@ void TraceWriter::write(Rank worker, int step, std::span<const TracePart> parts)
 
   // A part without rows has no bytes of values either way: others decide what it counts as.
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const Index row_bytes = header_.tensors[i].width * element_bytes(header_.tensors[i].dtype);
     const auto nnz = std::ssize(parts[i].indices);
     if (nnz > 0 && !values_) values_ = !parts[i].values.empty();
     SPARSESYNC_EXPECT(std::ssize(parts[i].values), ==,
-                      values_.value_or(false) ? nnz * row_bytes : Index{0});
+                      values_.value_or(false) ? nnz * header_.tensors[i].row_bytes() : Index{0});
   }
   written_[number] = true;
   if (values_) {

@@ -138,10 +138,9 @@ void Comparison::read_step(int step) {
   }
   for (std::size_t tensor = 0; tensor < of_tensors.size(); ++tensor) {
     const TensorSpec& spec = header.tensors[tensor];
-    const Index row_bytes = spec.width * element_bytes(spec.dtype);
     const IndexSets sets = views_of(of_tensors[tensor]);
-    partitioned_ideal_ += partitioned_ideal_bytes(spec.rows, row_bytes, sets) / header.steps;
-    lower_bound_ += lower_bound_bytes(row_bytes, sets) / header.steps;
+    partitioned_ideal_ += partitioned_ideal_bytes(spec.rows, spec.row_bytes(), sets) / header.steps;
+    lower_bound_ += lower_bound_bytes(spec.row_bytes(), sets) / header.steps;
   }
   std::vector<OwnedIndexSets>& of_spaces = sets_.emplace_back(spaces_.size());
   Statistics& statistics = statistics_.emplace_back(spaces_.size());

@@ -1,16 +1,9 @@
 #include "engine/worker_record.h"
 
-#include <nlohmann/json.hpp>
+#include "engine/json.h"
 
 namespace sparsesync {
 namespace {
-
-using Json = nlohmann::json;
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 template <typename T>
 std::optional<T> if_any(const Json& json) {

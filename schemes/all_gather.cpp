@@ -6,7 +6,7 @@
 #include "schemes/exchange.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/own_rows.h"
-#include "schemes/message/row_sums.h"
+#include "schemes/message/sums_everywhere.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {
@@ -17,21 +17,17 @@ SectionSpec section_spec(const RowSpace& space, Round round) {
   return {part, part.size(), space.row_bytes(), IndexCode::coo};
 }
 
-class AllGather : public Scheme {
+class AllGather : public SumsEverywhere {
  public:
   explicit AllGather(const SchemeEnvironment& environment)
-      : Scheme(environment),
+      : SumsEverywhere(environment),
         way_(environment.bucket->options.pattern),
         own_(context_, spaces_),
-        gather_(context_, rank_, size_, way_),
-        summation_(context_) {
+        gather_(context_, rank_, size_, way_) {
     for ([[maybe_unused]] const Rank worker : Ranks(size_)) {
       received_.emplace_back(context_, spaces_.size());
     }
-    for (const RowSpace& space : spaces_) {
-      dtypes_.push_back(space.dtype);
-      sums_.emplace_back(context_, rounds_);
-    }
+    for (const RowSpace& space : spaces_) dtypes_.push_back(space.dtype);
   }
 
   Pattern pattern(Phase phase) const override {
@@ -51,16 +47,6 @@ class AllGather : public Scheme {
       summation_.sum(received_, i, specs_[i].range, spaces_[i].dtype, spaces_[i].width, scale_,
                      sums_[i].of(round));
     }
-  }
-
-  void gather(Exchange& exchange) override {
-    if (!exchange.round().last()) return;
-    for (std::size_t i = 0; i < spaces_.size(); ++i) results_[i] = sums_[i].joined(spaces_[i]);
-  }
-
-  std::vector<SpaceChoice> choices() const override {
-    return std::vector<SpaceChoice>(
-        spaces_.size(), {std::string(name_of(IndexCode::coo)), std::nullopt, std::nullopt});
   }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
@@ -89,8 +75,6 @@ class AllGather : public Scheme {
   OwnRows own_;
   MessageGather gather_;
   std::vector<ReceivedRows> received_;  // [worker]
-  RowSummation summation_;
-  std::vector<SumsOfRounds> sums_;  // [row space]
 };
 
 Cost cost(const Workload& workload) {

@@ -19,7 +19,7 @@
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
 #include "schemes/message/own_rows.h"
-#include "schemes/message/row_sums.h"
+#include "schemes/message/sums_everywhere.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {
@@ -81,22 +81,20 @@ Pattern pattern_of(const Doubling& doubling, Rank rank) {
   return pattern;
 }
 
-class RecursiveDoubling : public Scheme {
+class RecursiveDoubling : public SumsEverywhere {
  public:
   explicit RecursiveDoubling(const SchemeEnvironment& environment)
-      : Scheme(environment),
+      : SumsEverywhere(environment),
         doubling_(environment.size),
         own_(context_, spaces_),
         inbox_(context_, 1),
-        wide_(context_),
-        summation_(context_) {
+        wide_(context_) {
     for (std::vector<ReceivedRows>& pair : pairs_) {
       messages_.emplace_back(context_);
       for (int side = 0; side < 2; ++side) pair.emplace_back(context_, spaces_.size());
     }
     for (const RowSpace& space : spaces_) {
       partial_.push_back(partial_dtype(space, environment.bucket->options));
-      sums_.emplace_back(context_, rounds_);
     }
   }
 
@@ -121,15 +119,6 @@ class RecursiveDoubling : public Scheme {
     }
   }
 
-  void gather(Exchange& exchange) override {
-    if (!exchange.round().last()) return;
-    for (std::size_t i = 0; i < spaces_.size(); ++i) results_[i] = sums_[i].joined(spaces_[i]);
-  }
-
-  std::vector<SpaceChoice> choices() const override {
-    return std::vector<SpaceChoice>(
-        spaces_.size(), {std::string(name_of(IndexCode::coo)), std::nullopt, std::nullopt});
-  }
   Traffic traffic(std::span<const IndexSets> sets) const override;
 
  private:
@@ -284,8 +273,6 @@ class RecursiveDoubling : public Scheme {
   std::size_t side_ = 0;
   Payload held_;
   Buffer<std::byte> wide_;  // the result before it is rounded
-  RowSummation summation_;
-  std::vector<SumsOfRounds> sums_;  // [row space]
 };
 
 /// The index sets of one row space as they grow: first s(r) of each worker that meets others, then

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +50,17 @@ struct SchemeEnvironment {
   int size = 1;
   std::uint64_t seed = 0;
 };
+
+/// Of each row space of the bucket one `Kind`, made from the row space, its number in the bucket
+/// and the environment.
+template <typename Kind, typename Base>
+std::vector<std::unique_ptr<Base>> of_each_space(const SchemeEnvironment& environment) {
+  std::vector<std::unique_ptr<Base>> made;
+  for (const RowSpace& space : row_spaces(environment.bucket->tensors)) {
+    made.push_back(std::make_unique<Kind>(space, static_cast<int>(made.size()), environment));
+  }
+  return made;
+}
 
 /// A scheme at work for one bucket on one worker. Owns its workspace, which grows only when
 /// sparsity does.

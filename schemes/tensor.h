@@ -15,6 +15,10 @@ struct TensorSpec {
   Index width = 0;
   DType dtype = DType::f32;
 
+  Index row_bytes() const { return width * element_bytes(dtype); }
+  /// With all rows.
+  Index dense_bytes() const { return rows * row_bytes(); }
+
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 

@@ -5,12 +5,7 @@
 namespace sparsesync {
 namespace {
 
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-Json or_null(const std::string& text) {
+Json text_or_null(const std::string& text) {
   return text.empty() ? Json(nullptr) : Json(text);
 }
 
@@ -18,7 +13,7 @@ Json scheme_json(const SchemeFigures& figures) {
   if (figures.skipped) return {{"name", figures.name}, {"skipped", *figures.skipped}};
   Json choices = Json::array();
   for (const SpaceChoice& choice : figures.choices) {
-    choices.push_back({{"index_code", or_null(choice.index_code)},
+    choices.push_back({{"index_code", text_or_null(choice.index_code)},
                        {"row_groups", or_null(choice.row_groups)},
                        {"column_slices", or_null(choice.column_slices)}});
   }
@@ -39,7 +34,7 @@ Json scheme_json(const SchemeFigures& figures) {
           {"pull_imbalance", known ? Json(figures.imbalance->pull) : Json(nullptr)},
           {"memory_bytes", figures.memory_bytes},
           {"correct", figures.correct},
-          {"chosen", or_null(figures.chosen)},
+          {"chosen", text_or_null(figures.chosen)},
           {"tensors", choices}};
 }
 

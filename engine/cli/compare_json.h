@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "engine/cli/json.h"
 #include "engine/compare.h"
+#include "engine/json.h"
 
 namespace sparsesync {
 

@@ -44,8 +44,7 @@ std::string predictions_table(const std::vector<Prediction>& predictions) {
 std::string compare_heading(const CompareReport& report, std::string_view transport) {
   double dense = 0;
   for (const TensorSpec& tensor : report.trace.tensors) {
-    dense += static_cast<double>(tensor.rows) *
-             static_cast<double>(tensor.width * element_bytes(tensor.dtype));
+    dense += static_cast<double>(tensor.dense_bytes());
   }
   const std::string link =
       transport == "mpi"

@@ -9,8 +9,8 @@
 
 #include "analysis/table.h"
 #include "engine/cli/command.h"
-#include "engine/cli/json.h"
 #include "engine/cli/units.h"
+#include "engine/json.h"
 #include "engine/provenance.h"
 #include "schemes/registry.h"
 

@@ -13,9 +13,9 @@
 #include "analysis/npy.h"
 #include "analysis/trace.h"
 #include "engine/cli/command.h"
-#include "engine/cli/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
+#include "engine/json.h"
 
 namespace sparsesync {
 namespace {
@@ -68,9 +68,8 @@ std::string summary(const TraceHeader& header, const TraceSummary& made, const s
   double rows = 0;
   std::size_t name_width = 6;
   for (const TensorSpec& tensor : header.tensors) {
-    const auto tensor_rows = static_cast<double>(tensor.rows);
-    rows += tensor_rows;
-    bytes += tensor_rows * static_cast<double>(tensor.width * element_bytes(tensor.dtype));
+    rows += static_cast<double>(tensor.rows);
+    bytes += static_cast<double>(tensor.dense_bytes());
     name_width = std::max(name_width, tensor.name.size());
   }
   std::string text =

@@ -27,12 +27,7 @@ std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Plac
 /// @tparam Kind  made from a row space, its number in the bucket and the environment
 template <typename Kind>
 std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment) {
-  Placements placements;
-  for (const RowSpace& space : row_spaces(environment.bucket->tensors)) {
-    const auto number = static_cast<int>(placements.size());
-    placements.push_back(std::make_unique<Kind>(space, number, environment));
-  }
-  return push_and_pull(environment, std::move(placements));
+  return push_and_pull(environment, of_each_space<Kind, Placement>(environment));
 }
 
 }  // namespace sparsesync

@@ -20,12 +20,7 @@ std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment, Owner
 /// @tparam Kind  made from a row space, its number in the bucket and the environment
 template <typename Kind>
 std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment) {
-  Ownerships ownerships;
-  for (const RowSpace& space : row_spaces(environment.bucket->tensors)) {
-    const auto number = static_cast<int>(ownerships.size());
-    ownerships.push_back(std::make_unique<Kind>(space, number, environment));
-  }
-  return values_alone(environment, std::move(ownerships));
+  return values_alone(environment, of_each_space<Kind, Ownership>(environment));
 }
 
 }  // namespace sparsesync

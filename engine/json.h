@@ -1,7 +1,8 @@
-// JSON as the commands write it: what several of them have in theirs.
+// JSON as the engine and its commands write it: what several of them have in theirs.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,11 @@ namespace sparsesync {
 
 /// Keys stand in the order in which they were added.
 using Json = nlohmann::ordered_json;
+
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 /// What a result needs to be measured again: provenance.h.
 inline Json provenance_json() {
