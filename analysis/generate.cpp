@@ -9,8 +9,8 @@
 #include <memory>
 #include <utility>
 
-#include "analysis/draw.h"
 #include "analysis/quote.h"
+#include "analysis/random_draws.h"
 #include "analysis/tokenize.h"
 #include "kernels/bits.h"
 #include "kernels/error.h"
@@ -22,8 +22,8 @@ constexpr Index kMaxSampled = Index{1} << 31U;
 
 TraceHeader header_of(std::vector<TensorSpec> tensors, const GenerateOptions& options,
                       const std::string& source) {
-  return checked({std::move(tensors), options.workers, options.steps, source, options.seed},
-                 "the trace to be made");
+  return checked_header({std::move(tensors), options.workers, options.steps, source, options.seed},
+                        "the trace to be made");
 }
 
 void check_range(const char* what, Index value, Index minimum, Index maximum) {

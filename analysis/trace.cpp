@@ -67,7 +67,7 @@ TraceHeader read_header(const fs::path& path) {
   header.steps = json.member("steps").whole<int>(1);
   header.source = json.member("source").text();
   header.seed = json.member("seed").whole<std::uint64_t>();
-  return checked(std::move(header), in_quotes((path / kHeaderFile).native()));
+  return checked_header(std::move(header), in_quotes((path / kHeaderFile).native()));
 }
 
 /// The first index outside [0, rows), in words; nothing if there is none.
@@ -138,7 +138,7 @@ void fill_values(std::span<const Index> rows, Index width, std::uint64_t key,
 
 }  // namespace
 
-TraceHeader checked(TraceHeader header, const std::string& where) {
+TraceHeader checked_header(TraceHeader header, const std::string& where) {
   const auto fail = [&](const std::string& what) { throw InputError(where + ": " + what); };
   if (header.tensors.empty()) fail("a trace has one tensor or more");
   std::set<std::string> names;
@@ -272,7 +272,7 @@ std::vector<TracePart> Trace::read(Rank worker, int step, bool want_values) cons
 }
 
 TraceWriter::TraceWriter(const fs::path& path, TraceHeader header, bool force)
-    : header_(checked(std::move(header), "the trace " + in_quotes(path.native()))),
+    : header_(checked_header(std::move(header), "the trace " + in_quotes(path.native()))),
       directory_(path, force, kHeaderFile),
       written_(static_cast<std::size_t>(header_.workers) *
                static_cast<std::size_t>(header_.steps)) {}

@@ -12,8 +12,8 @@
 
 #include "analysis/output_file.h"
 #include "kernels/views.h"
+#include "schemes/rank.h"
 #include "schemes/tensor.h"
-#include "schemes/transport.h"
 
 namespace sparsesync {
 
@@ -35,7 +35,7 @@ inline constexpr std::int64_t kMaxTraceFiles = std::int64_t{1} << 24U;
 /// The header, where a trace can have it.
 /// @param where  what the header is of; the message begins with it
 /// @throws InputError if a name, a size or a count is not one that a trace can have
-TraceHeader checked(TraceHeader header, const std::string& where);
+TraceHeader checked_header(TraceHeader header, const std::string& where);
 
 /// The name of one worker's file at one step: w0003.s0001.safetensors.
 std::string trace_file_name(Rank worker, int step);
@@ -55,7 +55,7 @@ void make_distinct(std::vector<Index>& rows);
 /// exact in every dtype and nothing cancels.
 /// @param rows  distinct, in the order of the values that are returned
 /// @return rows.size() × width elements of the tensor's dtype
-/// @pre checked() takes the header, and it has such a tensor
+/// @pre checked_header() takes the header, and it has such a tensor
 std::vector<std::byte> made_values(const TraceHeader& header, Rank worker, int step, int tensor,
                                    std::span<const Index> rows);
 

@@ -11,11 +11,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/bucket_agreement.h"
 #include "engine/log.h"
 #include "engine/registered_bucket.h"
-#include "engine/registration.h"
 #include "kernels/bits.h"
-#include "kernels/locate.h"
+#include "kernels/host_copy.h"
 
 namespace sparsesync {
 namespace {

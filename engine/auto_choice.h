@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "analysis/plan.h"
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "schemes/exchange.h"
 
 namespace sparsesync {

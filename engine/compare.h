@@ -16,7 +16,7 @@
 #include "analysis/link.h"
 #include "analysis/plan.h"
 #include "analysis/trace.h"
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "schemes/cost.h"
 #include "schemes/index_sets.h"
 #include "schemes/registry.h"

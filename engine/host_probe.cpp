@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "analysis/calibrate.h"
-#include "analysis/draw.h"
+#include "analysis/random_draws.h"
 #include "analysis/replay.h"
 #include "engine/memory.h"
 #include "engine/session.h"

@@ -14,6 +14,7 @@ namespace sparsesync {
 /// Keys stand in the order in which they were added.
 using Json = nlohmann::ordered_json;
 
+/// The value, or JSON's null.
 template <typename T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);

@@ -40,7 +40,7 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
   const Rank rank = ground.transport.rank();
   Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
-                    bucket.sequence, bucket.pattern(phase), bucket.spec().rounds, ground.timeout,
+                    bucket.sequence, bucket.pattern(phase), bucket.spec().rounds, ground.deadline,
                     ground.workspace);
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
     const std::exception_ptr error = std::current_exception();

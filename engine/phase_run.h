@@ -4,8 +4,8 @@
 #include <exception>
 #include <span>
 
-#include "engine/agreement.h"
 #include "engine/auto_choice.h"
+#include "engine/control_channel.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
 #include "schemes/transport.h"
@@ -25,7 +25,7 @@ struct PhaseGround {
   Transport& transport;
   ControlChannel& control;
   const Context& context;
-  Clock::duration timeout;  // of each wait
+  Clock::duration deadline;  // of each wait
   ExchangeWorkspace& workspace;
 };
 

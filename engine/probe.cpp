@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "analysis/median.h"
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "engine/host_probe.h"
 #include "engine/log.h"
 #include "engine/memory.h"
@@ -72,13 +72,13 @@ class PairProbe {
     receives_.assign(static_cast<std::size_t>(receives), {peer_});
     sink_.expect(bytes_received);
     const Clock::time_point begin = Clock::now();
-    const Clock::time_point deadline = begin + options_.deadline;
+    const Clock::time_point until = begin + options_.deadline;
     const GroupId group =
         transport_.post(context_, {1, 0, sequence_, 0, 0}, sends_, receives_, sink_);
-    while (transport_.next(group, deadline)) {
+    while (transport_.next(group, until)) {
     }
     const Clock::time_point end = Clock::now();
-    transport_.finish(group, deadline);
+    transport_.finish(group, until);
     return std::chrono::duration<double>(end - begin).count();
   }
 

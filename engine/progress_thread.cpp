@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "engine/log.h"
 #include "kernels/error.h"
 
@@ -136,7 +136,7 @@ void ProgressThread::run() {
       if (Clock::now() < until) {
         changed_.wait_until(lock, until);
       } else {
-        fail(lock, predecessor_deadline());
+        fail(lock, missing_predecessor());
       }
     }
   }
@@ -208,7 +208,7 @@ void ProgressThread::end_session(const std::exception_ptr& error) {
   changed_.notify_all();
 }
 
-std::exception_ptr ProgressThread::predecessor_deadline() const {
+std::exception_ptr ProgressThread::missing_predecessor() const {
   return std::make_exception_ptr(
       OrderError(fmt::format("worker {}: other work waits for the {}, which was not submitted "
                              "within {} s: submit every entry of the order once a step, empty if "

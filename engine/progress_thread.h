@@ -87,7 +87,7 @@ class ProgressThread {
   std::shared_ptr<SubmittedPhase> unused_phase();
   Queue<Submission>& submitted(OrderEntry entry);
   void end_session(const std::exception_ptr& error);
-  std::exception_ptr predecessor_deadline() const;
+  std::exception_ptr missing_predecessor() const;
 
   // In the thread; the lock is open while there is work.
   void run();

@@ -4,13 +4,13 @@
 
 #include <utility>
 
-#include "engine/agreement.h"
 #include "engine/auto_choice.h"
+#include "engine/bucket_agreement.h"
+#include "engine/control_channel.h"
 #include "engine/phase_run.h"
 #include "engine/probe.h"
 #include "engine/progress_thread.h"
 #include "engine/registered_bucket.h"
-#include "engine/registration.h"
 #include "kernels/threads.h"
 
 namespace sparsesync {

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "engine/registration.h"
+#include "engine/bucket_agreement.h"
 
 namespace sparsesync {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "engine/memory.h"
 #include "engine/transport/local.h"
 #include "engine/transport/mpi.h"

@@ -1,23 +1,15 @@
-// Numbers that the host needs, from the context's memory, and where ranges of indices begin and end
-// there.
+// Locate: where the indices of a range begin and end among increasing ones.
 #pragma once
 
-#include <cstddef>
 #include <span>
 
 #include "kernels/context.h"
+#include "kernels/host_copy.h"
 #include "kernels/views.h"
 
 namespace sparsesync {
 
 namespace cpu {
-/// Copies from the context's memory to the host's. Synchronizes the stream.
-void fetch(const Context& context, std::span<const std::byte> from, std::byte* to);
-
-/// Copies from the host's memory to the context's. `from` may be used again at once. Does not
-/// synchronize the stream.
-void place(const Context& context, std::span<const std::byte> from, std::byte* to);
-
 /// bounds[0] and bounds[1]: the places in `indices` between which those that lie in `range` stand.
 /// Does not synchronize the stream.
 /// @param indices  increasing
@@ -34,17 +26,8 @@ void locate_in_groups(const Context& context, std::span<const Index> indices,
                       std::span<Index> bounds);
 }  // namespace cpu
 
-inline constexpr Operation fetch{cpu::fetch};
-inline constexpr Operation place{cpu::place};
 inline constexpr Operation locate{cpu::locate};
 inline constexpr Operation locate_in_groups{cpu::locate_in_groups};
-
-/// Copies numbers from the context's memory to the host's. Synchronizes the stream.
-/// @param to  as many as `from`
-inline void fetch_numbers(const Context& context, std::span<const Index> from,
-                          std::span<Index> to) {
-  fetch(context, std::as_bytes(from), std::as_writable_bytes(to).data());
-}
 
 /// The places in `indices` of those that lie in `range`. Synchronizes the stream.
 /// @param indices  increasing

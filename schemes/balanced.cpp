@@ -4,7 +4,7 @@
 #include "kernels/bits.h"
 #include "kernels/partition.h"
 #include "kernels/row_groups.h"
-#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/cost.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"
 #include "schemes/values_alone/values_alone.h"

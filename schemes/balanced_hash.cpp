@@ -7,7 +7,7 @@
 // the same bits in every run.
 #include "kernels/hash_domains.h"
 #include "kernels/hierarchical_hash.h"
-#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/cost.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"
 

@@ -101,14 +101,14 @@ std::byte* InPlace::provide(std::size_t, const Header& header) {
 
 Exchange::Exchange(Transport& transport, const Context& context, Agreed agreed,
                    std::uint64_t& sequence, const Pattern& pattern, int rounds,
-                   Clock::duration timeout, ExchangeWorkspace& workspace)
+                   Clock::duration deadline, ExchangeWorkspace& workspace)
     : transport_(transport),
       context_(context),
       agreed_(agreed),
       sequence_(sequence),
       pattern_(pattern),
       round_{0, rounds},
-      timeout_(timeout),
+      deadline_(deadline),
       workspace_(workspace) {}
 
 Exchange::Within Exchange::within(std::span<const Rank> members, Rank own) {
@@ -134,7 +134,7 @@ auto Exchange::in_transport(bool arriving, Call&& call) {
 /// Posts the pieces of all messages, then takes what comes, piece after piece.
 void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces,
                     const FunctionView<void()>& meanwhile) {
-  const Clock::time_point deadline = Clock::now() + timeout_;
+  const Clock::time_point until = Clock::now() + deadline_;
   const bool refuses = (flags & Header::kRefused) != 0;
   std::vector<Receive>& receives = workspace_.receives;
   receives.clear();
@@ -163,7 +163,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
   std::optional<RefusedError> refused;
   std::size_t awaited = pieces.size() * receives.size();
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-    const auto next = [&] { return transport_.next(groups[piece], deadline); };
+    const auto next = [&] { return transport_.next(groups[piece], until); };
     // While the last one is handled no other is on its way.
     while (const std::optional<Arrival> arrival = in_transport(awaited > 1, next)) {
       --awaited;
@@ -181,7 +181,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     }
   }
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-    in_transport(false, [&] { transport_.finish(groups[piece], deadline); });
+    in_transport(false, [&] { transport_.finish(groups[piece], until); });
   }
   if (refused && !refuses) throw RefusedError(std::move(*refused));
 }
@@ -208,7 +208,7 @@ void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
   SPARSESYNC_EXPECT(group_.has_value(), ==, false);
   if (transport_.size() == 1) return;
   in_transport(false,
-               [&] { transport_.all_reduce(context_, dtype, elements, Clock::now() + timeout_); });
+               [&] { transport_.all_reduce(context_, dtype, elements, Clock::now() + deadline_); });
 }
 
 void Exchange::next_round() {

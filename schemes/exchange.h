@@ -101,10 +101,10 @@ class Exchange {
   };
 
   /// @param sequence   of the channel: counted on for each step
-  /// @param timeout    of each step
+  /// @param deadline   of each step
   /// @param workspace  of this exchange alone while it lives
   Exchange(Transport& transport, const Context& context, Agreed agreed, std::uint64_t& sequence,
-           const Pattern& pattern, int rounds, Clock::duration timeout,
+           const Pattern& pattern, int rounds, Clock::duration deadline,
            ExchangeWorkspace& workspace);
 
   const Context& context() const { return context_; }
@@ -195,7 +195,7 @@ class Exchange {
   const Pattern& pattern_;
   Round round_;
   std::optional<Group> group_;
-  Clock::duration timeout_;
+  Clock::duration deadline_;
   std::size_t at_ = 0;  // the pattern's next step
   ExchangeWorkspace& workspace_;
   std::int64_t index_bytes_sent_ = 0;

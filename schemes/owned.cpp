@@ -6,9 +6,9 @@
 
 #include "kernels/owners.h"
 #include "schemes/message/message.h"
-#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/cost.h"
 #include "schemes/registry.h"
-#include "schemes/values_alone/account.h"
+#include "schemes/values_alone/cost.h"
 #include "schemes/values_alone/values_alone.h"
 
 namespace sparsesync {

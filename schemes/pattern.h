@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/views.h"
-#include "schemes/transport.h"
+#include "schemes/rank.h"
 
 namespace sparsesync {
 

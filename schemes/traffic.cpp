@@ -1,5 +1,7 @@
 #include "schemes/traffic.h"
 
+#include "schemes/transport.h"
+
 namespace sparsesync {
 
 void Traffic::message(Rank from, Rank to, std::int64_t payload) {

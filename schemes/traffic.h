@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "schemes/transport.h"
+#include "schemes/rank.h"
 
 namespace sparsesync {
 

@@ -1,9 +1,6 @@
 #include "schemes/transport.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 
 namespace sparsesync {
 
@@ -32,31 +29,6 @@ void expect_peer(Rank peer, Rank self, int size) {
   SPARSESYNC_EXPECT(peer.value, >=, 0);
   SPARSESYNC_EXPECT(peer.value, <, size);
   SPARSESYNC_EXPECT(peer.value, !=, self.value);
-}
-
-void throw_lost(Rank peer) {
-  throw PeerLostError(peer, fmt::format("worker {} left while others wait for it", peer.value));
-}
-
-void throw_deadline(Rank self, std::vector<Rank> silent) {
-  std::sort(silent.begin(), silent.end());
-  silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
-  std::vector<int> numbers;
-  for (const Rank worker : silent) numbers.push_back(worker.value);
-  throw DeadlineError(fmt::format(
-      "worker {} waited for worker {} until the deadline: raise --deadline or look there",
-      self.value, fmt::join(numbers, ", ")));
-}
-
-void throw_aborted(Rank aborter, const std::string& reason) {
-  throw AbortedError(aborter,
-                     fmt::format("worker {} ended the session: {}", aborter.value, reason));
-}
-
-std::vector<Rank> peers_after(Rank rank, int size) {
-  std::vector<Rank> peers;
-  for (int step = 1; step < size; ++step) peers.push_back(ring_neighbour(rank, step, size));
-  return peers;
 }
 
 }  // namespace sparsesync

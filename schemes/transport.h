@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,89 +11,12 @@
 
 #include "kernels/context.h"
 #include "kernels/dtype.h"
-#include "kernels/error.h"
+#include "schemes/rank.h"
+#include "schemes/transport_errors.h"  // IWYU pragma: export: its calls throw them
 
 namespace sparsesync {
 
-/// A worker's number, in [0, world size).
-struct Rank {
-  int value = 0;
-  /// Where the worker stands in a list of all.
-  constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
-  friend constexpr auto operator<=>(Rank, Rank) = default;
-};
-
-/// All workers, by rank: for (const Rank worker : Ranks(size)).
-class Ranks {
- public:
-  /// Of a range-based for.
-  struct Iterator {
-    Rank at;
-    constexpr Rank operator*() const { return at; }
-    constexpr Iterator& operator++() {
-      ++at.value;
-      return *this;
-    }
-    friend constexpr bool operator==(Iterator, Iterator) = default;
-  };
-
-  constexpr explicit Ranks(int size) : size_(size) {}
-  /// Worker 0.
-  static constexpr Iterator begin() { return {}; }
-  constexpr Iterator end() const { return {Rank{size_}}; }
-
- private:
-  int size_;
-};
-
-/// The worker `steps` further on around the ring of all; backwards where they are negative.
-constexpr Rank ring_neighbour(Rank rank, int steps, int size) {
-  return {((rank.value + steps) % size + size) % size};
-}
-
 using Clock = std::chrono::steady_clock;
-
-// ---- Errors. After any of them but RefusedError the Session is over on all workers.
-
-/// What one worker has caused.
-class PeerError : public Error {
- public:
-  PeerError(Rank peer, const std::string& what) : Error(what), peer_(peer) {}
-  Rank peer() const { return peer_; }
-
- private:
-  Rank peer_;
-};
-
-/// A worker that left, or that the network lost.
-class PeerLostError : public PeerError {
- public:
-  using PeerError::PeerError;
-};
-
-/// A wait that reached its deadline.
-class DeadlineError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Another worker ended the Session; the text says who and why.
-class AbortedError : public PeerError {
- public:
-  using PeerError::PeerError;
-};
-
-/// Something was asked of a transport that it does not have.
-class UnsupportedError : public Error {
- public:
-  using Error::Error;
-};
-
-/// A message that is not the one that was waited for: workers out of step, or of another version.
-class ProtocolError : public Error {
- public:
-  using Error::Error;
-};
 
 // ---- Messages.
 
@@ -195,14 +117,14 @@ class Transport {
   /// stay valid until the provider's memory is used again.
   /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, and what the provider
   /// throws
-  virtual std::optional<Arrival> next(GroupId group, Clock::time_point deadline) = 0;
+  virtual std::optional<Arrival> next(GroupId group, Clock::time_point until) = 0;
 
   /// Whether next() has one to return at once. A transport that cannot tell says no.
   virtual bool has_arrival(GroupId /*group*/) { return false; }
 
   /// Waits until the group's sends are done and forgets it. All its receives were returned.
   /// @throws PeerLostError, DeadlineError, AbortedError
-  virtual void finish(GroupId group, Clock::time_point deadline) = 0;
+  virtual void finish(GroupId group, Clock::time_point until) = 0;
 
   /// Ends the transport on all workers: what waits there, or will, throws AbortedError with this
   /// reason. Safe from any thread, and after a failure; the first call counts.
@@ -219,29 +141,18 @@ class Transport {
   /// @param elements  of `dtype`, aligned for it; after an error they may be anything
   /// @throws ContractError if !has_all_reduce(); PeerLostError, DeadlineError, AbortedError
   virtual void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
-                          Clock::time_point deadline);
+                          Clock::time_point until);
 };
 
 /// Bytes that each worker sends, and receives, at least in an all-reduce of so many bytes among
 /// `size` workers: 2 (n - 1) / n of them.
 std::int64_t all_reduce_bytes(std::int64_t bytes, int size);
 
-// ---- For transports: one check and one wording of what goes wrong in all of them.
+// ---- For transports: one check in all of them.
 
 /// @throws ProtocolError naming what differs
 void check_header(Rank from, const Header& expected, const Header& got);
 /// @param peer  in [0, size) and not the rank itself (a broken contract otherwise)
 void expect_peer(Rank peer, Rank self, int size);
-/// @throws PeerLostError naming who is lost
-[[noreturn]] void throw_lost(Rank peer);
-/// @param silent  the workers that were waited for, repeats allowed
-/// @throws DeadlineError naming them
-[[noreturn]] void throw_deadline(Rank self, std::vector<Rank> silent);
-/// @throws AbortedError naming who ended the Session, and why
-[[noreturn]] void throw_aborted(Rank aborter, const std::string& reason);
-
-/// The workers other than `rank`, from rank + 1 on, around: so that not all start with the same
-/// peer.
-std::vector<Rank> peers_after(Rank rank, int size);
 
 }  // namespace sparsesync

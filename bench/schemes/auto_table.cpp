@@ -12,7 +12,7 @@
 #include "analysis/median.h"
 #include "analysis/table.h"
 #include "engine/auto_choice.h"
-#include "engine/cli/json.h"
+#include "engine/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 #include "engine/host_probe.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "analysis/table.h"
-#include "engine/cli/json.h"
+#include "engine/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 #include "table_program.h"

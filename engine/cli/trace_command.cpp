@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "analysis/draw.h"
 #include "analysis/generate.h"
 #include "analysis/npy.h"
+#include "analysis/random_draws.h"
 #include "analysis/trace.h"
 #include "engine/cli/command.h"
 #include "engine/cli/progress.h"

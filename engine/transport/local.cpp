@@ -52,7 +52,7 @@ struct Group {
 };
 
 /// One worker's end of the network.
-struct End {
+struct Endpoint {
   bool left = false;
   bool withdraws = false;  // and waits until its memory is no longer read
   std::condition_variable changed;
@@ -76,7 +76,7 @@ struct LocalNetwork::State {
         link(of_each),
         workers_per_node(per_node.value_or(workers)),
         ends(Rank{workers}.index()) {
-    for (End& end : ends) {
+    for (Endpoint& end : ends) {
       end.incoming.resize(ends.size());
       // Everybody may be a phase ahead, or the left neighbour a whole ring: how far somebody is
       // depends on time, and a steady state must not.
@@ -106,7 +106,7 @@ struct LocalNetwork::State {
   const LocalLink link;
   const int workers_per_node;
   std::mutex mutex;
-  std::deque<End> ends;
+  std::deque<Endpoint> ends;
   bool aborted = false;
   Rank aborter;
   std::string abort_reason;
@@ -141,10 +141,10 @@ class LocalTransport : public Transport {
     return id;
   }
 
-  std::optional<Arrival> next(GroupId id, Time deadline) override {
+  std::optional<Arrival> next(GroupId id, Time until) override {
     std::unique_lock lock(state_.mutex);
     return withdrawing_on_error(
-        lock, [&] { return wait_for_receive(lock, end_.groups.at(id.value), deadline); });
+        lock, [&] { return wait_for_receive(lock, end_.groups.at(id.value), until); });
   }
 
   bool has_arrival(GroupId id) override {
@@ -161,9 +161,9 @@ class LocalTransport : public Transport {
     });
   }
 
-  void finish(GroupId id, Time deadline) override {
+  void finish(GroupId id, Time until) override {
     std::unique_lock lock(state_.mutex);
-    withdrawing_on_error(lock, [&] { wait_for_sends(lock, end_.groups.at(id.value), deadline); });
+    withdrawing_on_error(lock, [&] { wait_for_sends(lock, end_.groups.at(id.value), until); });
     end_.old_groups.push_back(end_.groups.extract(id.value));
   }
 
@@ -173,7 +173,7 @@ class LocalTransport : public Transport {
     state_.aborted = true;
     state_.aborter = rank_;
     state_.abort_reason = reason;
-    for (End& end : state_.ends) end.changed.notify_all();
+    for (Endpoint& end : state_.ends) end.changed.notify_all();
   }
 
   TransportCounters counters() const override {
@@ -197,7 +197,7 @@ class LocalTransport : public Transport {
 
   /// Takes back what nobody has begun to copy and waits for copies that were begun.
   void withdraw(std::unique_lock<std::mutex>& lock) {
-    for (End& other : state_.ends) {
+    for (Endpoint& other : state_.ends) {
       other.incoming[rank_.index()].remove_if(
           [](const Message& message) { return message.payload == Message::Payload::posted; });
       other.changed.notify_all();
@@ -222,7 +222,7 @@ class LocalTransport : public Transport {
     Time out = std::max(Clock::now(), end_.link_out_free);
     for (const Send& send : sends) {
       expect_peer(send.to, rank_, state_.size);
-      End& peer = state_.ends[send.to.index()];
+      Endpoint& peer = state_.ends[send.to.index()];
       if (peer.left) throw_lost(send.to);
       Message& message = new_message(peer);
       message.header = expected;
@@ -249,7 +249,7 @@ class LocalTransport : public Transport {
   }
 
   /// From here, the last that its receiver has.
-  Message& new_message(End& receiver) {
+  Message& new_message(Endpoint& receiver) {
     std::list<Message>& messages = receiver.incoming[rank_.index()];
     std::list<Message>& old = receiver.old_messages;
     if (old.empty()) return messages.emplace_back();
@@ -258,7 +258,7 @@ class LocalTransport : public Transport {
   }
 
   std::optional<Arrival> wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
-                                          Time deadline) {
+                                          Time until) {
     while (true) {
       state_.throw_if_aborted();
       while (copy_next_payload(lock)) {
@@ -266,7 +266,7 @@ class LocalTransport : public Transport {
       state_.throw_if_aborted();  // while the lock was open; and who aborted may have left since
       const Time now = Clock::now();
       settle(now);
-      Time wake = deadline;
+      Time wake = until;
       bool waits = false;
       for (std::size_t i = 0; i < group.receives.size(); ++i) {
         Waiting& receive = group.receives[i];
@@ -282,12 +282,12 @@ class LocalTransport : public Transport {
         }
       }
       if (!waits) return std::nullopt;
-      if (now >= deadline) throw_deadline_of(group);
+      if (now >= until) throw_deadline_of(group);
       if (!work_waits()) end_.changed.wait_until(lock, wake);
     }
   }
 
-  void wait_for_sends(std::unique_lock<std::mutex>& lock, Group& group, Time deadline) {
+  void wait_for_sends(std::unique_lock<std::mutex>& lock, Group& group, Time until) {
     while (true) {
       state_.throw_if_aborted();
       const Time now = Clock::now();
@@ -295,14 +295,13 @@ class LocalTransport : public Transport {
       for (const Rank to : group.unread) {
         if (state_.ends[to.index()].left) throw_lost(to);
       }
-      if (now >= deadline) throw_deadline_of(group);
-      end_.changed.wait_until(lock,
-                              group.unread.empty() ? std::min(group.sent, deadline) : deadline);
+      if (now >= until) throw_deadline_of(group);
+      end_.changed.wait_until(lock, group.unread.empty() ? std::min(group.sent, until) : until);
     }
   }
 
   bool is_being_read() const {
-    return std::any_of(state_.ends.begin(), state_.ends.end(), [&](const End& other) {
+    return std::any_of(state_.ends.begin(), state_.ends.end(), [&](const Endpoint& other) {
       const std::list<Message>& messages = other.incoming[rank_.index()];
       return std::any_of(messages.begin(), messages.end(), [](const Message& message) {
         return message.payload == Message::Payload::copying;
@@ -379,7 +378,7 @@ class LocalTransport : public Transport {
   /// Tells the sender that its memory is no longer read, once it is none of the group's.
   void copied(Message& message, Rank from) {
     message.payload = Message::Payload::copied;
-    End& sender = state_.ends[from.index()];
+    Endpoint& sender = state_.ends[from.index()];
     bool was_last = false;
     if (const auto group = sender.groups.find(message.group); group != sender.groups.end()) {
       std::vector<Rank>& unread = group->second.unread;
@@ -441,7 +440,7 @@ class LocalTransport : public Transport {
 
   State& state_;
   Rank rank_;
-  End& end_;
+  Endpoint& end_;
 };
 
 }  // namespace

@@ -21,14 +21,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/transport/mpi_end.h"
+#include "engine/transport/mpi_endpoint.h"
 #include "kernels/bits.h"
 
 namespace sparsesync {
 namespace {
 
 using mpi::check;
-using mpi::End;
+using mpi::Endpoint;
 
 /// Polls without a pause before the first one; pauses double from the shortest to the longest, so
 /// that what comes is seen late by no more than it was waited for.
@@ -181,7 +181,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     while (true) {
       bool moved = false;
       bool busy = false;
-      for (const std::shared_ptr<End>& end : ends_) {
+      for (const std::shared_ptr<Endpoint>& end : ends_) {
         moved = end->progress() || moved;
         busy = end->busy() || busy;
       }
@@ -190,7 +190,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
         watched = now;
         watch_.look([&](Rank rank) {
           lost_one_ = true;
-          for (const std::shared_ptr<End>& end : ends_) end->process_ended(rank);
+          for (const std::shared_ptr<Endpoint>& end : ends_) end->process_ended(rank);
         });
       }
       retire();
@@ -329,7 +329,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   bool initialized_here_ = false;
   ProcessWatch watch_;
   Eagerness eagerness_;
-  std::vector<std::shared_ptr<End>> ends_;
+  std::vector<std::shared_ptr<Endpoint>> ends_;
   bool healthy_ = true;
   bool lost_one_ = false;
 
@@ -348,7 +348,7 @@ namespace {
 /// A worker's hold on its end: the end outlives it, in the MPI thread, until all have left.
 class MpiTransport : public Transport {
  public:
-  explicit MpiTransport(std::shared_ptr<End> end) : end_(std::move(end)) {}
+  explicit MpiTransport(std::shared_ptr<Endpoint> end) : end_(std::move(end)) {}
   ~MpiTransport() override { end_->leave(); }
 
   Rank rank() const override { return end_->rank(); }
@@ -358,20 +358,20 @@ class MpiTransport : public Transport {
                std::span<const Receive> receives, ReceiveProvider& provider) override {
     return end_->post(context, expected, sends, receives, provider);
   }
-  std::optional<Arrival> next(GroupId group, Clock::time_point deadline) override {
-    return end_->next(group, deadline);
+  std::optional<Arrival> next(GroupId group, Clock::time_point until) override {
+    return end_->next(group, until);
   }
-  void finish(GroupId group, Clock::time_point deadline) override { end_->finish(group, deadline); }
+  void finish(GroupId group, Clock::time_point until) override { end_->finish(group, until); }
   bool has_all_reduce() const override { return true; }
   void all_reduce(const Context&, DType dtype, std::span<std::byte> elements,
-                  Clock::time_point deadline) override {
-    end_->all_reduce(dtype, elements, deadline);
+                  Clock::time_point until) override {
+    end_->all_reduce(dtype, elements, until);
   }
   void abort(const std::string& reason) noexcept override { end_->abort(reason); }
   TransportCounters counters() const override { return end_->counters(); }
 
  private:
-  std::shared_ptr<End> end_;
+  std::shared_ptr<Endpoint> end_;
 };
 
 }  // namespace
@@ -381,7 +381,7 @@ std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks) 
   SPARSESYNC_EXPECT(members, >=, 1);
   SPARSESYNC_EXPECT(members, <=, size_);
   // Shared: the thread may still be at it when this gives up.
-  const auto joined = std::make_shared<std::shared_ptr<End>>();
+  const auto joined = std::make_shared<std::shared_ptr<Endpoint>>();
   do_in_thread("joining", [this, members, options, joined] {
     MPI_Comm own = MPI_COMM_NULL;
     const int color = rank_.value < members ? 0 : MPI_UNDEFINED;
@@ -389,7 +389,7 @@ std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks) 
     if (own == MPI_COMM_NULL) return;
     check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     const std::vector<int> nodes(nodes_.begin(), nodes_.begin() + members);
-    *joined = std::make_shared<End>(own, rank_, nodes, options, [self = weak_from_this()] {
+    *joined = std::make_shared<Endpoint>(own, rank_, nodes, options, [self = weak_from_this()] {
       if (const auto state = self.lock()) state->wake();
     });
     ends_.push_back(*joined);

@@ -23,9 +23,9 @@ class Recording::Turns {
   explicit Turns(int count) : free_(count) {}
 
   /// @throws DeadlineError
-  void take(Rank worker, Clock::time_point deadline) {
+  void take(Rank worker, Clock::time_point until) {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline, [&] { return free_ > 0 || open_; })) {
+    if (!changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })) {
       throw_deadline(worker, holders_);
     }
     --free_;  // below zero where all may go
@@ -75,8 +75,8 @@ struct Recording::Worker {
   std::vector<OpenGroup> groups;
   std::vector<std::vector<RecordedEvent>> steps;
 
-  void take_turn(Clock::time_point deadline) {
-    turns->take(rank, deadline);
+  void take_turn(Clock::time_point until) {
+    turns->take(rank, until);
     has_turn = true;
   }
   void give_turn() {
@@ -140,14 +140,14 @@ class RecordingTransport : public Transport {
     return id;
   }
 
-  std::optional<Arrival> next(GroupId id, Clock::time_point deadline) override {
-    if (!worker_.in_step) return end_->next(id, deadline);
+  std::optional<Arrival> next(GroupId id, Clock::time_point until) override {
+    if (!worker_.in_step) return end_->next(id, until);
     worker_.end_computing();
     // Who has something to go on with goes on: what it works with is in the caches.
     const bool waits = !end_->has_arrival(id);
     if (waits) worker_.give_turn();
-    const std::optional<Arrival> arrival = end_->next(id, deadline);
-    if (waits) worker_.take_turn(deadline);
+    const std::optional<Arrival> arrival = end_->next(id, until);
+    if (waits) worker_.take_turn(until);
     if (arrival) {
       const Recording::Worker::OpenGroup& group = *open_group(id);
       worker_.events.push_back(
@@ -160,15 +160,15 @@ class RecordingTransport : public Transport {
 
   bool has_arrival(GroupId id) override { return end_->has_arrival(id); }
 
-  void finish(GroupId id, Clock::time_point deadline) override {
+  void finish(GroupId id, Clock::time_point until) override {
     if (!worker_.in_step) {
-      end_->finish(id, deadline);
+      end_->finish(id, until);
       return;
     }
     worker_.end_computing();
     worker_.give_turn();
-    end_->finish(id, deadline);
-    worker_.take_turn(deadline);
+    end_->finish(id, until);
+    worker_.take_turn(until);
     const auto group = open_group(id);
     worker_.events.push_back({Kind::finish, group->number, 0, 0, 0});
     worker_.groups.erase(group);
@@ -213,11 +213,11 @@ std::unique_ptr<Transport> Recording::wrap(std::unique_ptr<Transport> end) {
   return std::make_unique<RecordingTransport>(std::move(end), *turns_, worker);
 }
 
-void Recording::begin_step(Rank rank, Clock::time_point deadline) {
+void Recording::begin_step(Rank rank, Clock::time_point until) {
   Worker& worker = *workers_.at(rank.index());
   worker.give_turn();  // of a step that failed
   worker.in_step = false;
-  worker.take_turn(deadline);
+  worker.take_turn(until);
   worker.in_step = true;
   worker.next_group = 0;
   worker.events.clear();

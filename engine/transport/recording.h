@@ -35,7 +35,7 @@ class Recording {
   /// turn. Any thread may call it.
   /// @pre no call of the worker's transport is under way, or made meanwhile
   /// @throws DeadlineError if there is no turn until then
-  void begin_step(Rank rank, Clock::time_point deadline);
+  void begin_step(Rank rank, Clock::time_point until);
   /// It ended. A step that fails is not ended; it leaves no record and gives its turn up when its
   /// transport goes or the next one begins.
   /// @pre the worker is in a step, and all groups of it are finished

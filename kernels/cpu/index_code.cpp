@@ -1,9 +1,11 @@
 // CPU bodies of the index codes: what is the same for all of them.
 #include "kernels/index_code.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 
-#include "kernels/cpu/index_codes.h"
+#include "kernels/cpu/index_codes/bodies.h"
 
 namespace sparsesync::cpu {
 

@@ -1,18 +1,9 @@
-// CPU bodies of fetch, place and locate.
+// CPU bodies of locate.
 #include "kernels/locate.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace sparsesync::cpu {
-
-void fetch(const Context&, std::span<const std::byte> from, std::byte* to) {
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());
-}
-
-void place(const Context&, std::span<const std::byte> from, std::byte* to) {
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());
-}
 
 void locate(const Context&, std::span<const Index> indices, IndexRange range,
             std::span<Index> bounds) {

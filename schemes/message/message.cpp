@@ -6,7 +6,7 @@
 
 #include "kernels/bits.h"
 #include "kernels/error.h"
-#include "kernels/locate.h"
+#include "kernels/host_copy.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {

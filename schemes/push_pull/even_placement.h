@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/cost.h"
 #include "schemes/push_pull/placement.h"
 
 namespace sparsesync {

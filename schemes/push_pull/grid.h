@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "schemes/cost.h"
-#include "schemes/transport.h"
+#include "schemes/rank.h"
 
 namespace sparsesync {
 

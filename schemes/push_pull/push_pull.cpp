@@ -12,7 +12,7 @@
 #include "schemes/message/message_gather.h"
 #include "schemes/message/outbox.h"
 #include "schemes/message/row_sums.h"
-#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/cost.h"
 #include "schemes/push_pull/pulled_rows.h"
 
 namespace sparsesync {

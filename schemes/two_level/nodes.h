@@ -4,8 +4,8 @@
 
 #include "kernels/even_ranges.h"
 #include "schemes/index_sets.h"
+#include "schemes/rank.h"
 #include "schemes/statistics.h"
-#include "schemes/transport.h"
 
 namespace sparsesync {
 

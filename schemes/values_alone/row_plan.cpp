@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/locate.h"
+#include "kernels/host_copy.h"
 #include "kernels/owners.h"
 #include "kernels/rows.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/buffer.h"
 #include "kernels/context.h"
 #include "schemes/index_sets.h"
-#include "schemes/transport.h"
+#include "schemes/rank.h"
 #include "schemes/values_alone/ownership.h"
 
 namespace sparsesync {

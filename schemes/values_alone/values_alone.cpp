@@ -10,11 +10,11 @@
 #include "kernels/rows.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
+#include "schemes/message/index_set_exchange.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/outbox.h"
-#include "schemes/message/set_exchange.h"
-#include "schemes/values_alone/account.h"
+#include "schemes/values_alone/cost.h"
 #include "schemes/values_alone/row_plan.h"
 
 namespace sparsesync {
@@ -26,7 +26,7 @@ struct RoundState {
       : sets(environment, spaces), sums(buffers<std::byte>(environment.context, spaces.size())) {
     while (plans.size() < spaces.size()) plans.emplace_back(environment.context, environment.size);
   }
-  SetExchange sets;
+  IndexSetExchange sets;
   std::vector<RowPlan> plans;           // [row space]
   std::vector<Buffer<std::byte>> sums;  // [row space]
 };

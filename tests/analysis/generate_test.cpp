@@ -10,7 +10,7 @@
 #include <numeric>
 #include <set>
 
-#include "analysis/draw.h"
+#include "analysis/random_draws.h"
 #include "tests/analysis/scratch.h"
 
 namespace sparsesync {

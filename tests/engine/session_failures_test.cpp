@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "engine/session.h"
 #include "tests/engine/session_cases.h"
 #include "tests/support/workers.h"

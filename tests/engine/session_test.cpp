@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "tests/engine/session_cases.h"
 #include "tests/support/workers.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "engine/registration.h"
+#include "engine/bucket_agreement.h"
 #include "engine/session.h"
 #include "schemes/registry.h"
 #include "tests/engine/session_cases.h"

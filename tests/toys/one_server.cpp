@@ -1,7 +1,7 @@
 // one_server: worker 0 is the only server. A toy, which shows what a scheme is made of.
 #include "kernels/partition.h"
 #include "kernels/rows.h"
-#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/cost.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"
 

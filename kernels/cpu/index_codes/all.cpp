@@ -1,5 +1,7 @@
 // CPU body of the index code of a whole range.
-#include "kernels/cpu/index_codes.h"
+#include "kernels/cpu/index_codes/bodies.h"
+
+#include <fmt/format.h>
 
 #include <numeric>
 

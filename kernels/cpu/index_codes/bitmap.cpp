@@ -1,7 +1,9 @@
 // CPU body of the bitmap index code.
-#include "kernels/cpu/index_codes.h"
+#include "kernels/cpu/index_codes/bodies.h"
 
 #include <algorithm>
+
+#include "kernels/cpu/index_codes/bit_string.h"
 
 namespace sparsesync::cpu {
 

@@ -1,5 +1,9 @@
 // CPU body of the COO index code.
-#include "kernels/cpu/index_codes.h"
+#include "kernels/cpu/index_codes/bodies.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
 
 namespace sparsesync::cpu {
 namespace {

@@ -1,7 +1,9 @@
 // CPU body of the Elias-Fano index code. decode_as() checks its input.
-#include "kernels/cpu/index_codes.h"
+#include "kernels/cpu/index_codes/bodies.h"
 
 #include <algorithm>
+
+#include "kernels/cpu/index_codes/bit_string.h"
 
 namespace sparsesync::cpu {
 namespace {

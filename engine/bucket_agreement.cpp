@@ -1,4 +1,4 @@
-#include "engine/registration.h"
+#include "engine/bucket_agreement.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,12 +1,12 @@
-#include "schemes/values_alone/account.h"
+#include "schemes/values_alone/cost.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/aggregate.h"
 #include "kernels/index_code.h"
+#include "schemes/message/index_set_exchange.h"
 #include "schemes/message/message.h"
-#include "schemes/message/set_exchange.h"
 
 namespace sparsesync {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 
 #include <fmt/format.h>
 
@@ -73,7 +73,7 @@ std::string difference(const ControlChannel::Statement& first,
 }  // namespace
 
 std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
-  const Clock::time_point deadline = Clock::now() + timeout_;
+  const Clock::time_point until = Clock::now() + deadline_;
   const std::vector<Rank> peers = peers_after(transport_.rank(), transport_.size());
   std::vector<Send> sends;
   std::vector<Receive> receives;
@@ -84,9 +84,9 @@ std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
   Blobs blobs(peers.size());
   const Header header{0, 0, sequence_++, 0, 0};
   const GroupId group = transport_.post(context_, header, sends, receives, blobs);
-  while (transport_.next(group, deadline)) {
+  while (transport_.next(group, until)) {
   }
-  transport_.finish(group, deadline);
+  transport_.finish(group, until);
   std::vector<std::string> all(static_cast<std::size_t>(transport_.size()));
   for (std::size_t i = 0; i < peers.size(); ++i) {
     all[peers[i].index()] = std::move(blobs.blobs[i]);

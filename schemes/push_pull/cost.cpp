@@ -1,4 +1,4 @@
-#include "schemes/push_pull/account.h"
+#include "schemes/push_pull/cost.h"
 
 #include <algorithm>
 

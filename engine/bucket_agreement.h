@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/agreement.h"
+#include "engine/control_channel.h"
 #include "schemes/bucket.h"
 #include "schemes/transport.h"
 

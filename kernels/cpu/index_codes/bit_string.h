@@ -1,4 +1,4 @@
-// The CPU bodies of the index codes, and the strings of bits that some are made of.
+// Strings of bits, as some index codes are made of them.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,24 +10,8 @@
 #include <span>
 
 #include "kernels/error.h"
-#include "kernels/index_code.h"
-#include "kernels/views.h"
 
 namespace sparsesync::cpu {
-
-// What encode() and decode() do for each code, after checking the number of bytes.
-void encode_as(Coo, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
-void encode_as(EliasFano, IndexRange range, std::span<const Index> indices,
-               std::span<std::byte> out);
-void encode_as(Bitmap, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
-void encode_as(All, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
-
-void decode_as(Coo, IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices);
-void decode_as(EliasFano, IndexRange range, std::span<const std::byte> bytes,
-               std::span<Index> indices);
-void decode_as(Bitmap, IndexRange range, std::span<const std::byte> bytes,
-               std::span<Index> indices);
-void decode_as(All, IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices);
 
 /// Up to 8 bytes at `offset` as a little-endian number; bytes past the end read as 0.
 inline std::uint64_t load_word(std::span<const std::byte> bytes, std::size_t offset) {

@@ -43,18 +43,18 @@ struct PacketOptions {
 
 /// A worker's end. The worker's side and the MPI thread's side share it under one mutex; MPI is
 /// called outside of it.
-class End {
+class Endpoint {
  public:
   /// Called by the MPI thread.
   /// @param communicator  the end's own; returns errors
   /// @param nodes         of each worker
   /// @param wake          tells the MPI thread that there is work; any thread calls it
-  End(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
-      std::function<void()> wake);
+  Endpoint(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
+           std::function<void()> wake);
   /// Gives back the packets' memory if it was closed; else MPI may still own it.
-  ~End();
-  End(const End&) = delete;
-  End& operator=(const End&) = delete;
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
 
   /// @name The worker's side, as Transport has it
   /// @{
@@ -63,9 +63,9 @@ class End {
   int node(Rank worker) const { return nodes_.at(worker.index()); }
   GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
                std::span<const Receive> receives, ReceiveProvider& provider);
-  std::optional<Arrival> next(GroupId id, Clock::time_point deadline);
-  void finish(GroupId id, Clock::time_point deadline);
-  void all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point deadline);
+  std::optional<Arrival> next(GroupId id, Clock::time_point until);
+  void finish(GroupId id, Clock::time_point until);
+  void all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point until);
   void abort(const std::string& reason) noexcept;
   TransportCounters counters() const;
   /// @}
@@ -176,11 +176,11 @@ class End {
   GroupId start(const Context& context, const Header& expected, std::span<const Send> sends,
                 std::span<const Receive> receives, ReceiveProvider& provider);
   std::optional<Arrival> wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
-                                          Clock::time_point deadline);
+                                          Clock::time_point until);
   void wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
-                      Clock::time_point deadline);
+                      Clock::time_point until);
   void reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype, std::span<std::byte> elements,
-                    Clock::time_point deadline);
+                    Clock::time_point until);
   void match_messages();
   void throw_if_over() const;
   Group& group_of(GroupId id);

@@ -20,9 +20,9 @@ class AgreementError : public Error {
 /// The control channel of one worker: every call is made by all workers, in the same order.
 class ControlChannel {
  public:
-  /// @param timeout  of each call
-  ControlChannel(Transport& transport, const Context& context, Clock::duration timeout)
-      : transport_(transport), context_(context), timeout_(timeout) {}
+  /// @param deadline  of each call
+  ControlChannel(Transport& transport, const Context& context, Clock::duration deadline)
+      : transport_(transport), context_(context), deadline_(deadline) {}
 
   /// Tells all others, and hears them. Synchronizes the stream.
   /// @param own  any bytes, 64 MiB at most
@@ -40,7 +40,7 @@ class ControlChannel {
  private:
   Transport& transport_;
   Context context_;
-  Clock::duration timeout_;
+  Clock::duration deadline_;
   std::uint64_t sequence_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // The MPI thread's side of an end, and what both sides do. The worker's: mpi_end_worker.cpp.
-#include "engine/transport/mpi_end.h"
+#include "engine/transport/mpi_endpoint.h"
 
 #include <fmt/format.h>
 
@@ -77,8 +77,8 @@ void check(int status, const char* call) {
   throw Error(fmt::format("{} failed: {}", call, text));
 }
 
-End::End(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
-         std::function<void()> wake)
+Endpoint::Endpoint(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
+                   std::function<void()> wake)
     : communicator_(communicator),
       rank_(rank),
       nodes_(std::move(nodes)),
@@ -123,13 +123,13 @@ End::End(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions
   statuses_.resize(requests_.size());
 }
 
-End::~End() {
+Endpoint::~Endpoint() {
   if (closed_) return;
   give_to_mpi(memory_);
   give_to_mpi(reduction_.memory);
 }
 
-void End::close() {
+void Endpoint::close() {
   if (!quiet()) return;
   for (std::size_t place = 0; place < peers_.size(); ++place) {
     for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
@@ -145,24 +145,24 @@ void End::close() {
   closed_ = true;
 }
 
-std::size_t End::slot_request(std::size_t peer, std::size_t slot) const {
+std::size_t Endpoint::slot_request(std::size_t peer, std::size_t slot) const {
   return peer * slots_of_a_peer_ + slot;
 }
-std::size_t End::packet_request(std::size_t packet) const {
+std::size_t Endpoint::packet_request(std::size_t packet) const {
   return (nodes_.size() - 1) * slots_of_a_peer_ + packet;
 }
-std::size_t End::word_request(std::size_t peer, Word word) const {
+std::size_t Endpoint::word_request(std::size_t peer, Word word) const {
   return packet_request(options_.window) + peer * kWords + static_cast<std::size_t>(word);
 }
 
-std::size_t End::reduction_request() const {
+std::size_t Endpoint::reduction_request() const {
   return requests_.size() - 1;
 }
 
 // ---- Either side.
 
 /// Brings payloads from their slots to where they belong, as far as that is known.
-void End::take_packets(Peer& peer) {
+void Endpoint::take_packets(Peer& peer) {
   Incoming& message = peer.incoming;
   while (!peer.arrived.empty() && !withdrawn_ && !failure_) {
     const Slot& slot = peer.slots[peer.arrived.front()];
@@ -207,19 +207,19 @@ void End::take_packets(Peer& peer) {
   }
 }
 
-void End::fail(std::exception_ptr error) {
+void Endpoint::fail(std::exception_ptr error) {
   if (!failure_) failure_ = std::move(error);
   changed_.notify_all();
 }
 
 /// What a peer did is nonsense.
-void End::fail_by(const Peer& peer, const char* what) {
+void Endpoint::fail_by(const Peer& peer, const char* what) {
   fail(std::make_exception_ptr(ProtocolError(fmt::format("worker {} {}", peer.rank.value, what))));
 }
 
 // ---- The MPI thread's side.
 
-bool End::progress() {
+bool Endpoint::progress() {
   bool moved = false;
   try {
     {
@@ -235,12 +235,12 @@ bool End::progress() {
   return moved;
 }
 
-bool End::busy() const {
+bool Endpoint::busy() const {
   const std::lock_guard lock(mutex_);
   return open_groups_ > 0 || leaving_ || aborts() || reduction_.state != Reduction::State::none;
 }
 
-void End::process_ended(Rank worker) {
+void Endpoint::process_ended(Rank worker) {
   const std::lock_guard lock(mutex_);
   if (worker == rank_ || worker.value >= size()) return;
   Peer& peer = peer_of(worker);
@@ -249,7 +249,7 @@ void End::process_ended(Rank worker) {
   peer.last_heard = Clock::now();
 }
 
-bool End::retired() const {
+bool Endpoint::retired() const {
   const std::lock_guard lock(mutex_);
   return leaving_ &&
          std::all_of(
@@ -258,14 +258,14 @@ bool End::retired() const {
          !says_something();
 }
 
-bool End::quiet() const {
+bool Endpoint::quiet() const {
   return std::none_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ended; }) &&
          std::none_of(packets_.begin(), packets_.end(),
                       [](const Slot& packet) { return packet.under_way; }) &&
          reduction_.state != Reduction::State::under_way;
 }
 
-bool End::says_something() const {
+bool Endpoint::says_something() const {
   for (std::size_t place = 0; place < peers_.size(); ++place) {
     for (std::size_t word = 0; word < kWords; ++word) {
       if (!peers_[place].ended && word_under_way_[place * kWords + word]) return true;
@@ -274,13 +274,13 @@ bool End::says_something() const {
   return false;
 }
 
-bool End::healthy() const {
+bool Endpoint::healthy() const {
   const std::lock_guard lock(mutex_);
   return !withdrawn_ && !failure_ && !aborted_ &&
          std::none_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ended; });
 }
 
-void End::choose_calls() {
+void Endpoint::choose_calls() {
   calls_.clear();
   bury(Clock::now());
   for (std::size_t place = 0; place < peers_.size(); ++place) {
@@ -336,7 +336,7 @@ void End::choose_calls() {
   }
 }
 
-void End::fill_packet(Peer& peer, std::size_t place) {
+void Endpoint::fill_packet(Peer& peer, std::size_t place) {
   Slot& packet = packets_[place];
   Outgoing& message = peer.outgoing.front();
   write(packet.bytes,
@@ -362,12 +362,12 @@ void End::fill_packet(Peer& peer, std::size_t place) {
   }
 }
 
-void End::tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t size) {
+void Endpoint::tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t size) {
   word_under_way_[peer * kWords + static_cast<std::size_t>(word)] = true;
   calls_.push_back({false, word_request(peer, word), peers_[peer].rank, bytes, size});
 }
 
-void End::call(const Call& of) {
+void Endpoint::call(const Call& of) {
   if (of.request == reduction_request()) {
     check(
         MPI_Iallreduce(MPI_IN_PLACE, reduction_.memory.get(),
@@ -384,7 +384,7 @@ void End::call(const Call& of) {
   }
 }
 
-bool End::poll() {
+bool Endpoint::poll() {
   int count = 0;
   check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
                      completed_.data(), statuses_.data()),
@@ -398,7 +398,7 @@ bool End::poll() {
   return true;
 }
 
-void End::completed(std::size_t request, const MPI_Status& status) {
+void Endpoint::completed(std::size_t request, const MPI_Status& status) {
   if (request == reduction_request()) {
     reduction_.state = Reduction::State::done;
     changed_.notify_all();
@@ -423,7 +423,7 @@ void End::completed(std::size_t request, const MPI_Status& status) {
   }
 }
 
-void End::packet_came(Peer& peer, std::size_t place) {
+void Endpoint::packet_came(Peer& peer, std::size_t place) {
   const Slot& slot = peer.slots[place];
   const Preamble preamble =
       slot.size >= sizeof(Preamble) ? read<Preamble>(slot.bytes) : Preamble{Kind{0}, 0};
@@ -459,7 +459,7 @@ void End::packet_came(Peer& peer, std::size_t place) {
 }
 
 /// A process that ended has left, once all that it sent is here.
-void End::bury(Clock::time_point now) {
+void Endpoint::bury(Clock::time_point now) {
   for (Peer& peer : peers_) {
     if (!peer.ended || peer.left) continue;
     if (now - peer.last_heard < kGrace) continue;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/transport/mpi_end.h"
+#include "engine/transport/mpi_endpoint.h"
 
 namespace sparsesync::mpi {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kPartingGrace{200};
 
 /// After an error this worker's memory is not touched any more: its owners may be gone at once.
 template <typename Body>
-auto End::withdrawing_on_error(const Body& body) -> decltype(body()) {
+auto Endpoint::withdrawing_on_error(const Body& body) -> decltype(body()) {
   try {
     return body();
   } catch (...) {
@@ -31,28 +31,28 @@ auto End::withdrawing_on_error(const Body& body) -> decltype(body()) {
   }
 }
 
-GroupId End::post(const Context& context, const Header& expected, std::span<const Send> sends,
-                  std::span<const Receive> receives, ReceiveProvider& provider) {
+GroupId Endpoint::post(const Context& context, const Header& expected, std::span<const Send> sends,
+                       std::span<const Receive> receives, ReceiveProvider& provider) {
   const std::lock_guard lock(mutex_);
   return withdrawing_on_error([&] { return start(context, expected, sends, receives, provider); });
 }
 
-std::optional<Arrival> End::next(GroupId id, Clock::time_point deadline) {
+std::optional<Arrival> Endpoint::next(GroupId id, Clock::time_point until) {
   std::unique_lock lock(mutex_);
-  return withdrawing_on_error([&] { return wait_for_receive(lock, group_of(id), deadline); });
+  return withdrawing_on_error([&] { return wait_for_receive(lock, group_of(id), until); });
 }
 
-void End::finish(GroupId id, Clock::time_point deadline) {
+void Endpoint::finish(GroupId id, Clock::time_point until) {
   std::unique_lock lock(mutex_);
   withdrawing_on_error([&] {
     Group& group = group_of(id);
-    wait_for_sends(lock, group, deadline);
+    wait_for_sends(lock, group, until);
     group.id = 0;
     --open_groups_;
   });
 }
 
-void End::abort(const std::string& reason) noexcept {
+void Endpoint::abort(const std::string& reason) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (aborted_ || leaving_) return;
@@ -65,12 +65,12 @@ void End::abort(const std::string& reason) noexcept {
   wake_();
 }
 
-TransportCounters End::counters() const {
+TransportCounters Endpoint::counters() const {
   const std::lock_guard lock(mutex_);
   return counters_;
 }
 
-void End::leave() {
+void Endpoint::leave() {
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
@@ -79,8 +79,8 @@ void End::leave() {
   wake_();
 }
 
-GroupId End::start(const Context& context, const Header& expected, std::span<const Send> sends,
-                   std::span<const Receive> receives, ReceiveProvider& provider) {
+GroupId Endpoint::start(const Context& context, const Header& expected, std::span<const Send> sends,
+                        std::span<const Receive> receives, ReceiveProvider& provider) {
   throw_if_over();
   Group& group = unused_group();
   group.expected = expected;
@@ -109,8 +109,8 @@ GroupId End::start(const Context& context, const Header& expected, std::span<con
   return {group.id};
 }
 
-std::optional<Arrival> End::wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
-                                             Clock::time_point deadline) {
+std::optional<Arrival> Endpoint::wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,
+                                                  Clock::time_point until) {
   while (true) {
     match_messages();
     if (!group.complete.empty()) {
@@ -128,22 +128,22 @@ std::optional<Arrival> End::wait_for_receive(std::unique_lock<std::mutex>& lock,
       if (peer_of(receive.from).left) throw_lost(receive.from);
     }
     if (!waits) return std::nullopt;
-    if (Clock::now() >= deadline) {
+    if (Clock::now() >= until) {
       std::vector<Rank> silent;
       for (const Waiting& receive : group.receives) {
         if (!receive.returned) silent.push_back(receive.from);
       }
       throw_deadline(rank_, std::move(silent));
     }
-    changed_.wait_until(lock, deadline);
+    changed_.wait_until(lock, until);
   }
 }
 
-void End::wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
-                         Clock::time_point deadline) {
+void Endpoint::wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
+                              Clock::time_point until) {
   while (group.unsent > 0) {
     throw_if_over();
-    const bool late = Clock::now() >= deadline;
+    const bool late = Clock::now() >= until;
     std::vector<Rank> slow;
     for (const Peer& peer : peers_) {
       for (std::size_t i = 0; i < peer.outgoing.size(); ++i) {
@@ -153,17 +153,17 @@ void End::wait_for_sends(std::unique_lock<std::mutex>& lock, const Group& group,
       }
     }
     if (late) throw_deadline(rank_, std::move(slow));
-    changed_.wait_until(lock, deadline);
+    changed_.wait_until(lock, until);
   }
 }
 
-void End::all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point deadline) {
+void Endpoint::all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point until) {
   std::unique_lock lock(mutex_);
   withdrawing_on_error([&] {
     const std::int64_t moved = all_reduce_bytes(std::ssize(elements), size());
     while (!elements.empty()) {
       const std::size_t bytes = std::min(elements.size(), kReductionBytes);
-      reduce_piece(lock, dtype, elements.first(bytes), deadline);
+      reduce_piece(lock, dtype, elements.first(bytes), until);
       elements = elements.subspan(bytes);
     }
     counters_.bytes_sent += moved;
@@ -171,8 +171,8 @@ void End::all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_poi
   });
 }
 
-void End::reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype,
-                       std::span<std::byte> elements, Clock::time_point deadline) {
+void Endpoint::reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype,
+                            std::span<std::byte> elements, Clock::time_point until) {
   throw_if_over();
   SPARSESYNC_EXPECT(static_cast<int>(reduction_.state), ==,
                     static_cast<int>(Reduction::State::none));
@@ -191,10 +191,10 @@ void End::reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype,
     std::vector<Rank> others;
     for (const Peer& peer : peers_) {
       if (peer.left && now - peer.last_heard >= kPartingGrace) throw_lost(peer.rank);
-      if (now >= deadline) others.push_back(peer.rank);
+      if (now >= until) others.push_back(peer.rank);
     }
-    if (now >= deadline) throw_deadline(rank_, std::move(others));
-    changed_.wait_until(lock, std::min(deadline, now + kPartingGrace));
+    if (now >= until) throw_deadline(rank_, std::move(others));
+    changed_.wait_until(lock, std::min(until, now + kPartingGrace));
   }
   std::memcpy(elements.data(), reduction_.memory.get(), elements.size());
   reduction_.state = Reduction::State::none;
@@ -202,7 +202,7 @@ void End::reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype,
 
 /// Gives messages whose header is here to the receives that wait for them, in order, and memory to
 /// their payloads.
-void End::match_messages() {
+void Endpoint::match_messages() {
   bool room = false;
   for (Peer& peer : peers_) {
     const std::size_t before = peer.arrived.size();
@@ -223,26 +223,26 @@ void End::match_messages() {
   if (room) wake_();
 }
 
-void End::throw_if_over() const {
+void Endpoint::throw_if_over() const {
   if (aborted_) throw_aborted(aborter_, abort_reason_);
   if (failure_) std::rethrow_exception(failure_);
 }
 
-End::Group& End::group_of(GroupId id) {
+Endpoint::Group& Endpoint::group_of(GroupId id) {
   for (const std::unique_ptr<Group>& group : groups_) {
     if (group->id == id.value && id.value != 0) return *group;
   }
   throw ContractError("a group that was not posted, or is finished");
 }
 
-End::Group& End::unused_group() {
+Endpoint::Group& Endpoint::unused_group() {
   for (const std::unique_ptr<Group>& group : groups_) {
     if (group->id == 0) return *group;
   }
   return *groups_.emplace_back(std::make_unique<Group>());
 }
 
-End::Peer& End::peer_of(Rank worker) {
+Endpoint::Peer& Endpoint::peer_of(Rank worker) {
   const auto workers = static_cast<int>(nodes_.size());
   return peers_[static_cast<std::size_t>((worker.value - rank_.value - 1 + workers) % workers)];
 }

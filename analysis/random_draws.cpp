@@ -1,4 +1,4 @@
-#include "analysis/draw.h"
+#include "analysis/random_draws.h"
 
 #include <algorithm>
 #include <cmath>

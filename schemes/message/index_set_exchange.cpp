@@ -1,4 +1,4 @@
-#include "schemes/message/set_exchange.h"
+#include "schemes/message/index_set_exchange.h"
 
 #include "kernels/index_code.h"
 #include "schemes/bucket_input.h"
@@ -19,7 +19,8 @@ std::vector<SectionSpec> set_sections(std::span<const RowSpace> spaces, Round ro
   return specs;
 }
 
-SetExchange::SetExchange(const SchemeEnvironment& environment, std::span<const RowSpace> spaces)
+IndexSetExchange::IndexSetExchange(const SchemeEnvironment& environment,
+                                   std::span<const RowSpace> spaces)
     : context_(environment.context),
       spaces_(spaces),
       own_(context_, spaces),
@@ -33,7 +34,7 @@ SetExchange::SetExchange(const SchemeEnvironment& environment, std::span<const R
   }
 }
 
-void SetExchange::run(Exchange& exchange, BucketInput& input) {
+void IndexSetExchange::run(Exchange& exchange, BucketInput& input) {
   specs_.clear();
   for (const RowSpace& space : spaces_) specs_.push_back(section_of(space, exchange.round()));
   own_.write(specs_, input, {}, gather_.own(own_.find(specs_, input)));
@@ -46,7 +47,7 @@ void SetExchange::run(Exchange& exchange, BucketInput& input) {
               });
 }
 
-void SetExchange::read(Rank worker, std::span<const std::byte> message) {
+void IndexSetExchange::read(Rank worker, std::span<const std::byte> message) {
   read_layout(context_, specs_, message, counts_, sections_);
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     const ConstSection& section = sections_[i];

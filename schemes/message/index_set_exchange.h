@@ -16,9 +16,9 @@ namespace sparsesync {
 
 /// One round's exchange of index sets, of all row spaces at once; keeps its memory from one step to
 /// the next. One step of the pattern all_to_all(): the bytes of a ring, in one latency.
-class SetExchange {
+class IndexSetExchange {
  public:
-  SetExchange(const SchemeEnvironment& environment, std::span<const RowSpace> spaces);
+  IndexSetExchange(const SchemeEnvironment& environment, std::span<const RowSpace> spaces);
 
   /// Synchronizes the stream.
   /// @param input  its rows are what is told; their values are not looked at

@@ -1,0 +1,54 @@
+// Workers by their numbers.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <vector>
+
+namespace sparsesync {
+
+/// A worker's number, in [0, world size).
+struct Rank {
+  int value = 0;
+  /// Where the worker stands in a list of all.
+  constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
+  friend constexpr auto operator<=>(Rank, Rank) = default;
+};
+
+/// All workers, by rank: for (const Rank worker : Ranks(size)).
+class Ranks {
+ public:
+  /// Of a range-based for.
+  struct Iterator {
+    Rank at;
+    constexpr Rank operator*() const { return at; }
+    constexpr Iterator& operator++() {
+      ++at.value;
+      return *this;
+    }
+    friend constexpr bool operator==(Iterator, Iterator) = default;
+  };
+
+  constexpr explicit Ranks(int size) : size_(size) {}
+  /// Worker 0.
+  static constexpr Iterator begin() { return {}; }
+  constexpr Iterator end() const { return {Rank{size_}}; }
+
+ private:
+  int size_;
+};
+
+/// The worker `steps` further on around the ring of all; backwards where they are negative.
+constexpr Rank ring_neighbour(Rank rank, int steps, int size) {
+  return {((rank.value + steps) % size + size) % size};
+}
+
+/// The workers other than `rank`, from rank + 1 on, around: so that not all start with the same
+/// peer.
+inline std::vector<Rank> peers_after(Rank rank, int size) {
+  std::vector<Rank> peers;
+  for (int step = 1; step < size; ++step) peers.push_back(ring_neighbour(rank, step, size));
+  return peers;
+}
+
+}  // namespace sparsesync
