@@ -37,8 +37,8 @@ template <typename Found>
 void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t count,
                   Found&& found) {
   std::size_t left = count;
-  for (std::size_t offset = 0; offset < bits.size(); offset += 8) {
-    for (std::uint64_t word = load_word(bits, offset); word != 0; word &= word - 1) {
+  const auto of_word = [&](std::size_t offset, std::uint64_t word) {
+    for (; word != 0; word &= word - 1) {
       if (left == 0) {
         throw CorruptDataError(
             fmt::format("{} code: more than the {} indices announced", code, count));
@@ -46,7 +46,14 @@ void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t
       --left;
       found(offset * 8 + static_cast<std::size_t>(std::countr_zero(word)));
     }
+  };
+  const std::size_t whole = bits.size() / sizeof(std::uint64_t) * sizeof(std::uint64_t);
+  for (std::size_t offset = 0; offset < whole; offset += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bits.data() + offset, sizeof(word));
+    of_word(offset, word);
   }
+  of_word(whole, load_word(bits, whole));
   if (left != 0) {
     throw CorruptDataError(
         fmt::format("{} code: {} indices of {} announced", code, count - left, count));
