@@ -12,10 +12,10 @@
 #include "analysis/median.h"
 #include "analysis/table.h"
 #include "engine/auto_choice.h"
-#include "engine/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 #include "engine/host_probe.h"
+#include "engine/json.h"
 #include "table_program.h"
 #include "ways.h"
 

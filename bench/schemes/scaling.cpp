@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "analysis/table.h"
-#include "engine/json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
+#include "engine/json.h"
 #include "table_program.h"
 #include "ways.h"
 
