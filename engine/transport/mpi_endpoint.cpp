@@ -1,4 +1,4 @@
-// The MPI thread's side of an end, and what both sides do. The worker's: mpi_end_worker.cpp.
+// The MPI thread's side of an end, and what both sides do. The worker's: mpi_endpoint_worker.cpp.
 #include "engine/transport/mpi_endpoint.h"
 
 #include <fmt/format.h>
