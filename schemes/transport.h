@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "kernels/context.h"
 #include "kernels/dtype.h"

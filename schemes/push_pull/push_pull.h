@@ -10,8 +10,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "schemes/push_pull/placement.h"
 #include "schemes/scheme.h"

@@ -13,12 +13,18 @@
 
 namespace sparsesync::cpu {
 
+/// 8 bytes as a little-endian number.
+inline std::uint64_t load_whole_word(const std::byte* bytes) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof(word));
+  return word;
+}
+
 /// Up to 8 bytes at `offset` as a little-endian number; bytes past the end read as 0.
 inline std::uint64_t load_word(std::span<const std::byte> bytes, std::size_t offset) {
   std::uint64_t word = 0;
-  if (offset + sizeof(word) <= bytes.size()) {
-    std::memcpy(&word, bytes.data() + offset, sizeof(word));
-  } else if (offset < bytes.size()) {
+  if (offset + sizeof(word) <= bytes.size()) return load_whole_word(bytes.data() + offset);
+  if (offset < bytes.size()) {
     std::memcpy(&word, bytes.data() + offset, bytes.size() - offset);
   }
   return word;
@@ -47,11 +53,10 @@ void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t
       found(offset * 8 + static_cast<std::size_t>(std::countr_zero(word)));
     }
   };
+  // Words that are whole need no look at the end: where few bits are set, that is most of the time.
   const std::size_t whole = bits.size() / sizeof(std::uint64_t) * sizeof(std::uint64_t);
   for (std::size_t offset = 0; offset < whole; offset += sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bits.data() + offset, sizeof(word));
-    of_word(offset, word);
+    of_word(offset, load_whole_word(bits.data() + offset));
   }
   of_word(whole, load_word(bits, whole));
   if (left != 0) {
