@@ -23,6 +23,7 @@ namespace sparsesync {
 void add_trace_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
+void add_profile_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 /// @}
 

@@ -134,6 +134,7 @@ int run(int argc, char** argv) {
   add_trace_command(app);
   add_compare_command(app);
   add_calibrate_command(app);
+  add_profile_command(app);
   add_info_command(app);
 
   if (argc <= 1) {
