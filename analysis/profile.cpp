@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "analysis/shared_rows.h"
-#include "kernels/even_ranges.h"
+#include "kernels/bits.h"
 #include "kernels/threads.h"
 #include "schemes/block_space.h"
 
@@ -91,20 +91,20 @@ std::int64_t touched_blocks(std::span<const Index> rows, Index width, Index bloc
   return touched;
 }
 
-/// The densest of `parts` even ranges over all rows.
+/// The densest of `parts` ranges over all rows. Row r lies in range r · parts / rows, rounded down:
+/// each has rows / parts of them, to within one, and none is taken for larger than another.
 /// @param set  increasing, not empty
-double skewness(std::span<const Index> set, Index rows, int parts) {
-  const EvenRanges ranges(rows, parts);
-  double densest = 0;
+double skewness(std::span<const Index> set, Index rows, Index parts) {
+  std::ptrdiff_t fullest = 0;
   auto begin = set.begin();
-  while (begin != set.end()) {
-    const IndexRange range = ranges.range(ranges.part_of(*begin));
-    const auto end = std::lower_bound(begin, set.end(), range.end);
-    densest =
-        std::max(densest, static_cast<double>(end - begin) / static_cast<double>(range.size()));
+  for (Index part = 1; part <= parts && begin != set.end(); ++part) {
+    // part · rows / parts, rounded up, without the product.
+    const Index bound = part * (rows / parts) + ceil_div(part * (rows % parts), parts);
+    const auto end = std::lower_bound(begin, set.end(), bound);
+    fullest = std::max(fullest, end - begin);
     begin = end;
   }
-  return densest * static_cast<double>(rows) / static_cast<double>(set.size());
+  return static_cast<double>(fullest * parts) / static_cast<double>(set.size());
 }
 
 /// What is known of one tensor after some steps.
@@ -189,11 +189,13 @@ class TensorProfiler {
     };
     for (std::size_t a = 0; a < paired.size(); ++a) {
       for (std::size_t b = a + 1; b < paired.size(); ++b) {
-        const double ratio = overlap_ratio(common[a * paired.size() + b], size_of(a), size_of(b));
-        overlaps_.add(ratio);
-        const auto bin = static_cast<int>(ratio * OverlapDistribution::kBins);
-        ++overlap_
-              .histogram[static_cast<std::size_t>(std::min(bin, OverlapDistribution::kBins - 1))];
+        const std::int64_t both = common[a * paired.size() + b];
+        overlaps_.add(overlap_ratio(both, size_of(a), size_of(b)));
+        // In whole numbers: a ratio at the edge of a bin is in the bin that begins there.
+        const std::int64_t smaller = std::max<std::int64_t>(1, std::min(size_of(a), size_of(b)));
+        const std::int64_t bin = both * OverlapDistribution::kBins / smaller;
+        ++overlap_.histogram[static_cast<std::size_t>(
+            std::min<std::int64_t>(bin, OverlapDistribution::kBins - 1))];
         ++overlap_.pairs;
       }
     }
