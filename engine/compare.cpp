@@ -12,6 +12,7 @@
 
 #include "analysis/output_file.h"
 #include "analysis/replay.h"
+#include "analysis/space_sets.h"
 #include "analysis/yardsticks.h"
 #include "engine/auto_choice.h"
 #include "engine/bucket_agreement.h"
@@ -127,34 +128,19 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
 
 void Comparison::read_step(int step) {
   const TraceHeader& header = trace_.header();
-  std::vector<OwnedIndexSets> of_tensors(header.tensors.size());
-  for (const Rank worker : Ranks(header.workers)) {
-    std::vector<TracePart> parts = trace_.load_indices(worker, step);
-    for (std::size_t tensor = 0; tensor < parts.size(); ++tensor) {
-      std::vector<Index>& rows = parts[tensor].indices;
-      make_distinct(rows);
-      of_tensors[tensor].push_back(std::move(rows));
-    }
-  }
+  const std::vector<OwnedIndexSets> of_tensors = tensor_sets(trace_, step);
   for (std::size_t tensor = 0; tensor < of_tensors.size(); ++tensor) {
     const TensorSpec& spec = header.tensors[tensor];
     const IndexSets sets = views_of(of_tensors[tensor]);
     partitioned_ideal_ += partitioned_ideal_bytes(spec.rows, spec.row_bytes(), sets) / header.steps;
     lower_bound_ += lower_bound_bytes(spec.row_bytes(), sets) / header.steps;
   }
-  std::vector<OwnedIndexSets>& of_spaces = sets_.emplace_back(spaces_.size());
-  Statistics& statistics = statistics_.emplace_back(spaces_.size());
+  const std::vector<OwnedIndexSets>& of_spaces =
+      sets_.emplace_back(space_sets(of_tensors, spaces_));
+  Statistics& statistics = statistics_.emplace_back();
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
-    OwnedIndexSets& of_space = of_spaces[i];
-    of_space.resize(static_cast<std::size_t>(header.workers));
-    for (const RowSpace::Member& member : spaces_[i].members) {
-      for (std::size_t worker = 0; worker < of_space.size(); ++worker) {
-        for (const Index row : of_tensors[member.tensor][worker]) {
-          of_space[worker].push_back(row + member.first_row);
-        }
-      }
-    }
-    statistics[i] = statistics_of(views_of(of_space), spaces_[i], options_.scheme_options);
+    statistics.push_back(
+        statistics_of(views_of(of_spaces[i]), spaces_[i], options_.scheme_options));
   }
 }
 

@@ -1,0 +1,84 @@
+// What a trace's sparsity will be among other numbers of workers than it was recorded with.
+#pragma once
+
+#include <vector>
+
+#include "analysis/growth.h"
+#include "analysis/touch_counts.h"
+#include "analysis/trace.h"
+#include "schemes/bucket.h"
+#include "schemes/design_space.h"
+#include "schemes/index_sets.h"
+#include "schemes/statistics.h"
+
+namespace sparsesync {
+
+/// One row space, or its blocks, as some steps of a trace touched it.
+class SpaceOutlook {
+ public:
+  /// @param steps  of each step one set for each worker, increasing; kept
+  SpaceOutlook(Index rows, std::vector<OwnedIndexSets> steps);
+
+  /// What is expected among so many workers. Up to those of the trace: the mean over steps and
+  /// aligned groups. Of more: every worker touches as many rows as those of the trace, the union is
+  /// that of growth(), and a row that c of N touched is in it with probability 1 - (1 - c /
+  /// N)^workers; the rest of the union lies evenly. Of two_level's nodes nothing is told.
+  SpaceStatistics statistics(int workers) const;
+  /// From all workers of the trace.
+  const UnionGrowth& growth() const { return growth_; }
+  /// From the first eighth of them.
+  const UnionGrowth& growth_from_an_eighth() const { return growth_from_an_eighth_; }
+  double touched_mean() const { return touched_mean_; }
+  int known_workers() const { return static_cast<int>(steps_.front().size()); }
+
+ private:
+  SpaceStatistics seen(int workers) const;
+  SpaceStatistics expected(int workers) const;
+
+  Index rows_;
+  std::vector<OwnedIndexSets> steps_;
+  std::vector<CountedRow> counted_;  // over all steps
+  UnionGrowth growth_;
+  UnionGrowth growth_from_an_eighth_;
+  double touched_mean_ = 0;
+  double touched_stdev_ = 0;
+};
+
+/// A trace's tensors as one bucket.
+class Outlook {
+ public:
+  /// Looks at so many steps, that lie evenly among the trace's; reads no value.
+  /// @param most_steps  1 or more
+  /// @throws InputError if a file of the trace is not what its header says
+  Outlook(const Trace& trace, const SchemeOptions& options, int most_steps);
+
+  const std::vector<RowSpace>& spaces() const { return spaces_; }
+  /// One for each row space.
+  Statistics statistics(int workers) const;
+  /// γ: values of the union over those of a worker, all row spaces together; 1 where none are.
+  double densification(int workers) const;
+  /// The same as UnionGrowth has it that knows an eighth of the trace's workers alone: what is told
+  /// of eight times as many as there are, held against those that there are.
+  double densification_from_an_eighth(int workers) const;
+  int known_workers() const { return outlooks_.front().known_workers(); }
+
+ private:
+  /// @param united  of a row space: rows
+  template <typename United>
+  double densification_by(United&& united) const {
+    double all = 0;
+    double of_one = 0;
+    for (std::size_t space = 0; space < spaces_.size(); ++space) {
+      const auto row_bytes = static_cast<double>(spaces_[space].row_bytes());
+      all += row_bytes * united(outlooks_[space]);
+      of_one += row_bytes * outlooks_[space].touched_mean();
+    }
+    return of_one > 0 ? all / of_one : 1;
+  }
+
+  std::vector<RowSpace> spaces_;
+  std::vector<SpaceOutlook> outlooks_;        // [row space]
+  std::vector<SpaceOutlook> block_outlooks_;  // the same of its blocks; none where nobody asks
+};
+
+}  // namespace sparsesync

@@ -1,0 +1,80 @@
+#include "analysis/scale_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace sparsesync {
+namespace {
+
+TheoremSeconds theorem(const Outlook& outlook, const Network& network, int workers) {
+  constexpr double kIndexBytes = 4;
+  double bytes = 0;  // of one worker's rows
+  const Statistics known = outlook.statistics(1);
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    bytes += known[i].touched_mean *
+             (static_cast<double>(outlook.spaces()[i].row_bytes()) + kIndexBytes);
+  }
+  const double seconds = bytes * 8 / network.rate_bps;
+  TheoremSeconds all;
+  const double n = workers;
+  all.balanced = (n - 1) / n * (1 + outlook.densification(workers)) * seconds;
+  for (std::int64_t group = 1; group < workers; group *= 2) {
+    all.hierarchy += outlook.densification(static_cast<int>(group)) * seconds;
+  }
+  return all;
+}
+
+/// Of each scheme that can be used its fastest way.
+std::vector<Prediction> usable(std::vector<Prediction> predictions) {
+  std::set<std::string> seen;
+  std::erase_if(predictions, [&](const Prediction& each) {
+    return !each.ruled_out.empty() || !seen.insert(each.way.scheme).second;
+  });
+  return predictions;
+}
+
+}  // namespace
+
+ScalePlan plan_over(const Outlook& outlook, const Network& network, const SchemeOptions& options,
+                    const std::vector<int>& workers, std::optional<double> memory) {
+  const auto plan_of = [&](int size) {
+    const Statistics statistics = outlook.statistics(size);
+    PlanQuestion question{outlook.spaces(), size, statistics, network, options};
+    question.memory = memory;
+    return usable(plan(question));
+  };
+  ScalePlan all;
+  for (const int size : workers) {
+    all.plans.push_back({size, outlook.densification(size), size <= outlook.known_workers(),
+                         outlook.densification_from_an_eighth(size),
+                         theorem(outlook, network, size), plan_of(size)});
+  }
+  for (std::size_t i = 1; i < all.plans.size(); ++i) {
+    const auto best = [](const std::vector<Prediction>& predictions) {
+      return predictions.empty() ? std::string() : predictions.front().way.scheme;
+    };
+    const std::string from = best(all.plans[i - 1].predictions);
+    const std::string to = best(all.plans[i].predictions);
+    if (from == to) continue;
+    int before = all.plans[i - 1].workers;
+    int after = all.plans[i].workers;
+    while (after - before > 1) {
+      const int middle = before + (after - before) / 2;
+      (best(plan_of(middle)) == from ? before : after) = middle;
+    }
+    all.crossovers.push_back({after, from, to});
+  }
+  return all;
+}
+
+std::vector<int> doublings(int first, int last) {
+  std::vector<int> all{first};
+  for (std::int64_t power = 1; power < last; power *= 2) {
+    if (power > first) all.push_back(static_cast<int>(power));
+  }
+  if (last > first) all.push_back(last);
+  return all;
+}
+
+}  // namespace sparsesync
