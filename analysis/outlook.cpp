@@ -170,14 +170,12 @@ Statistics Outlook::statistics(int workers) const {
   return statistics;
 }
 
-double Outlook::densification(int workers) const {
-  return densification_by([&](const SpaceOutlook& outlook) {
-    return workers <= outlook.known_workers() ? outlook.statistics(workers).united
-                                              : outlook.growth().united(workers);
-  });
+double Outlook::densification(double workers) const {
+  return densification_by(
+      [&](const SpaceOutlook& outlook) { return outlook.growth().united(workers); });
 }
 
-double Outlook::densification_from_an_eighth(int workers) const {
+double Outlook::densification_from_an_eighth(double workers) const {
   return densification_by(
       [&](const SpaceOutlook& outlook) { return outlook.growth_from_an_eighth().united(workers); });
 }

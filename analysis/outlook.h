@@ -53,14 +53,17 @@ class Outlook {
   Outlook(const Trace& trace, const SchemeOptions& options, int most_steps);
 
   const std::vector<RowSpace>& spaces() const { return spaces_; }
-  /// One for each row space.
+  /// One for each row space. Takes some time where the trace has as many workers: call it once.
   Statistics statistics(int workers) const;
-  /// γ: values of the union over those of a worker, all row spaces together; 1 where none are.
-  double densification(int workers) const;
+  /// γ: values of the union over those of a worker, all row spaces together, as they grow with the
+  /// workers (UnionGrowth); 1 where none are touched.
+  double densification(double workers) const;
   /// The same as UnionGrowth has it that knows an eighth of the trace's workers alone: what is told
   /// of eight times as many as there are, held against those that there are.
-  double densification_from_an_eighth(int workers) const;
+  double densification_from_an_eighth(double workers) const;
   int known_workers() const { return outlooks_.front().known_workers(); }
+  /// Rows that a worker touches in a row space, mean.
+  double touched_mean(std::size_t space) const { return outlooks_[space].touched_mean(); }
 
  private:
   /// @param united  of a row space: rows

@@ -10,9 +10,8 @@ namespace {
 TheoremSeconds theorem(const Outlook& outlook, const Network& network, int workers) {
   constexpr double kIndexBytes = 4;
   double bytes = 0;  // of one worker's rows
-  const Statistics known = outlook.statistics(1);
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    bytes += known[i].touched_mean *
+  for (std::size_t i = 0; i < outlook.spaces().size(); ++i) {
+    bytes += outlook.touched_mean(i) *
              (static_cast<double>(outlook.spaces()[i].row_bytes()) + kIndexBytes);
   }
   const double seconds = bytes * 8 / network.rate_bps;
@@ -20,7 +19,7 @@ TheoremSeconds theorem(const Outlook& outlook, const Network& network, int worke
   const double n = workers;
   all.balanced = (n - 1) / n * (1 + outlook.densification(workers)) * seconds;
   for (std::int64_t group = 1; group < workers; group *= 2) {
-    all.hierarchy += outlook.densification(static_cast<int>(group)) * seconds;
+    all.hierarchy += outlook.densification(static_cast<double>(group)) * seconds;
   }
   return all;
 }

@@ -75,6 +75,25 @@ CLI::Option* add_dtype(CLI::App& command, const std::string& name, DType& dtype,
                     });
 }
 
+std::vector<std::string> between_commas(std::string_view option, const std::string& list) {
+  std::vector<std::string> parts{""};
+  for (const char c : list) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  for (const std::string& part : parts) {
+    if (part.empty()) {
+      throw InputError(
+          fmt::format("{} '{}': something is missing: write one or more, with commas between them",
+                      option, list));
+    }
+  }
+  return parts;
+}
+
 CLI::Option* add_json(CLI::App& command, std::string& target) {
   return command
       .add_option("--json", target, "Write the result as JSON to FILE; '-' is standard output")

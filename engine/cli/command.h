@@ -24,6 +24,7 @@ void add_trace_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
 void add_profile_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 /// @}
 
@@ -46,6 +47,11 @@ CLI::Option* add_seconds(CLI::App& command, const std::string& name, double& sec
 CLI::Option* add_dtype(CLI::App& command, const std::string& name, DType& dtype,
                        const std::string& help);
 /// @}
+/// The parts of an option's list: what is between commas, none of it empty.
+/// @param option  its name, for the error
+/// @throws InputError
+std::vector<std::string> between_commas(std::string_view option, const std::string& list);
+
 /// `--json FILE`, '-' for standard output.
 CLI::Option* add_json(CLI::App& command, std::string& target);
 

@@ -37,26 +37,6 @@ struct CompareArguments : TransportArguments {
   CompareOptions options;  // what they are given as
 };
 
-/// Names between commas; none of them empty.
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names{""};
-  for (const char c : text) {
-    if (c == ',') {
-      names.emplace_back();
-    } else {
-      names.back() += c;
-    }
-  }
-  for (const std::string& name : names) {
-    if (name.empty()) {
-      throw InputError(fmt::format(
-          "--schemes '{}': a name is missing: write all, or names with a comma between them",
-          text));
-    }
-  }
-  return names;
-}
-
 CompareOptions options_from(const CompareArguments& given) {
   given.check();
   if (given.is_local() && (given.chunk || given.window)) {
@@ -71,7 +51,7 @@ CompareOptions options_from(const CompareArguments& given) {
         "--clock real");
   }
   CompareOptions options = given.options;
-  options.schemes = split_names(given.schemes);
+  options.schemes = between_commas("--schemes", given.schemes);
   if (std::find(options.schemes.begin(), options.schemes.end(), "all") != options.schemes.end()) {
     options.schemes.clear();
   }

@@ -19,7 +19,7 @@ namespace {
 
 struct ProfileArguments {
   std::string trace;
-  std::vector<std::string> partitions;
+  std::string partitions;
   std::string json;
 };
 
@@ -29,7 +29,7 @@ ProfileOptions options_from(const ProfileArguments& given) {
   options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (given.partitions.empty()) return options;
   options.partitions.clear();
-  for (const std::string& text : given.partitions) {
+  for (const std::string& text : between_commas("--partitions", given.partitions)) {
     options.partitions.push_back(
         static_cast<int>(parse_count("--partitions", text, 1, kMostPartitions)));
   }
@@ -71,8 +71,7 @@ void add_profile_command(CLI::App& app) {
   command
       .add_option("--partitions", given->partitions,
                   "Numbers of even ranges that skewness is told for (8,16,64,128 if not given)")
-      ->type_name("P,...")
-      ->delimiter(',');
+      ->type_name("P,...");
   add_json(command, given->json);
   command.footer(
       "docs/measures.md says what each measure is.\n"

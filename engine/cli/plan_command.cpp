@@ -1,0 +1,118 @@
+// `sparsesync plan`: what each scheme is expected to take among other numbers of workers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/network_file.h"
+#include "analysis/outlook.h"
+#include "analysis/scale_plan.h"
+#include "engine/cli/command.h"
+#include "engine/cli/plan_json.h"
+#include "engine/cli/plan_table.h"
+#include "engine/cli/units.h"
+
+namespace sparsesync {
+namespace {
+
+struct PlanArguments {
+  std::string trace;
+  std::string workers = "2..1024";
+  std::string network;
+  double rate_bps = 0;
+  double latency_s = 0;
+  std::int64_t memory = 0;
+  std::string json;
+};
+
+/// "2..1024" is its powers of two; "8,12,64" these.
+std::vector<int> workers_from(const std::string& text) {
+  const auto number = [](const std::string& part) {
+    return static_cast<int>(parse_count("--workers", part, 2, kMaxTraceWorkers));
+  };
+  if (const std::size_t dots = text.find(".."); dots != std::string::npos) {
+    const int first = number(text.substr(0, dots));
+    const int last = number(text.substr(dots + 2));
+    if (first > last) {
+      throw InputError(
+          fmt::format("--workers {}: from the fewer to the more, such as 2..1024", text));
+    }
+    return doublings(first, last);
+  }
+  std::vector<int> workers;
+  for (const std::string& part : between_commas("--workers", text)) workers.push_back(number(part));
+  std::sort(workers.begin(), workers.end());
+  workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
+  return workers;
+}
+
+Network network_from(const PlanArguments& given) {
+  if (given.network.empty() && given.rate_bps <= 0) {
+    throw InputError(
+        "plan: nothing is known of the network: give --rate (and --latency), or --network from "
+        "calibrate");
+  }
+  Network network;
+  if (!given.network.empty()) network = read_network(given.network).network();
+  if (given.rate_bps > 0) network.rate_bps = given.rate_bps;
+  if (given.rate_bps > 0 || given.latency_s > 0) network.latency_s = given.latency_s;
+  return network;
+}
+
+void run_plan(const PlanArguments& given) {
+  constexpr int kSteps = 4;  // of the trace: more say hardly more, and a user waits
+  const std::vector<int> workers = workers_from(given.workers);
+  const Network network = network_from(given);
+  const Trace trace = Trace::open(given.trace);
+  JsonOutput json(given.json);
+  const SchemeOptions options;
+  const Outlook outlook(trace, options, kSteps);
+  const ScalePlan plan =
+      plan_over(outlook, network, options, workers,
+                given.memory > 0 ? std::optional<double>(given.memory) : std::nullopt);
+  print(json.tables(),
+        fmt::format(
+            "{} each way, latency {}{}\n\n", format_rate(network.rate_bps),
+            format_seconds(network.latency_s),
+            given.network.empty() ? "; processors take no time: --network has what they do" : "") +
+            plan_table(plan, outlook.known_workers()));
+  Json provenance = provenance_json();
+  provenance["trace"] = given.trace;
+  if (!given.network.empty()) provenance["network"] = given.network;
+  json.write(plan_json(plan, network, provenance));
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto given = std::make_shared<PlanArguments>();
+  CLI::App& command = *app.add_subcommand(
+      "plan", "What each scheme is expected to take among other numbers of workers");
+  command.add_option("trace", given->trace, "A trace's folder")->type_name("TRACE")->required();
+  command
+      .add_option("--workers", given->workers,
+                  "From the fewest to the most, by powers of two, or numbers with commas (2..1024 "
+                  "if not given; 65536 at most)")
+      ->type_name("2..1024|8,12,...");
+  add_rate(command, "--rate", given->rate_bps,
+           "Of each worker's link, in each direction, such as 25gbit");
+  add_seconds(command, "--latency", given->latency_s,
+              "Of each worker's link, such as 10us (0 if not given)");
+  command
+      .add_option("--network", given->network, "What calibrate has measured: links and processors")
+      ->type_name("NETWORK.json");
+  add_bytes(command, "--memory", given->memory,
+            "Workspace of each worker at most, such as 2GiB (any if not given)");
+  add_json(command, given->json);
+  command.footer(
+      "Up to the trace's workers all sparsity is the trace's; beyond, its growth is extrapolated.\n"
+      "Example:\n"
+      "  sparsesync plan TRACE --workers 2..1024 --rate 25gbit --latency 10us\n"
+      "  sparsesync plan TRACE --network NETWORK.json --json plan.json");
+  command.callback([given] { run_plan(*given); });
+}
+
+}  // namespace sparsesync
