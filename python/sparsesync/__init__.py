@@ -1,0 +1,1 @@
+"""sparsesync in Python: reports of what the program measures (sparsesync.report)."""

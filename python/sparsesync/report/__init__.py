@@ -1,0 +1,1 @@
+"""One self-contained HTML page from the JSON of `sparsesync profile`, `compare`, `plan` and `calibrate`."""

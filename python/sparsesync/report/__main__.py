@@ -1,0 +1,49 @@
+"""python -m sparsesync.report A.json B.json -o page.html"""
+
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+
+from .documents import UnusableError, read
+from .page import page
+
+
+def write(path, text):
+    """Whole or not at all."""
+    path = pathlib.Path(path)
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise UnusableError(f"{path}: {error.strerror}: give a file that can be written to") from error
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m sparsesync.report",
+        description="Draws one self-contained HTML page from the JSON of sparsesync profile, compare, plan and calibrate.",
+        epilog="example:\n  sparsesync profile TRACE --json profile.json\n  python -m sparsesync.report profile.json -o page.html",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE.json")
+    parser.add_argument("-o", "--out", required=True, metavar="PAGE.html", help="where the page goes; a file there is replaced")
+    parser.add_argument("--title", default="sparsesync report", help="what stands over it (%(default)r)")
+    given = parser.parse_args(arguments)
+    try:
+        write(given.out, page([read(path) for path in given.files], given.title))
+    except UnusableError as error:
+        print(f"sparsesync.report: {error}", file=sys.stderr)
+        return 2
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        # Of the right kind by its keys, and then not as the program writes it.
+        print(f"sparsesync.report: a file is not as sparsesync writes it ({type(error).__name__}: {error}): make it anew", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The JSON files that a report is made from: which command wrote one is told from its keys."""
+
+import dataclasses
+import json
+import pathlib
+
+# What each kind has, and no other kind: key, and key of the entries of the list or object under it.
+KINDS = {
+    "profile": [("tensors", "densification"), ("tensors", "overlap")],
+    "compare": [("schemes", None), ("partitioned_ideal_bytes", None)],
+    "plan": [("workers", "schemes"), ("crossovers", None)],
+    "network": [("links", None), ("host", None)],
+}
+
+
+class UnusableError(Exception):
+    """A file that no report can be made from: one line that says what, where and the mend."""
+
+
+@dataclasses.dataclass
+class Document:
+    """One file: what is in it, and where it was."""
+
+    path: str
+    kind: str
+    content: dict
+
+    @property
+    def name(self):
+        return pathlib.PurePath(self.path).name
+
+
+def has(content, key, entry_key):
+    if key not in content:
+        return False
+    if entry_key is None:
+        return True
+    entries = content[key]
+    return isinstance(entries, list) and all(isinstance(each, dict) and entry_key in each for each in entries)
+
+
+def read(path):
+    """@raises UnusableError"""
+    mend = "give the --json of sparsesync profile, compare, plan or calibrate"
+    try:
+        content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnusableError(f"{path}: {error.strerror}: {mend}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UnusableError(f"{path}: is not JSON ({error}): {mend}") from error
+    kinds = [
+        kind
+        for kind, keys in KINDS.items()
+        if isinstance(content, dict) and all(has(content, key, entry_key) for key, entry_key in keys)
+    ]
+    if not kinds:
+        raise UnusableError(f"{path}: is of no kind that a report knows: {mend}")
+    return Document(str(path), kinds[0], content)

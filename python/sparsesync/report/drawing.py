@@ -1,0 +1,97 @@
+"""Pictures as <svg> that stands in a page: its text is text, its colours are those of the page, light or dark."""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import re
+
+import matplotlib
+import matplotlib.figure
+import matplotlib.ticker
+from markupsafe import Markup
+
+# Colours that are drawn with, and what they become in the page (page.html.j2 says what these are).
+INK = "#010101"
+PAPER = "#fefefe"
+FAINT = "#0a0b0c"
+SERIES = [f"#0102{10 + i:02x}" for i in range(8)]
+VARIABLES = {INK: "ink", PAPER: "paper", FAINT: "faint", **{colour: f"series-{i}" for i, colour in enumerate(SERIES)}}
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+DASHES = ["-", "--", ":", "-."]
+
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sparsesync",
+    "text.parse_math": False,  # names come from outside
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+
+
+@dataclasses.dataclass
+class Picture:
+    """A picture, and all of it in words and numbers."""
+
+    title: str
+    caption: str
+    alternative: str  # what it shows, for whom does not see it
+    svg: Markup
+    columns: list  # of the table of what is drawn
+    rows: list
+
+
+numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def axes(width=6.4, height=3.4):
+    """An empty picture to draw into; `to_svg()` of its figure afterwards."""
+    with matplotlib.rc_context(STYLE):
+        figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
+        yield figure.add_subplot()
+
+
+def logarithmic(axis, words):
+    """Makes an axis logarithmic, its ticks in `words`(number): without mathematical text."""
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    axis.set_major_formatter(lambda number, _: words(number))
+    axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+
+
+def to_svg(figure, alternative):
+    """@return markup: <svg> without the header of a file, with ids of its own"""
+    buffer = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    prefix = f"p{next(numbers)}-"
+    svg = re.sub(r'\bid="', f'id="{prefix}', svg)
+    svg = re.sub(r"url\(#", f"url(#{prefix}", svg)
+    svg = re.sub(r'href="#', f'href="#{prefix}', svg)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    # Its size is the page's; what it shows is said in words.
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    label = Markup.escape(alternative)
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))

@@ -1,0 +1,136 @@
+"""A report's page: a section for each document, its pictures and tables, and where it comes from."""
+
+import dataclasses
+
+import jinja2
+
+from . import pictures, units
+
+# Of more tensors than these only the largest are drawn; all are in the table.
+MOST_DRAWN = 8
+
+
+@dataclasses.dataclass
+class Table:
+    columns: list
+    rows: list
+
+
+@dataclasses.dataclass
+class Group:
+    """Pictures that stand together."""
+
+    title: str
+    pictures: list
+    wide: bool = False
+
+
+@dataclasses.dataclass
+class Section:
+    """What is said of one document."""
+
+    title: str
+    summary: str
+    provenance: list
+    tables: list = dataclasses.field(default_factory=list)
+    groups: list = dataclasses.field(default_factory=list)
+
+
+def plural(number, word):
+    return f"{units.count(number)} {word}{'' if number == 1 else 's'}"
+
+
+def of_profile(content, section):
+    tensors = content["tensors"]
+    section.summary = f"{plural(len(tensors), 'tensor')}, {plural(tensors[0]['workers'], 'worker')}, {plural(tensors[0]['steps'], 'step')}."
+    rows = []
+    for tensor in tensors:
+        zipf = tensor["zipf"]
+        rows.append(
+            [
+                tensor["name"],
+                units.count(tensor["rows"]),
+                units.count(tensor["width"]),
+                units.percent(tensor["row_density"]["mean"]),
+                units.percent(tensor["density"]),
+                f"{tensor['overlap']['mean']:.3f}" if tensor["overlap"]["pairs"] else "-",
+                f"{list(tensor['densification'].values())[-1]:.3f}",
+                f"{zipf['s']:.3f} ({zipf['ci'][0]:.3f} to {zipf['ci'][1]:.3f})" if zipf else "-",
+                f"{tensor['drift'][-1]:.3f}" if len(tensor["drift"]) > 1 else "-",
+            ]
+        )
+    columns = ["tensor", "rows", "width", "row density", "density", "overlap", "densification", "Zipf exponent (95%)", "drift"]
+    section.tables.append(Table(columns, rows))
+    drawn = sorted(tensors, key=lambda tensor: -tensor["row_density"]["mean"] * tensor["rows"] * tensor["width"])[:MOST_DRAWN]
+    if len(drawn) < len(tensors):
+        section.summary += f" The {len(drawn)} with the largest gradients are drawn."
+    for tensor in drawn:
+        section.groups.append(Group(tensor["name"], pictures.of_tensor(tensor)))
+
+
+def of_compare(content, section):
+    ran = [each for each in content["schemes"] if "skipped" not in each]
+    section.summary = (
+        f"{plural(content['workers'], 'worker')} over {content['transport']}, {content['clock']} clock, "
+        f"{plural(content['steps'], 'step')}, median of {content['repeat']}."
+    )
+    wrong = [each["name"] for each in ran if not each["correct"]]
+    if wrong:
+        section.summary += f" Not correct: {', '.join(wrong)}."
+    if ran:
+        section.groups.append(Group("", [pictures.scheme_bytes(content), pictures.scheme_seconds(content)]))
+    skipped = [[each["name"], each["skipped"]] for each in content["schemes"] if "skipped" in each]
+    if skipped:
+        section.tables.append(Table(["skipped", "why"], skipped))
+
+
+def of_plan(content, section):
+    network = content["network"]
+    section.summary = f"{units.rate(network['rate_bps'])} each way, latency {units.seconds(network['latency_s'])}."
+    if content["crossovers"]:
+        rows = [[units.count(each["n"]), each["to"], each["from"]] for each in content["crossovers"]]
+        section.tables.append(Table(["from so many workers on", "is faster", "than"], rows))
+    if content["workers"]:
+        drawn = [pictures.plan_seconds(content), pictures.plan_densification(content)]
+        section.groups.append(Group("", drawn[:1], wide=True))
+        section.groups.append(Group("", drawn[1:]))
+
+
+def of_network(content, section):
+    section.summary = "Links and processors as calibrate has measured them."
+    rows = []
+    for name, what in (("inter", "between nodes"), ("intra", "inside a node")):
+        link = content["links"].get(name)
+        for of, key in ((what, None), (f"{what}, all to all", "loaded")):
+            each = link if link and key is None else (link or {}).get(key) if key else None
+            if each:
+                latency, rate = each["ci"]
+                rows.append(
+                    [
+                        of,
+                        units.seconds(each["latency_s"]),
+                        f"{units.seconds(latency[0])} to {units.seconds(latency[1])}",
+                        units.rate(each["rate_bps"]),
+                        f"{units.rate(rate[0])} to {units.rate(rate[1])}",
+                    ]
+                )
+    section.tables.append(Table(["link", "latency", "95% of", "rate", "95% of"], rows))
+
+
+SECTIONS = {"profile": of_profile, "compare": of_compare, "plan": of_plan, "network": of_network}
+TITLES = {"profile": "Profile", "compare": "Comparison", "plan": "Plan", "network": "Network"}
+
+
+def page(documents, title):
+    """@return the whole page"""
+    sections = []
+    for document in documents:
+        provenance = document.content.get("provenance", {})
+        origin = [("file", document.path), *((str(name), str(value)) for name, value in provenance.items())]
+        section = Section(f"{TITLES[document.kind]}: {document.name}", "", origin)
+        SECTIONS[document.kind](document.content, section)
+        sections.append(section)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__, "."), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("page.html.j2").render(title=title, sections=sections)
