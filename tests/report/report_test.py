@@ -1,0 +1,216 @@
+"""`python -m sparsesync.report`: pages of what the program writes, opened in a browser; hostile names; bad files."""
+
+import html.parser
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "cli"))
+
+numpy = pytest.importorskip("numpy")
+pytest.importorskip("matplotlib")
+
+from compare_support import write_trace
+from conftest import program_path
+
+HOSTILE = "<script>alert('$x$ & \"y\"')<script>"
+
+
+def report(*arguments, folder):
+    return subprocess.run(
+        [sys.executable, "-m", "sparsesync.report", *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with the JSON of all commands, of a trace with two tensors, one of a hostile name."""
+    folder = tmp_path_factory.mktemp("report")
+    random = numpy.random.default_rng(1)
+    tensors = [
+        {"name": HOSTILE, "rows": 5000, "width": 8, "dtype": "f32"},
+        {"name": "plain", "rows": 300, "width": 4, "dtype": "f32"},
+    ]
+    write_trace(folder / "T", tensors, 4, 3, lambda w, s, t: (random.zipf(1.4, 200) % t["rows"], None))
+
+    def run(*words):
+        done = subprocess.run([program_path(), *map(str, words)], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+    run("profile", "T", "--json", "profile.json")
+    run("compare", "T", "--rate", "1gbit", "--latency", "10us", "--clock", "virtual", "--repeat", 1, "--json", "compare.json")
+    run("plan", "T", "--rate", "1gbit", "--latency", "10us", "--workers", "2..256", "--json", "plan.json")
+    run("calibrate", "--transport", "local", "--workers", 2, "--repeat", 3, "--rate", "1gbit", "--latency", "50us", "--out", "NETWORK.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(files):
+    made = report("profile.json", "compare.json", "plan.json", "NETWORK.json", "-o", "page.html", folder=files)
+    assert made.returncode == 0, made.stderr
+    assert not made.stderr
+    return files / "page.html"
+
+
+class Elements(html.parser.HTMLParser):
+    """Counts elements, collects ids and texts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.ids, self.texts, self.links = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            elif name in ("src", "href", "xlink:href"):
+                self.links.append(value)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def of(self, tag):
+        return [attrs for name, attrs in self.found if name == tag]
+
+
+def test_everything_is_in_the_page_and_nothing_comes_from_outside(page):
+    text = page.read_text(encoding="utf-8")
+    elements = Elements(text)
+    # Two tensors of six pictures each, two of compare, two of plan.
+    assert len(elements.of("figure")) == 2 * 6 + 2 + 2
+    assert len(elements.of("svg")) == len(elements.of("figure"))
+    assert all(attrs["role"] == "img" and len(attrs["aria-label"]) > 20 for attrs in elements.of("svg"))
+    assert not elements.of("script") and not elements.of("link") and not elements.of("iframe") and not elements.of("img")
+    assert all(link.startswith("#") for link in elements.links), elements.links
+    assert not re.search(r"url\((?!#)", text)
+    assert len(elements.ids) == len(set(elements.ids))
+    assert {link[1:] for link in elements.links} <= set(elements.ids)
+    assert "width=device-width" in text
+
+
+def test_numbers_of_the_files_are_in_the_page(page, files):
+    text = " ".join(Elements(page.read_text(encoding="utf-8")).texts)
+    profile = json.loads((files / "profile.json").read_text(encoding="utf-8"))
+    for tensor in profile["tensors"]:
+        assert f"{tensor['densification']['4']:.3f}" in text
+        assert f"{100 * tensor['row_density']['mean']:.4g}%" in text
+    compare = json.loads((files / "compare.json").read_text(encoding="utf-8"))
+    for scheme in compare["schemes"]:
+        assert scheme["name"] in text
+    assert compare["provenance"]["commit"] in text
+
+
+def test_a_hostile_name_is_text(page):
+    text = page.read_text(encoding="utf-8")
+    assert "<script" not in text.lower()
+    assert HOSTILE in "".join(Elements(text).texts)
+
+
+def test_the_same_files_make_the_same_page(files, page):
+    before = page.read_bytes()
+    assert report("profile.json", "compare.json", "plan.json", "NETWORK.json", "-o", "again.html", folder=files).returncode == 0
+    assert (files / "again.html").read_bytes() == before
+
+
+@pytest.mark.parametrize("steps, workers, rows", [(1, 1, []), (1, 1, [3]), (2, 3, []), (1, 2, [0, 1, 2])])
+def test_odd_traces(tmp_path, steps, workers, rows):
+    tensors = [{"name": "t", "rows": 3, "width": 1, "dtype": "f32"}]
+    write_trace(tmp_path / "T", tensors, workers, steps, lambda *_: ([row % 3 for row in rows], None))
+    commands = [("profile", "T")]
+    if workers > 1:
+        commands.append(("plan", "T", "--rate", "1gbit", "--workers", "2..8"))
+        commands.append(("compare", "T", "--rate", "1gbit", "--clock", "virtual", "--repeat", "1"))
+    for command in commands:
+        done = subprocess.run([program_path(), *command, "--json", f"{command[0]}.json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        made = report(f"{command[0]}.json", "-o", "page.html", folder=tmp_path)
+        assert made.returncode == 0, made.stderr
+        assert Elements((tmp_path / "page.html").read_text(encoding="utf-8")).of("figure")
+
+
+@pytest.mark.parametrize(
+    "content, parts",
+    [
+        (None, ["bad.json", "No such file"]),
+        ("{", ["bad.json", "is not JSON"]),
+        ("[1, 2]", ["bad.json", "no kind"]),
+        ('{"tensors": [{"densification": {}, "overlap": {}}]}', ["as sparsesync writes it"]),
+    ],
+)
+def test_what_is_refused_in_one_line(tmp_path, content, parts):
+    if content is not None:
+        (tmp_path / "bad.json").write_text(content, encoding="utf-8")
+    made = report("bad.json", "-o", "page.html", folder=tmp_path)
+    assert made.returncode == 2
+    assert made.stderr.startswith("sparsesync.report: ") and made.stderr.count("\n") == 1, made.stderr
+    for part in parts:
+        assert part in made.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_that_cannot_be_written(tmp_path, files):
+    made = report(files / "profile.json", "-o", "no/such/page.html", folder=tmp_path)
+    assert made.returncode == 2 and made.stderr.count("\n") == 1, made.stderr
+
+
+# In a browser.
+
+
+def browse(page, *options):
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
+    profile = page.parent / "browser"
+    done = subprocess.run(
+        [*command, f"--user-data-dir={profile}", *options, page.as_uri()], capture_output=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    console = [line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line]
+    return done.stdout.decode(), console
+
+
+def test_a_browser_shows_every_figure_and_complains_of_nothing(page):
+    dom, console = browse(page, "--dump-dom")
+    assert not console
+    shown = Elements(dom)
+    assert len(shown.of("figure")) == len(shown.of("svg")) == 16
+
+
+def test_the_check_of_the_console_can_fail(tmp_path):
+    (tmp_path / "bad.html").write_text("<script>console.error('oops'); nothing.there</script>", encoding="utf-8")
+    _, console = browse(tmp_path / "bad.html", "--dump-dom")
+    assert any("oops" in line for line in console) and any("nothing is not defined" in line for line in console)
+
+
+@pytest.mark.parametrize("width", [1200, 500])
+def test_light_and_dark_are_what_they_are_called(page, width):
+    import matplotlib.image
+
+    means = {}
+    for scheme, setting in (("light", 1), ("dark", 0)):
+        shot = page.parent / f"{scheme}-{width}.png"
+        browse(page, f"--window-size={width},2400", f"--blink-settings=preferredColorScheme={setting}", f"--screenshot={shot}")
+        pixels = matplotlib.image.imread(shot)[..., :3]
+        assert pixels.shape[1] == width
+        means[scheme] = pixels.mean()
+        # Something is drawn on it, all the way down.
+        for part in numpy.array_split(pixels, 6):
+            assert part.std() > 0.02
+    assert means["light"] > 0.8
+    assert means["dark"] < 0.25
