@@ -10,13 +10,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json link_json(const std::optional<FittedLink>& link) {
-  if (!link) return nullptr;
+Json fitted_json(const FittedLink& link) {
   return {
-      {"latency_s", link->latency_s},
-      {"rate_bps", link->rate_bps},
-      {"ci",
-       {{link->latency_ci.low, link->latency_ci.high}, {link->rate_ci.low, link->rate_ci.high}}}};
+      {"latency_s", link.latency_s},
+      {"rate_bps", link.rate_bps},
+      {"ci", {{link.latency_ci.low, link.latency_ci.high}, {link.rate_ci.low, link.rate_ci.high}}}};
+}
+
+Json link_json(const std::optional<FittedLink>& link, const std::optional<FittedLink>& loaded) {
+  if (!link) return nullptr;
+  Json json = fitted_json(*link);
+  json["loaded"] = loaded ? fitted_json(*loaded) : Json(nullptr);
+  return json;
 }
 
 Interval read_interval(const InputJson& json) {
@@ -33,13 +38,19 @@ std::optional<FittedLink> read_link(const InputJson& json) {
                     read_interval(ci[0]), read_interval(ci[1])};
 }
 
+/// Of a link, where it says so.
+std::optional<FittedLink> read_loaded(const InputJson& link) {
+  return !link.is_null() && link.has("loaded") ? read_link(link.member("loaded")) : std::nullopt;
+}
+
 }  // namespace
 
 Network NetworkFile::network(bool between_nodes) const {
-  const std::optional<FittedLink>& first = between_nodes ? inter : intra;
-  const std::optional<FittedLink>& link = first ? first : between_nodes ? intra : inter;
+  const bool is_inter = between_nodes ? inter.has_value() : !intra.has_value();
+  const std::optional<FittedLink>& link = is_inter ? inter : intra;
   SPARSESYNC_EXPECT(link.has_value(), ==, true);
-  return {link->latency_s, link->rate_bps, host};
+  const std::optional<FittedLink>& loaded = is_inter ? inter_loaded : intra_loaded;
+  return {link->latency_s, loaded ? loaded->rate_bps : link->rate_bps, host};
 }
 
 std::string network_json(const NetworkFile& network,
@@ -48,10 +59,11 @@ std::string network_json(const NetworkFile& network,
   for (const auto& [name, value] : provenance) origin[name] = value;
   Json host = Json::object();
   for (const HostCost& cost : kHostCosts) host[std::string(cost.name)] = network.host.*cost.seconds;
-  const Json json{
-      {"links", {{"inter", link_json(network.inter)}, {"intra", link_json(network.intra)}}},
-      {"host", host},
-      {"provenance", origin}};
+  const Json json{{"links",
+                   {{"inter", link_json(network.inter, network.inter_loaded)},
+                    {"intra", link_json(network.intra, network.intra_loaded)}}},
+                  {"host", host},
+                  {"provenance", origin}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -62,6 +74,8 @@ NetworkFile read_network(const std::filesystem::path& path) {
   const InputJson links = json.member("links");
   const InputJson host = json.member("host");
   NetworkFile network{read_link(links.member("inter")), read_link(links.member("intra")), {}};
+  network.inter_loaded = read_loaded(links.member("inter"));
+  network.intra_loaded = read_loaded(links.member("intra"));
   if (!network.inter && !network.intra) links.refuse("has no link");
   for (const HostCost& cost : kHostCosts) {
     // Of what not everyone measures, nothing is taken to cost nothing.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +23,7 @@ namespace {
 
 constexpr int kStream = 4;                      // messages in a row
 constexpr std::int64_t kStreamFrom = 64 << 10;  // smaller ones say nothing of a rate
+constexpr std::size_t kFewestSizes = 3;         // that are timed, however long they take
 
 /// Takes payloads of one size.
 class Sink : public ReceiveProvider {
@@ -109,6 +112,91 @@ class PairProbe {
   Sink sink_;
 };
 
+/// Those that `self` shares a node with, or all others.
+std::vector<Rank> loaded_peers(const Transport& transport, const ProbeOptions& options,
+                               bool between_nodes) {
+  std::vector<Rank> peers = peers_after(transport.rank(), transport.size());
+  if (between_nodes) return peers;
+  std::erase_if(peers, [&](Rank peer) {
+    return options.each_a_node || transport.node(peer) != transport.node(transport.rank());
+  });
+  return peers;
+}
+
+/// One worker's part of rounds in which it and its peers all send each other a message.
+class LoadProbe {
+ public:
+  LoadProbe(Transport& transport, const Context& context, std::vector<Rank> peers,
+            const ProbeOptions& options)
+      : transport_(transport), context_(context), peers_(std::move(peers)), options_(options) {}
+
+  /// Seconds from posting to the last arrival.
+  double round(std::int64_t bytes, std::uint64_t sequence) {
+    payload_.resize(static_cast<std::size_t>(bytes));
+    sends_.clear();
+    receives_.clear();
+    for (const Rank peer : peers_) {
+      sends_.push_back({peer, payload_.data(), bytes});
+      receives_.push_back({peer});
+    }
+    Payloads payloads(peers_.size(), bytes);
+    const Clock::time_point begin = Clock::now();
+    const Clock::time_point until = begin + options_.deadline;
+    const GroupId group =
+        transport_.post(context_, {2, 0, sequence, 0, 0}, sends_, receives_, payloads);
+    while (transport_.next(group, until)) {
+    }
+    const Clock::time_point end = Clock::now();
+    transport_.finish(group, until);
+    return std::chrono::duration<double>(end - begin).count();
+  }
+
+  double bytes_received(std::int64_t bytes) const {
+    return static_cast<double>(std::ssize(peers_) * (bytes + kHeaderBytes));
+  }
+
+ private:
+  /// Takes a payload of one size from each peer.
+  class Payloads : public ReceiveProvider {
+   public:
+    Payloads(std::size_t peers, std::int64_t bytes)
+        : each_(static_cast<std::size_t>(bytes)), bytes_(peers * each_) {}
+    std::byte* provide(std::size_t receive, const Header& header) override {
+      if (header.bytes != each_) {
+        throw ProtocolError(
+            fmt::format("a probe of {} bytes where {} were to come", header.bytes, each_));
+      }
+      return bytes_.data() + receive * each_;
+    }
+
+   private:
+    std::size_t each_;
+    std::vector<std::byte> bytes_;
+  };
+
+  Transport& transport_;
+  Context context_;
+  std::vector<Rank> peers_;
+  const ProbeOptions& options_;
+  std::vector<std::byte> payload_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+/// What the slowest of some workers took.
+/// @param told  by rank: what each says that it took
+double slowest(const std::vector<std::string>& told, const std::vector<Rank>& workers) {
+  double most = 0;
+  for (const Rank worker : workers) {
+    double seconds = 0;
+    const std::string& bytes = told[worker.index()];
+    if (bytes.size() != sizeof(seconds)) throw ProtocolError("a time that is no number");
+    std::memcpy(&seconds, bytes.data(), sizeof(seconds));
+    most = std::max(most, seconds);
+  }
+  return most;
+}
+
 }  // namespace
 
 ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options) {
@@ -128,8 +216,17 @@ ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options) 
   return pairs;
 }
 
+LoadedGroups loaded_groups(const Transport& transport, const ProbeOptions& options) {
+  int of_first_node = 0;
+  for (const Rank worker : Ranks(transport.size())) {
+    const bool is_there =
+        options.each_a_node ? worker == Rank{0} : transport.node(worker) == transport.node(Rank{0});
+    of_first_node += is_there ? 1 : 0;
+  }
+  return {transport.size() > 2 && of_first_node<transport.size(), of_first_node> 2};
+}
+
 ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options) {
-  constexpr std::size_t kFewestSizes = 3;
   ControlChannel control(transport, context, options.deadline);
   const bool leads = transport.rank() == Rank{0};
   ProbedLinks found;
@@ -152,6 +249,39 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
   for (const Rank peer : pairs.inter) probe(peer, found.inter);
   for (const Rank peer : pairs.intra) probe(peer, found.intra);
   return found;
+}
+
+void probe_load(Transport& transport, const Context& context, const ProbeOptions& options,
+                ProbedLinks& found) {
+  ControlChannel control(transport, context, options.deadline);
+  const bool leads = transport.rank() == Rank{0};
+  std::uint64_t sequence = 0;
+  const auto probe = [&](bool between_nodes, std::vector<TimedTransfer>& samples) {
+    std::vector<Rank> group = loaded_peers(transport, options, between_nodes);
+    LoadProbe load(transport, context, group, options);
+    group.push_back(transport.rank());
+    bool stopped = false;
+    for (std::size_t i = 0; i < kProbeSizes.size(); ++i) {
+      double quickest = std::numeric_limits<double>::infinity();
+      // The first round counts for nobody.
+      for (int round = 0; round <= options.repeat && !stopped; ++round) {
+        control.all_gather("");  // all begin together
+        const double own = load.round(kProbeSizes[i], ++sequence);
+        const std::vector<std::string> told =
+            control.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)});
+        const double seconds = slowest(told, group);
+        if (round == 0) continue;
+        quickest = std::min(quickest, seconds);
+        if (leads) samples.push_back({load.bytes_received(kProbeSizes[i]), seconds});
+      }
+      const bool last = i + 1 >= kFewestSizes && quickest * 4 > options.longest_s;
+      stopped = stopped || !control.all_gather(leads && last ? "last" : "").front().empty();
+      if (leads) options.size_done();
+    }
+  };
+  const LoadedGroups groups = loaded_groups(transport, options);
+  if (groups.inter) probe(true, found.inter_loaded);
+  if (groups.intra) probe(false, found.intra_loaded);
 }
 
 namespace {
@@ -203,8 +333,10 @@ NetworkFile calibrate(Workers& workers, ProbeOptions options,
   }
   std::vector<std::unique_ptr<Transport>> ends = workers.connect();
   const ProbePairs pairs = probe_pairs(*ends.front(), options);
-  const auto in_all =
-      static_cast<std::int64_t>((pairs.inter.size() + pairs.intra.size()) * kProbeSizes.size());
+  const LoadedGroups groups = loaded_groups(*ends.front(), options);
+  const std::size_t probes =
+      pairs.inter.size() + pairs.intra.size() + (groups.inter ? 1U : 0U) + (groups.intra ? 1U : 0U);
+  const auto in_all = static_cast<std::int64_t>(probes * kProbeSizes.size());
   std::atomic<std::int64_t> done = 0;
   options.size_done = [&] { ++done; };
   std::vector<ProbedLinks> found(ends.size());
@@ -212,6 +344,7 @@ NetworkFile calibrate(Workers& workers, ProbeOptions options,
     HostMemory memory;
     try {
       found[place] = probe_links(*end, Context(memory), options);
+      probe_load(*end, Context(memory), options, found[place]);
     } catch (const std::exception& error) {
       end->abort(error.what());
       throw;
@@ -225,6 +358,8 @@ NetworkFile calibrate(Workers& workers, ProbeOptions options,
     const ProbedLinks& links = found.front();
     if (!links.inter.empty()) network.inter = fit_link(links.inter);
     if (!links.intra.empty()) network.intra = fit_link(links.intra);
+    if (!links.inter_loaded.empty()) network.inter_loaded = fit_link(links.inter_loaded);
+    if (!links.intra_loaded.empty()) network.intra_loaded = fit_link(links.intra_loaded);
     network.host = probe_host(std::min(options.repeat, 5));
   });
   return network;

@@ -40,10 +40,13 @@ struct ProbePairs {
 /// Those that probe_links() times.
 ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options);
 
-/// What was timed, between nodes and inside of one.
+/// What was timed, between nodes and inside of one: a message alone, and messages of all to all at
+/// once, whose bytes are what one worker receives.
 struct ProbedLinks {
   std::vector<TimedTransfer> inter;
   std::vector<TimedTransfer> intra;
+  std::vector<TimedTransfer> inter_loaded;
+  std::vector<TimedTransfer> intra_loaded;
 };
 
 /// Times messages there and back, and four in a row one way, pair after pair; the other workers
@@ -51,6 +54,24 @@ struct ProbedLinks {
 /// @return what worker 0 saw; nothing on the others
 /// @throws what Transport throws
 ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options);
+
+/// Which loads there are to be timed: the same on all workers.
+struct LoadedGroups {
+  bool inter = false;  // three workers or more, on several nodes
+  bool intra = false;  // three workers or more on each of some nodes, worker 0's among them
+};
+/// Those that probe_load() times.
+LoadedGroups loaded_groups(const Transport& transport, const ProbeOptions& options);
+
+/// Times what crosses while all workers send each other one a message, and then those of each node
+/// among themselves; of a round the slowest worker's time counts. Where two workers are all there
+/// are the link is as loaded as when it was alone, and nothing is timed. Called by all workers
+/// alike. Synchronizes the stream.
+/// @param found  what probe_links() saw: `inter_loaded` and `intra_loaded` are filled in on worker
+/// 0
+/// @throws what Transport throws
+void probe_load(Transport& transport, const Context& context, const ProbeOptions& options,
+                ProbedLinks& found);
 
 /// The network for a plan: between nodes where there are several; within a second or two. Called by
 /// all workers alike. Synchronizes the stream.

@@ -55,7 +55,9 @@ std::string table_of(const NetworkFile& network) {
          fmt::format("{} to {}", format_rate(link->rate_ci.low), format_rate(link->rate_ci.high))});
   };
   row("between nodes", network.inter);
+  row("  all to all", network.inter_loaded);
   row("inside a node", network.intra);
+  row("  all to all", network.intra_loaded);
   return table.text() + fmt::format("a byte of rows: {} to encode, {} to aggregate, on one core\n",
                                     format_seconds(network.host.encode_s_per_byte),
                                     format_seconds(network.host.aggregate_s_per_byte));
