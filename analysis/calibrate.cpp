@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,6 +21,20 @@ namespace {
 
 /// Times by size.
 using Samples = std::map<double, std::vector<double>>;
+/// Of each pass.
+using Passes = std::vector<Samples>;
+
+/// The samples of some passes; a pass may stand there more than once.
+Samples together(const Passes& passes, std::span<const std::size_t> which) {
+  Samples all;
+  for (const std::size_t pass : which) {
+    for (const auto& [bytes, times] : passes[pass]) {
+      std::vector<double>& of_size = all[bytes];
+      of_size.insert(of_size.end(), times.begin(), times.end());
+    }
+  }
+  return all;
+}
 
 struct Line {
   double seconds = 0;   // of no bytes
@@ -88,15 +103,20 @@ CostVector non_negative_least_squares(const std::array<CostVector, kCosts>& a,
 }  // namespace
 
 FittedLink fit_link(std::span<const TimedTransfer> samples) {
-  Samples by_size;
+  std::map<int, Samples> by_pass;
   for (const TimedTransfer& sample : samples) {
     if (!(sample.bytes >= 0 && sample.seconds > 0 && std::isfinite(sample.bytes) &&
           std::isfinite(sample.seconds))) {
       throw InputError(fmt::format("a transfer of {} bytes in {} s: measure it anew", sample.bytes,
                                    sample.seconds));
     }
-    by_size[sample.bytes].push_back(sample.seconds);
+    by_pass[sample.pass][sample.bytes].push_back(sample.seconds);
   }
+  Passes passes;
+  for (auto& [pass, of_pass] : by_pass) passes.push_back(std::move(of_pass));
+  std::vector<std::size_t> which(passes.size());
+  std::iota(which.begin(), which.end(), 0U);
+  const Samples by_size = together(passes, which);
   if (by_size.size() < 2) {
     throw InputError(fmt::format(
         "transfers of {} size{} where a link takes two or more: measure messages of several sizes",
@@ -113,13 +133,10 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
   std::vector<double> rates{8 / line->per_byte};
   std::uint64_t drawn = 0;
   for (std::uint64_t draw = 0; draw < kDraws; ++draw) {
-    Samples again;
-    for (const auto& [bytes, times] : by_size) {
-      std::vector<double>& chosen = again[bytes];
-      for (std::size_t i = 0; i < times.size(); ++i) {
-        chosen.push_back(times[static_cast<std::size_t>(mix64(drawn++) % times.size())]);
-      }
-    }
+    for (std::size_t& pass : which) pass = static_cast<std::size_t>(mix64(drawn++) % passes.size());
+    const Samples again = together(passes, which);
+    // Of a pass that lacks sizes there may be too few.
+    if (again.size() < 2) continue;
     if (const std::optional<Line> other = fitted(again)) {
       latencies.push_back(other->seconds);
       rates.push_back(8 / other->per_byte);

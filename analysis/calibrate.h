@@ -12,6 +12,7 @@ namespace sparsesync {
 struct TimedTransfer {
   double bytes = 0;  // on the wire, headers among them
   double seconds = 0;
+  int pass = 0;  // over all sizes: transfers of one share what the machine did meanwhile
 };
 
 /// What holds a number with 95% confidence.
@@ -30,9 +31,11 @@ struct FittedLink {
 
 /// Fits the line that is nearest to the median time of each size, in relative terms: a transfer of
 /// a microsecond counts for as much as one of a second, so latency and rate are both well found.
-/// A latency below 0 becomes 0. The intervals come from drawing each size's samples anew, 1,000
-/// times (the bootstrap); the same bits for the same samples.
-/// @param samples  of two sizes at least, in any order; several of each size make it robust
+/// A latency below 0 becomes 0. The intervals come from drawing the passes anew, 1,000 times (the
+/// bootstrap, by blocks: Künsch, "The jackknife and the bootstrap for general stationary
+/// observations", 1989); the same bits for the same samples.
+/// @param samples  of two sizes at least, in any order; several passes make it robust, and of one
+///                 alone the intervals are its own numbers
 /// @throws InputError if a sample is not a time of some bytes, or all have one size
 /// @throws Error if more bytes take no longer
 FittedLink fit_link(std::span<const TimedTransfer> samples);

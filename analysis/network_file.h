@@ -31,9 +31,9 @@ struct NetworkFile {
 };
 
 /// The text of the file: {"links": {"inter": {"latency_s", "rate_bps", "ci": [[low, high] of the
-/// latency, [low, high] of the rate], "loaded": the same without "loaded", or null} or null,
-/// "intra": the same}, "host": {"encode_s_per_byte", "aggregate_s_per_byte", and the rest of
-/// HostCosts}, "provenance": {...}}.
+/// latency, [low, high] of the rate], "loaded": {the same three} or null} or null, "intra": alike},
+/// "host": {"encode_s_per_byte", "aggregate_s_per_byte", and the rest of HostCosts},
+/// "provenance": {...}}.
 std::string network_json(const NetworkFile& network,
                          const std::vector<std::pair<std::string, std::string>>& provenance);
 

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -17,6 +17,7 @@
 #include "engine/host_probe.h"
 #include "engine/log.h"
 #include "engine/memory.h"
+#include "engine/timed_exchange.h"
 
 namespace sparsesync {
 namespace {
@@ -25,162 +26,64 @@ constexpr int kStream = 4;                      // messages in a row
 constexpr std::int64_t kStreamFrom = 64 << 10;  // smaller ones say nothing of a rate
 constexpr std::size_t kFewestSizes = 3;         // that are timed, however long they take
 
-/// Takes payloads of one size.
-class Sink : public ReceiveProvider {
+/// One worker's part in timing messages of some workers; what they are timed for is worker 0's.
+class Probe {
  public:
-  std::byte* provide(std::size_t, const Header& header) override {
-    if (header.bytes != bytes_.size()) {
-      throw ProtocolError(
-          fmt::format("a probe of {} bytes where {} were to come", header.bytes, bytes_.size()));
-    }
-    return bytes_.data();
-  }
-  void expect(std::int64_t bytes) { bytes_.resize(static_cast<std::size_t>(bytes)); }
+  Probe() = default;
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+  virtual ~Probe() = default;
 
- private:
-  std::vector<std::byte> bytes_;
+  /// Times messages of one size. Called by all workers alike.
+  /// @param samples  take what was timed, on worker 0
+  /// @return on worker 0: seconds that a message took
+  virtual double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) = 0;
 };
 
-/// One worker's part of the probe of one pair.
-class PairProbe {
+/// A message from worker 0 to another one and back, and four in a row one way; the others wait.
+class PairProbe : public Probe {
  public:
-  PairProbe(Transport& transport, const Context& context, Rank peer, const ProbeOptions& options)
-      : transport_(transport), context_(context), peer_(peer), options_(options) {}
+  PairProbe(Transport& transport, const Context& context, Rank with, const ProbeOptions& options)
+      : exchange_(transport, context, options.deadline), own_(transport.rank()), with_(with) {}
 
-  bool leads() const { return transport_.rank() == Rank{0}; }
-
-  /// All timings of one size. @return how long a message took that nothing delayed
-  double time_size(std::int64_t bytes, std::vector<TimedTransfer>& samples) {
-    payload_.resize(static_cast<std::size_t>(bytes));
-    there_and_back(bytes);  // nobody's first time counts
-    std::vector<double> one_way;
-    for (int i = 0; i < options_.repeat; ++i) one_way.push_back(there_and_back(bytes) / 2);
+  double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) override {
+    if (own_ != Rank{0} && own_ != with_) return 0;
+    const double one_way = there_and_back(bytes) / 2;
+    if (bytes == 0) empty_way_ = one_way;
     const auto on_wire = static_cast<double>(bytes + kHeaderBytes);
-    for (const double seconds : one_way) add(samples, on_wire, seconds);
-    if (bytes == 0) back_ = median(one_way);
-    for (int i = 0; bytes >= kStreamFrom && i < options_.repeat; ++i) {
-      add(samples, kStream * on_wire, in_a_row(bytes) - back_);
-    }
-    return *std::min_element(one_way.begin(), one_way.end());
+    add(samples, on_wire, one_way);
+    if (bytes >= kStreamFrom) add(samples, kStream * on_wire, in_a_row(bytes) - empty_way_);
+    return one_way;
   }
 
  private:
   void add(std::vector<TimedTransfer>& samples, double bytes, double seconds) const {
-    if (leads() && seconds > 0) samples.push_back({bytes, seconds});
-  }
-
-  /// Seconds from posting to the last arrival.
-  double exchange(int sends, std::int64_t bytes_sent, int receives, std::int64_t bytes_received) {
-    sends_.assign(static_cast<std::size_t>(sends), {peer_, payload_.data(), bytes_sent});
-    receives_.assign(static_cast<std::size_t>(receives), {peer_});
-    sink_.expect(bytes_received);
-    const Clock::time_point begin = Clock::now();
-    const Clock::time_point until = begin + options_.deadline;
-    const GroupId group =
-        transport_.post(context_, {1, 0, sequence_, 0, 0}, sends_, receives_, sink_);
-    while (transport_.next(group, until)) {
-    }
-    const Clock::time_point end = Clock::now();
-    transport_.finish(group, until);
-    return std::chrono::duration<double>(end - begin).count();
+    if (own_ == Rank{0} && seconds > 0) samples.push_back({bytes, seconds});
   }
 
   double there_and_back(std::int64_t bytes) {
     ++sequence_;
-    if (leads()) return exchange(1, bytes, 1, bytes);
-    exchange(0, 0, 1, bytes);
-    return exchange(1, bytes, 0, 0);
+    if (own_ == Rank{0}) return exchange_.run(sequence_, {&with_, 1}, bytes, {&with_, 1}, bytes);
+    exchange_.run(sequence_, {}, 0, {&kFirst, 1}, bytes);
+    return exchange_.run(sequence_, {&kFirst, 1}, bytes, {}, 0);
   }
 
   /// One way, and an empty message back.
   double in_a_row(std::int64_t bytes) {
     ++sequence_;
-    if (leads()) return exchange(kStream, bytes, 1, 0);
-    exchange(0, 0, kStream, bytes);
-    return exchange(1, 0, 0, 0);
+    const std::vector<Rank> peer(kStream, own_ == Rank{0} ? with_ : kFirst);
+    if (own_ == Rank{0}) return exchange_.run(sequence_, peer, bytes, {&with_, 1}, 0);
+    exchange_.run(sequence_, {}, 0, peer, bytes);
+    return exchange_.run(sequence_, {&kFirst, 1}, 0, {}, 0);
   }
 
-  Transport& transport_;
-  Context context_;
-  Rank peer_;
-  const ProbeOptions& options_;
+  static constexpr Rank kFirst{0};
+
+  TimedExchange exchange_;
+  Rank own_;
+  Rank with_;
   std::uint64_t sequence_ = 0;
-  double back_ = 0;  // an empty message's way
-  std::vector<std::byte> payload_;
-  std::vector<Send> sends_;
-  std::vector<Receive> receives_;
-  Sink sink_;
-};
-
-/// Those that `self` shares a node with, or all others.
-std::vector<Rank> loaded_peers(const Transport& transport, const ProbeOptions& options,
-                               bool between_nodes) {
-  std::vector<Rank> peers = peers_after(transport.rank(), transport.size());
-  if (between_nodes) return peers;
-  std::erase_if(peers, [&](Rank peer) {
-    return options.each_a_node || transport.node(peer) != transport.node(transport.rank());
-  });
-  return peers;
-}
-
-/// One worker's part of rounds in which it and its peers all send each other a message.
-class LoadProbe {
- public:
-  LoadProbe(Transport& transport, const Context& context, std::vector<Rank> peers,
-            const ProbeOptions& options)
-      : transport_(transport), context_(context), peers_(std::move(peers)), options_(options) {}
-
-  /// Seconds from posting to the last arrival.
-  double round(std::int64_t bytes, std::uint64_t sequence) {
-    payload_.resize(static_cast<std::size_t>(bytes));
-    sends_.clear();
-    receives_.clear();
-    for (const Rank peer : peers_) {
-      sends_.push_back({peer, payload_.data(), bytes});
-      receives_.push_back({peer});
-    }
-    Payloads payloads(peers_.size(), bytes);
-    const Clock::time_point begin = Clock::now();
-    const Clock::time_point until = begin + options_.deadline;
-    const GroupId group =
-        transport_.post(context_, {2, 0, sequence, 0, 0}, sends_, receives_, payloads);
-    while (transport_.next(group, until)) {
-    }
-    const Clock::time_point end = Clock::now();
-    transport_.finish(group, until);
-    return std::chrono::duration<double>(end - begin).count();
-  }
-
-  double bytes_received(std::int64_t bytes) const {
-    return static_cast<double>(std::ssize(peers_) * (bytes + kHeaderBytes));
-  }
-
- private:
-  /// Takes a payload of one size from each peer.
-  class Payloads : public ReceiveProvider {
-   public:
-    Payloads(std::size_t peers, std::int64_t bytes)
-        : each_(static_cast<std::size_t>(bytes)), bytes_(peers * each_) {}
-    std::byte* provide(std::size_t receive, const Header& header) override {
-      if (header.bytes != each_) {
-        throw ProtocolError(
-            fmt::format("a probe of {} bytes where {} were to come", header.bytes, each_));
-      }
-      return bytes_.data() + receive * each_;
-    }
-
-   private:
-    std::size_t each_;
-    std::vector<std::byte> bytes_;
-  };
-
-  Transport& transport_;
-  Context context_;
-  std::vector<Rank> peers_;
-  const ProbeOptions& options_;
-  std::vector<std::byte> payload_;
-  std::vector<Send> sends_;
-  std::vector<Receive> receives_;
+  double empty_way_ = 0;  // of this pass: it begins with an empty message
 };
 
 /// What the slowest of some workers took.
@@ -197,91 +100,134 @@ double slowest(const std::vector<std::string>& told, const std::vector<Rank>& wo
   return most;
 }
 
+/// A message from each worker to each other one at once, or to those of its node. The slowest
+/// worker's time counts.
+class LoadProbe : public Probe {
+ public:
+  LoadProbe(Transport& transport, const Context& context, bool between_nodes,
+            const ProbeOptions& options)
+      : exchange_(transport, context, options.deadline),
+        control_(transport, context, options.deadline),
+        own_(transport.rank()),
+        peers_(peers_after(own_, transport.size())) {
+    if (between_nodes) return;
+    std::erase_if(peers_, [&](Rank peer) {
+      return options.each_a_node || transport.node(peer) != transport.node(own_);
+    });
+  }
+
+  double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) override {
+    control_.all_gather("");  // all begin together
+    const double own = exchange_.run(++sequence_, peers_, bytes, peers_, bytes);
+    const std::vector<std::string> told =
+        control_.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)});
+    if (own_ != Rank{0}) return 0;
+    std::vector<Rank> group = peers_;
+    group.push_back(own_);
+    const double seconds = slowest(told, group);
+    samples.push_back({static_cast<double>(std::ssize(peers_) * (bytes + kHeaderBytes)), seconds});
+    return seconds;
+  }
+
+ private:
+  TimedExchange exchange_;
+  ControlChannel control_;
+  Rank own_;
+  std::vector<Rank> peers_;
+  std::uint64_t sequence_ = 0;
+};
+
+/// A probe, and where its samples belong.
+struct PlannedProbe {
+  std::unique_ptr<Probe> probe;
+  std::vector<TimedTransfer> ProbedLinks::*samples = nullptr;
+  std::size_t sizes = kProbeSizes.size();  // that are timed, the smallest first
+};
+
+/// Those that all workers take part in, in this order.
+std::vector<PlannedProbe> planned_probes(Transport& transport, const Context& context,
+                                         const ProbeOptions& options) {
+  std::vector<PlannedProbe> probes;
+  const auto pairs = [&](const std::vector<Rank>& peers,
+                         std::vector<TimedTransfer> ProbedLinks::*samples) {
+    for (const Rank peer : peers) {
+      probes.push_back({std::make_unique<PairProbe>(transport, context, peer, options), samples});
+    }
+  };
+  const auto load = [&](bool between_nodes, std::vector<TimedTransfer> ProbedLinks::*samples) {
+    probes.push_back(
+        {std::make_unique<LoadProbe>(transport, context, between_nodes, options), samples});
+  };
+  const ProbedWorkers workers = probed_workers(transport, options);
+  pairs(workers.inter, &ProbedLinks::inter);
+  pairs(workers.intra, &ProbedLinks::intra);
+  if (workers.all_between_nodes) load(true, &ProbedLinks::inter_loaded);
+  if (workers.all_inside_nodes) load(false, &ProbedLinks::intra_loaded);
+  return probes;
+}
+
 }  // namespace
 
-ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options) {
+std::size_t ProbedWorkers::probes() const {
+  return inter.size() + intra.size() + (all_between_nodes ? 1U : 0U) + (all_inside_nodes ? 1U : 0U);
+}
+
+ProbedWorkers probed_workers(const Transport& transport, const ProbeOptions& options) {
   constexpr std::size_t kOtherNodes = 3;
-  ProbePairs pairs;
-  std::vector<int> nodes;
+  ProbedWorkers probed;
+  std::set<int> other_nodes;
+  int on_first_node = 1;
   for (int rank = 1; rank < transport.size(); ++rank) {
     const int node = options.each_a_node ? rank : transport.node(Rank{rank});
     if (!options.each_a_node && node == transport.node(Rank{0})) {
-      if (pairs.intra.empty()) pairs.intra.push_back(Rank{rank});
-    } else if (pairs.inter.size() < kOtherNodes &&
-               std::find(nodes.begin(), nodes.end(), node) == nodes.end()) {
-      nodes.push_back(node);
-      pairs.inter.push_back(Rank{rank});
+      ++on_first_node;
+      if (probed.intra.empty()) probed.intra.push_back(Rank{rank});
+    } else if (other_nodes.insert(node).second && other_nodes.size() <= kOtherNodes) {
+      probed.inter.push_back(Rank{rank});
     }
   }
-  return pairs;
-}
-
-LoadedGroups loaded_groups(const Transport& transport, const ProbeOptions& options) {
-  int of_first_node = 0;
-  for (const Rank worker : Ranks(transport.size())) {
-    const bool is_there =
-        options.each_a_node ? worker == Rank{0} : transport.node(worker) == transport.node(Rank{0});
-    of_first_node += is_there ? 1 : 0;
+  if (options.under_load) {
+    probed.all_between_nodes = !other_nodes.empty() && transport.size() > 2;
+    probed.all_inside_nodes = on_first_node > 2;
   }
-  return {transport.size() > 2 && of_first_node<transport.size(), of_first_node> 2};
+  return probed;
 }
 
 ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options) {
   ControlChannel control(transport, context, options.deadline);
   const bool leads = transport.rank() == Rank{0};
+  std::vector<PlannedProbe> probes = planned_probes(transport, context, options);
   ProbedLinks found;
-  const auto probe = [&](Rank peer, std::vector<TimedTransfer>& samples) {
-    std::optional<PairProbe> pair;
-    if (leads) pair.emplace(transport, context, peer, options);
-    if (transport.rank() == peer) pair.emplace(transport, context, Rank{0}, options);
-    bool stopped = false;
-    for (std::size_t i = 0; i < kProbeSizes.size(); ++i) {
-      if (!stopped) {
-        const double seconds = pair ? pair->time_size(kProbeSizes[i], samples) : 0;
-        // The next size is four times this one. Worker 0 decides, and all wait for it.
-        const bool last = i + 1 >= kFewestSizes && seconds * 4 > options.longest_s;
-        stopped = !control.all_gather(leads && last ? "last" : "").front().empty();
-      }
-      if (leads) options.size_done();
+  const auto time = [&](PlannedProbe& planned, std::size_t size, int pass) {
+    std::vector<TimedTransfer> timed;
+    const double seconds = planned.probe->time(kProbeSizes[size], timed);
+    for (TimedTransfer& transfer : timed) {
+      transfer.pass = pass;
+      if (pass > 0) (found.*planned.samples).push_back(transfer);
     }
+    return seconds;
   };
-  const ProbePairs pairs = probe_pairs(transport, options);
-  for (const Rank peer : pairs.inter) probe(peer, found.inter);
-  for (const Rank peer : pairs.intra) probe(peer, found.intra);
+  // The first pass is nobody's, and finds the largest size that is timed: worker 0 decides, and all
+  // wait for it.
+  for (PlannedProbe& planned : probes) {
+    for (std::size_t size = 0; size < planned.sizes; ++size) {
+      // The next size is four times this one.
+      const bool next_is_long = time(planned, size, 0) * 4 > options.longest_s;
+      const bool last = next_is_long && size + 1 >= kFewestSizes;
+      if (!control.all_gather(leads && last ? "last" : "").front().empty()) {
+        planned.sizes = size + 1;
+      }
+    }
+    if (leads) options.probe_done();
+  }
+  for (int pass = 1; pass <= options.repeat; ++pass) {
+    for (PlannedProbe& planned : probes) {
+      control.all_gather("");
+      for (std::size_t size = 0; size < planned.sizes; ++size) time(planned, size, pass);
+      if (leads) options.probe_done();
+    }
+  }
   return found;
-}
-
-void probe_load(Transport& transport, const Context& context, const ProbeOptions& options,
-                ProbedLinks& found) {
-  ControlChannel control(transport, context, options.deadline);
-  const bool leads = transport.rank() == Rank{0};
-  std::uint64_t sequence = 0;
-  const auto probe = [&](bool between_nodes, std::vector<TimedTransfer>& samples) {
-    std::vector<Rank> group = loaded_peers(transport, options, between_nodes);
-    LoadProbe load(transport, context, group, options);
-    group.push_back(transport.rank());
-    bool stopped = false;
-    for (std::size_t i = 0; i < kProbeSizes.size(); ++i) {
-      double quickest = std::numeric_limits<double>::infinity();
-      // The first round counts for nobody.
-      for (int round = 0; round <= options.repeat && !stopped; ++round) {
-        control.all_gather("");  // all begin together
-        const double own = load.round(kProbeSizes[i], ++sequence);
-        const std::vector<std::string> told =
-            control.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)});
-        const double seconds = slowest(told, group);
-        if (round == 0) continue;
-        quickest = std::min(quickest, seconds);
-        if (leads) samples.push_back({load.bytes_received(kProbeSizes[i]), seconds});
-      }
-      const bool last = i + 1 >= kFewestSizes && quickest * 4 > options.longest_s;
-      stopped = stopped || !control.all_gather(leads && last ? "last" : "").front().empty();
-      if (leads) options.size_done();
-    }
-  };
-  const LoadedGroups groups = loaded_groups(transport, options);
-  if (groups.inter) probe(true, found.inter_loaded);
-  if (groups.intra) probe(false, found.intra_loaded);
 }
 
 namespace {
@@ -332,19 +278,15 @@ NetworkFile calibrate(Workers& workers, ProbeOptions options,
     throw InputError("one worker alone has no link: start 2 or more");
   }
   std::vector<std::unique_ptr<Transport>> ends = workers.connect();
-  const ProbePairs pairs = probe_pairs(*ends.front(), options);
-  const LoadedGroups groups = loaded_groups(*ends.front(), options);
-  const std::size_t probes =
-      pairs.inter.size() + pairs.intra.size() + (groups.inter ? 1U : 0U) + (groups.intra ? 1U : 0U);
-  const auto in_all = static_cast<std::int64_t>(probes * kProbeSizes.size());
+  const auto in_all = static_cast<std::int64_t>(probed_workers(*ends.front(), options).probes()) *
+                      (options.repeat + 1);
   std::atomic<std::int64_t> done = 0;
-  options.size_done = [&] { ++done; };
+  options.probe_done = [&] { ++done; };
   std::vector<ProbedLinks> found(ends.size());
   const auto probe = [&](std::unique_ptr<Transport>& end, std::size_t place) {
     HostMemory memory;
     try {
       found[place] = probe_links(*end, Context(memory), options);
-      probe_load(*end, Context(memory), options, found[place]);
     } catch (const std::exception& error) {
       end->abort(error.what());
       throw;
@@ -355,11 +297,14 @@ NetworkFile calibrate(Workers& workers, ProbeOptions options,
   NetworkFile network;
   workers.together([&] {
     if (!workers.leads()) return;
+    const auto fitted = [](const std::vector<TimedTransfer>& samples) {
+      return samples.empty() ? std::nullopt : std::optional(fit_link(samples));
+    };
     const ProbedLinks& links = found.front();
-    if (!links.inter.empty()) network.inter = fit_link(links.inter);
-    if (!links.intra.empty()) network.intra = fit_link(links.intra);
-    if (!links.inter_loaded.empty()) network.inter_loaded = fit_link(links.inter_loaded);
-    if (!links.intra_loaded.empty()) network.intra_loaded = fit_link(links.intra_loaded);
+    network.inter = fitted(links.inter);
+    network.intra = fitted(links.intra);
+    network.inter_loaded = fitted(links.inter_loaded);
+    network.intra_loaded = fitted(links.intra_loaded);
     network.host = probe_host(std::min(options.repeat, 5));
   });
   return network;

@@ -21,27 +21,36 @@ inline constexpr std::array<std::int64_t, 8> kProbeSizes{0,        1 << 10,   4 
 
 /// How links are probed.
 struct ProbeOptions {
-  int repeat = 9;  // timings of each size
+  // Passes over all sizes and all workers that are probed, after one that is nobody's: what a
+  // machine does for a while is in one pass of each size, not in all timings of one.
+  int repeat = 9;
   // No larger messages once the next size would take longer than this, three sizes at least.
   double longest_s = 0.1;
   std::chrono::milliseconds deadline{60'000};  // of each wait
   // Whether each worker stands for a node of its own, whatever the transport says.
   bool each_a_node = false;
-  // Called from the measuring thread of worker 0: a size is done, or given up.
-  std::function<void()> size_done = [] {};
+  // Whether links are timed while all workers send, too.
+  bool under_load = false;
+  // Called from the measuring thread of worker 0: a pass over one probe's sizes is done.
+  std::function<void()> probe_done = [] {};
 };
 
-/// Pairs of workers that are probed: worker 0 and one of its node, worker 0 and one of each of up
-/// to three other nodes.
-struct ProbePairs {
+/// Who is probed: worker 0 with one of its node, worker 0 with one of each of up to three other
+/// nodes, and, under load, all with all.
+struct ProbedWorkers {
   std::vector<Rank> intra;
   std::vector<Rank> inter;
-};
-/// Those that probe_links() times.
-ProbePairs probe_pairs(const Transport& transport, const ProbeOptions& options);
+  // Where there are two workers alone, a link is as loaded as when it was alone.
+  bool all_between_nodes = false;  // three workers or more, on several nodes
+  bool all_inside_nodes = false;   // three workers or more on worker 0's node
 
-/// What was timed, between nodes and inside of one: a message alone, and messages of all to all at
-/// once, whose bytes are what one worker receives.
+  std::size_t probes() const;  // how many times a pass goes over all sizes
+};
+/// Those that probe_links() times: the same on all workers.
+ProbedWorkers probed_workers(const Transport& transport, const ProbeOptions& options);
+
+/// What was timed, between nodes and inside of one: messages that were alone on the link, and
+/// messages of all to all at once, whose bytes are what one worker receives.
 struct ProbedLinks {
   std::vector<TimedTransfer> inter;
   std::vector<TimedTransfer> intra;
@@ -49,29 +58,12 @@ struct ProbedLinks {
   std::vector<TimedTransfer> intra_loaded;
 };
 
-/// Times messages there and back, and four in a row one way, pair after pair; the other workers
-/// wait. Called by all workers alike. Synchronizes the stream.
+/// Times messages there and back, and four in a row one way, pair after pair while the other
+/// workers wait; and, if so asked, what all send to all, of which the slowest worker's time counts.
+/// Called by all workers alike. Synchronizes the stream.
 /// @return what worker 0 saw; nothing on the others
 /// @throws what Transport throws
 ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options);
-
-/// Which loads there are to be timed: the same on all workers.
-struct LoadedGroups {
-  bool inter = false;  // three workers or more, on several nodes
-  bool intra = false;  // three workers or more on each of some nodes, worker 0's among them
-};
-/// Those that probe_load() times.
-LoadedGroups loaded_groups(const Transport& transport, const ProbeOptions& options);
-
-/// Times what crosses while all workers send each other one a message, and then those of each node
-/// among themselves; of a round the slowest worker's time counts. Where two workers are all there
-/// are the link is as loaded as when it was alone, and nothing is timed. Called by all workers
-/// alike. Synchronizes the stream.
-/// @param found  what probe_links() saw: `inter_loaded` and `intra_loaded` are filled in on worker
-/// 0
-/// @throws what Transport throws
-void probe_load(Transport& transport, const Context& context, const ProbeOptions& options,
-                ProbedLinks& found);
 
 /// The network for a plan: between nodes where there are several; within a second or two. Called by
 /// all workers alike. Synchronizes the stream.
@@ -82,7 +74,7 @@ Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline);
 
 /// All of it: probes and fits. Called in every process of the workers.
-/// @param progress  called from the calling thread: sizes done, sizes in all
+/// @param progress  called from the calling thread: passes over a probe's sizes done, and in all
 /// @return what is known in the process that leads; elsewhere nothing is
 /// @throws InputError if there is one worker alone, Error if a worker failed or nothing can be
 ///         fitted

@@ -77,6 +77,7 @@ void run_calibrate(const CalibrateArguments& given) {
   options.deadline = given.deadline();
   // A link between threads stands for one between machines.
   options.each_a_node = given.is_local();
+  options.under_load = true;
   workers->agree("calibrate", {{"--repeat", fmt::format("{}", given.repeat)},
                                {"--deadline", fmt::format("{} s", given.deadline_s)}});
   Progress progress("calibrating");
@@ -107,7 +108,7 @@ void add_calibrate_command(CLI::App& app) {
   add_seconds(command, "--latency", given->latency_s,
               "Over local: of each worker's link, such as 50us (0 if not given)");
   add_count(command, "--repeat", given->repeat, 1, 10'000,
-            "Timings of each size of message (9 if not given)");
+            "Passes over all sizes of messages (9 if not given)");
   add_seconds(command, "--deadline", given->deadline_s,
               "Of each wait for another worker (60 s if not given)");
   command.add_option("--out", given->out, "Where the result goes")
@@ -117,7 +118,8 @@ void add_calibrate_command(CLI::App& app) {
   add_json(command, given->json);
   command.footer(
       "Worker 0 times messages with a worker of its node and with workers of up to three others,\n"
-      "one pair after another. Links of local count as links between nodes.\n"
+      "one pair after another; then all send to all, which is what \"all to all\" shows. Links of\n"
+      "local count as links between nodes.\n"
       "Example:\n"
       "  mpirun -np 8 sparsesync calibrate --transport mpi --out NETWORK.json\n"
       "  sparsesync compare TRACE --clock virtual --network NETWORK.json");

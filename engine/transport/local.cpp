@@ -307,8 +307,8 @@ class LocalTransport : public Transport {
   }
 
   /// Until then, or earlier. Timers wake a thread late, which a link in real time would seem slower
-  /// by: the last of the way is watched, by no more threads at once than leave a core for work. What
-  /// others change meanwhile is seen when it ends.
+  /// by: the last of the way is watched, by no more threads at once than leave a core for work.
+  /// What others change meanwhile is seen when it ends.
   void wait_until(std::unique_lock<std::mutex>& lock, Time wake) {
     if (Clock::now() < wake - kTimersAreLate) {
       end_.changed.wait_until(lock, wake - kTimersAreLate);

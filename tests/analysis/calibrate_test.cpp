@@ -44,7 +44,7 @@ std::vector<TimedTransfer> samples_of(Random& random, double latency, double rat
     for (int i = 0; i < repeat; ++i) {
       double seconds = (latency + bytes * 8 / rate) * std::exp(noise.share * normal(random));
       if (uniform(random) < noise.outliers) seconds *= noise.outlier_factor;
-      samples.push_back({bytes, seconds});
+      samples.push_back({bytes, seconds, i});
     }
   }
   return samples;
@@ -94,6 +94,26 @@ TEST(FitLink, MoreNoiseMakesWiderIntervals) {
   };
   EXPECT_LT(width(0.01), width(0.1));
   EXPECT_LT(width(0), 1e-3);
+}
+
+TEST(FitLink, WhatAMachineDoesForAPassIsInTheInterval) {
+  Random random(testing::seed());
+  // Each pass finds the whole machine quicker or slower: of the timings of one size alone nobody
+  // could tell.
+  int within = 0;
+  constexpr int kRounds = 100;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<TimedTransfer> samples;
+    for (int pass = 0; pass < 9; ++pass) {
+      const double slower = std::exp(0.1 * normal(random));
+      for (int size = 32; size < 20'000'000; size *= 4) {
+        samples.push_back({1.0 * size, (1e-4 + size * 8 / 1e9) * slower, pass});
+      }
+    }
+    const FittedLink link = fit_link(samples);
+    within += link.latency_ci.low <= 1e-4 && 1e-4 <= link.latency_ci.high ? 1 : 0;
+  }
+  EXPECT_GE(within, kRounds * 8 / 10);
 }
 
 TEST(FitLink, IsTheSameBitsAndAnyOrderWillDo) {

@@ -66,6 +66,32 @@ TEST(NetworkFiles, AreAModelOfTheLinkThatIsAskedFor) {
   EXPECT_EQ(one.network().rate_bps, kNetwork.intra->rate_bps);
 }
 
+TEST(NetworkFiles, SayWhatALinkDoesUnderLoadWhereThatWasMeasured) {
+  const Scratch scratch;
+  NetworkFile network = kNetwork;
+  network.inter_loaded = FittedLink{9e-05, 2e9, {8e-05, 1e-04}, {1.5e9, 2.5e9}};
+  // A message alone is as late as before; what all send at once comes at the rate under load.
+  EXPECT_EQ(network.network().latency_s, network.inter->latency_s);
+  EXPECT_EQ(network.network().rate_bps, network.inter_loaded->rate_bps);
+  EXPECT_EQ(network.network(false).rate_bps, network.intra->rate_bps);
+  write_all(scratch / "n.json", network_json(network, {}));
+  NetworkFile read = read_network(scratch / "n.json");
+  expect_same(read.inter_loaded, network.inter_loaded);
+  expect_same(read.intra_loaded, network.intra_loaded);
+
+  // What another program wrote says nothing of load.
+  Json json = Json::parse(network_json(network, {}));
+  json["links"]["inter"].erase("loaded");
+  write_all(scratch / "n.json", json.dump());
+  read = read_network(scratch / "n.json");
+  EXPECT_FALSE(read.inter_loaded);
+  EXPECT_EQ(read.network().rate_bps, network.inter->rate_bps);
+
+  json["links"]["inter"]["loaded"] = {{"latency_s", -1}};
+  write_all(scratch / "n.json", json.dump());
+  expect_error<InputError>([&] { read_network(scratch / "n.json"); }, {"links.inter.loaded"});
+}
+
 TEST(NetworkFiles, WhatNobodyMeasuredOfAHostCostsNothing) {
   const Scratch scratch;
   Json json = Json::parse(network_json(kNetwork, {}));

@@ -47,14 +47,17 @@ def test_the_file_has_every_key_of_the_contract(run, tmp_path):
     written = json.loads((tmp_path / "N.json").read_text())
     assert json.loads(result.stdout) == written
     assert "between nodes" in result.stderr and "inside a node" not in result.stderr
+    assert "all to all" in result.stderr
     assert set(written) == {"links", "host", "provenance"}
     assert {"commit", "cpu", "date"} <= set(written["provenance"])
     assert written["links"]["intra"] is None
     link = written["links"]["inter"]
-    assert set(link) == {"latency_s", "rate_bps", "ci"}
-    (latency_low, latency_high), (rate_low, rate_high) = link["ci"]
-    assert 0 <= latency_low <= link["latency_s"] <= latency_high
-    assert 0 < rate_low <= link["rate_bps"] <= rate_high
+    assert set(link) == {"latency_s", "rate_bps", "ci", "loaded"}
+    assert set(link["loaded"]) == {"latency_s", "rate_bps", "ci"}
+    for fitted in (link, link["loaded"]):
+        (latency_low, latency_high), (rate_low, rate_high) = fitted["ci"]
+        assert 0 <= latency_low <= fitted["latency_s"] <= latency_high
+        assert 0 < rate_low <= fitted["rate_bps"] <= rate_high
     host = written["host"]
     assert set(host) == {"encode_s_per_row", "encode_s_per_byte", "aggregate_s_per_row", "aggregate_s_per_byte",
                          "sort_s_per_row", "own_s_per_row", "add_s_per_byte", "message_s", "step_s"}
@@ -62,6 +65,14 @@ def test_the_file_has_every_key_of_the_contract(run, tmp_path):
     assert all(0 <= cost < 1e-2 for cost in host.values())
     assert host["encode_s_per_row"] + host["encode_s_per_byte"] > 0
     assert host["aggregate_s_per_row"] + host["aggregate_s_per_byte"] > 0
+
+
+def test_two_workers_have_no_load_of_their_own(run, tmp_path):
+    two = ("--transport", "local", "--workers", 2, "--repeat", 1, "--rate", "100mbit", "--latency", "1ms")
+    result = run("calibrate", *two, "--out", "N.json")
+    assert result.returncode == 0, result
+    assert json.loads((tmp_path / "N.json").read_text())["links"]["inter"]["loaded"] is None
+    assert "all to all" not in result.stdout
 
 
 def test_compare_takes_what_calibrate_wrote(run, trace):
