@@ -48,6 +48,7 @@ class PairProbe : public Probe {
 
   double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) override {
     if (own_ != Rank{0} && own_ != with_) return 0;
+    if (bytes == 0) there_and_back(bytes);  // the others go to sleep meanwhile
     const double one_way = there_and_back(bytes) / 2;
     if (bytes == 0) empty_way_ = one_way;
     const auto on_wire = static_cast<double>(bytes + kHeaderBytes);

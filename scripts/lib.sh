@@ -110,6 +110,8 @@ find_nvcc() {
 # The demo's trace: words and marks of the sources of Python's standard library, which every Debian has that
 # has Python. Text that people wrote, hundreds of files, and the same on machines of one release.
 DEMO_TRACE=build/demo/stdlib.trace
+DEMO_LINK=(--rate 200mbit --latency 50us)
+DEMO_REPORT=build/demo/report.html
 SPARSESYNC=build/release/bin/sparsesync
 
 make_demo_trace() {
@@ -119,12 +121,22 @@ make_demo_trace() {
   [[ -f $sources/ast.py ]] ||
     die "no sources of Python's standard library in '$sources'; install the package libpython3-stdlib"
   mkdir -p "$(dirname "$DEMO_TRACE")"
-  "$SPARSESYNC" trace from-text "$sources" --width 32 --workers 8 --batch 2560 --steps 1 \
-    --vocabulary 100000 --out "$DEMO_TRACE" --force
+  local words=(from-text "$sources" --width 32 --workers 8 --batch 2560 --vocabulary 100000)
+  "$SPARSESYNC" trace "${words[@]}" --steps 1 --out "$DEMO_TRACE" --force
+  # What is learned of gradients without moving them takes more steps.
+  "$SPARSESYNC" trace "${words[@]}" --steps 32 --out "$DEMO_TRACE.steps" --force >/dev/null
 }
 
 compare_demo_trace() {
-  "$SPARSESYNC" compare "$DEMO_TRACE" --rate 200mbit --latency 50us --transport local
+  "$SPARSESYNC" compare "$DEMO_TRACE" "${DEMO_LINK[@]}" --transport local --json build/demo/compare.json
+}
+
+# After compare_demo_trace: profile, plan, and a page of all three.
+report_on_demo_trace() {
+  "$SPARSESYNC" profile "$DEMO_TRACE.steps" --json build/demo/profile.json
+  "$SPARSESYNC" plan "$DEMO_TRACE.steps" --workers 2..1024 "${DEMO_LINK[@]}" --json build/demo/plan.json
+  .venv/bin/python -m sparsesync.report build/demo/{profile,compare,plan}.json -o "$DEMO_REPORT" \
+    --title "Gradients of Python's standard library"
 }
 
 # The same job in four processes, on a small trace.
