@@ -9,37 +9,38 @@
 
 namespace sparsesync {
 
+/// Rows, by how many of some samples touched them. A sample is what one worker touched in a step.
+struct SampledRows {
+  CountsOfCounts counts;
+  std::int64_t samples = 1;
+};
+
 /// Rows that a number of workers touch together in a step.
 ///
-/// Up to the workers' steps N that were seen: the mean over all choices of so many of them, exactly
-/// (rarefaction; Hurlbert, "The nonconcept of species diversity", 1971): a row that c of N touched
-/// is in a choice of k with probability 1 - C(N - c, k) / C(N, k). Steps count as further workers:
-/// a batch is a batch, whoever has it. Beyond N: ln U is a parabola of ln k through N / 4, N / 2
-/// and N, whose slope is kept within [0, 1] on the way, and U never exceeds the rows that there
-/// are.
+/// Up to the n workers that a trace has: the mean over its steps and over all choices of so many of
+/// them, exactly (rarefaction; Hurlbert, "The nonconcept of species diversity", 1971): a row that c
+/// of N samples touched is in a choice of k with probability 1 - C(N - c, k) / C(N, k). Beyond, it
+/// grows as the union of more samples does, of whatever steps: those of all N = n · steps by the
+/// same formula, and beyond N so that ln U is a parabola of ln k through N / 4, N / 2 and N, whose
+/// slope is kept within [0, 1] on the way. U never exceeds the rows that there are.
 class UnionGrowth {
  public:
-  /// @param rows     of the tensor
-  /// @param counts   of the rows that were touched
-  /// @param samples  N: workers times steps
-  UnionGrowth(Index rows, CountsOfCounts counts, std::int64_t samples);
+  /// @param rows        of the tensor
+  /// @param in_steps    of each step the n samples, the counts of all steps together
+  /// @param steps       as many
+  /// @param over_steps  all n · steps samples as one
+  UnionGrowth(Index rows, SampledRows in_steps, int steps, SampledRows over_steps);
 
   /// @param workers  1 or more
   double united(double workers) const;
-  /// Those that are known, and not extrapolated: N.
-  double known() const { return samples_; }
-  /// What the same parabola says of `known()` workers, from an eighth of them and the quarters of
-  /// that, over what they touch: the fit's error over as many doublings as can be checked, at most
-  /// three. 1 where there is nothing to check it by.
-  double checked() const;
 
  private:
-  double rarefied(double workers) const;
-  double extrapolated(double from, double to) const;
+  double over_steps(double samples) const;
 
   double rows_;
-  CountsOfCounts counts_;
-  double samples_;
+  SampledRows in_steps_;
+  double steps_;
+  SampledRows over_steps_;
 };
 
 }  // namespace sparsesync

@@ -11,24 +11,38 @@
 namespace sparsesync {
 namespace {
 
-/// How often each row was touched by the first `workers` of each step.
-std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, int workers) {
+/// How often each row was touched by the first `workers` of a step.
+std::vector<CountedRow> counted_rows(const OwnedIndexSets& sets, int workers) {
   TouchCounts counts;
   std::vector<CountedRow> once;
-  for (const OwnedIndexSets& sets : steps) {
-    for (std::size_t worker = 0; worker < static_cast<std::size_t>(workers); ++worker) {
-      once.clear();
-      for (const Index row : sets[worker]) once.push_back({row, 1});
-      counts.add(once);
-    }
+  for (std::size_t worker = 0; worker < static_cast<std::size_t>(workers); ++worker) {
+    once.clear();
+    for (const Index row : sets[worker]) once.push_back({row, 1});
+    counts.add(once);
   }
   const std::span<const CountedRow> all = counts.rows();
   return {all.begin(), all.end()};
 }
 
+/// The same of all steps together.
+std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, int workers) {
+  TouchCounts counts;
+  for (const OwnedIndexSets& sets : steps) counts.add(counted_rows(sets, workers));
+  const std::span<const CountedRow> all = counts.rows();
+  return {all.begin(), all.end()};
+}
+
 UnionGrowth growth_of(Index rows, const std::vector<OwnedIndexSets>& steps, int workers) {
-  return {rows, counts_of_counts(counted_rows(steps, workers)),
-          std::int64_t{workers} * std::ssize(steps)};
+  std::vector<CountedRow> in_steps;
+  for (const OwnedIndexSets& sets : steps) {
+    const std::vector<CountedRow> in_step = counted_rows(sets, workers);
+    in_steps.insert(in_steps.end(), in_step.begin(), in_step.end());
+  }
+  return {
+      rows,
+      {counts_of_counts(in_steps), workers},
+      static_cast<int>(steps.size()),
+      {counts_of_counts(counted_rows(steps, workers)), std::int64_t{workers} * std::ssize(steps)}};
 }
 
 int an_eighth(std::size_t workers) {
@@ -75,7 +89,7 @@ SpaceOutlook::SpaceOutlook(Index rows, std::vector<OwnedIndexSets> steps)
       growth_(growth_of(rows, steps_, known_workers())),
       growth_from_an_eighth_(growth_of(rows, steps_, an_eighth(steps_.front().size()))) {
   double squares = 0;
-  const double samples = growth_.known();
+  const double samples = this->samples();
   for (const OwnedIndexSets& sets : steps_) {
     for (const std::vector<Index>& set : sets) {
       const auto touched = static_cast<double>(set.size());
@@ -121,16 +135,16 @@ SpaceStatistics SpaceOutlook::expected(int workers) const {
   }
   if (counted_.empty()) return statistics;
   const EvenRanges ranges(rows_, workers);
-  const double samples = growth_.known();
+  const double samples = this->samples();
   const double touched = touched_mean_ * samples;
   const double pushed = fullest_range(counted_, ranges, [](double times) { return times; });
   statistics.push_skewness = std::max(1.0, workers * pushed / touched);
   const auto in_union = [&](double times) { return 1 - std::pow(1 - times / samples, workers); };
   double known = 0;
   for (const CountedRow& each : counted_) known += in_union(static_cast<double>(each.touches));
-  const double evenly = std::max(0.0, statistics.united - known) / workers;
-  const double pulled = fullest_range(counted_, ranges, in_union) + evenly;
-  statistics.pull_skewness = std::max(1.0, workers * pulled / statistics.united);
+  const double united = std::max(statistics.united, known);
+  const double pulled = fullest_range(counted_, ranges, in_union) + (united - known) / workers;
+  statistics.pull_skewness = std::max(1.0, workers * pulled / united);
   return statistics;
 }
 

@@ -34,6 +34,10 @@ class SpaceOutlook {
  private:
   SpaceStatistics seen(int workers) const;
   SpaceStatistics expected(int workers) const;
+  /// Of all steps: what each worker touched in each.
+  double samples() const {
+    return static_cast<double>(steps_.front().size()) * static_cast<double>(steps_.size());
+  }
 
   Index rows_;
   std::vector<OwnedIndexSets> steps_;
