@@ -26,24 +26,28 @@ double rarefied(const SampledRows& sampled, double chosen) {
   return united;
 }
 
-/// Rows that more samples than there are would touch: a parabola in logarithms.
-double extrapolated(const SampledRows& sampled, double to) {
+/// Rows that more samples than there are would touch of all `rows`. What is followed is V = -rows ·
+/// ln(1 - U / rows): nearly U itself where few of the rows are touched, and for rows that are all
+/// alike a straight line, however full.
+double extrapolated(const SampledRows& sampled, double rows, double to) {
   const auto from = static_cast<double>(sampled.samples);
-  const double last = rarefied(sampled, from);
-  if (last <= 0 || from < 2) return last * to / from;
-  // Slopes of ln U over ln k: in the middle of the last doubling, and of the one before it.
-  const double slope = std::log2(last / rarefied(sampled, from / 2));
+  const auto followed = [&](double samples) {
+    return -rows * std::log1p(-rarefied(sampled, samples) / rows);
+  };
+  const double last = followed(from);
+  if (last <= 0 || !std::isfinite(last)) return last > 0 ? rows : 0;
+  // Slopes of ln V over ln k: in the middle of the last doubling, and of the one before it.
+  const double slope = from < 2 ? 1 : std::log2(last / followed(from / 2));
   double bend = 0;  // of the slope, in a doubling; never upwards
   if (from >= 4) {
-    const double before = std::log2(rarefied(sampled, from / 2) / rarefied(sampled, from / 4));
-    bend = std::min(0.0, slope - before);
+    bend = std::min(0.0, slope - std::log2(followed(from / 2) / followed(from / 4)));
   }
   const double doublings = std::log2(to / from);
   // The slope falls in a straight line, from half a doubling behind, until it is 0.
   const double at_first = std::clamp(slope + bend / 2, 0.0, 1.0);
   const double until = bend < 0 ? std::min(doublings, at_first / -bend) : doublings;
   const double risen = at_first * until + bend * until * until / 2;
-  return last * std::exp2(risen);
+  return -rows * std::expm1(-last * std::exp2(risen) / rows);
 }
 
 }  // namespace
@@ -62,8 +66,9 @@ double UnionGrowth::united(double workers) const {
 }
 
 double UnionGrowth::over_steps(double samples) const {
-  return samples <= static_cast<double>(over_steps_.samples) ? rarefied(over_steps_, samples)
-                                                             : extrapolated(over_steps_, samples);
+  return samples <= static_cast<double>(over_steps_.samples)
+             ? rarefied(over_steps_, samples)
+             : extrapolated(over_steps_, rows_, samples);
 }
 
 }  // namespace sparsesync

@@ -21,8 +21,9 @@ struct SampledRows {
 /// them, exactly (rarefaction; Hurlbert, "The nonconcept of species diversity", 1971): a row that c
 /// of N samples touched is in a choice of k with probability 1 - C(N - c, k) / C(N, k). Beyond, it
 /// grows as the union of more samples does, of whatever steps: those of all N = n · steps by the
-/// same formula, and beyond N so that ln U is a parabola of ln k through N / 4, N / 2 and N, whose
-/// slope is kept within [0, 1] on the way. U never exceeds the rows that there are.
+/// same formula, and beyond N so that ln V, V = -rows · ln(1 - U / rows), is a parabola of ln k
+/// through N / 4, N / 2 and N, whose slope is kept within [0, 1] on the way: -ln of a mean of
+/// powers (1 - p)^k is concave in k. U never exceeds the rows that there are.
 class UnionGrowth {
  public:
   /// @param rows        of the tensor

@@ -11,38 +11,42 @@
 namespace sparsesync {
 namespace {
 
-/// How often each row was touched by the first `workers` of a step.
-std::vector<CountedRow> counted_rows(const OwnedIndexSets& sets, int workers) {
+/// How often each row of a range was touched by the first `workers` of a step.
+std::vector<CountedRow> counted_rows(const OwnedIndexSets& sets, int workers, IndexRange range) {
   TouchCounts counts;
   std::vector<CountedRow> once;
   for (std::size_t worker = 0; worker < static_cast<std::size_t>(workers); ++worker) {
     once.clear();
-    for (const Index row : sets[worker]) once.push_back({row, 1});
+    for (const Index row : indices_in(sets[worker], range)) once.push_back({row, 1});
     counts.add(once);
   }
   const std::span<const CountedRow> all = counts.rows();
   return {all.begin(), all.end()};
 }
 
-/// The same of all steps together.
-std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, int workers) {
-  TouchCounts counts;
-  for (const OwnedIndexSets& sets : steps) counts.add(counted_rows(sets, workers));
-  const std::span<const CountedRow> all = counts.rows();
-  return {all.begin(), all.end()};
+/// How the union in a range of rows grows, from the first `workers` of each step.
+UnionGrowth growth_of(const std::vector<OwnedIndexSets>& steps, int workers, IndexRange range) {
+  std::vector<CountedRow> in_steps;
+  TouchCounts over_steps;
+  for (const OwnedIndexSets& sets : steps) {
+    const std::vector<CountedRow> in_step = counted_rows(sets, workers, range);
+    in_steps.insert(in_steps.end(), in_step.begin(), in_step.end());
+    over_steps.add(in_step);
+  }
+  return {range.end - range.begin,
+          {counts_of_counts(in_steps), workers},
+          static_cast<int>(steps.size()),
+          {counts_of_counts(over_steps.rows()), std::int64_t{workers} * std::ssize(steps)}};
 }
 
-UnionGrowth growth_of(Index rows, const std::vector<OwnedIndexSets>& steps, int workers) {
-  std::vector<CountedRow> in_steps;
+/// How often each row was touched over all steps.
+std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, Index rows) {
+  TouchCounts counts;
   for (const OwnedIndexSets& sets : steps) {
-    const std::vector<CountedRow> in_step = counted_rows(sets, workers);
-    in_steps.insert(in_steps.end(), in_step.begin(), in_step.end());
+    counts.add(counted_rows(sets, static_cast<int>(sets.size()), {0, rows}));
   }
-  return {
-      rows,
-      {counts_of_counts(in_steps), workers},
-      static_cast<int>(steps.size()),
-      {counts_of_counts(counted_rows(steps, workers)), std::int64_t{workers} * std::ssize(steps)}};
+  const std::span<const CountedRow> all = counts.rows();
+  return {all.begin(), all.end()};
 }
 
 int an_eighth(std::size_t workers) {
@@ -63,21 +67,24 @@ void add_share(SpaceStatistics& mean, const SpaceStatistics& of, double share) {
   }
 }
 
-/// The sum of `weight` over the rows of the even range that has most of it.
+/// An even range, and the sum of a weight over its rows.
+struct WeighedRange {
+  IndexRange range;
+  double weight = 0;
+};
+
+/// The even range with the largest sum of `weight` over the rows.
 template <typename Weight>
-double fullest_range(std::span<const CountedRow> rows, const EvenRanges& ranges, Weight&& weight) {
-  double most = 0;
-  double sum = 0;
-  Index end = 0;  // of the range that is summed
+WeighedRange heaviest_range(std::span<const CountedRow> rows, const EvenRanges& ranges,
+                            Weight&& weight) {
+  WeighedRange heaviest{ranges.range(0), 0};
+  WeighedRange summed = heaviest;
   for (const CountedRow& each : rows) {
-    if (each.row >= end) {
-      sum = 0;
-      end = ranges.range(ranges.part_of(each.row)).end;
-    }
-    sum += weight(static_cast<double>(each.touches));
-    most = std::max(most, sum);
+    if (each.row >= summed.range.end) summed = {ranges.range(ranges.part_of(each.row)), 0};
+    summed.weight += weight(each);
+    if (summed.weight > heaviest.weight) heaviest = summed;
   }
-  return most;
+  return heaviest;
 }
 
 }  // namespace
@@ -85,9 +92,9 @@ double fullest_range(std::span<const CountedRow> rows, const EvenRanges& ranges,
 SpaceOutlook::SpaceOutlook(Index rows, std::vector<OwnedIndexSets> steps)
     : rows_(rows),
       steps_(std::move(steps)),
-      counted_(counted_rows(steps_, known_workers())),
-      growth_(growth_of(rows, steps_, known_workers())),
-      growth_from_an_eighth_(growth_of(rows, steps_, an_eighth(steps_.front().size()))) {
+      counted_(counted_rows(steps_, rows)),
+      growth_(growth_of(steps_, known_workers(), {0, rows})),
+      growth_from_an_eighth_(growth_of(steps_, an_eighth(steps_.front().size()), {0, rows})) {
   double squares = 0;
   const double samples = this->samples();
   for (const OwnedIndexSets& sets : steps_) {
@@ -135,16 +142,13 @@ SpaceStatistics SpaceOutlook::expected(int workers) const {
   }
   if (counted_.empty()) return statistics;
   const EvenRanges ranges(rows_, workers);
-  const double samples = this->samples();
-  const double touched = touched_mean_ * samples;
-  const double pushed = fullest_range(counted_, ranges, [](double times) { return times; });
-  statistics.push_skewness = std::max(1.0, workers * pushed / touched);
-  const auto in_union = [&](double times) { return 1 - std::pow(1 - times / samples, workers); };
-  double known = 0;
-  for (const CountedRow& each : counted_) known += in_union(static_cast<double>(each.touches));
-  const double united = std::max(statistics.united, known);
-  const double pulled = fullest_range(counted_, ranges, in_union) + (united - known) / workers;
-  statistics.pull_skewness = std::max(1.0, workers * pulled / united);
+  const auto touches = [](const CountedRow& each) { return static_cast<double>(each.touches); };
+  const double pushed = heaviest_range(counted_, ranges, touches).weight;
+  statistics.push_skewness = std::max(1.0, workers * pushed / (touched_mean_ * samples()));
+  const auto once = [](const CountedRow&) { return 1.0; };
+  const IndexRange fullest = heaviest_range(counted_, ranges, once).range;
+  const double pulled = growth_of(steps_, known_workers(), fullest).united(workers);
+  statistics.pull_skewness = std::max(1.0, workers * pulled / statistics.united);
   return statistics;
 }
 

@@ -20,9 +20,9 @@ class SpaceOutlook {
   SpaceOutlook(Index rows, std::vector<OwnedIndexSets> steps);
 
   /// What is expected among so many workers. Up to those of the trace: the mean over steps and
-  /// aligned groups. Of more: every worker touches as many rows as those of the trace, the union is
-  /// that of growth(), and a row that c of N touched is in it with probability 1 - (1 - c /
-  /// N)^workers; the rest of the union lies evenly. Of two_level's nodes nothing is told.
+  /// aligned groups. Of more: every worker touches as many rows as those of the trace; the union
+  /// grows as growth() has it, and so does that of the range that is pulled most. Of two_level's
+  /// nodes nothing is told.
   SpaceStatistics statistics(int workers) const;
   /// From all workers of the trace.
   const UnionGrowth& growth() const { return growth_; }

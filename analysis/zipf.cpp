@@ -64,8 +64,6 @@ class Observation {
     }
   }
 
-  double scale(double s) const { return std::exp(log_scale(ranges_, s, mean_rows_)); }
-
   /// ln of the likelihood, but for what does not depend on s.
   double log_likelihood(double s) const {
     const double ln_scale = log_scale(ranges_, s, mean_rows_);
@@ -135,10 +133,6 @@ double peak_of(double low, double high, Function&& value) {
 
 }  // namespace
 
-double ZipfLaw::united(Index rows, double worker_steps) const {
-  return expected_rows(rank_ranges(rows), s, worker_steps * scale);
-}
-
 std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::int64_t samples) {
   std::int64_t touched = 0;
   for (const auto& [times, rows_of_it] : counts) touched += rows_of_it;
@@ -158,7 +152,6 @@ std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::i
   }
   ZipfLaw law;
   law.s = peak_of(std::max(0.0, best - kStep), best + kStep, likelihood);
-  law.scale = seen.scale(law.s);
   // Where twice the logarithm falls by chi-squared's 95% of one degree of freedom.
   const double enough = likelihood(law.s) - 3.841 / 2;
   const auto edge = [&](double outside) {

@@ -14,25 +14,19 @@ namespace sparsesync {
 /// one worker's step it is touched with probability p(r) = 1 - exp(-scale · r^-s).
 struct ZipfLaw {
   double s = 0;
-  double scale = 0;
   Interval ci;  // of s, 95%
-
-  /// Rows that so many worker's steps touch together, as expected: the sum over r of
-  /// 1 - exp(-steps · scale · r^-s).
-  double united(Index rows, double worker_steps) const;
 };
 
 /// The law that makes what was seen most likely. A row touched c times of N is one of all rows, and
 /// no order is taken from the counts themselves: its probability is the mean over r of the binomial
-/// C(N, c) p(r)^c (1 - p(r))^(N - c). `scale` is that with which as many touches are expected as
-/// were seen; s has the largest likelihood then, and its interval is where the likelihood's ratio
-/// to it says so (Wilks).
+/// C(N, c) p(r)^c (1 - p(r))^(N - c). `scale` is, for each s, that with which as many touches are
+/// expected as were seen; s has the largest likelihood then, and its interval is where the
+/// likelihood's ratio to it says so (Wilks; docs/measures.md).
 /// @param rows     of the tensor, touched or not
 /// @param counts   of those that were touched
 /// @param samples  N: workers times steps
-/// @return nothing where s is open: fewer than two rows touched, all of them each time, or a
-/// likelihood
-///         without a peak
+/// @return nothing where s is open: where fewer than two rows were touched, or all of them each
+///         time, or the likelihood has no peak
 std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::int64_t samples);
 
 }  // namespace sparsesync
