@@ -160,9 +160,12 @@ class TensorProfiler {
     const auto steps = static_cast<double>(row_density_of_step_.size());
     for (std::size_t i = 0; i < united_in_groups_.size(); ++i) {
       const int size = question_.group_sizes[i];
-      const double united = united_in_groups_[i] / (workers_ / size) / steps;
-      const double touched = row_density_.mean() * static_cast<double>(tensor_.rows);
-      profile.densification.emplace_back(size, touched > 0 ? united / touched : 1);
+      const int groups_of_step = workers_ / size;
+      const double groups = steps * groups_of_step;
+      // In this order 1 is exactly 1 for one worker.
+      const double united = united_in_groups_[i] * row_density_.count / groups;
+      const auto touches = static_cast<double>(touches_.touches());
+      profile.densification.emplace_back(size, touches > 0 ? united / touches : 1);
     }
     for (std::size_t i = 0; i < skewness_.size(); ++i) {
       profile.skewness.emplace_back(options_.partitions[i],

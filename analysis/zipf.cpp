@@ -144,7 +144,8 @@ std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::i
   constexpr double kStep = 0.25;
   double best = 0;
   double most = likelihood(0);
-  for (double s = kStep; s <= kSteepest; s += kStep) {
+  for (int step = 1; step * kStep <= kSteepest; ++step) {
+    const double s = step * kStep;
     if (const double of_s = likelihood(s); of_s > most) {
       most = of_s;
       best = s;
