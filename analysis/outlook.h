@@ -7,7 +7,6 @@
 #include "analysis/touch_counts.h"
 #include "analysis/trace.h"
 #include "schemes/bucket.h"
-#include "schemes/design_space.h"
 #include "schemes/index_sets.h"
 #include "schemes/statistics.h"
 

@@ -38,6 +38,7 @@ class TouchCounts {
 
 /// How many rows were touched how often: {touches, rows}, touches increasing from 1 on.
 using CountsOfCounts = std::vector<std::pair<std::int64_t, std::int64_t>>;
+/// Those of rows that stand there once each, in any order.
 CountsOfCounts counts_of_counts(std::span<const CountedRow> rows);
 
 /// Those that were touched most, the first of them first; of equals the one with the lower number.

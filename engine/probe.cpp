@@ -12,7 +12,6 @@
 #include <span>
 #include <utility>
 
-#include "analysis/median.h"
 #include "engine/control_channel.h"
 #include "engine/host_probe.h"
 #include "engine/log.h"

@@ -6,7 +6,6 @@
 
 #include "analysis/generate.h"
 #include "tests/analysis/scratch.h"
-#include "tests/support/random.h"
 
 namespace sparsesync {
 namespace {
