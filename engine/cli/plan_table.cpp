@@ -16,8 +16,8 @@ namespace {
 /// Names of all schemes, in the order of the last plan's table.
 std::vector<std::string> schemes_of(const ScalePlan& plan) {
   std::vector<std::string> names;
-  for (auto each = plan.plans.rbegin(); each != plan.plans.rend(); ++each) {
-    for (const Prediction& prediction : each->predictions) {
+  for (std::size_t i = plan.plans.size(); i-- > 0;) {
+    for (const Prediction& prediction : plan.plans[i].predictions) {
       if (std::find(names.begin(), names.end(), prediction.way.scheme) == names.end()) {
         names.push_back(prediction.way.scheme);
       }

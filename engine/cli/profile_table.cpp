@@ -43,7 +43,7 @@ std::string two_rows(std::string title, const std::string& what, const Pairs& pa
 std::string overlap_picture(const OverlapDistribution& overlap) {
   Table table(
       {{"overlap of two workers", Table::Align::left}, {"pairs"}, {"", Table::Align::left}});
-  const double most =
+  const auto most =
       static_cast<double>(*std::max_element(overlap.histogram.begin(), overlap.histogram.end()));
   for (std::size_t i = 0; i < overlap.histogram.size(); ++i) {
     const auto pairs = overlap.histogram[i];
