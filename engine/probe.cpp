@@ -100,8 +100,8 @@ double slowest(const std::vector<std::string>& told, const std::vector<Rank>& wo
   return most;
 }
 
-/// A message from each worker to each other one at once, or to those of its node. The slowest
-/// worker's time counts.
+/// A message from each worker to each other one at once, or to those of its node, so that each
+/// receives so many bytes in all, however many there are. The slowest worker's time counts.
 class LoadProbe : public Probe {
  public:
   LoadProbe(Transport& transport, const Context& context, bool between_nodes,
@@ -117,15 +117,16 @@ class LoadProbe : public Probe {
   }
 
   double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) override {
+    const std::int64_t each = bytes / std::max<std::int64_t>(std::ssize(peers_), 1);
     control_.all_gather("");  // all begin together
-    const double own = exchange_.run(++sequence_, peers_, bytes, peers_, bytes);
+    const double own = exchange_.run(++sequence_, peers_, each, peers_, each);
     const std::vector<std::string> told =
         control_.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)});
     if (own_ != Rank{0}) return 0;
     std::vector<Rank> group = peers_;
     group.push_back(own_);
     const double seconds = slowest(told, group);
-    samples.push_back({static_cast<double>(std::ssize(peers_) * (bytes + kHeaderBytes)), seconds});
+    samples.push_back({static_cast<double>(std::ssize(peers_) * (each + kHeaderBytes)), seconds});
     return seconds;
   }
 

@@ -15,7 +15,7 @@
 
 namespace sparsesync {
 
-/// Payloads of the messages that are timed.
+/// Payloads of the messages that are timed; under load, what a worker receives in all.
 inline constexpr std::array<std::int64_t, 8> kProbeSizes{0,        1 << 10,   4 << 10, 16 << 10,
                                                          64 << 10, 256 << 10, 1 << 20, 4 << 20};
 
