@@ -34,6 +34,10 @@ Interval read_interval(const InputJson& json) {
 std::optional<FittedLink> read_link(const InputJson& json) {
   if (json.is_null()) return std::nullopt;
   const std::vector<InputJson> ci = json.member("ci").list(2);
+  if (json.member("rate_bps").positive() < 1) json.member("rate_bps").refuse("is below 1 bit/s");
+  if (json.member("latency_s").not_negative() > 1e6) {
+    json.member("latency_s").refuse("is more than 1000000 s");
+  }
   return FittedLink{json.member("latency_s").not_negative(), json.member("rate_bps").positive(),
                     read_interval(ci[0]), read_interval(ci[1])};
 }

@@ -49,6 +49,9 @@ std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, I
   return {all.begin(), all.end()};
 }
 
+/// Of a row that has more, blocks are as good as rows: block_statistics() knows them then.
+constexpr Index kMostBlocksOfARow = 64;
+
 int an_eighth(std::size_t workers) {
   return std::max(1, static_cast<int>(workers) / 8);
 }
@@ -130,10 +133,9 @@ SpaceStatistics SpaceOutlook::seen(int workers) const {
 SpaceStatistics SpaceOutlook::expected(int workers) const {
   SpaceStatistics statistics;
   statistics.touched_mean = touched_mean_;
-  statistics.touched_max =
-      std::min(static_cast<double>(rows_),
-               touched_mean_ + touched_stdev_ * expected_largest_normal(workers));
   statistics.united = growth_.united(workers);
+  statistics.touched_max = std::min(
+      statistics.united, touched_mean_ + touched_stdev_ * expected_largest_normal(workers));
   const double alone = statistics.united - growth_.united(workers - 1);
   statistics.sent_at_least = statistics.touched_max + (workers - 2) * alone;
   for (int group = 1; group < workers; group *= 2) {
@@ -165,13 +167,13 @@ Outlook::Outlook(const Trace& trace, const SchemeOptions& options, int most_step
     }
   }
   for (std::size_t space = 0; space < spaces_.size(); ++space) {
-    if (options.block > 0) {
+    std::optional<SpaceOutlook>& of_blocks = block_outlooks_.emplace_back();
+    if (options.block > 0 && spaces_[space].width <= kMostBlocksOfARow * options.block) {
       std::vector<OwnedIndexSets> blocks;
       for (const OwnedIndexSets& sets : of_spaces[space]) {
         blocks.push_back(block_sets(views_of(sets), spaces_[space], options.block));
       }
-      block_outlooks_.emplace_back(block_space(spaces_[space], options.block).rows,
-                                   std::move(blocks));
+      of_blocks.emplace(block_space(spaces_[space], options.block).rows, std::move(blocks));
     }
     outlooks_.emplace_back(spaces_[space].rows, std::move(of_spaces[space]));
   }
@@ -181,21 +183,32 @@ Statistics Outlook::statistics(int workers) const {
   Statistics statistics;
   for (std::size_t space = 0; space < outlooks_.size(); ++space) {
     statistics.push_back(outlooks_[space].statistics(workers));
-    if (!block_outlooks_.empty()) {
-      statistics.back().blocks.push_back(block_outlooks_[space].statistics(workers));
+    if (block_outlooks_[space]) {
+      statistics.back().blocks.push_back(block_outlooks_[space]->statistics(workers));
     }
   }
   return statistics;
 }
 
 double Outlook::densification(double workers) const {
-  return densification_by(
-      [&](const SpaceOutlook& outlook) { return outlook.growth().united(workers); });
+  return densification_by(&SpaceOutlook::growth, workers);
 }
 
 double Outlook::densification_from_an_eighth(double workers) const {
-  return densification_by(
-      [&](const SpaceOutlook& outlook) { return outlook.growth_from_an_eighth().united(workers); });
+  return densification_by(&SpaceOutlook::growth_from_an_eighth, workers);
+}
+
+double Outlook::densification_by(const UnionGrowth& (SpaceOutlook::*growth)() const,
+                                 double workers) const {
+  double all = 0;
+  double of_one = 0;
+  for (std::size_t space = 0; space < spaces_.size(); ++space) {
+    const auto row_bytes = static_cast<double>(spaces_[space].row_bytes());
+    const UnionGrowth& of_space = (outlooks_[space].*growth)();
+    all += row_bytes * of_space.united(workers);
+    of_one += row_bytes * of_space.united(1);
+  }
+  return of_one > 0 ? all / of_one : 1;
 }
 
 }  // namespace sparsesync

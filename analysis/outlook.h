@@ -1,6 +1,7 @@
 // What a trace's sparsity will be among other numbers of workers than it was recorded with.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "analysis/growth.h"
@@ -69,22 +70,12 @@ class Outlook {
   double touched_mean(std::size_t space) const { return outlooks_[space].touched_mean(); }
 
  private:
-  /// @param united  of a row space: rows
-  template <typename United>
-  double densification_by(United&& united) const {
-    double all = 0;
-    double of_one = 0;
-    for (std::size_t space = 0; space < spaces_.size(); ++space) {
-      const auto row_bytes = static_cast<double>(spaces_[space].row_bytes());
-      all += row_bytes * united(outlooks_[space]);
-      of_one += row_bytes * outlooks_[space].touched_mean();
-    }
-    return of_one > 0 ? all / of_one : 1;
-  }
+  double densification_by(const UnionGrowth& (SpaceOutlook::*growth)() const, double workers) const;
 
   std::vector<RowSpace> spaces_;
-  std::vector<SpaceOutlook> outlooks_;        // [row space]
-  std::vector<SpaceOutlook> block_outlooks_;  // the same of its blocks; none where nobody asks
+  std::vector<SpaceOutlook> outlooks_;  // [row space]
+  // [row space] of its blocks, where somebody asks and rows have few
+  std::vector<std::optional<SpaceOutlook>> block_outlooks_;
 };
 
 }  // namespace sparsesync

@@ -121,7 +121,7 @@ class TensorProfiler {
 
   /// @param sets       one for each worker, increasing
   /// @param non_zeros  elements of all workers' gradients that are not zero
-  void add(const IndexSets& sets, std::int64_t non_zeros, Threads& threads) {
+  void add(const IndexSets& sets, double non_zeros, Threads& threads) {
     const int parts = threads.count();
     const std::vector<IndexRange> ranges = even_work(sets, tensor_.rows, parts);
     std::vector<SharedRows> found(ranges.size());
@@ -138,7 +138,7 @@ class TensorProfiler {
       row_density_.add(static_cast<double>(set.size()) / rows);
     }
     row_density_of_step_.push_back(of_step.mean());
-    non_zeros_ += static_cast<double>(non_zeros);
+    non_zeros_ += non_zeros;
     add_overlaps(sets, shared.common);
     for (std::size_t i = 0; i < united_in_groups_.size(); ++i) {
       united_in_groups_[i] += static_cast<double>(shared.united_in_groups[i]);
@@ -285,7 +285,7 @@ std::vector<TensorProfile> profile(const Trace& trace, const ProfileOptions& opt
   }
   const auto workers = static_cast<std::size_t>(header.workers);
   std::vector<std::vector<TracePart>> parts(workers);
-  std::vector<std::vector<std::int64_t>> elements(workers);  // that are not zero, of each tensor
+  std::vector<std::vector<double>> elements(workers);  // that are not zero, of each tensor
   for (int step = 0; step < header.steps; ++step) {
     options.progress(step, header.steps);
     threads.run(header.workers, [&](int worker) {
@@ -300,12 +300,14 @@ std::vector<TensorProfile> profile(const Trace& trace, const ProfileOptions& opt
         const std::int64_t found = recorded ? non_zeros(part, tensor) : 0;
         make_distinct(part.indices);
         // Values that are made have no zeros.
-        elements[at].push_back(recorded ? found : std::ssize(part.indices) * tensor.width);
+        elements[at].push_back(recorded ? static_cast<double>(found)
+                                        : static_cast<double>(std::ssize(part.indices)) *
+                                              static_cast<double>(tensor.width));
       }
     });
     for (std::size_t i = 0; i < profilers.size(); ++i) {
       IndexSets sets;
-      std::int64_t found = 0;
+      double found = 0;
       for (std::size_t worker = 0; worker < workers; ++worker) {
         sets.emplace_back(parts[worker][i].indices);
         found += elements[worker][i];

@@ -33,6 +33,11 @@ std::vector<Prediction> usable(std::vector<Prediction> predictions) {
   return predictions;
 }
 
+/// The name of the fastest; empty where none can be used.
+std::string best_of(const std::vector<Prediction>& predictions) {
+  return predictions.empty() ? std::string() : predictions.front().way.scheme;
+}
+
 }  // namespace
 
 ScalePlan plan_over(const Outlook& outlook, const Network& network, const SchemeOptions& options,
@@ -50,19 +55,23 @@ ScalePlan plan_over(const Outlook& outlook, const Network& network, const Scheme
                          theorem(outlook, network, size), plan_of(size)});
   }
   for (std::size_t i = 1; i < all.plans.size(); ++i) {
-    const auto best = [](const std::vector<Prediction>& predictions) {
-      return predictions.empty() ? std::string() : predictions.front().way.scheme;
-    };
-    const std::string from = best(all.plans[i - 1].predictions);
-    const std::string to = best(all.plans[i].predictions);
-    if (from == to) continue;
+    const int end = all.plans[i].workers;
     int before = all.plans[i - 1].workers;
-    int after = all.plans[i].workers;
-    while (after - before > 1) {
-      const int middle = before + (after - before) / 2;
-      (best(plan_of(middle)) == from ? before : after) = middle;
+    std::string from = best_of(all.plans[i - 1].predictions);
+    const std::string last = best_of(all.plans[i].predictions);
+    // Where none can be used there is none to be faster than.
+    while (!from.empty() && !last.empty() && from != last && before < end) {
+      int after = end;
+      while (after - before > 1) {
+        const int middle = before + (after - before) / 2;
+        (best_of(plan_of(middle)) == from ? before : after) = middle;
+      }
+      // A third one may lie between the two.
+      const std::string to = after == end ? last : best_of(plan_of(after));
+      if (!to.empty()) all.crossovers.push_back({after, from, to});
+      from = to;
+      before = after;
     }
-    all.crossovers.push_back({after, from, to});
   }
   return all;
 }

@@ -48,8 +48,9 @@ struct ScalePlan {
 };
 
 /// Plans a trace's bucket.
-/// @param workers  increasing, 2 or more each; between neighbours at most one crossover is found,
-///                 to the worker
+/// @param workers  increasing, 2 or more each. Where neighbours have another fastest, crossovers
+///                 between them are found by halving, to the worker: each is one, but where the
+///                 fastest comes back in between not all are found
 /// @param memory   bytes of workspace of each worker; nothing: no bound
 ScalePlan plan_over(const Outlook& outlook, const Network& network, const SchemeOptions& options,
                     const std::vector<int>& workers, std::optional<double> memory = std::nullopt);

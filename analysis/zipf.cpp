@@ -7,7 +7,7 @@
 namespace sparsesync {
 namespace {
 
-constexpr double kSteepest = 6;  // beyond it the second row is touched 64 times less than the first
+constexpr double kSteepest = 12;  // the second row is drawn 4,096 times less often than the first
 
 /// Some neighbouring ranks, and the one in their middle that stands for them.
 struct RankRange {
@@ -152,7 +152,7 @@ std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::i
     }
   }
   ZipfLaw law;
-  law.s = peak_of(std::max(0.0, best - kStep), best + kStep, likelihood);
+  law.s = peak_of(std::max(0.0, best - kStep), std::min(kSteepest, best + kStep), likelihood);
   // Where twice the logarithm falls by chi-squared's 95% of one degree of freedom.
   const double enough = likelihood(law.s) - 3.841 / 2;
   const auto edge = [&](double outside) {
@@ -164,8 +164,8 @@ std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::i
     }
     return inside;
   };
-  law.ci = {edge(0), edge(2 * kSteepest)};
-  if (law.ci.high >= 2 * kSteepest) return std::nullopt;
+  law.ci = {edge(0), edge(kSteepest)};
+  if (law.ci.high >= kSteepest) return std::nullopt;
   return law;
 }
 

@@ -109,11 +109,11 @@ std::string three_digits(double value, std::span<const Unit> units) {
 
 double parse_rate(std::string_view option, std::string_view text) {
   const auto value = measure(text, kRates);
-  if (!value || *value <= 0) {
-    refuse(
-        option, text,
-        "not a rate above 0; write 200mbit, 25gbit, 1.5gbit (bits a second), or 100mbps (bytes a "
-        "second)");
+  if (!value || *value < 1) {
+    refuse(option, text,
+           "not a rate of 1 bit/s or more; write 200mbit, 25gbit, 1.5gbit (bits a second), or "
+           "100mbps (bytes a "
+           "second)");
   }
   return *value;
 }
@@ -128,7 +128,11 @@ std::int64_t parse_bytes(std::string_view option, std::string_view text) {
 
 double parse_seconds(std::string_view option, std::string_view text) {
   const auto value = measure(text, kTimes);
-  if (!value) refuse(option, text, "not a time; write 50us, 1ms, 2s, 20ns, or a number of seconds");
+  constexpr double kLongest = 1e6;  // eleven days: nobody waits longer
+  if (!value || *value > kLongest) {
+    refuse(option, text,
+           "not a time up to 1000000 s; write 50us, 1ms, 2s, 20ns, or a number of seconds");
+  }
   return *value;
 }
 

@@ -12,7 +12,7 @@ namespace sparsesync {
 /// does not matter.
 /// @param option  what the text was given for, such as "--rate": it begins the message, here and
 ///                in the functions below
-/// @throws InputError if it is not a rate above 0
+/// @throws InputError if it is not a rate of 1 bit/s or more
 double parse_rate(std::string_view option, std::string_view text);
 
 /// Bytes, as GNU tools write sizes: K, M, G, T and KiB, MiB, ... are powers of 1024; KB, MB, ... of
@@ -21,7 +21,7 @@ double parse_rate(std::string_view option, std::string_view text);
 std::int64_t parse_bytes(std::string_view option, std::string_view text);
 
 /// Seconds: ns, us, ms, s; a plain number is seconds (unlike tc's, which are microseconds).
-/// @throws InputError if it is not a time of 0 or more
+/// @throws InputError if it is not a time of 0 to 1,000,000 s
 double parse_seconds(std::string_view option, std::string_view text);
 
 /// A whole number in decimal digits, in [minimum, maximum].

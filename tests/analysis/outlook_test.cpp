@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "analysis/generate.h"
 #include "tests/analysis/scratch.h"
 
@@ -91,6 +93,39 @@ TEST(Outlook, KnowsBlocksToo) {
     EXPECT_LT(rows.blocks.front().united, rows.united);
     EXPECT_GE(rows.blocks.front().united, rows.united / 32);
   }
+}
+
+TEST(Outlook, OfRowsWiderThanManyBlocksLooksAtRowsAlone) {
+  const Scratch scratch;
+  TraceHeader header{{{"wide", 3, Index{1} << 40, DType::f32}}, 2, 1, "test", 1};
+  TraceWriter writer(scratch / "T", header, false);
+  for (const Rank worker : Ranks(2)) {
+    const std::vector<TracePart> parts{{{worker.value}, {}}};
+    writer.write(worker, 0, parts);
+  }
+  writer.commit();
+  SchemeOptions options;
+  options.block = 256;
+  const Outlook outlook(Trace::open(scratch / "T"), options, 1);
+  EXPECT_TRUE(outlook.statistics(2).front().blocks.empty());
+  EXPECT_EQ(outlook.statistics(2).front().united, 2);
+}
+
+TEST(Outlook, TheBusiestWorkerTouchesNoMoreThanAll) {
+  const Scratch scratch;
+  // Every other worker touches nothing, the others the same.
+  TraceWriter writer(scratch / "T", {{{"t", 10'000, 1, DType::f32}}, 8, 1, "test", 1}, false);
+  std::vector<Index> rows(500);
+  std::iota(rows.begin(), rows.end(), Index{0});
+  for (const Rank worker : Ranks(8)) {
+    const std::vector<TracePart> parts{{worker.value % 2 == 0 ? std::vector<Index>() : rows, {}}};
+    writer.write(worker, 0, parts);
+  }
+  writer.commit();
+  const SpaceStatistics told = Outlook(Trace::open(scratch / "T"), {}, 1).statistics(256).front();
+  EXPECT_NEAR(told.united, 500, 1e-6);
+  EXPECT_LE(told.touched_max, told.united);
+  EXPECT_LE(told.united_in_groups.front(), told.united_in_groups.back());
 }
 
 TEST(Outlook, ASkewnessBeyondATraceIsNoMoreThanAllInOneRange) {

@@ -67,10 +67,48 @@ TEST_F(ScalePlans, ChangeTheirBestAtCrossovers) {
   }
 }
 
+TEST_F(ScalePlans, NameAThirdOneThatLiesBetweenTwo) {
+  const Outlook trace = outlook();
+  int found = 0;
+  for (const Network& network :
+       {Network{20e-6, 10e9, {}}, Network{0, 1e9, {}}, Network{1e-3, 1e9, {}}}) {
+    const auto best = [&](int workers) {
+      return plan_over(trace, network, {}, {workers}).plans.front().predictions.front().way.scheme;
+    };
+    // Two numbers of workers, with all that lies between them.
+    const ScalePlan all = plan_over(trace, network, {}, {2, 65'536});
+    std::string before = best(2);
+    for (const Crossover& each : all.crossovers) {
+      EXPECT_EQ(each.from, before);
+      EXPECT_EQ(best(each.workers - 1), each.from);
+      EXPECT_EQ(best(each.workers), each.to);
+      before = each.to;
+    }
+    EXPECT_EQ(before, best(65'536));
+    found = std::max(found, static_cast<int>(all.crossovers.size()));
+  }
+  EXPECT_GE(found, 2) << "on no link is there a third one";
+}
+
 TEST_F(ScalePlans, WithoutMemoryForAnySchemeSaySo) {
   const ScalePlan all = plan_over(outlook(), {20e-6, 10e9, {}}, {}, {4, 8}, 1.0);
   for (const WorkersPlan& each : all.plans) EXPECT_TRUE(each.predictions.empty());
   EXPECT_TRUE(all.crossovers.empty());
+}
+
+TEST_F(ScalePlans, NobodyIsFasterThanNobody) {
+  const Outlook trace = outlook();
+  const double most = plan_over(trace, {20e-6, 10e9, {}}, {}, {1024})
+                          .plans.front()
+                          .predictions.front()
+                          .memory_bytes;
+  for (const double share : {0.2, 0.5, 0.9}) {
+    const ScalePlan all = plan_over(trace, {20e-6, 10e9, {}}, {}, doublings(2, 1024), share * most);
+    for (const Crossover& each : all.crossovers) {
+      EXPECT_FALSE(each.from.empty());
+      EXPECT_FALSE(each.to.empty());
+    }
+  }
 }
 
 TEST_F(ScalePlans, TheTheoremKnowsBytesAlone) {

@@ -44,6 +44,21 @@ TEST(FitZipf, the_exponent_that_rows_were_drawn_with_comes_back) {
   EXPECT_GE(within, fits * 8 / 10);
 }
 
+TEST(FitZipf, a_steep_law_is_found_or_none_is_told) {
+  Random random(seed());
+  for (const double s : {4.0, 7.0, 9.0, 11.5, 14.0}) {
+    const auto law = fit_zipf(100, drawn(random, 100, s, 4.6, 2000), 2000);
+    if (!law) {
+      EXPECT_GT(s, 8) << "its first rows say enough";
+      continue;
+    }
+    EXPECT_NEAR(law->s, s, 0.1 * s);
+    EXPECT_GT(law->s, law->ci.low);
+    EXPECT_LT(law->s, law->ci.high);
+    EXPECT_LT(law->ci.high, 12);
+  }
+}
+
 TEST(FitZipf, more_steps_make_a_narrower_interval) {
   Random random(seed());
   const auto width = [&](int samples) {

@@ -95,7 +95,7 @@ def test_the_union_grows_as_all_choices_of_workers_do(run, trace, sets):
     one_of_eight = [[step[0]] for step in sets]
     for n in (2, 3):  # that one's three steps
         told = planned[n]["densification_from_an_eighth"]
-        assert told == pytest.approx(grown(one_of_eight, n) / mean_rows(sets), rel=1e-9)
+        assert told == pytest.approx(grown(one_of_eight, n) / mean_rows(one_of_eight), rel=1e-9)
 
 
 def test_within_a_step_only_a_step_counts(run, tmp_path):

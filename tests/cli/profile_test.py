@@ -189,6 +189,13 @@ def test_one_worker_and_one_step(run, tmp_path):
     assert report["tensors"][0]["densification"] == {"1": 1}
 
 
+def test_rows_of_any_width(run, tmp_path):
+    wide = {"name": "wide", "rows": 1, "width": 2**58, "dtype": "f32"}
+    write_trace(tmp_path / "T", [wide], 16, 1, lambda worker, step, tensor: ([0], None))
+    (tensor,) = profile(run, "T")["tensors"]
+    assert tensor["density"] == 1 and tensor["row_density"]["mean"] == 1
+
+
 def test_rows_beyond_two_to_the_31(run, tmp_path):
     many = 2**40
     write_trace(tmp_path / "T", [tensor(rows=many, width=1)], 2, 2, lambda w, *_: ([0, 2**33 + w, many - 1], None))

@@ -139,7 +139,7 @@ def test_odd_traces(tmp_path, steps, workers, rows):
         done = subprocess.run([program_path(), *command, "--json", f"{command[0]}.json"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         made = report(f"{command[0]}.json", "-o", "page.html", folder=tmp_path)
-        assert made.returncode == 0, made.stderr
+        assert made.returncode == 0 and not made.stderr, made.stderr
         assert Elements((tmp_path / "page.html").read_text(encoding="utf-8")).of("figure")
 
 
@@ -149,6 +149,9 @@ def test_odd_traces(tmp_path, steps, workers, rows):
         (None, ["bad.json", "No such file"]),
         ("{", ["bad.json", "is not JSON"]),
         ("[1, 2]", ["bad.json", "no kind"]),
+        ("[" * 200_000, ["bad.json", "is not JSON"]),
+        ('{"a": NaN}', ["bad.json", "is not JSON", "NaN"]),
+        ('{"a": -Infinity}', ["bad.json", "is not JSON", "Infinity"]),
         ('{"tensors": [{"densification": {}, "overlap": {}}]}', ["as sparsesync writes it"]),
     ],
 )
@@ -163,9 +166,49 @@ def test_what_is_refused_in_one_line(tmp_path, content, parts):
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_page_that_cannot_be_written(tmp_path, files):
-    made = report(files / "profile.json", "-o", "no/such/page.html", folder=tmp_path)
-    assert made.returncode == 2 and made.stderr.count("\n") == 1, made.stderr
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda tensor: tensor["overlap"].update(histogram=[]),
+        lambda tensor: tensor.update(rows=10**400),
+        lambda tensor: tensor["row_density"].update(mean=10**400),
+        lambda tensor: tensor["densification"].update({"1" + "0" * 400: 1}),
+        lambda tensor: tensor.update(hot_rows=7),
+        lambda tensor: tensor.pop("skewness"),
+        lambda tensor: tensor.update(zipf={"s": "steep"}),
+    ],
+    ids=["no_bins", "rows", "mean", "workers", "hot_rows", "skewness", "zipf"],
+)
+def test_a_file_that_is_damaged_is_refused_in_one_line(tmp_path, files, damage):
+    content = json.loads((files / "profile.json").read_text(encoding="utf-8"))
+    damage(content["tensors"][0])
+    (tmp_path / "bad.json").write_text(json.dumps(content), encoding="utf-8")
+    made = report("bad.json", "-o", "page.html", folder=tmp_path)
+    assert made.returncode == 2, made.stderr
+    assert made.stderr.startswith("sparsesync.report: ") and made.stderr.count("\n") == 1, made.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path, files):
+    (tmp_path / "folder").mkdir()
+    for place in ("no/such/page.html", "folder", "", "no/such\nplace"):
+        made = report(files / "profile.json", "-o", place, folder=tmp_path)
+        assert made.returncode == 2 and made.stderr.count("\n") == 1, (place, made.stderr)
+        assert [path.name for path in tmp_path.iterdir()] == ["folder"], place
+        assert not list((tmp_path / "folder").iterdir())
+
+
+def test_text_of_a_picture_is_not_taken_for_markup(tmp_path, files):
+    content = json.loads((files / "compare.json").read_text(encoding="utf-8"))
+    ran = [each for each in content["schemes"] if "skipped" not in each]
+    ran[0]["name"] = '#010101 id="z" url(#a)'
+    ran[1]["name"] = "half of a character: \ud800"
+    (tmp_path / "odd.json").write_text(json.dumps(content), encoding="utf-8")
+    made = report("odd.json", "-o", "page.html", folder=tmp_path)
+    assert made.returncode == 0 and not made.stderr, made.stderr
+    texts = Elements((tmp_path / "page.html").read_text(encoding="utf-8")).texts
+    assert any('#010101 id="z" url(#a)' in text for text in texts)
+    assert any("half of a character: ?" in text for text in texts)
 
 
 # In a browser.

@@ -6,7 +6,7 @@ import pathlib
 import sys
 import tempfile
 
-from .documents import UnusableError, read
+from .documents import UnusableError, on_one_line, read
 from .page import page
 
 
@@ -15,11 +15,20 @@ def write(path, text):
     path = pathlib.Path(path)
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(text)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+            try:
+                file.write(text)
+                file.flush()
+                os.chmod(file.name, 0o644)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
     except OSError as error:
-        raise UnusableError(f"{path}: {error.strerror}: give a file that can be written to") from error
+        raise UnusableError(f"{on_one_line(path)}: {error.strerror}: give a file that can be written to") from error
+
+
+def first_line(error):
+    return str(error).partition("\n")[0]
 
 
 def main(arguments=None):
@@ -38,9 +47,9 @@ def main(arguments=None):
     except UnusableError as error:
         print(f"sparsesync.report: {error}", file=sys.stderr)
         return 2
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # Of the right kind by its keys, and then not as the program writes it.
-        print(f"sparsesync.report: a file is not as sparsesync writes it ({type(error).__name__}: {error}): make it anew", file=sys.stderr)
+        print(f"sparsesync.report: a file is not as sparsesync writes it ({type(error).__name__}: {first_line(error)}): make it anew", file=sys.stderr)
         return 2
     return 0
 

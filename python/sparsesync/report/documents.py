@@ -39,20 +39,33 @@ def has(content, key, entry_key):
     return isinstance(entries, list) and all(isinstance(each, dict) and entry_key in each for each in entries)
 
 
+def on_one_line(path):
+    """A path as it stands, or, if it would be shown wrongly, with escapes."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
+def refuse_constant(name):
+    raise ValueError(f"{name} is no number")
+
+
 def read(path):
     """@raises UnusableError"""
     mend = "give the --json of sparsesync profile, compare, plan or calibrate"
+    shown = on_one_line(path)
     try:
-        content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"), parse_constant=refuse_constant)
+        # Half a character, which JSON's escapes can say and no page, becomes a question mark.
+        content = json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", errors="replace"))
     except OSError as error:
-        raise UnusableError(f"{path}: {error.strerror}: {mend}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UnusableError(f"{path}: is not JSON ({error}): {mend}") from error
+        raise UnusableError(f"{shown}: {error.strerror}: {mend}") from error
+    except (ValueError, RecursionError) as error:
+        raise UnusableError(f"{shown}: is not JSON ({error}): {mend}") from error
     kinds = [
         kind
         for kind, keys in KINDS.items()
         if isinstance(content, dict) and all(has(content, key, entry_key) for key, entry_key in keys)
     ]
     if not kinds:
-        raise UnusableError(f"{path}: is of no kind that a report knows: {mend}")
+        raise UnusableError(f"{shown}: is of no kind that a report knows: {mend}")
     return Document(str(path), kinds[0], content)

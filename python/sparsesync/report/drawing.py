@@ -69,11 +69,22 @@ def axes(width=6.4, height=3.4):
         yield figure.add_subplot()
 
 
-def logarithmic(axis, words):
-    """Makes an axis logarithmic, its ticks in `words`(number): without mathematical text."""
-    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+def logarithmic(axis, words, drawn):
+    """Makes an axis logarithmic if all that is `drawn` is above 0, its ticks in `words`(number): without mathematical text."""
+    if all(number > 0 for number in drawn):
+        getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
     axis.set_major_formatter(lambda number, _: words(number))
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+
+
+def in_a_page(tag, prefix):
+    """A tag with ids that are the picture's own, and colours that are the page's. Text between tags is left alone."""
+    tag = re.sub(r'\bid="', f'id="{prefix}', tag)
+    tag = re.sub(r"url\(#", f"url(#{prefix}", tag)
+    tag = re.sub(r'href="#', f'href="#{prefix}', tag)
+    for colour, variable in VARIABLES.items():
+        tag = tag.replace(colour, f"var(--{variable})")
+    return tag
 
 
 def to_svg(figure, alternative):
@@ -85,11 +96,7 @@ def to_svg(figure, alternative):
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     prefix = f"p{next(numbers)}-"
-    svg = re.sub(r'\bid="', f'id="{prefix}', svg)
-    svg = re.sub(r"url\(#", f"url(#{prefix}", svg)
-    svg = re.sub(r'href="#', f'href="#{prefix}', svg)
-    for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, f"var(--{variable})")
+    svg = re.sub(r"<[^>]*>", lambda tag: in_a_page(tag.group(), prefix), svg)
     # Its size is the page's; what it shows is said in words.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)

@@ -128,7 +128,7 @@ def touches(tensor):
     with axes() as plot:
         places = range(len(found))
         plot.bar(places, [rows for _, rows in found], width=0.7, color=SERIES[0])
-        logarithmic(plot.yaxis, lambda number: units.count(round(number)))
+        logarithmic(plot.yaxis, lambda number: units.count(round(number)), [max((rows for _, rows in found), default=0)])
         plot.set_ylim(bottom=0.5)
         plot.set_xticks(places, [str(times) if times < 2 else f"{times}+" for times, _ in found])
         plot.set_xlabel("workers' steps that touch a row")
@@ -169,7 +169,7 @@ def scheme_bytes(compare):
             plot.axvline(ideal, color=SERIES[2], linestyle="--", label=f"partitioned ideal, {units.size(ideal)}")
         plot.set_yticks(places, [each["name"] for each in ran])
         plot.invert_yaxis()
-        logarithmic(plot.xaxis, units.size)
+        logarithmic(plot.xaxis, units.size, [each["bytes_busiest"] for each in ran])
         plot.set_xlim(right=max(each["bytes_busiest"] for each in ran) * 6 + 1)
         plot.set_xlabel("bytes of the busiest worker in a step")
         plot.grid(visible=False, axis="y")
@@ -202,7 +202,7 @@ def scheme_seconds(compare):
             plot.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
         plot.set_yticks(places, [each["name"] for each in ran])
         plot.invert_yaxis()
-        logarithmic(plot.xaxis, units.seconds)
+        logarithmic(plot.xaxis, units.seconds, [each["seconds_median"] for each in ran])
         plot.set_xlim(right=max(each["seconds_median"] for each in ran) * 6)
         plot.set_xlabel("seconds of a step")
         plot.grid(visible=False, axis="y")
@@ -248,7 +248,7 @@ def plan_seconds(plan):
             plot.annotate(f"{each['n']}: {each['to']}", (each["n"], 1), xycoords=("data", "axes fraction"),
                           rotation=90, va="top", ha="right", fontsize=8)
         plot.set_xscale("log", base=2)
-        logarithmic(plot.yaxis, units.seconds)
+        logarithmic(plot.yaxis, units.seconds, [*theorem, *(each for of in seconds.values() for each in of.values())])
         plot.set_xticks(workers, [units.count(n) for n in workers], rotation=45)
         plot.minorticks_off()
         plot.set_xlabel("workers")
@@ -272,14 +272,16 @@ def plan_densification(plan):
     points = plan["workers"]
     workers = [each["n"] for each in points]
     with axes() as plot:
-        for known, style, label in ((True, "-", "seen"), (False, "--", "extrapolated")):
-            of = [(each["n"], each["densification"]) for each in points if each["extrapolated"] != known]
-            if of:
-                plot.plot(*zip(*of, strict=True), color=SERIES[0], linestyle=style, marker="o", label=label)
+        told = [(each["n"], each["densification"]) for each in points]
+        seen = sum(not each["extrapolated"] for each in points)
+        if seen > 0:
+            plot.plot(*zip(*told[:seen], strict=True), color=SERIES[0], marker="o", label="seen")
+        if seen < len(told):
+            plot.plot(*zip(*told[max(seen - 1, 0) :], strict=True), color=SERIES[0], linestyle="--", marker="o", label="extrapolated")
         plot.plot(workers, [each["densification_from_an_eighth"] for each in points], color=SERIES[1], marker="s",
                   linewidth=1, label="fitted to an eighth of the workers")
         plot.set_xscale("log", base=2)
-        logarithmic(plot.yaxis, lambda number: f"{number:g}")
+        logarithmic(plot.yaxis, lambda number: f"{number:g}", [each["densification"] for each in points])
         plot.set_xticks(workers, [units.count(n) for n in workers], rotation=45)
         plot.minorticks_off()
         plot.set_xlabel("workers")
