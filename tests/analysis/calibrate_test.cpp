@@ -113,7 +113,8 @@ TEST(FitLink, WhatAMachineDoesForAPassIsInTheInterval) {
     const FittedLink link = fit_link(samples);
     within += link.latency_ci.low <= 1e-4 && 1e-4 <= link.latency_ci.high ? 1 : 0;
   }
-  EXPECT_GE(within, kRounds * 8 / 10);
+  // 95% are aimed at; with plain percentiles of 9 passes it would be 90%.
+  EXPECT_GE(within, kRounds * 88 / 100);
 }
 
 TEST(FitLink, IsTheSameBitsAndAnyOrderWillDo) {
