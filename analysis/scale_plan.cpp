@@ -41,7 +41,10 @@ std::string best_of(const std::vector<Prediction>& predictions) {
 }  // namespace
 
 ScalePlan plan_over(const Outlook& outlook, const Network& network, const SchemeOptions& options,
-                    const std::vector<int>& workers, std::optional<double> memory) {
+                    const std::vector<int>& workers, std::optional<double> memory,
+                    const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  std::int64_t done = 0;
+  const auto one_done = [&] { progress(++done, 2 * std::ssize(workers) - 1); };
   const auto plan_of = [&](int size) {
     const Statistics statistics = outlook.statistics(size);
     PlanQuestion question{outlook.spaces(), size, statistics, network, options};
@@ -53,6 +56,7 @@ ScalePlan plan_over(const Outlook& outlook, const Network& network, const Scheme
     all.plans.push_back({size, outlook.densification(size), size <= outlook.known_workers(),
                          outlook.densification_from_an_eighth(size),
                          theorem(outlook, network, size), plan_of(size)});
+    one_done();
   }
   for (std::size_t i = 1; i < all.plans.size(); ++i) {
     const int end = all.plans[i].workers;
@@ -72,6 +76,7 @@ ScalePlan plan_over(const Outlook& outlook, const Network& network, const Scheme
       from = to;
       before = after;
     }
+    one_done();
   }
   return all;
 }

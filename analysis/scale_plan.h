@@ -2,6 +2,8 @@
 // changes.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,12 +50,15 @@ struct ScalePlan {
 };
 
 /// Plans a trace's bucket.
-/// @param workers  increasing, 2 or more each. Where neighbours have another fastest, crossovers
+/// @param workers   increasing, 2 or more each. Where neighbours have another fastest, crossovers
 ///                 between them are found by halving, to the worker: each is one, but where the
 ///                 fastest comes back in between not all are found
-/// @param memory   bytes of workspace of each worker; nothing: no bound
-ScalePlan plan_over(const Outlook& outlook, const Network& network, const SchemeOptions& options,
-                    const std::vector<int>& workers, std::optional<double> memory = std::nullopt);
+/// @param memory    bytes of workspace of each worker; nothing: no bound
+/// @param progress  called with numbers of workers and gaps between them that are done, and in all
+ScalePlan plan_over(
+    const Outlook& outlook, const Network& network, const SchemeOptions& options,
+    const std::vector<int>& workers, std::optional<double> memory = std::nullopt,
+    const std::function<void(std::int64_t, std::int64_t)>& progress = [](auto, auto) {});
 
 /// Powers of two from `first` to `last`, and these two.
 /// @pre 1 <= first <= last

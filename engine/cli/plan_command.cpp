@@ -13,6 +13,7 @@
 #include "engine/cli/command.h"
 #include "engine/cli/plan_json.h"
 #include "engine/cli/plan_table.h"
+#include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 
 namespace sparsesync {
@@ -70,9 +71,12 @@ void run_plan(const PlanArguments& given) {
   JsonOutput json(given.json);
   const SchemeOptions options;
   const Outlook outlook(trace, options, kSteps);
+  Progress progress("planning");
   const ScalePlan plan =
       plan_over(outlook, network, options, workers,
-                given.memory > 0 ? std::optional<double>(given.memory) : std::nullopt);
+                given.memory > 0 ? std::optional<double>(given.memory) : std::nullopt,
+                [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
+  progress.erase();
   print(json.tables(),
         fmt::format(
             "{} each way, latency {}{}\n\n", format_rate(network.rate_bps),

@@ -36,7 +36,13 @@ class ScalePlans : public ::testing::Test {
 TEST_F(ScalePlans, AreThePlansOfEachNumberOfWorkers) {
   const Outlook trace = outlook();
   const Network network{20e-6, 10e9, {}};
-  const ScalePlan all = plan_over(trace, network, {}, {2, 8, 64});
+  std::vector<std::int64_t> done;
+  const ScalePlan all = plan_over(trace, network, {}, {2, 8, 64}, std::nullopt,
+                                  [&](std::int64_t so_far, std::int64_t in_all) {
+                                    done.push_back(so_far);
+                                    EXPECT_EQ(in_all, 5) << "three plans and two gaps";
+                                  });
+  EXPECT_EQ(done, (std::vector<std::int64_t>{1, 2, 3, 4, 5}));
   ASSERT_EQ(all.plans.size(), 3U);
   for (const WorkersPlan& each : all.plans) {
     const Statistics statistics = trace.statistics(each.workers);
