@@ -34,24 +34,40 @@ std::vector<std::string> row_of(const ScalePlan& plan, std::string name, Cell&& 
   return cells;
 }
 
-std::string seconds_of(const WorkersPlan& plan, const std::string& scheme) {
-  for (const Prediction& each : plan.predictions) {
-    if (each.way.scheme != scheme) continue;
-    return format_seconds(each.seconds) + (&each == &plan.predictions.front() ? "*" : " ");
+/// A row for each scheme: `cell` of what is expected of it among each number of workers.
+/// @param title  of the column with the schemes' names
+template <typename Cell>
+Table table_of_schemes(const ScalePlan& plan, std::string title, Cell&& cell) {
+  std::vector<Table::Column> columns{{std::move(title), Table::Align::left}};
+  for (const WorkersPlan& each : plan.plans) columns.push_back({format_count(each.workers) + " "});
+  Table table(std::move(columns));
+  for (const std::string& scheme : schemes_of(plan)) {
+    table.add_row(row_of(plan, scheme, [&](const WorkersPlan& of) -> std::string {
+      for (const Prediction& each : of.predictions) {
+        const bool is_best = &each == &of.predictions.front();
+        if (each.way.scheme == scheme) return cell(each) + (is_best ? "*" : " ");
+      }
+      return "- ";
+    }));
   }
-  return "- ";
+  return table;
 }
 
 }  // namespace
 
 std::string plan_table(const ScalePlan& plan, int known_workers) {
-  std::vector<Table::Column> columns{{"workers", Table::Align::left}};
-  for (const WorkersPlan& each : plan.plans) columns.push_back({format_count(each.workers) + " "});
-  Table table(std::move(columns));
-  for (const std::string& scheme : schemes_of(plan)) {
-    table.add_row(
-        row_of(plan, scheme, [&](const WorkersPlan& each) { return seconds_of(each, scheme); }));
-  }
+  std::string text;
+  text += table_of_schemes(plan, "busiest worker, workers",
+                           [](const Prediction& each) { return format_bytes(each.bytes_busiest); })
+              .text() +
+          "\n";
+  text += table_of_schemes(plan, "workspace, workers",
+                           [](const Prediction& each) { return format_bytes(each.memory_bytes); })
+              .text() +
+          "\n";
+  Table table = table_of_schemes(plan, "seconds, workers", [](const Prediction& each) {
+    return format_seconds(each.seconds);
+  });
   table.add_row(row_of(plan, "theorem's optimum", [](const WorkersPlan& each) {
     return format_seconds(each.theorem.optimum()) + " ";
   }));
@@ -61,7 +77,7 @@ std::string plan_table(const ScalePlan& plan, int known_workers) {
   table.add_row(row_of(plan, "fitted to an eighth", [&](const WorkersPlan& each) {
     return ratio(each.densification_from_an_eighth);
   }));
-  std::string text = table.text() + "\n";
+  text += table.text() + "\n";
   if (!plan.plans.empty() && !plan.plans.back().is_known) {
     text += fmt::format(
         "the trace has {} workers: densification beyond is extrapolated; what the fit is "

@@ -196,10 +196,15 @@ def test_memory_leaves_schemes_out(run, trace):
 def test_tables_have_a_column_for_each_number_of_workers(run, trace):
     result = run("plan", trace, *FAST, "--workers", "2..16")
     assert result.returncode == 0, result
-    header, rule, *rows = result.stdout.split("\n\n")[1].splitlines()
-    assert header.split() == ["workers", "2", "4", "8", "16"] and set(rule) == {"-"}
-    assert any(row.startswith("theorem's optimum") for row in rows)
-    assert sum(cell.endswith("*") for row in rows for cell in row.split()) == 4, "one best for each"
+    link, *tables, verdict = result.stdout.split("\n\n")
+    assert "25.0 Gbit/s" in link and "extrapolated" in verdict
+    for title, table in zip(("busiest worker", "workspace", "seconds"), tables, strict=True):
+        header, rule, *rows = table.splitlines()
+        assert header.startswith(title) and header.split()[-4:] == ["2", "4", "8", "16"] and set(rule) == {"-"}
+        assert len({len(row.rstrip("*")) for row in rows}) == 1, "columns line up"
+        assert sum(cell.endswith("*") for row in rows for cell in row.split()) == 4, "one best for each"
+        assert {"balanced", "owned", "dense_ring"} <= {row.split()[0] for row in rows}
+    assert rows[-3].startswith("theorem's optimum")
     assert "extrapolated" in result.stdout
     assert "extrapolated" not in run("plan", trace, *FAST, "--workers", "2..8").stdout
 
