@@ -1,6 +1,7 @@
 #include "analysis/outlook.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -107,7 +108,31 @@ SpaceOutlook::SpaceOutlook(Index rows, std::vector<OwnedIndexSets> steps)
       squares += touched * touched / samples;
     }
   }
+  for (int group = 1; group <= known_workers(); group *= 2) {
+    united_of_doublings_.push_back(united_in_aligned_groups(group));
+  }
   touched_stdev_ = std::sqrt(std::max(0.0, squares - touched_mean_ * touched_mean_));
+}
+
+double SpaceOutlook::united_in_aligned_groups(int workers) const {
+  const auto size = static_cast<std::ptrdiff_t>(workers);
+  double united = 0;
+  double groups = 0;
+  for (const OwnedIndexSets& sets : steps_) {
+    for (auto begin = sets.begin(); sets.end() - begin >= size; begin += size) {
+      united += static_cast<double>(united_rows({begin, begin + size}).size());
+      groups += 1;
+    }
+  }
+  return united / groups;
+}
+
+double SpaceOutlook::united(double workers) const {
+  if (workers > known_workers()) return growth_.united(workers);
+  const auto size = static_cast<unsigned>(workers);
+  return std::has_single_bit(size)
+             ? united_of_doublings_[static_cast<std::size_t>(std::countr_zero(size))]
+             : united_in_aligned_groups(static_cast<int>(size));
 }
 
 SpaceStatistics SpaceOutlook::statistics(int workers) const {
@@ -133,14 +158,13 @@ SpaceStatistics SpaceOutlook::seen(int workers) const {
 SpaceStatistics SpaceOutlook::expected(int workers) const {
   SpaceStatistics statistics;
   statistics.touched_mean = touched_mean_;
-  statistics.united = growth_.united(workers);
+  statistics.united = united(workers);
   statistics.touched_max = std::min(
       statistics.united, touched_mean_ + touched_stdev_ * expected_largest_normal(workers));
   const double alone = statistics.united - growth_.united(workers - 1);
   statistics.sent_at_least = statistics.touched_max + (workers - 2) * alone;
   for (int group = 1; group < workers; group *= 2) {
-    statistics.united_in_groups.push_back(group == 1 ? statistics.touched_max
-                                                     : growth_.united(group));
+    statistics.united_in_groups.push_back(group == 1 ? statistics.touched_max : united(group));
   }
   if (counted_.empty()) return statistics;
   const EvenRanges ranges(rows_, workers);
@@ -154,18 +178,24 @@ SpaceStatistics SpaceOutlook::expected(int workers) const {
   return statistics;
 }
 
-Outlook::Outlook(const Trace& trace, const SchemeOptions& options, int most_steps)
+Outlook::Outlook(const Trace& trace, const SchemeOptions& options, std::int64_t most_touches)
     : spaces_(row_spaces(trace.header().tensors)) {
-  const TraceHeader& header = trace.header();
-  const int steps = std::min(most_steps, header.steps);
   std::vector<std::vector<OwnedIndexSets>> of_spaces(spaces_.size());
-  for (int i = 0; i < steps; ++i) {
-    const int step = static_cast<int>(std::int64_t{i} * header.steps / steps);
-    std::vector<OwnedIndexSets> sets = space_sets(tensor_sets(trace, step), spaces_);
+  const auto look_at = [&](std::int64_t step) {
+    std::vector<OwnedIndexSets> sets =
+        space_sets(tensor_sets(trace, static_cast<int>(step)), spaces_);
+    std::int64_t touches = 0;
     for (std::size_t space = 0; space < spaces_.size(); ++space) {
+      for (const std::vector<Index>& set : sets[space]) touches += std::ssize(set);
       of_spaces[space].push_back(std::move(sets[space]));
     }
-  }
+    return touches;
+  };
+  constexpr std::int64_t kMostSteps = 256;
+  const std::int64_t all = trace.header().steps;
+  const std::int64_t affordable = most_touches / std::max<std::int64_t>(look_at(0), 1);
+  const std::int64_t steps = std::clamp<std::int64_t>(affordable, 1, std::min(all, kMostSteps));
+  for (std::int64_t i = 1; i < steps; ++i) look_at(i * all / steps);
   for (std::size_t space = 0; space < spaces_.size(); ++space) {
     std::optional<SpaceOutlook>& of_blocks = block_outlooks_.emplace_back();
     if (options.block > 0 && spaces_[space].width <= kMostBlocksOfARow * options.block) {
@@ -191,22 +221,25 @@ Statistics Outlook::statistics(int workers) const {
 }
 
 double Outlook::densification(double workers) const {
-  return densification_by(&SpaceOutlook::growth, workers);
+  return densification_by(&SpaceOutlook::united, workers);
 }
 
 double Outlook::densification_from_an_eighth(double workers) const {
-  return densification_by(&SpaceOutlook::growth_from_an_eighth, workers);
+  return densification_by(&SpaceOutlook::united_from_an_eighth, workers);
 }
 
-double Outlook::densification_by(const UnionGrowth& (SpaceOutlook::*growth)() const,
+int Outlook::eighth_of_workers() const {
+  return an_eighth(static_cast<std::size_t>(known_workers()));
+}
+
+double Outlook::densification_by(double (SpaceOutlook::*united)(double) const,
                                  double workers) const {
   double all = 0;
   double of_one = 0;
   for (std::size_t space = 0; space < spaces_.size(); ++space) {
     const auto row_bytes = static_cast<double>(spaces_[space].row_bytes());
-    const UnionGrowth& of_space = (outlooks_[space].*growth)();
-    all += row_bytes * of_space.united(workers);
-    of_one += row_bytes * of_space.united(1);
+    all += row_bytes * (outlooks_[space].*united)(workers);
+    of_one += row_bytes * (outlooks_[space].*united)(1);
   }
   return of_one > 0 ? all / of_one : 1;
 }

@@ -1,6 +1,7 @@
 // What a trace's sparsity will be among other numbers of workers than it was recorded with.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -24,15 +25,19 @@ class SpaceOutlook {
   /// grows as growth() has it, and so does that of the range that is pulled most. Of two_level's
   /// nodes nothing is told.
   SpaceStatistics statistics(int workers) const;
-  /// From all workers of the trace.
-  const UnionGrowth& growth() const { return growth_; }
-  /// From the first eighth of them.
-  const UnionGrowth& growth_from_an_eighth() const { return growth_from_an_eighth_; }
+  /// Rows that so many workers touch together: statistics().united.
+  double united(double workers) const;
+  /// As it is told from the first eighth of the workers alone.
+  double united_from_an_eighth(double workers) const {
+    return growth_from_an_eighth_.united(workers);
+  }
   double touched_mean() const { return touched_mean_; }
   int known_workers() const { return static_cast<int>(steps_.front().size()); }
+  int steps() const { return static_cast<int>(steps_.size()); }
 
  private:
   SpaceStatistics seen(int workers) const;
+  double united_in_aligned_groups(int workers) const;
   SpaceStatistics expected(int workers) const;
   /// Of all steps: what each worker touched in each.
   double samples() const {
@@ -41,7 +46,8 @@ class SpaceOutlook {
 
   Index rows_;
   std::vector<OwnedIndexSets> steps_;
-  std::vector<CountedRow> counted_;  // over all steps
+  std::vector<CountedRow> counted_;          // over all steps
+  std::vector<double> united_of_doublings_;  // [i]: of aligned groups of 2^i
   UnionGrowth growth_;
   UnionGrowth growth_from_an_eighth_;
   double touched_mean_ = 0;
@@ -51,26 +57,30 @@ class SpaceOutlook {
 /// A trace's tensors as one bucket.
 class Outlook {
  public:
-  /// Looks at so many steps, that lie evenly among the trace's; reads no value.
-  /// @param most_steps  1 or more
+  /// Looks at so many steps as have `most_touches` touched rows of all workers together, if each
+  /// has as many as the first; at one at least. They lie evenly among the trace's. Reads no value.
   /// @throws InputError if a file of the trace is not what its header says
-  Outlook(const Trace& trace, const SchemeOptions& options, int most_steps);
+  Outlook(const Trace& trace, const SchemeOptions& options, std::int64_t most_touches);
 
   const std::vector<RowSpace>& spaces() const { return spaces_; }
   /// One for each row space. Takes some time where the trace has as many workers: call it once.
   Statistics statistics(int workers) const;
-  /// γ: values of the union over those of a worker, all row spaces together, as they grow with the
-  /// workers (UnionGrowth); 1 where none are touched.
+  /// γ: values of the union over those of a worker, all row spaces together; 1 where none are
+  /// touched. Up to the trace's workers of aligned groups, as statistics() has them; beyond them as
+  /// UnionGrowth does.
   double densification(double workers) const;
   /// The same as UnionGrowth has it that knows an eighth of the trace's workers alone: what is told
   /// of eight times as many as there are, held against those that there are.
   double densification_from_an_eighth(double workers) const;
   int known_workers() const { return outlooks_.front().known_workers(); }
+  /// Those that densification_from_an_eighth() knows.
+  int eighth_of_workers() const;
+  int steps() const { return outlooks_.front().steps(); }
   /// Rows that a worker touches in a row space, mean.
   double touched_mean(std::size_t space) const { return outlooks_[space].touched_mean(); }
 
  private:
-  double densification_by(const UnionGrowth& (SpaceOutlook::*growth)() const, double workers) const;
+  double densification_by(double (SpaceOutlook::*united)(double) const, double workers) const;
 
   std::vector<RowSpace> spaces_;
   std::vector<SpaceOutlook> outlooks_;  // [row space]

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "analysis/network_file.h"
 #include "analysis/table.h"
@@ -58,9 +59,11 @@ std::string table_of(const NetworkFile& network) {
   row("  all to all", network.inter_loaded);
   row("inside a node", network.intra);
   row("  all to all", network.intra_loaded);
-  return table.text() + fmt::format("a byte of rows: {} to encode, {} to aggregate, on one core\n",
-                                    format_seconds(network.host.encode_s_per_byte),
-                                    format_seconds(network.host.aggregate_s_per_byte));
+  const char* const loaded = "all to all: what one worker receives while all send\n";
+  return table.text() + (network.inter_loaded || network.intra_loaded ? loaded : "") +
+         fmt::format("a byte of rows: {} to encode, {} to aggregate, on one core\n",
+                     format_seconds(network.host.encode_s_per_byte),
+                     format_seconds(network.host.aggregate_s_per_byte));
 }
 
 void run_calibrate(const CalibrateArguments& given) {
@@ -88,7 +91,14 @@ void run_calibrate(const CalibrateArguments& given) {
   if (!workers->leads()) return;
   progress.erase();
   const std::string text = network_json(network, provenance());
-  print(json->tables(), table_of(network));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const bool crowded = !given.is_local() && workers->on_this_machine() > cores;
+  print(
+      json->tables(),
+      table_of(network) +
+          (crowded ? fmt::format("{} processes share {} core{}: part of this is waiting for one\n",
+                                 workers->on_this_machine(), cores, cores == 1 ? "" : "s")
+                   : ""));
   out->write(text);
   out->write("\n");
   out->commit();

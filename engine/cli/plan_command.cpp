@@ -64,13 +64,16 @@ Network network_from(const PlanArguments& given) {
 }
 
 void run_plan(const PlanArguments& given) {
-  constexpr int kSteps = 4;  // of the trace: more say hardly more, and a user waits
+  constexpr std::int64_t kMostTouches = 640'000;  // looked at: within two seconds
   const std::vector<int> workers = workers_from(given.workers);
   const Network network = network_from(given);
+  const bool has_no_inter = !given.network.empty() && !read_network(given.network).inter;
+  const char* const inside_a_node =
+      has_no_inter && given.rate_bps <= 0 ? ", the link inside a node: no other is known" : "";
   const Trace trace = Trace::open(given.trace);
   JsonOutput json(given.json);
   const SchemeOptions options;
-  const Outlook outlook(trace, options, kSteps);
+  const Outlook outlook(trace, options, kMostTouches);
   Progress progress("planning");
   const ScalePlan plan =
       plan_over(outlook, network, options, workers,
@@ -79,10 +82,11 @@ void run_plan(const PlanArguments& given) {
   progress.erase();
   print(json.tables(),
         fmt::format(
-            "{} each way, latency {}{}\n\n", format_rate(network.rate_bps),
-            format_seconds(network.latency_s),
-            given.network.empty() ? "; processors take no time: --network has what they do" : "") +
-            plan_table(plan, outlook.known_workers()));
+            "{} each way, latency {}{}{}\n{} of {} steps looked at\n\n",
+            format_rate(network.rate_bps), format_seconds(network.latency_s), inside_a_node,
+            given.network.empty() ? "; processors take no time: --network has what they do" : "",
+            outlook.steps(), trace.header().steps) +
+            plan_table(plan, outlook.known_workers(), outlook.eighth_of_workers()));
   Json provenance = provenance_json();
   provenance["trace"] = given.trace;
   if (!given.network.empty()) provenance["network"] = given.network;

@@ -44,8 +44,7 @@ Table table_of_schemes(const ScalePlan& plan, std::string title, Cell&& cell) {
   for (const std::string& scheme : schemes_of(plan)) {
     table.add_row(row_of(plan, scheme, [&](const WorkersPlan& of) -> std::string {
       for (const Prediction& each : of.predictions) {
-        const bool is_best = &each == &of.predictions.front();
-        if (each.way.scheme == scheme) return cell(each) + (is_best ? "*" : " ");
+        if (each.way.scheme == scheme) return cell(each, of);
       }
       return "- ";
     }));
@@ -55,35 +54,46 @@ Table table_of_schemes(const ScalePlan& plan, std::string title, Cell&& cell) {
 
 }  // namespace
 
-std::string plan_table(const ScalePlan& plan, int known_workers) {
+std::string plan_table(const ScalePlan& plan, int known_workers, int eighth_of_workers) {
   std::string text;
   text += table_of_schemes(plan, "busiest worker, workers",
-                           [](const Prediction& each) { return format_bytes(each.bytes_busiest); })
+                           [](const Prediction& each, const WorkersPlan&) {
+                             return format_bytes(each.bytes_busiest) + " ";
+                           })
               .text() +
           "\n";
   text += table_of_schemes(plan, "workspace, workers",
-                           [](const Prediction& each) { return format_bytes(each.memory_bytes); })
+                           [](const Prediction& each, const WorkersPlan&) {
+                             return format_bytes(each.memory_bytes) + " ";
+                           })
               .text() +
           "\n";
-  Table table = table_of_schemes(plan, "seconds, workers", [](const Prediction& each) {
-    return format_seconds(each.seconds);
-  });
+  Table table = table_of_schemes(
+      plan, "seconds (*: fewest), workers", [](const Prediction& each, const WorkersPlan& of) {
+        return format_seconds(each.seconds) + (&each == &of.predictions.front() ? "*" : " ");
+      });
   table.add_row(row_of(plan, "theorem's optimum", [](const WorkersPlan& each) {
     return format_seconds(each.theorem.optimum()) + " ";
   }));
   const auto ratio = [](double number) { return fmt::format("{:.2f} ", number); };
   table.add_row(row_of(plan, "densification",
                        [&](const WorkersPlan& each) { return ratio(each.densification); }));
-  table.add_row(row_of(plan, "fitted to an eighth", [&](const WorkersPlan& each) {
-    return ratio(each.densification_from_an_eighth);
-  }));
+  table.add_row(row_of(
+      plan,
+      fmt::format("told from {} worker{}", eighth_of_workers, eighth_of_workers == 1 ? "" : "s"),
+      [&](const WorkersPlan& each) { return ratio(each.densification_from_an_eighth); }));
   text += table.text() + "\n";
+  text +=
+      "theorem's optimum: the smaller of its two times, indices of 4 bytes, no latency, perfect "
+      "balance; what codes indices better takes less\n";
   if (!plan.plans.empty() && !plan.plans.back().is_known) {
     text += fmt::format(
-        "the trace has {} workers: densification beyond is extrapolated; what the fit is "
-        "worth shows in the last row,\nwhich knows the first eighth of them alone\n",
-        format_count(known_workers));
+        "the trace has {} workers: densification beyond is extrapolated; how well that goes shows "
+        "in the last row, up to {} workers\n",
+        format_count(known_workers), format_count(known_workers));
   }
+  text +=
+      "not told: dense_native, which is the network's own, and two_level, as no nodes are known\n";
   for (const Crossover& each : plan.crossovers) {
     text += fmt::format("from {} workers on {} is faster than {}\n", format_count(each.workers),
                         each.to, each.from);

@@ -107,9 +107,12 @@ std::string profile_table(const TensorSpec& tensor, const TensorProfile& profile
                             ? fmt::format("{:.3f} (95% of {:.3f} to {:.3f})", profile.zipf->s,
                                           profile.zipf->ci.low, profile.zipf->ci.high)
                             : "- (these touches leave it open)");
-  line("drift from first step", profile.drift.size() > 1
-                                    ? fmt::format("{:.3f} at the last", profile.drift.back())
-                                    : "- (one step)");
+  line("drift from first step",
+       profile.drift.size() > 1
+           ? fmt::format("{:.3f} at the second, {:.3f} at the last: level where steps "
+                         "draw alike",
+                         profile.drift[1], profile.drift.back())
+           : "- (one step)");
   text += "\n";
   const auto times = [](double ratio) { return fmt::format("{:.3f}", ratio); };
   text += two_rows("workers", "densification", profile.densification, times);

@@ -32,7 +32,7 @@ OwnedIndexSets sets_of(const Trace& trace, int step) {
 TEST(Outlook, WithinATraceIsItsMeanOverAlignedGroupsAndSteps) {
   const Scratch scratch;
   const Trace trace = drawn_trace(scratch, "T", 6, 2);
-  const Outlook outlook(trace, {}, 4);
+  const Outlook outlook(trace, {}, 1 << 20);
   EXPECT_EQ(outlook.known_workers(), 6);
   EXPECT_NEAR(outlook.touched_mean(0), 400, 1e-9);
   for (const int workers : {2, 3, 4, 6}) {
@@ -78,7 +78,7 @@ TEST(Outlook, TakesStepsThatLieEvenlyAmongTheTraces) {
   double united = 0;
   for (const int step : {0, 3, 6})
     united += statistics_of(views_of(sets_of(trace, step)), 20'000).united / 3;
-  EXPECT_NEAR(Outlook(trace, {}, 3).statistics(2).front().united, united, 1e-9);
+  EXPECT_NEAR(Outlook(trace, {}, 3 * 800 + 799).statistics(2).front().united, united, 1e-9);
 }
 
 TEST(Outlook, KnowsBlocksToo) {

@@ -127,6 +127,7 @@ TEST_F(ScalePlans, TheTheoremKnowsBytesAlone) {
   const double bits = 400 * (32 * 4 + 4) * 8.0;  // of a worker's rows and their indices
   const double expected = 7.0 / 8 * (1 + trace.densification(8)) * bits / 1e9;
   EXPECT_NEAR(slow.balanced, expected, 1e-12);
+  EXPECT_EQ(trace.eighth_of_workers(), 1);
 }
 
 }  // namespace

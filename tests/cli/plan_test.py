@@ -49,11 +49,16 @@ def rarefied(sets, k):
     return sum(1 - math.comb(samples - int(c), k) / math.comb(samples, k) for c in touches if c)
 
 
+def aligned(sets, k):
+    """Rows that aligned groups of k workers touch, mean over groups and steps."""
+    groups = [step[i : i + k] for step in sets for i in range(0, len(step) - k + 1, k)]
+    return numpy.mean([len(set().union(*group)) for group in groups])
+
+
 def grown(sets, k):
-    """The same of k workers: in a step as far as there are as many, then as the union over steps grows."""
+    """Beyond a step's workers: as the union over steps grows."""
     workers = len(sets[0])
-    united = numpy.mean([rarefied([step], min(k, workers)) for step in sets])
-    return united if k <= workers else united * rarefied(sets, k) / rarefied(sets, workers)
+    return aligned(sets, workers) * rarefied(sets, k) / rarefied(sets, workers)
 
 
 @pytest.fixture
@@ -88,14 +93,23 @@ def test_every_key_of_the_contract(run, trace):
     assert planned["provenance"]["trace"] == trace
 
 
-def test_the_union_grows_as_all_choices_of_workers_do(run, trace, sets):
+def test_the_union_is_that_of_groups_and_grows_as_that_of_steps(run, trace, sets):
     planned = by_workers(plan(run, trace, *FAST, "--workers", "2,3,4,5,8,9,16,24"))
     for n, each in planned.items():  # 8 workers at 3 steps: up to 24 are told without a fit
-        assert each["densification"] == pytest.approx(grown(sets, n) / mean_rows(sets), rel=1e-9), n
+        expected = aligned(sets, n) if n <= 8 else grown(sets, n)
+        assert each["densification"] == pytest.approx(expected / mean_rows(sets), rel=1e-9), n
     one_of_eight = [[step[0]] for step in sets]
     for n in (2, 3):  # that one's three steps
         told = planned[n]["densification_from_an_eighth"]
         assert told == pytest.approx(grown(one_of_eight, n) / mean_rows(one_of_eight), rel=1e-9)
+
+
+def test_up_to_the_traces_workers_densification_is_that_of_profile(run, trace):
+    result = run("profile", trace, "--json", "-")
+    (tensor,) = json.loads(result.stdout)["tensors"]
+    planned = by_workers(plan(run, trace, *FAST, "--workers", "2..8"))
+    for n in (2, 4, 8):
+        assert planned[n]["densification"] == pytest.approx(tensor["densification"][str(n)], rel=1e-9)
 
 
 def test_within_a_step_only_a_step_counts(run, tmp_path):

@@ -120,7 +120,8 @@ TEST(ProbeLinks, under_load_a_worker_receives_from_all) {
     for (std::size_t i = 0; i < samples.size(); ++i) {
       // Of three sizes at least, and of as many in both passes.
       const std::size_t size = i % (samples.size() / 2);
-      const auto bytes = static_cast<double>(from * (kProbeSizes[size] / from + kHeaderBytes));
+      const std::int64_t of_each = kProbeSizes[size] / from + kHeaderBytes;
+      const auto bytes = static_cast<double>(from * of_each);
       EXPECT_EQ(samples[i].bytes, bytes);
       EXPECT_GE(samples[i].seconds, link.latency_s + bytes * 8 / *link.rate_bps);
     }

@@ -56,10 +56,10 @@ def of_profile(content, section):
                 f"{tensor['overlap']['mean']:.3f}" if tensor["overlap"]["pairs"] else "-",
                 f"{list(tensor['densification'].values())[-1]:.3f}",
                 f"{zipf['s']:.3f} ({zipf['ci'][0]:.3f} to {zipf['ci'][1]:.3f})" if zipf else "-",
-                f"{tensor['drift'][-1]:.3f}" if len(tensor["drift"]) > 1 else "-",
+                f"{tensor['drift'][1]:.3f} to {tensor['drift'][-1]:.3f}" if len(tensor["drift"]) > 1 else "-",
             ]
         )
-    columns = ["tensor", "rows", "width", "row density", "density", "overlap", "densification", "Zipf exponent (95%)", "drift"]
+    columns = ["tensor", "rows", "width", "row density", "density", "overlap", "densification", "Zipf exponent (95%)", "drift, second step to last"]
     section.tables.append(Table(columns, rows))
     drawn = sorted(tensors, key=lambda tensor: -tensor["row_density"]["mean"] * tensor["rows"] * tensor["width"])[:MOST_DRAWN]
     if len(drawn) < len(tensors):
@@ -129,6 +129,8 @@ def page(documents, title):
         origin = [("file", document.path), *((str(name), str(value)) for name, value in provenance.items())]
         section = Section(f"{TITLES[document.kind]}: {document.name}", "", origin)
         SECTIONS[document.kind](document.content, section)
+        if "trace" in provenance:
+            section.summary += f" Trace: {provenance['trace']}."
         sections.append(section)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "."), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined

@@ -145,6 +145,11 @@ def touches(tensor):
     )
 
 
+def shown_name(scheme):
+    """auto, and what it chose."""
+    return f"{scheme['name']}: {scheme['chosen']}" if scheme.get("chosen") else scheme["name"]
+
+
 def of_tensor(tensor):
     """The pictures of one tensor of a profile."""
     pictures = [densification(tensor), skewness(tensor)]
@@ -167,11 +172,11 @@ def scheme_bytes(compare):
         if bound > 0:
             plot.axvline(bound, color=SERIES[1], label=f"lower bound, {units.size(bound)}")
             plot.axvline(ideal, color=SERIES[2], linestyle="--", label=f"partitioned ideal, {units.size(ideal)}")
-        plot.set_yticks(places, [each["name"] for each in ran])
+        plot.set_yticks(places, [shown_name(each) for each in ran])
         plot.invert_yaxis()
         logarithmic(plot.xaxis, units.size, [each["bytes_busiest"] for each in ran])
         plot.set_xlim(right=max(each["bytes_busiest"] for each in ran) * 6 + 1)
-        plot.set_xlabel("bytes of the busiest worker in a step")
+        plot.set_xlabel("bytes of the busiest worker in a step (logarithmic)")
         plot.grid(visible=False, axis="y")
         if bound > 0:
             plot.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
@@ -200,11 +205,11 @@ def scheme_seconds(compare):
         if predicted:
             plot.plot([value for _, value in predicted], [place for place, _ in predicted], "|", color=INK, markersize=14, label="predicted")
             plot.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
-        plot.set_yticks(places, [each["name"] for each in ran])
+        plot.set_yticks(places, [shown_name(each) for each in ran])
         plot.invert_yaxis()
         logarithmic(plot.xaxis, units.seconds, [each["seconds_median"] for each in ran])
         plot.set_xlim(right=max(each["seconds_median"] for each in ran) * 6)
-        plot.set_xlabel("seconds of a step")
+        plot.set_xlabel("seconds of a step (logarithmic)")
         plot.grid(visible=False, axis="y")
     first = ran[0]
     return finished(
@@ -220,6 +225,17 @@ def scheme_seconds(compare):
     )
 
 
+# A scheme looks the same in every report.
+PLACES = [
+    *("balanced", "owned", "balanced_hash", "recursive_doubling", "all_gather", "sparse_ps", "block_ps", "dense_ring"),
+    *("split_all_gather", "dynamic_split", "two_level", "dense_native"),
+]
+
+
+def place_of(name, names):
+    return PLACES.index(name) if name in PLACES else len(PLACES) + names.index(name)
+
+
 def plan_seconds(plan):
     points = plan["workers"]
     workers = [each["n"] for each in points]
@@ -231,13 +247,14 @@ def plan_seconds(plan):
     best = [name for name in dict.fromkeys(each["best"] for each in points) if name]
     names = best + sorted(set(seconds) - set(best), key=lambda name: list(seconds[name].values())[-1])
     with axes(width=11, height=5) as plot:
-        for place, name in enumerate(names):
+        for name in names:
+            place = place_of(name, names)
             of = [(n, seconds[name][n]) for n in workers if n in seconds[name]]
             plot.plot(
                 *zip(*of, strict=True),
                 color=SERIES[place % len(SERIES)],
                 linestyle=DASHES[place // len(SERIES) % len(DASHES)],
-                marker=MARKERS[place % len(MARKERS)],
+                marker=MARKERS[(place + place // len(SERIES) * 3) % len(MARKERS)],
                 label=name,
                 linewidth=2.4 if name in best else 1,
             )
@@ -258,7 +275,7 @@ def plan_seconds(plan):
     return finished(
         plot,
         "Plan",
-        "What each scheme is expected to take; lines down mark where another one becomes the fastest.",
+        "What each scheme is expected to take; lines down mark where another one becomes the fastest. The theorem's optimum has indices of 4 bytes, no latency and perfect balance: what codes indices better lies below it.",
         f"Curves of {len(names)} schemes from {workers[0]} to {workers[-1]} workers: {best[0] if best else 'none'} is the fastest first, {changes}.",
         ["workers", "best", *names],
         [
@@ -279,7 +296,7 @@ def plan_densification(plan):
         if seen < len(told):
             plot.plot(*zip(*told[max(seen - 1, 0) :], strict=True), color=SERIES[0], linestyle="--", marker="o", label="extrapolated")
         plot.plot(workers, [each["densification_from_an_eighth"] for each in points], color=SERIES[1], marker="s",
-                  linewidth=1, label="fitted to an eighth of the workers")
+                  linewidth=1, label="told from an eighth of the workers")
         plot.set_xscale("log", base=2)
         logarithmic(plot.yaxis, lambda number: f"{number:g}", [each["densification"] for each in points])
         plot.set_xticks(workers, [units.count(n) for n in workers], rotation=45)
@@ -290,8 +307,8 @@ def plan_densification(plan):
     return finished(
         plot,
         "Densification behind the plan",
-        "Up to the trace's workers as it is; beyond them extrapolated. How far the fit to an eighth of them lies off is what it is worth.",
+        "Up to the trace's workers as it is; beyond them extrapolated. How well that goes shows where the curve told from an eighth of the workers (one at least) lies beside what was seen.",
         f"Curve to {points[-1]['densification']:.3g} at {units.count(workers[-1])} workers.",
-        ["workers", "densification", "fitted to an eighth"],
+        ["workers", "densification", "told from an eighth"],
         [[units.count(each["n"]), f"{each['densification']:.3f}", f"{each['densification_from_an_eighth']:.3f}"] for each in points],
     )
