@@ -216,7 +216,8 @@ def test_tables_have_a_column_for_each_number_of_workers(run, trace):
         header, rule, *rows = table.splitlines()
         assert header.startswith(title) and header.split()[-4:] == ["2", "4", "8", "16"] and set(rule) == {"-"}
         assert len({len(row.rstrip("*")) for row in rows}) == 1, "columns line up"
-        assert sum(cell.endswith("*") for row in rows for cell in row.split()) == 4, "one best for each"
+        bests = sum(cell.endswith("*") for row in rows for cell in row.split())
+        assert bests == (4 if title == "seconds" else 0), "one best for each number of workers"
         assert {"balanced", "owned", "dense_ring"} <= {row.split()[0] for row in rows}
     assert rows[-3].startswith("theorem's optimum")
     assert "extrapolated" in result.stdout
