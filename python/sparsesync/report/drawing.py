@@ -73,6 +73,8 @@ def logarithmic(axis, words, drawn):
     """Makes an axis logarithmic if all that is `drawn` is above 0, its ticks in `words`(number): without mathematical text."""
     if all(number > 0 for number in drawn):
         getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+        if max(drawn, default=1) < 100 * min(drawn, default=1):
+            axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(lambda number, _: words(number))
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 

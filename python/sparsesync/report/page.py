@@ -14,6 +14,7 @@ MOST_DRAWN = 8
 class Table:
     columns: list
     rows: list
+    words: bool = False  # the cells hold names and sentences, not numbers
 
 
 @dataclasses.dataclass
@@ -56,10 +57,10 @@ def of_profile(content, section):
                 f"{tensor['overlap']['mean']:.3f}" if tensor["overlap"]["pairs"] else "-",
                 f"{list(tensor['densification'].values())[-1]:.3f}",
                 f"{zipf['s']:.3f} ({zipf['ci'][0]:.3f} to {zipf['ci'][1]:.3f})" if zipf else "-",
-                f"{tensor['drift'][1]:.3f} to {tensor['drift'][-1]:.3f}" if len(tensor["drift"]) > 1 else "-",
+                f"{tensor['drift'][1]:.3f} … {tensor['drift'][-1]:.3f}" if len(tensor["drift"]) > 1 else "-",
             ]
         )
-    columns = ["tensor", "rows", "width", "row density", "density", "overlap", "densification", "Zipf exponent (95%)", "drift, second step to last"]
+    columns = ["tensor", "rows", "width", "row density", "density", "overlap", "densification", "Zipf exponent (95%)", "drift"]
     section.tables.append(Table(columns, rows))
     drawn = sorted(tensors, key=lambda tensor: -tensor["row_density"]["mean"] * tensor["rows"] * tensor["width"])[:MOST_DRAWN]
     if len(drawn) < len(tensors):
@@ -81,7 +82,7 @@ def of_compare(content, section):
         section.groups.append(Group("", [pictures.scheme_bytes(content), pictures.scheme_seconds(content)]))
     skipped = [[each["name"], each["skipped"]] for each in content["schemes"] if "skipped" in each]
     if skipped:
-        section.tables.append(Table(["skipped", "why"], skipped))
+        section.tables.append(Table(["skipped", "why"], skipped, words=True))
 
 
 def of_plan(content, section):
@@ -89,7 +90,7 @@ def of_plan(content, section):
     section.summary = f"{units.rate(network['rate_bps'])} each way, latency {units.seconds(network['latency_s'])}."
     if content["crossovers"]:
         rows = [[units.count(each["n"]), each["to"], each["from"]] for each in content["crossovers"]]
-        section.tables.append(Table(["from so many workers on", "is faster", "than"], rows))
+        section.tables.append(Table(["from so many workers on", "is faster", "than"], rows, words=True))
     if content["workers"]:
         drawn = [pictures.plan_seconds(content), pictures.plan_densification(content)]
         section.groups.append(Group("", drawn[:1], wide=True))

@@ -128,7 +128,8 @@ def touches(tensor):
     with axes() as plot:
         places = range(len(found))
         plot.bar(places, [rows for _, rows in found], width=0.7, color=SERIES[0])
-        logarithmic(plot.yaxis, lambda number: units.count(round(number)), [max((rows for _, rows in found), default=0)])
+        most = max((rows for _, rows in found), default=0)
+        logarithmic(plot.yaxis, lambda number: units.count(round(number)), [min(0.5, most), most])
         plot.set_ylim(bottom=0.5)
         plot.set_xticks(places, [str(times) if times < 2 else f"{times}+" for times, _ in found])
         plot.set_xlabel("workers' steps that touch a row")
