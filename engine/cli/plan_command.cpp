@@ -117,7 +117,8 @@ void add_plan_command(CLI::App& app) {
   add_json(command, given->json);
   command.footer(
       "Up to the trace's workers all sparsity is the trace's; beyond, its growth is extrapolated.\n"
-      "A network of calibrate counts with the latency of a quiet link and the rate of a loaded one.\n"
+      "A network of calibrate counts with the latency of a quiet link and the rate of a loaded "
+      "one.\n"
       "Example:\n"
       "  sparsesync plan TRACE --workers 2..1024 --rate 25gbit --latency 10us\n"
       "  sparsesync plan TRACE --network NETWORK.json --json plan.json");
