@@ -53,8 +53,23 @@ std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, I
 /// Of a row that has more, blocks are as good as rows: block_statistics() knows them then.
 constexpr Index kMostBlocksOfARow = 64;
 
-int an_eighth(std::size_t workers) {
-  return std::max(1, static_cast<int>(workers) / 8);
+int an_eighth(int workers) {
+  return std::max(1, workers / 8);
+}
+
+/// Calls `body` with the sets of every aligned group of so many workers at every step, and its
+/// share in their mean. An incomplete last group is left out.
+/// @param workers  no more than the steps have
+template <typename Body>
+void for_each_aligned_group(const std::vector<OwnedIndexSets>& steps, int workers, Body&& body) {
+  const auto size = static_cast<std::ptrdiff_t>(workers);
+  const std::ptrdiff_t groups = std::ssize(steps.front()) / size;
+  const double share = 1.0 / static_cast<double>(groups * std::ssize(steps));
+  for (const OwnedIndexSets& sets : steps) {
+    for (auto begin = sets.begin(); sets.end() - begin >= size; begin += size) {
+      body(IndexSets{begin, begin + size}, share);
+    }
+  }
 }
 
 /// Adds a share of statistics that lie side by side.
@@ -98,7 +113,7 @@ SpaceOutlook::SpaceOutlook(Index rows, std::vector<OwnedIndexSets> steps)
       steps_(std::move(steps)),
       counted_(counted_rows(steps_, rows)),
       growth_(growth_of(steps_, known_workers(), {0, rows})),
-      growth_from_an_eighth_(growth_of(steps_, an_eighth(steps_.front().size()), {0, rows})) {
+      growth_from_an_eighth_(growth_of(steps_, an_eighth(known_workers()), {0, rows})) {
   double squares = 0;
   const double samples = this->samples();
   for (const OwnedIndexSets& sets : steps_) {
@@ -115,24 +130,19 @@ SpaceOutlook::SpaceOutlook(Index rows, std::vector<OwnedIndexSets> steps)
 }
 
 double SpaceOutlook::united_in_aligned_groups(int workers) const {
-  const auto size = static_cast<std::ptrdiff_t>(workers);
   double united = 0;
-  double groups = 0;
-  for (const OwnedIndexSets& sets : steps_) {
-    for (auto begin = sets.begin(); sets.end() - begin >= size; begin += size) {
-      united += static_cast<double>(united_rows({begin, begin + size}).size());
-      groups += 1;
-    }
-  }
-  return united / groups;
+  for_each_aligned_group(steps_, workers, [&](const IndexSets& sets, double share) {
+    united += share * static_cast<double>(united_rows(sets).size());
+  });
+  return united;
 }
 
-double SpaceOutlook::united(double workers) const {
+double SpaceOutlook::united(int workers) const {
   if (workers > known_workers()) return growth_.united(workers);
   const auto size = static_cast<unsigned>(workers);
   return std::has_single_bit(size)
              ? united_of_doublings_[static_cast<std::size_t>(std::countr_zero(size))]
-             : united_in_aligned_groups(static_cast<int>(size));
+             : united_in_aligned_groups(workers);
 }
 
 SpaceStatistics SpaceOutlook::statistics(int workers) const {
@@ -143,15 +153,9 @@ SpaceStatistics SpaceOutlook::seen(int workers) const {
   SpaceStatistics mean;
   mean.push_skewness = 0;
   mean.pull_skewness = 0;
-  const auto size = static_cast<std::size_t>(workers);
-  const std::size_t groups = steps_.front().size() / size;
-  const double share = 1.0 / static_cast<double>(groups * steps_.size());
-  for (const OwnedIndexSets& sets : steps_) {
-    for (std::size_t group = 0; group < groups; ++group) {
-      const auto begin = sets.begin() + static_cast<std::ptrdiff_t>(group * size);
-      add_share(mean, statistics_of({begin, begin + workers}, rows_), share);
-    }
-  }
+  for_each_aligned_group(steps_, workers, [&](const IndexSets& sets, double share) {
+    add_share(mean, statistics_of(sets, rows_), share);
+  });
   return mean;
 }
 
@@ -161,7 +165,7 @@ SpaceStatistics SpaceOutlook::expected(int workers) const {
   statistics.united = united(workers);
   statistics.touched_max = std::min(
       statistics.united, touched_mean_ + touched_stdev_ * expected_largest_normal(workers));
-  const double alone = statistics.united - growth_.united(workers - 1);
+  const double alone = statistics.united - united(workers - 1);
   statistics.sent_at_least = statistics.touched_max + (workers - 2) * alone;
   for (int group = 1; group < workers; group *= 2) {
     statistics.united_in_groups.push_back(group == 1 ? statistics.touched_max : united(group));
@@ -220,20 +224,19 @@ Statistics Outlook::statistics(int workers) const {
   return statistics;
 }
 
-double Outlook::densification(double workers) const {
+double Outlook::densification(int workers) const {
   return densification_by(&SpaceOutlook::united, workers);
 }
 
-double Outlook::densification_from_an_eighth(double workers) const {
+double Outlook::densification_from_an_eighth(int workers) const {
   return densification_by(&SpaceOutlook::united_from_an_eighth, workers);
 }
 
 int Outlook::eighth_of_workers() const {
-  return an_eighth(static_cast<std::size_t>(known_workers()));
+  return an_eighth(known_workers());
 }
 
-double Outlook::densification_by(double (SpaceOutlook::*united)(double) const,
-                                 double workers) const {
+double Outlook::densification_by(double (SpaceOutlook::*united)(int) const, int workers) const {
   double all = 0;
   double of_one = 0;
   for (std::size_t space = 0; space < spaces_.size(); ++space) {

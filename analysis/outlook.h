@@ -22,15 +22,13 @@ class SpaceOutlook {
 
   /// What is expected among so many workers. Up to those of the trace: the mean over steps and
   /// aligned groups. Of more: every worker touches as many rows as those of the trace; the union
-  /// grows as growth() has it, and so does that of the range that is pulled most. Of two_level's
+  /// grows as UnionGrowth has it, and so does that of the range that is pulled most. Of two_level's
   /// nodes nothing is told.
   SpaceStatistics statistics(int workers) const;
   /// Rows that so many workers touch together: statistics().united.
-  double united(double workers) const;
+  double united(int workers) const;
   /// As it is told from the first eighth of the workers alone.
-  double united_from_an_eighth(double workers) const {
-    return growth_from_an_eighth_.united(workers);
-  }
+  double united_from_an_eighth(int workers) const { return growth_from_an_eighth_.united(workers); }
   double touched_mean() const { return touched_mean_; }
   int known_workers() const { return static_cast<int>(steps_.front().size()); }
   int steps() const { return static_cast<int>(steps_.size()); }
@@ -58,7 +56,8 @@ class SpaceOutlook {
 class Outlook {
  public:
   /// Looks at so many steps as have `most_touches` touched rows of all workers together, if each
-  /// has as many as the first; at one at least. They lie evenly among the trace's. Reads no value.
+  /// has as many as the first; at one at least, 256 at most. They lie evenly among the trace's.
+  /// Reads no value.
   /// @throws InputError if a file of the trace is not what its header says
   Outlook(const Trace& trace, const SchemeOptions& options, std::int64_t most_touches);
 
@@ -68,10 +67,10 @@ class Outlook {
   /// γ: values of the union over those of a worker, all row spaces together; 1 where none are
   /// touched. Up to the trace's workers of aligned groups, as statistics() has them; beyond them as
   /// UnionGrowth does.
-  double densification(double workers) const;
+  double densification(int workers) const;
   /// The same as UnionGrowth has it that knows an eighth of the trace's workers alone: what is told
   /// of eight times as many as there are, held against those that there are.
-  double densification_from_an_eighth(double workers) const;
+  double densification_from_an_eighth(int workers) const;
   int known_workers() const { return outlooks_.front().known_workers(); }
   /// Those that densification_from_an_eighth() knows.
   int eighth_of_workers() const;
@@ -80,7 +79,7 @@ class Outlook {
   double touched_mean(std::size_t space) const { return outlooks_[space].touched_mean(); }
 
  private:
-  double densification_by(double (SpaceOutlook::*united)(double) const, double workers) const;
+  double densification_by(double (SpaceOutlook::*united)(int) const, int workers) const;
 
   std::vector<RowSpace> spaces_;
   std::vector<SpaceOutlook> outlooks_;  // [row space]

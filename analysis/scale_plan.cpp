@@ -18,8 +18,8 @@ TheoremSeconds theorem(const Outlook& outlook, const Network& network, int worke
   TheoremSeconds all;
   const double n = workers;
   all.balanced = (n - 1) / n * (1 + outlook.densification(workers)) * seconds;
-  for (std::int64_t group = 1; group < workers; group *= 2) {
-    all.hierarchy += outlook.densification(static_cast<double>(group)) * seconds;
+  for (int group = 1; group < workers; group *= 2) {
+    all.hierarchy += outlook.densification(group) * seconds;
   }
   return all;
 }

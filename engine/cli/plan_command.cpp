@@ -50,14 +50,15 @@ std::vector<int> workers_from(const std::string& text) {
   return workers;
 }
 
-Network network_from(const PlanArguments& given) {
-  if (given.network.empty() && given.rate_bps <= 0) {
+/// @param measured  what --network names; nothing where it is not given
+Network network_from(const PlanArguments& given, const std::optional<NetworkFile>& measured) {
+  if (!measured && given.rate_bps <= 0) {
     throw InputError(
         "plan: nothing is known of the network: give --rate (and --latency), or --network from "
         "calibrate");
   }
   Network network;
-  if (!given.network.empty()) network = read_network(given.network).network();
+  if (measured) network = measured->network();
   if (given.rate_bps > 0) network.rate_bps = given.rate_bps;
   if (given.rate_bps > 0 || given.latency_s > 0) network.latency_s = given.latency_s;
   return network;
@@ -66,10 +67,11 @@ Network network_from(const PlanArguments& given) {
 void run_plan(const PlanArguments& given) {
   constexpr std::int64_t kMostTouches = 640'000;  // looked at: within two seconds
   const std::vector<int> workers = workers_from(given.workers);
-  const Network network = network_from(given);
-  const bool has_no_inter = !given.network.empty() && !read_network(given.network).inter;
-  const char* const inside_a_node =
-      has_no_inter && given.rate_bps <= 0 ? ", the link inside a node: no other is known" : "";
+  std::optional<NetworkFile> measured;
+  if (!given.network.empty()) measured = read_network(given.network);
+  const Network network = network_from(given, measured);
+  const bool is_inside = measured && !measured->inter && given.rate_bps <= 0;
+  const char* const inside_a_node = is_inside ? ", the link inside a node: no other is known" : "";
   const Trace trace = Trace::open(given.trace);
   JsonOutput json(given.json);
   const SchemeOptions options;
@@ -81,15 +83,14 @@ void run_plan(const PlanArguments& given) {
                 [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
   progress.erase();
   print(json.tables(),
-        fmt::format(
-            "{} each way, latency {}{}{}\n{} of {} steps looked at\n\n",
-            format_rate(network.rate_bps), format_seconds(network.latency_s), inside_a_node,
-            given.network.empty() ? "; processors take no time: --network has what they do" : "",
-            outlook.steps(), trace.header().steps) +
+        fmt::format("{} each way, latency {}{}{}\n{} of {} steps looked at\n\n",
+                    format_rate(network.rate_bps), format_seconds(network.latency_s), inside_a_node,
+                    measured ? "" : "; processors take no time: --network has what they do",
+                    outlook.steps(), trace.header().steps) +
             plan_table(plan, outlook.known_workers(), outlook.eighth_of_workers()));
   Json provenance = provenance_json();
   provenance["trace"] = given.trace;
-  if (!given.network.empty()) provenance["network"] = given.network;
+  if (measured) provenance["network"] = given.network;
   json.write(plan_json(plan, network, provenance));
 }
 

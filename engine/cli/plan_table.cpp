@@ -88,9 +88,9 @@ std::string plan_table(const ScalePlan& plan, int known_workers, int eighth_of_w
       "balance; what codes indices better takes less\n";
   if (!plan.plans.empty() && !plan.plans.back().is_known) {
     text += fmt::format(
-        "the trace has {} workers: densification beyond is extrapolated; how well that goes shows "
-        "in the last row, up to {} workers\n",
-        format_count(known_workers), format_count(known_workers));
+        "the trace has {0} workers: densification beyond is extrapolated; how well that goes shows "
+        "in the last row, up to {0} workers\n",
+        format_count(known_workers));
   }
   text +=
       "not told: dense_native, which is the network's own, and two_level, as no nodes are known\n";
