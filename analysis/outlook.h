@@ -52,6 +52,9 @@ class SpaceOutlook {
   double touched_stdev_ = 0;
 };
 
+/// So many touched rows a plan looks at: as many as two seconds are enough for.
+inline constexpr std::int64_t kTouchesToPlanBy = 640'000;
+
 /// A trace's tensors as one bucket.
 class Outlook {
  public:

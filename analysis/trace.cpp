@@ -291,12 +291,12 @@ void TraceWriter::write(Rank worker, int step, std::span<const TracePart> parts)
     SPARSESYNC_EXPECT(std::ssize(parts[i].values), ==,
                       values_.value_or(false) ? nnz * header_.tensors[i].row_bytes() : Index{0});
   }
-  written_[number] = true;
   if (values_) {
     write_file(worker, step, parts);
   } else {
     waiting_.emplace_back(worker, step);
   }
+  written_[number] = true;
 }
 
 void TraceWriter::write_file(Rank worker, int step, std::span<const TracePart> parts) {

@@ -11,6 +11,7 @@ Exit status 1 if a scheme's bytes or messages differ; times decide nothing here.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import statistics
@@ -54,7 +55,7 @@ def compared(build, trace):
     return {name: scheme for name, scheme in figures.items() if name != "auto"}
 
 
-def benched(build, bench):
+def benched(bench, build):
     """{benchmark: seconds}"""
     words = [build / "bench/kernels" / bench, "--benchmark_format=json", "--benchmark_min_time=0.05"]
     units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
@@ -120,7 +121,7 @@ def main():
                 found["compare"][cell] = of
                 tell(cell, of)
     for bench in sorted(path.name for path in (builds[1] / "bench/kernels").glob("*_bench")):
-        of = ratios(in_turn(builds, given.rounds, lambda build: benched(build, bench)), lambda seconds: seconds)
+        of = ratios(in_turn(builds, given.rounds, functools.partial(benched, bench)), lambda seconds: seconds)
         found["kernels"][bench] = of
         tell(bench, of)
     everything = [ratio for kind in found.values() for of in kind.values() for ratio in of.values()]

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <optional>
+
+#include "schemes/exchange.h"
 
 namespace sparsesync {
 namespace {
@@ -93,6 +97,37 @@ std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
   }
   all[transport_.rank().index()] = own;
   return all;
+}
+
+void ControlChannel::broadcast(std::span<std::byte> bytes, Rank root) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20U;
+  const int size = transport_.size();
+  const int own = transport_.rank().value;
+  const int place = (own - root.value + size) % size;  // in the chain
+  const Rank before{(own - 1 + size) % size};
+  const Rank after{(own + 1) % size};
+  Blobs none(0);
+  std::optional<GroupId> sending;
+  Clock::time_point until;
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
+    until = Clock::now() + deadline_;
+    const std::span<std::byte> piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
+    const Header header{0, 0, sequence_++, 0, 0};
+    if (place > 0) {
+      InPlace in_place(piece.data(), std::ssize(piece));
+      const GroupId group =
+          transport_.post(context_, header, {}, std::array{Receive{before}}, in_place);
+      while (transport_.next(group, until)) {
+      }
+      transport_.finish(group, until);
+    }
+    // The piece before is on its way while this one comes.
+    if (sending) transport_.finish(*sending, until);
+    if (place + 1 == size) continue;
+    sending = transport_.post(context_, header,
+                              std::array{Send{after, piece.data(), std::ssize(piece)}}, {}, none);
+  }
+  if (sending) transport_.finish(*sending, until);
 }
 
 void ControlChannel::agree(const std::string& subject, const Statement& own) {

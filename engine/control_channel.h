@@ -2,6 +2,9 @@
 // differs.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +32,13 @@ class ControlChannel {
   /// @return what each worker gave, by rank; the own part among them
   /// @throws what Transport throws, ProtocolError for more than that
   std::vector<std::string> all_gather(const std::string& own);
+
+  /// Gives all workers what one has, along a chain of them in pieces: so that each sends and
+  /// receives it once. Synchronizes the stream.
+  /// @param bytes  as many on all workers; overwritten on all but `root`
+  /// @param root   the same on all workers
+  /// @throws what Transport throws, ProtocolError where the sizes differ
+  void broadcast(std::span<std::byte> bytes, Rank root);
 
   /// What a worker states: names of things, and what it thinks of each.
   using Statement = std::vector<std::pair<std::string, std::string>>;

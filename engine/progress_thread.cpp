@@ -68,6 +68,13 @@ void ProgressThread::wait(const SubmittedPhase& phase) {
   if (phase.error) std::rethrow_exception(phase.error);
 }
 
+bool ProgressThread::wait_for(const SubmittedPhase& phase, std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, most, [&] { return phase.done; })) return false;
+  if (phase.error) std::rethrow_exception(phase.error);
+  return true;
+}
+
 void ProgressThread::between_steps(const std::function<void()>& work) {
   std::unique_lock lock(mutex_);
   throw_if_over();

@@ -53,6 +53,9 @@ class ProgressThread {
   /// Waits until a phase is over.
   /// @throws what it ended with
   void wait(const SubmittedPhase& phase);
+  /// The same, but waits for so long at most.
+  /// @return whether it is over
+  bool wait_for(const SubmittedPhase& phase, std::chrono::milliseconds most);
   /// Runs `work` in the thread, once nothing that was submitted is left of a step, and waits for
   /// it.
   /// @throws what `work` throws

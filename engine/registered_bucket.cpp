@@ -62,8 +62,9 @@ TensorResult RegisteredBucket::result(std::size_t tensor) {
 
 void RegisteredBucket::widen_result() {
   non_finite_ = 0;
-  if (!spec_.options.wire) return;
+  if (!spec_.options.wire && !spec_.count_non_finite) return;
   for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
+    if (is_integer(spec_.tensors[i].dtype)) continue;  // they cross as they are, and are finite
     const ConstMatrix values = crossed(i).values;
     const Count count(counts_.reserve(2).data());
     count_non_finite(context_, values, count);

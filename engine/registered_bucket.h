@@ -63,8 +63,8 @@ class RegisteredBucket {
   /// they crossed as another. Synchronizes the stream.
   /// @throws BudgetError
   void widen_result();
-  /// Of a result that crossed as a narrower type, the values that are infinite or not a number: the
-  /// same on all workers.
+  /// Of a result that crossed as a narrower type, or of a bucket that counts them, the values that
+  /// are infinite or not a number: the same on all workers.
   std::int64_t non_finite() const { return non_finite_; }
 
   /// Notes what a phase that is over showed.

@@ -21,6 +21,7 @@ struct Session::Engine {
   struct Bucket {
     std::unique_ptr<RegisteredBucket> registered;
     std::optional<AutoChoice> choice;  // where the scheme is `auto`
+    BucketUse use;
   };
 
   Engine(std::unique_ptr<Transport> of_session, MemoryResource& memory, SessionOptions of_options)
@@ -43,7 +44,7 @@ struct Session::Engine {
   // ---- In the progress thread.
 
   BucketId add(const BucketSpec& spec) {
-    Bucket bucket{make_agreed(*transport, control, context, spec, options.seed), std::nullopt};
+    Bucket bucket{make_agreed(*transport, control, context, spec, options.seed), std::nullopt, {}};
     if (spec.scheme == kAuto) {
       bucket.choice.emplace(*bucket.registered,
                             agreed_ground(control, {network(), transport->has_all_reduce(),
@@ -58,9 +59,14 @@ struct Session::Engine {
 
   PhaseOutcome run(OrderEntry entry, std::span<const Gradient> gradients) {
     Bucket& bucket = at(entry.bucket);
-    return run_phase({*transport, control, context, options.deadline, exchange_workspace},
-                     *bucket.registered, bucket.choice ? &*bucket.choice : nullptr, entry.phase,
-                     gradients);
+    const TransportCounters before = transport->counters();
+    const Clock::time_point began = Clock::now();
+    PhaseOutcome outcome = run_phase(
+        {*transport, control, context, options.deadline, exchange_workspace}, *bucket.registered,
+        bucket.choice ? &*bucket.choice : nullptr, entry.phase, gradients);
+    bucket.use.seconds += std::chrono::duration<double>(Clock::now() - began).count();
+    bucket.use.crossed += transport->counters() - before;
+    return outcome;
   }
 
   /// What is planned with, on worker 0; measured once.
@@ -79,6 +85,11 @@ struct Session::Engine {
   ControlChannel control;
   ProgressThread progress;  // last: it uses all of the above
 };
+
+const SubmittedPhase& Session::Ticket::phase() const {
+  if (phase_ == nullptr) throw ContractError("wait for a ticket that names no phase");
+  return *phase_;
+}
 
 Session::Session(std::unique_ptr<Transport> transport, MemoryResource& memory,
                  SessionOptions options)
@@ -121,8 +132,10 @@ Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gr
   return ticket;
 }
 void Session::wait(const Ticket& ticket) {
-  if (ticket.phase_ == nullptr) throw ContractError("wait for a ticket that names no phase");
-  engine_->progress.wait(*ticket.phase_);
+  engine_->progress.wait(ticket.phase());
+}
+bool Session::wait_for(const Ticket& ticket, std::chrono::milliseconds most) {
+  return engine_->progress.wait_for(ticket.phase(), most);
 }
 void Session::synchronize(BucketId bucket, std::span<const Gradient> gradients) {
   const Ticket reduced = submit(bucket, Phase::reduce, gradients);
@@ -161,6 +174,18 @@ Way Session::chosen(BucketId bucket) const {
 void Session::barrier() {
   engine_->progress.between_steps([&] { engine_->control.all_gather({}); });
 }
+void Session::agree(const std::string& subject,
+                    const std::vector<std::pair<std::string, std::string>>& statement) {
+  engine_->progress.between_steps([&] { engine_->control.agree(subject, statement); });
+}
+std::vector<std::string> Session::all_gather(const std::string& own) {
+  std::vector<std::string> all;
+  engine_->progress.between_steps([&] { all = engine_->control.all_gather(own); });
+  return all;
+}
+void Session::broadcast(std::span<std::byte> bytes, Rank root) {
+  engine_->progress.between_steps([&] { engine_->control.broadcast(bytes, root); });
+}
 std::int64_t Session::step() const {
   return engine_->progress.step();
 }
@@ -169,6 +194,9 @@ std::vector<SpaceChoice> Session::choices(BucketId bucket) const {
 }
 const Scheme& Session::scheme(BucketId bucket) const {
   return engine_->registered(bucket).scheme();
+}
+BucketUse Session::use(BucketId bucket) const {
+  return engine_->at(bucket).use;
 }
 std::int64_t Session::index_bytes_sent(BucketId bucket) const {
   return engine_->registered(bucket).index_bytes_sent();

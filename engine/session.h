@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "analysis/plan.h"
@@ -22,6 +23,12 @@
 namespace sparsesync {
 
 struct SubmittedPhase;  // of the implementation
+
+/// What a bucket has taken so far.
+struct BucketUse {
+  TransportCounters crossed;
+  double seconds = 0;  // in the background, while its phases ran
+};
 
 /// How a session works.
 struct SessionOptions {
@@ -96,6 +103,10 @@ class Session {
   /// @return what wait() takes
   Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {});
 
+  /// Waits until a phase is over, or for so long.
+  /// @return whether it is over
+  /// @throws as wait()
+  bool wait_for(const Ticket& ticket, std::chrono::milliseconds most);
   /// Waits until a phase is over.
   /// @throws RefusedError if a worker refused this step of the bucket (the next step works); on
   ///         that worker what made it refuse: InputError, BudgetError, std::bad_alloc
@@ -114,9 +125,9 @@ class Session {
   /// @pre wait() for the bucket's gather
   TensorResult result(BucketId bucket, std::size_t tensor);
 
-  /// How many values of the sums are infinite or not a number, where they cross as a narrower type
-  /// (SchemeOptions::wire). The same on all workers; a warning is logged too, so that an overflow
-  /// is never silent.
+  /// How many values of the last sums are infinite or not a number, where they cross as a narrower
+  /// type (SchemeOptions::wire) or the bucket counts them. The same on all workers. Of a narrower
+  /// type a warning is logged too, so that an overflow is never silent.
   /// @pre wait() for the bucket's gather
   std::int64_t non_finite(BucketId bucket) const;
 
@@ -125,9 +136,28 @@ class Session {
   /// @throws what Transport throws, ProtocolError
   void adapt(BucketId bucket);
 
+  // ---- Between steps: what has been submitted is waited for first.
+
   /// Waits for all workers.
   /// @throws what Transport throws
   void barrier();
+
+  /// Compares what all workers state of something: names, and what each thinks of them.
+  /// @param subject  stands before the difference in the text
+  /// @throws AgreementError on all workers alike, naming the first difference; what Transport
+  /// throws
+  void agree(const std::string& subject,
+             const std::vector<std::pair<std::string, std::string>>& statement);
+
+  /// Tells all others some bytes, 64 MiB at most, and hears theirs.
+  /// @return what each worker gave, by rank
+  /// @throws what Transport throws, ProtocolError for more than that
+  std::vector<std::string> all_gather(const std::string& own);
+
+  /// Gives all workers what one of them has; each sends and receives it once at most.
+  /// @param bytes  as many on all workers; overwritten on all but `root`
+  /// @throws what Transport throws, ProtocolError where the sizes differ
+  void broadcast(std::span<std::byte> bytes, Rank root);
 
   // ---- What a bucket is at. While no phase of it runs.
 
@@ -143,6 +173,9 @@ class Session {
   std::vector<SpaceChoice> choices(BucketId bucket) const;
   /// The scheme itself, for its cost.
   const Scheme& scheme(BucketId bucket) const;
+
+  /// What crossed for a bucket so far, and how long its phases ran.
+  BucketUse use(BucketId bucket) const;
 
   // ---- Of the session, at any time.
 
@@ -161,6 +194,8 @@ class Session {
 class Session::Ticket {
  private:
   friend class Session;
+  /// @throws ContractError if there is none
+  const SubmittedPhase& phase() const;
   std::shared_ptr<SubmittedPhase> phase_;
 };
 

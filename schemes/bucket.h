@@ -44,6 +44,9 @@ struct BucketSpec {
   SchemeOptions options = {};
   /// Every step says which rows it may touch before it has their values.
   bool announce = false;
+  /// Count what is infinite or not a number in the sums, also where they cross in their own type.
+  /// Workers may differ in it.
+  bool count_non_finite = false;
 };
 
 /// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands

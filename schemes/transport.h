@@ -84,6 +84,18 @@ struct TransportCounters {
   std::int64_t bytes_received = 0;
   std::int64_t messages_sent = 0;
   std::int64_t messages_received = 0;
+
+  TransportCounters& operator+=(const TransportCounters& more) {
+    bytes_sent += more.bytes_sent;
+    bytes_received += more.bytes_received;
+    messages_sent += more.messages_sent;
+    messages_received += more.messages_received;
+    return *this;
+  }
+  friend TransportCounters operator-(const TransportCounters& a, const TransportCounters& b) {
+    return {a.bytes_sent - b.bytes_sent, a.bytes_received - b.bytes_received,
+            a.messages_sent - b.messages_sent, a.messages_received - b.messages_received};
+  }
 };
 
 /// Names a posted group until its finish() has returned.

@@ -6,7 +6,7 @@ FLOORS = ["kernels", "schemes", "analysis", "engine"]
 USERS = ["tests", "bench", "python"]  # may include every floor, and only themselves besides
 SUFFIXES = {".h", ".hpp", ".cuh", ".cpp", ".cc", ".cu"}
 
-INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<((?:%s)/[^>]+)>)' % "|".join(FLOORS + USERS))
+INCLUDE = re.compile(rf'^\s*#\s*include\s*(?:"([^"]+)"|<((?:{"|".join(FLOORS + USERS)})/[^>]+)>)')
 
 
 def sources(root):

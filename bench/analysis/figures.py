@@ -61,8 +61,7 @@ class Bench:
 
     def calibrated(self, *options, under=()):
         self.run("calibrate", *options, "--out", "N.json", "--force", under=under)
-        report = json.loads((self.folder / "N.json").read_text())
-        return report
+        return json.loads((self.folder / "N.json").read_text())
 
     def known_links(self):
         print(f"\n{'rate':<10}{'latency':>8}{'found / rate':>14}{'found / latency':>17}{'under load':>12}")

@@ -94,10 +94,10 @@ class Bench:
         for repeat in (few, many):
             before = self.hosts.counters()
             report = self.compare(trace, "default", repeat)
-            seen.append([(a[0] - b[0], a[1] - b[1]) for a, b in zip(self.hosts.counters(), before)])
+            seen.append([(a[0] - b[0], a[1] - b[1]) for a, b in zip(self.hosts.counters(), before, strict=True)])
         steps = (many - few) * report["steps"]
-        sent = max((b[0] - a[0]) / steps for a, b in zip(*seen))
-        received = max((b[1] - a[1]) / steps for a, b in zip(*seen))
+        sent = max((b[0] - a[0]) / steps for a, b in zip(*seen, strict=True))
+        received = max((b[1] - a[1]) / steps for a, b in zip(*seen, strict=True))
         (scheme,) = report["schemes"]
         return {
             "interface_bytes_sent_max": sent,
@@ -189,9 +189,7 @@ def main():
         parts, origin = measure(bench, traces)
         report = {
             "workers": WORKERS,
-            "network": {"rate_bps": RATE_BPS, "burst_bytes": hosts.burst, "queue_bytes": hosts.queue,
-                        "congestion_control": pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control")
-                        .read_text(encoding="ascii").strip()},
+            "network": hosts.network(RATE_BPS),
             "rounds": given.rounds,
             "repeat": given.repeat,
             **parts,

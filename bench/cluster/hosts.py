@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces, each with one link of a given rate to one switch; and mpirun over them.
+"""Hosts that are network namespaces, each with one link of a given rate to one switch; mpirun and torchrun over them.
 
 Needs root, ip and tc. Everything is gone when the `with` ends, also on SIGINT, SIGTERM and SIGHUP; what a killed run
 left behind goes when the next one begins.
@@ -9,15 +9,19 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import time
 
 AGENT = pathlib.Path(__file__).resolve().parent / "agent.sh"
 PREFIX = "sparsesync"
 NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
 NETWORK = "10.213.77"
+PORT = 29571  # where the ranks of torchrun meet, at the first host
 
 
 def sh(*words, check=True):
@@ -108,6 +112,15 @@ class Hosts:
             result.append((link["stats64"]["tx"]["bytes"], link["stats64"]["rx"]["bytes"]))
         return result
 
+    def shapers(self, i):
+        """Words of tc that show what host i's shaped link has let through: of what the host sent, and of what it received.
+
+        Headers of every packet are counted, also where the kernel moves several as one.
+        """
+        show = ("-s", "-j", "qdisc", "show", "dev")
+        return [["tc", "-n", namespace, *show, device]
+                for namespace, device in ((self.names[i], "eth0"), (self.switch, f"port{i}"))]
+
     def dropped(self):
         """Packets that the links' queues dropped so far."""
         total = 0
@@ -117,7 +130,17 @@ class Hosts:
                     total += queue.get("drops", 0)
         return total
 
-    def mpirun(self, *command, mca=(), timeout=300):
+    def network(self, rate_bps):
+        """What a result says of the network."""
+        control = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
+        return {"rate_bps": rate_bps, "burst_bytes": self.burst, "queue_bytes": self.queue, "congestion_control": control}
+
+    @staticmethod
+    def mpi_settings():
+        """What a result says of MPI."""
+        return {"mpi": sh("mpirun", "--version").splitlines()[0], "mpi_yield_when_idle": 1}
+
+    def mpirun(self, *command, mca=(), timeout=300, environment=None):
         """Runs a command, one process a host, and returns what it printed. `mca`: pairs of a parameter and a value."""
         parameters = [("plm_rsh_agent", AGENT), ("plm_rsh_no_tree_spawn", 1), ("btl", "tcp,self"), ("rtc", "^hwloc"),
                       ("mpi_yield_when_idle", 1), ("btl_tcp_if_include", f"{NETWORK}.0/24"),
@@ -126,9 +149,53 @@ class Hosts:
                  "--host", ",".join(f"{name}:1" for name in self.names)]
         for name, value in parameters:
             words += ["--mca", name, value]
-        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       **(environment or {})}
         result = subprocess.run([*map(str, words), *map(str, command)], capture_output=True, text=True, check=False,
                                 timeout=timeout, env=environment)
         if result.returncode != 0:
             raise RuntimeError(f"mpirun ended with status {result.returncode}:\n{result.stdout}{result.stderr}")
         return result.stdout
+
+    def torchrun(self, *command, timeout=300, environment=None):
+        """Runs a Python program with its arguments, one process a host, each under a torchrun of its host.
+
+        The interpreter is the one that runs this; it needs PyTorch.
+        """
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0", **(environment or {})}
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder) / name for name in self.names]
+            agents = []
+            for i, (name, file) in enumerate(zip(self.names, files, strict=True)):
+                words = [sys.executable, "-m", "torch.distributed.run", "--nnodes", self.count, "--nproc-per-node", 1,
+                         "--node-rank", i, "--master-addr", f"{NETWORK}.1", "--master-port", PORT,
+                         "--monitor-interval", 1, *command]
+                with open(file, "w", encoding="utf-8") as output:
+                    # exec: what is told to end is torchrun, which then ends its rank.
+                    agents.append(subprocess.Popen([str(AGENT), name, "exec " + shlex.join(map(str, words))],
+                                                   stdout=output, stderr=subprocess.STDOUT, env=environment))
+            try:
+                failed, how = _first_failure(agents, time.monotonic() + timeout)
+            finally:
+                for agent in agents:
+                    agent.terminate()
+                for agent in agents:
+                    agent.wait()
+            said = [file.read_text(encoding="utf-8") for file in files]
+        if failed is not None:
+            raise RuntimeError(f"torchrun of host {failed} {how}:\n{said[failed]}")
+        return "".join(said)
+
+
+def _first_failure(agents, end):
+    """Waits for all. The number of one that failed, or was too late, and what became of it; None if all ended well."""
+    while True:
+        statuses = [agent.poll() for agent in agents]
+        for i, status in enumerate(statuses):
+            if status not in (None, 0):
+                return i, f"ended with status {status}"
+        if None not in statuses:
+            return None, ""
+        if time.monotonic() > end:
+            return statuses.index(None), "did not end in time"
+        time.sleep(0.2)

@@ -65,7 +65,6 @@ Network network_from(const PlanArguments& given, const std::optional<NetworkFile
 }
 
 void run_plan(const PlanArguments& given) {
-  constexpr std::int64_t kMostTouches = 640'000;  // looked at: within two seconds
   const std::vector<int> workers = workers_from(given.workers);
   std::optional<NetworkFile> measured;
   if (!given.network.empty()) measured = read_network(given.network);
@@ -75,7 +74,7 @@ void run_plan(const PlanArguments& given) {
   const Trace trace = Trace::open(given.trace);
   JsonOutput json(given.json);
   const SchemeOptions options;
-  const Outlook outlook(trace, options, kMostTouches);
+  const Outlook outlook(trace, options, kTouchesToPlanBy);
   Progress progress("planning");
   const ScalePlan plan =
       plan_over(outlook, network, options, workers,

@@ -4,7 +4,7 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 
-from compare_support import AUTO, OVER_MPI_ALONE, SCHEMES, compare, write_trace
+from compare_support import AUTO, OVER_MPI_ALONE, SCHEMES, compare, write_trace  # noqa: E402 - it imports numpy
 
 LINK = ("--rate", "1gbit", "--latency", "50us")
 WITH_VALUES_OF_ROWS = ["all_gather", "balanced", "block_ps", "dense_ring", "owned", "recursive_doubling"]

@@ -10,7 +10,7 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 
-from compare_support import (
+from compare_support import (  # noqa: E402 - it imports numpy
     AUTO,
     HEADER_BYTES,
     NUMPY_TYPES,

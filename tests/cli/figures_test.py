@@ -7,7 +7,7 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 
-from compare_support import HEADER_BYTES, compare, real_trace
+from compare_support import HEADER_BYTES, compare, real_trace  # noqa: E402 - it imports numpy
 
 
 @pytest.mark.parametrize("kind", ["lm1b", "criteo"])

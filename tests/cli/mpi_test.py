@@ -56,7 +56,7 @@ def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
     assert over_mpi["transport"] == "mpi" and over_mpi["workers"] == workers
     assert over_mpi["network"]["rate_bps"] is None
     assert [s["name"] for s in over_mpi["schemes"]] == [s["name"] for s in in_threads["schemes"]]
-    for one, other in zip(over_mpi["schemes"], in_threads["schemes"]):
+    for one, other in zip(over_mpi["schemes"], in_threads["schemes"], strict=True):
         assert one["correct"], one
         if one["name"] == "dense_native":  # over MPI alone
             assert set(other) == {"name", "skipped"}
@@ -86,7 +86,7 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
         assert result.returncode == 0, result.stderr
         reports.append(json.loads((tmp_path / f"{place}.json").read_text()))
     for report in reports[1:]:
-        for one, other in zip(reports[0]["schemes"], report["schemes"]):
+        for one, other in zip(reports[0]["schemes"], report["schemes"], strict=True):
             assert other["correct"]
             if one["name"] != "auto":  # it chooses by what it measured
                 assert one["bytes_total"] == other["bytes_total"]

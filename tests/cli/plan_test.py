@@ -1,5 +1,6 @@
 """`sparsesync plan`: growth against a naive one in NumPy and against real data, the theorem, crossovers, odd traces."""
 
+import itertools
 import json
 import math
 
@@ -7,7 +8,7 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 
-from compare_support import SCHEMES, compare, write_trace
+from compare_support import SCHEMES, compare, write_trace  # noqa: E402 - it imports numpy
 
 FAST = ("--rate", "25gbit", "--latency", "10us")
 ROWS, WIDTH = 2000, 8
@@ -171,7 +172,7 @@ def test_a_crossover_is_where_the_best_changes(run, trace):
         around = by_workers(plan(run, trace, *link, "--workers", f"{each['n'] - 1},{each['n']}"))
         assert around[each["n"] - 1]["best"] == each["from"]
         assert around[each["n"]]["best"] == each["to"]
-    changes = sum(a["best"] != b["best"] for a, b in zip(planned["workers"], planned["workers"][1:]))
+    changes = sum(a["best"] != b["best"] for a, b in itertools.pairwise(planned["workers"]))
     assert len(planned["crossovers"]) == changes
 
 
@@ -194,6 +195,7 @@ def test_a_network_is_read_and_a_rate_goes_before_it(run, trace, tmp_path):
     for a, b in zip(
         sorted(with_rate["workers"][0]["schemes"], key=lambda scheme: scheme["name"]),
         sorted(without["workers"][0]["schemes"], key=lambda scheme: scheme["name"]),
+        strict=True,
     ):
         assert a["name"] == b["name"] and a["seconds"] > b["seconds"]
 

@@ -9,7 +9,7 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 
-from compare_support import NUMPY_TYPES, write_trace
+from compare_support import NUMPY_TYPES, write_trace  # noqa: E402 - it imports numpy
 
 BINS = 20
 BLOCKS = [16, 64, 256, 1024, 4096]

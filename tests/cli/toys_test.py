@@ -5,7 +5,6 @@ import os
 import pathlib
 
 import pytest
-
 from compare_support import compare, write_trace
 
 ROOT = pathlib.Path(os.environ["SPARSESYNC_SOURCE_DIR"])

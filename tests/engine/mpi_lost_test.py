@@ -1,5 +1,6 @@
 """Over MPI a worker that is killed, or stopped, is a typed error on every survivor, in time."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,8 +25,8 @@ def wait_for(paths, seconds):
 @pytest.fixture
 def run(tmp_path):
     """The workers, at work: their process ids by rank, and their folder."""
-    command = [os.environ["SPARSESYNC_SOURCE_DIR"] + "/cmake/mpirun.sh", "--enable-recovery", "-np", str(WORKERS), os.environ["SPARSESYNC_MPI_SURVIVOR"],
-               str(tmp_path), str(DEADLINE_S * 1000)]
+    command = [os.environ["SPARSESYNC_SOURCE_DIR"] + "/cmake/mpirun.sh", "--enable-recovery", "-np", str(WORKERS),
+               os.environ["SPARSESYNC_MPI_SURVIVOR"], str(tmp_path), str(DEADLINE_S * 1000)]
     with open(tmp_path / "output", "wb") as output:
         job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     pids = {rank: tmp_path / f"{rank}.pid" for rank in range(WORKERS)}
@@ -36,10 +37,8 @@ def run(tmp_path):
     finally:
         for path in pids.values():
             if path.exists():
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(int(path.read_text()), signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
         os.killpg(job.pid, signal.SIGTERM)
         job.wait(30)
 

@@ -35,11 +35,6 @@ struct RecordedSession {
   std::vector<std::vector<TransportCounters>> counters;  // [step][worker]: what the step added
 };
 
-TransportCounters minus(const TransportCounters& a, const TransportCounters& b) {
-  return {a.bytes_sent - b.bytes_sent, a.bytes_received - b.bytes_received,
-          a.messages_sent - b.messages_sent, a.messages_received - b.messages_received};
-}
-
 /// Steps of one bucket of f32 rows, `rows` of them touched by each worker.
 /// @param adapts  after each step
 RecordedSession recorded_session(const std::string& scheme, int size, const TensorSpec& tensor,
@@ -64,7 +59,7 @@ RecordedSession recorded_session(const std::string& scheme, int size, const Tens
       session.synchronize(bucket, std::array{gradient.view()});
       recording.end_step(rank);
       recorded.counters[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank.value)] =
-          minus(session.counters(), before);
+          session.counters() - before;
       if (adapts) session.adapt(bucket);
     }
     session.barrier();

@@ -2,6 +2,8 @@
 #include "engine/session.h"
 
 #include <array>
+#include <future>
+#include <string>
 #include <vector>
 
 #include "engine/control_channel.h"
@@ -196,6 +198,100 @@ TEST(Session, a_session_that_is_destroyed_gives_up_what_waits) {
   const BucketId other = session.register_bucket({"c", {kTensor}});
   EXPECT_NE(id, other);
   session.submit(other, Phase::reduce, std::array{Gradient::empty()});
+}
+
+TEST(Session, a_broadcast_gives_all_what_one_has) {
+  for (const int size : {1, 2, 5}) {
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{7}, (std::size_t{5} << 20U) + 3}) {
+      expect_no_errors(run_sessions(size, [&](Session& session, HostMemory&) {
+        const Rank root{size - 1};
+        std::vector<std::byte> own(bytes, std::byte{1});
+        if (session.rank() == root) {
+          for (std::size_t i = 0; i < bytes; ++i) own[i] = static_cast<std::byte>(i % 251);
+        }
+        session.broadcast(own, root);
+        bool same = true;
+        for (std::size_t i = 0; i < bytes; ++i) {
+          same = same && own[i] == static_cast<std::byte>(i % 251);
+        }
+        EXPECT_TRUE(same) << bytes << " bytes, " << size << " workers";
+        // Each sends them once at most, and headers.
+        const auto most = static_cast<std::int64_t>(bytes) + 6 * kHeaderBytes;
+        EXPECT_LE(session.counters().bytes_sent, most);
+      }));
+    }
+  }
+}
+
+TEST(Session, a_broadcast_of_several_sizes_is_an_error) {
+  const auto errors = run_sessions(3, [&](Session& session, HostMemory&) {
+    std::vector<std::byte> own(session.rank() == Rank{1} ? 100 : 200);
+    session.broadcast(own, Rank{0});
+  });
+  EXPECT_TRUE(is<ProtocolError>(errors[1])) << text_of(errors[1]);
+}
+
+TEST(Session, workers_hear_what_each_says) {
+  expect_no_errors(run_sessions(4, [&](Session& session, HostMemory&) {
+    const auto said_by = [](int rank) { return std::string(static_cast<std::size_t>(rank), 'x'); };
+    const std::vector<std::string> all = session.all_gather(said_by(session.rank().value));
+    ASSERT_EQ(all.size(), 4U);
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(all[static_cast<std::size_t>(rank)], said_by(rank));
+  }));
+}
+
+TEST(Session, workers_that_state_several_things_all_hear_which) {
+  const auto errors = run_sessions(3, [&](Session& session, HostMemory&) {
+    session.agree("the model", {{"layers", "2"}, {"width", session.rank() == Rank{2} ? "9" : "8"}});
+  });
+  for (const std::exception_ptr& error : errors) {
+    EXPECT_TRUE(is<AgreementError>(error)) << text_of(error);
+    EXPECT_NE(text_of(error).find("the model: width is 8 on worker 0 and 9 on worker 2"),
+              std::string::npos)
+        << text_of(error);
+  }
+}
+
+TEST(Session, tells_what_a_bucket_takes) {
+  const std::vector<Case> cases = four_cases(3);
+  expect_no_errors(run_sessions(3, [&](Session& session, HostMemory&) {
+    const std::vector<BucketId> ids = register_all(session, cases);
+    TransportCounters sum;
+    const TransportCounters before = session.counters();
+    for (std::size_t i = 0; i < ids.size(); ++i) cases[i].synchronize(session, ids[i]);
+    for (const BucketId id : ids) {
+      EXPECT_GT(session.use(id).seconds, 0);
+      EXPECT_GT(session.use(id).crossed.bytes_sent, 0);
+      sum += session.use(id).crossed;
+    }
+    const TransportCounters all = session.counters() - before;
+    EXPECT_EQ(sum.bytes_sent, all.bytes_sent);
+    EXPECT_EQ(sum.bytes_received, all.bytes_received);
+    EXPECT_EQ(sum.messages_sent, all.messages_sent);
+    EXPECT_EQ(sum.messages_received, all.messages_received);
+  }));
+}
+
+TEST(Session, waits_for_so_long) {
+  const Case one(BucketSpec{"a", {kTensor}, "balanced"}, 2, 1);
+  std::promise<void> waited;
+  expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
+    const BucketId id = session.register_bucket(one.spec);
+    const std::vector<Gradient> gradients = one.of(session);
+    if (session.rank() == Rank{1}) waited.get_future().wait();
+    const Session::Ticket reduced = session.submit(id, Phase::reduce, gradients);
+    if (session.rank() == Rank{0}) {
+      // Nothing can be over that another worker did not begin.
+      EXPECT_FALSE(session.wait_for(reduced, std::chrono::milliseconds(20)));
+      waited.set_value();
+    }
+    const Session::Ticket gathered = session.submit(id, Phase::gather);
+    while (!session.wait_for(gathered, std::chrono::milliseconds(20))) {
+    }
+    session.wait(reduced);
+    one.check(session, id);
+  }));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -133,6 +135,28 @@ TEST_P(Wire, an_overflow_is_reported_by_all_workers) {
           std::array{Gradient::row_sparse(rows, reinterpret_cast<const std::byte*>(small.data()))},
           {tensor});
       EXPECT_EQ(session.non_finite(id), 0);
+    }));
+  }
+}
+
+TEST(NonFinite, is_counted_in_the_tensors_own_type_where_the_bucket_says_so) {
+  const float not_a_number = std::numeric_limits<float>::quiet_NaN();
+  for (const bool counts : {true, false}) {
+    expect_no_errors(run_sessions(3, [&](Session& session, HostMemory&) {
+      BucketSpec spec{"bucket", {{"t", 10, 2, DType::f32}, {"integers", 10, 1, DType::i32}}};
+      spec.count_non_finite = counts;
+      const BucketId id = session.register_bucket(spec);
+      const std::vector<float> values{session.rank() == Rank{1} ? not_a_number : 1.0F, 1};
+      const std::vector<Index> rows{4};
+      const std::vector<std::int32_t> integers{7};
+      session.synchronize(
+          id, std::array{
+                  Gradient::row_sparse(rows, reinterpret_cast<const std::byte*>(values.data())),
+                  Gradient::row_sparse(rows, reinterpret_cast<const std::byte*>(integers.data()))});
+      EXPECT_EQ(session.non_finite(id), counts ? 1 : 0) << "worker " << session.rank().value;
+      const TensorResult sum = session.result(id, 0);
+      ASSERT_EQ(sum.indices.size(), 1U);
+      EXPECT_TRUE(std::isnan(reinterpret_cast<const float*>(sum.values.data)[0])) << "it travels";
     }));
   }
 }

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
 from trees import ROOT, tree
 
 SCRIPT = "draw-architecture"

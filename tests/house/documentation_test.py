@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-
 from trees import ROOT, check, expect_good, tree
 
 SCRIPT = "check-documentation"

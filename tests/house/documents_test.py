@@ -5,7 +5,6 @@ import re
 import shlex
 
 import pytest
-
 from trees import ROOT, tree
 
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\s*\[[^\]]+\]:\s*(\S+)")

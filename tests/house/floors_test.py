@@ -1,7 +1,6 @@
 """scripts/check-floors: our tree keeps the order of the floors, and each way of breaking it is found."""
 
 import pytest
-
 from trees import ROOT, check, expect_good, tree
 
 SCRIPT = "check-floors"

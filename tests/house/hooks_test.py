@@ -4,7 +4,6 @@ import os
 import re
 
 import pytest
-
 from trees import ROOT, tree
 
 CONFIGURATION = ".pre-commit-config.yaml"

@@ -1,7 +1,6 @@
 """scripts/check-includes: our headers include each other in no circle, and nothing includes what it does not use."""
 
 import pytest
-
 from trees import ROOT, check, expect_good, tree
 
 SCRIPT = "check-includes"

@@ -1,7 +1,6 @@
 """scripts/check-registered: a build file names every test of ours, and one that is forgotten is found."""
 
 import pytest
-
 from trees import ROOT, check, expect_good, tree
 
 SCRIPT = "check-registered"

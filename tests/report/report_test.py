@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT / "tests" / "cli"))
 numpy = pytest.importorskip("numpy")
 pytest.importorskip("matplotlib")
 
-from compare_support import write_trace
-from conftest import program_path
+from compare_support import write_trace  # noqa: E402 - it imports numpy
+from conftest import program_path  # noqa: E402 - its folder is put on the path above
 
 HOSTILE = "<script>alert('$x$ & \"y\"')<script>"
 
@@ -136,7 +136,8 @@ def test_odd_traces(tmp_path, steps, workers, rows):
         commands.append(("plan", "T", "--rate", "1gbit", "--workers", "2..8"))
         commands.append(("compare", "T", "--rate", "1gbit", "--clock", "virtual", "--repeat", "1"))
     for command in commands:
-        done = subprocess.run([program_path(), *command, "--json", f"{command[0]}.json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        words = [program_path(), *command, "--json", f"{command[0]}.json"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         made = report(f"{command[0]}.json", "-o", "page.html", folder=tmp_path)
         assert made.returncode == 0 and not made.stderr, made.stderr

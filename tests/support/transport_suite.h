@@ -367,12 +367,15 @@ TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) 
 
 TEST_P(TransportSuite, abort_reaches_everybody_who_waits_and_everybody_who_will) {
   const auto errors = run(4, [&](std::unique_ptr<Transport>& transport) {
-    if (transport->rank().value == 3) {
+    const int rank = transport->rank().value;
+    if (rank == 3) {
       transport->abort("out of luck");
       return;
     }
+    // In a circle without the aborter, or in a chain with it at its end.
+    const Rank next{GetParam().relays_aborts ? rank + 1 : (rank + 1) % 3};
     Taker taker(1);
-    const GroupId group = post_receive(*transport, Rank{(transport->rank().value + 1) % 3}, taker);
+    const GroupId group = post_receive(*transport, next, taker);
     transport->next(group, soon());
   });
   for (std::size_t rank = 0; rank < 3; ++rank) {

@@ -36,6 +36,8 @@ struct WorkersUnderTest {
   /// A number that a worker leaves for all of them to see after a run.
   std::function<std::uint64_t&(int rank)> note;
   bool has_all_reduce = false;
+  /// Whether an abort reaches those alone who wait for a worker that knows of it.
+  bool relays_aborts = false;
 };
 
 /// Runs body(transport) in a thread for each worker. What each threw, by rank; null where nothing

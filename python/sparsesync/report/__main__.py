@@ -1,16 +1,19 @@
 """python -m sparsesync.report A.json B.json -o page.html"""
 
+from __future__ import annotations
+
 import argparse
 import os
 import pathlib
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from .documents import UnusableError, on_one_line, read
 from .page import page
 
 
-def write(path, text):
+def write(path: str | os.PathLike[str], text: str) -> None:
     """Whole or not at all."""
     path = pathlib.Path(path)
     try:
@@ -27,11 +30,11 @@ def write(path, text):
         raise UnusableError(f"{on_one_line(path)}: {error.strerror}: give a file that can be written to") from error
 
 
-def first_line(error):
+def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sparsesync.report",
         description="Draws one self-contained HTML page from the JSON of sparsesync profile, compare, plan and calibrate.",
@@ -49,7 +52,8 @@ def main(arguments=None):
         return 2
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # Of the right kind by its keys, and then not as the program writes it.
-        print(f"sparsesync.report: a file is not as sparsesync writes it ({type(error).__name__}: {first_line(error)}): make it anew", file=sys.stderr)
+        what = f"{type(error).__name__}: {first_line(error)}"
+        print(f"sparsesync.report: a file is not as sparsesync writes it ({what}): make it anew", file=sys.stderr)
         return 2
     return 0
 

@@ -1,11 +1,15 @@
 """The JSON files that a report is made from: which command wrote one is told from its keys."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
+import os
 import pathlib
+from typing import Any, NoReturn
 
 # What each kind has, and no other kind: key, and key of the entries of the list or object under it.
-KINDS = {
+KINDS: dict[str, list[tuple[str, str | None]]] = {
     "profile": [("tensors", "densification"), ("tensors", "overlap")],
     "compare": [("schemes", None), ("partitioned_ideal_bytes", None)],
     "plan": [("workers", "schemes"), ("crossovers", None)],
@@ -23,14 +27,14 @@ class Document:
 
     path: str
     kind: str
-    content: dict
+    content: dict[str, Any]
 
     @property
-    def name(self):
+    def name(self) -> str:
         return pathlib.PurePath(self.path).name
 
 
-def has(content, key, entry_key):
+def has(content: dict[str, Any], key: str, entry_key: str | None) -> bool:
     if key not in content:
         return False
     if entry_key is None:
@@ -39,17 +43,17 @@ def has(content, key, entry_key):
     return isinstance(entries, list) and all(isinstance(each, dict) and entry_key in each for each in entries)
 
 
-def on_one_line(path):
+def on_one_line(path: str | os.PathLike[str]) -> str:
     """A path as it stands, or, if it would be shown wrongly, with escapes."""
     text = str(path)
     return text if text.isprintable() else ascii(text)
 
 
-def refuse_constant(name):
+def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def read(path):
+def read(path: str | os.PathLike[str]) -> Document:
     """@raises UnusableError"""
     mend = "give the --json of sparsesync profile, compare, plan or calibrate"
     shown = on_one_line(path)

@@ -1,15 +1,24 @@
 """Pictures as <svg> that stands in a page: its text is text, its colours are those of the page, light or dark."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import io
 import itertools
 import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import matplotlib.axes
+import matplotlib.axis
 import matplotlib.figure
 import matplotlib.ticker
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
 
 # Colours that are drawn with, and what they become in the page (page.html.j2 says what these are).
 INK = "#010101"
@@ -20,7 +29,7 @@ VARIABLES = {INK: "ink", PAPER: "paper", FAINT: "faint", **{colour: f"series-{i}
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["-", "--", ":", "-."]
 
-STYLE = {
+STYLE: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sparsesync",
     "text.parse_math": False,  # names come from outside
@@ -54,22 +63,24 @@ class Picture:
     caption: str
     alternative: str  # what it shows, for whom does not see it
     svg: Markup
-    columns: list  # of the table of what is drawn
-    rows: list
+    columns: list[str]  # of the table of what is drawn
+    rows: list[list[str]]
 
 
 numbers = itertools.count(1)
 
 
 @contextlib.contextmanager
-def axes(width=6.4, height=3.4):
+def axes(width: float = 6.4, height: float = 3.4) -> Iterator[matplotlib.axes.Axes]:
     """An empty picture to draw into; `to_svg()` of its figure afterwards."""
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
         yield figure.add_subplot()
 
 
-def logarithmic(axis, words, drawn):
+def logarithmic(
+    axis: matplotlib.axis.XAxis | matplotlib.axis.YAxis, words: Callable[[float], str], drawn: Sequence[float]
+) -> None:
     """Makes an axis logarithmic if all that is `drawn` is above 0, its ticks in `words`(number): without mathematical text."""
     if all(number > 0 for number in drawn):
         getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
@@ -79,7 +90,7 @@ def logarithmic(axis, words, drawn):
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def in_a_page(tag, prefix):
+def in_a_page(tag: str, prefix: str) -> str:
     """A tag with ids that are the picture's own, and colours that are the page's. Text between tags is left alone."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r"url\(#", f"url(#{prefix}", tag)
@@ -89,7 +100,7 @@ def in_a_page(tag, prefix):
     return tag
 
 
-def to_svg(figure, alternative):
+def to_svg(figure: matplotlib.figure.Figure, alternative: str) -> Markup:
     """@return markup: <svg> without the header of a file, with ids of its own"""
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):

@@ -1,10 +1,16 @@
 """A report's page: a section for each document, its pictures and tables, and where it comes from."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 import jinja2
 
 from . import pictures, units
+from .documents import Document
+from .drawing import Picture
 
 # Of more tensors than these only the largest are drawn; all are in the table.
 MOST_DRAWN = 8
@@ -12,8 +18,8 @@ MOST_DRAWN = 8
 
 @dataclasses.dataclass
 class Table:
-    columns: list
-    rows: list
+    columns: list[str]
+    rows: list[list[str]]
     words: bool = False  # the cells hold names and sentences, not numbers
 
 
@@ -22,7 +28,7 @@ class Group:
     """Pictures that stand together."""
 
     title: str
-    pictures: list
+    pictures: list[Picture]
     wide: bool = False
 
 
@@ -32,16 +38,16 @@ class Section:
 
     title: str
     summary: str
-    provenance: list
-    tables: list = dataclasses.field(default_factory=list)
-    groups: list = dataclasses.field(default_factory=list)
+    provenance: list[tuple[str, str]]
+    tables: list[Table] = dataclasses.field(default_factory=list)
+    groups: list[Group] = dataclasses.field(default_factory=list)
 
 
-def plural(number, word):
+def plural(number: int, word: str) -> str:
     return f"{units.count(number)} {word}{'' if number == 1 else 's'}"
 
 
-def of_profile(content, section):
+def of_profile(content: dict[str, Any], section: Section) -> None:
     tensors = content["tensors"]
     section.summary = f"{plural(len(tensors), 'tensor')}, {plural(tensors[0]['workers'], 'worker')}, {plural(tensors[0]['steps'], 'step')}."
     rows = []
@@ -69,7 +75,7 @@ def of_profile(content, section):
         section.groups.append(Group(tensor["name"], pictures.of_tensor(tensor)))
 
 
-def of_compare(content, section):
+def of_compare(content: dict[str, Any], section: Section) -> None:
     ran = [each for each in content["schemes"] if "skipped" not in each]
     section.summary = (
         f"{plural(content['workers'], 'worker')} over {content['transport']}, {content['clock']} clock, "
@@ -85,7 +91,7 @@ def of_compare(content, section):
         section.tables.append(Table(["skipped", "why"], skipped, words=True))
 
 
-def of_plan(content, section):
+def of_plan(content: dict[str, Any], section: Section) -> None:
     network = content["network"]
     section.summary = f"{units.rate(network['rate_bps'])} each way, latency {units.seconds(network['latency_s'])}."
     if content["crossovers"]:
@@ -97,7 +103,7 @@ def of_plan(content, section):
         section.groups.append(Group("", drawn[1:]))
 
 
-def of_network(content, section):
+def of_network(content: dict[str, Any], section: Section) -> None:
     section.summary = "Links and processors as calibrate has measured them."
     rows = []
     for name, what in (("inter", "between nodes"), ("intra", "inside a node")):
@@ -122,7 +128,7 @@ SECTIONS = {"profile": of_profile, "compare": of_compare, "plan": of_plan, "netw
 TITLES = {"profile": "Profile", "compare": "Comparison", "plan": "Plan", "network": "Network"}
 
 
-def page(documents, title):
+def page(documents: Iterable[Document], title: str) -> str:
     """@return the whole page"""
     sections = []
     for document in documents:

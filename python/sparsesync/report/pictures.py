@@ -1,21 +1,29 @@
 """The pictures of a report, from one document each."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from . import units
 from .drawing import DASHES, FAINT, INK, MARKERS, SERIES, Picture, axes, logarithmic, to_svg
 
 
-def finished(plot, title, caption, alternative, columns, rows):
-    return Picture(title, caption, alternative, to_svg(plot.figure, alternative), columns, rows)
+def finished(plot: Axes, title: str, caption: str, alternative: str, columns: list[str], rows: list[list[str]]) -> Picture:
+    figure = plot.figure
+    assert isinstance(figure, Figure)  # axes() draws into no figure inside a figure
+    return Picture(title, caption, alternative, to_svg(figure, alternative), columns, rows)
 
 
-def by_number(pairs):
+def by_number(pairs: dict[str, Any]) -> list[tuple[int, Any]]:
     """[(number, value)] of an object whose keys are numbers, in their order."""
     return sorted((int(key), value) for key, value in pairs.items())
 
 
-def density_over_steps(tensor):
+def density_over_steps(tensor: dict[str, Any]) -> Picture:
     density = tensor["row_density"]["by_step"]
     with axes() as plot:
         plot.plot(range(len(density)), [100 * each for each in density], color=SERIES[0], marker="o" if len(density) < 60 else None)
@@ -34,7 +42,7 @@ def density_over_steps(tensor):
     )
 
 
-def overlap(tensor):
+def overlap(tensor: dict[str, Any]) -> Picture:
     found = tensor["overlap"]
     bins = found["histogram"]
     with axes() as plot:
@@ -53,7 +61,7 @@ def overlap(tensor):
     )
 
 
-def densification(tensor):
+def densification(tensor: dict[str, Any]) -> Picture:
     found = by_number(tensor["densification"])
     workers = [k for k, _ in found]
     with axes() as plot:
@@ -79,7 +87,7 @@ def densification(tensor):
     )
 
 
-def skewness(tensor):
+def skewness(tensor: dict[str, Any]) -> Picture:
     found = by_number(tensor["skewness"])
     with axes() as plot:
         places = range(len(found))
@@ -99,7 +107,7 @@ def skewness(tensor):
     )
 
 
-def hot_rows(tensor):
+def hot_rows(tensor: dict[str, Any]) -> Picture:
     found = tensor["hot_rows"]
     so_far, sums = 0.0, []
     for each in found:
@@ -111,7 +119,7 @@ def hot_rows(tensor):
         plot.plot(places, [100 * each for each in sums], color=SERIES[1], marker="s", label="the hottest together, %")
         plot.set_xlabel("hot rows, the hottest first")
         plot.set_ylabel("share of touches, %")
-        plot.xaxis.get_major_locator().set_params(integer=True)
+        plot.locator_params(axis="x", integer=True)
         plot.legend()
     return finished(
         plot,
@@ -123,7 +131,7 @@ def hot_rows(tensor):
     )
 
 
-def touches(tensor):
+def touches(tensor: dict[str, Any]) -> Picture:
     found = [(times, rows) for times, rows in by_number(tensor["touch_histogram"]) if times > 0]
     with axes() as plot:
         places = range(len(found))
@@ -146,12 +154,13 @@ def touches(tensor):
     )
 
 
-def shown_name(scheme):
+def shown_name(scheme: dict[str, Any]) -> str:
     """auto, and what it chose."""
-    return f"{scheme['name']}: {scheme['chosen']}" if scheme.get("chosen") else scheme["name"]
+    name: str = scheme["name"]
+    return f"{name}: {scheme['chosen']}" if scheme.get("chosen") else name
 
 
-def of_tensor(tensor):
+def of_tensor(tensor: dict[str, Any]) -> list[Picture]:
     """The pictures of one tensor of a profile."""
     pictures = [densification(tensor), skewness(tensor)]
     if tensor["overlap"]["pairs"] > 0:
@@ -163,7 +172,7 @@ def of_tensor(tensor):
     return pictures
 
 
-def scheme_bytes(compare):
+def scheme_bytes(compare: dict[str, Any]) -> Picture:
     ran = sorted((each for each in compare["schemes"] if "skipped" not in each), key=lambda each: each["bytes_busiest"])
     ideal, bound = compare["partitioned_ideal_bytes"], compare["lower_bound_bytes"]
     with axes(height=0.9 + 0.3 * len(ran)) as plot:
@@ -196,7 +205,7 @@ def scheme_bytes(compare):
     )
 
 
-def scheme_seconds(compare):
+def scheme_seconds(compare: dict[str, Any]) -> Picture:
     ran = sorted((each for each in compare["schemes"] if "skipped" not in each), key=lambda each: each["seconds_median"])
     with axes(height=0.9 + 0.3 * len(ran)) as plot:
         places = range(len(ran))
@@ -204,7 +213,8 @@ def scheme_seconds(compare):
         plot.bar_label(bars, [units.seconds(each["seconds_median"]) for each in ran], padding=3)
         predicted = [(place, each["seconds_predicted"]) for place, each in zip(places, ran, strict=True) if each["seconds_predicted"]]
         if predicted:
-            plot.plot([value for _, value in predicted], [place for place, _ in predicted], "|", color=INK, markersize=14, label="predicted")
+            values = [value for _, value in predicted]
+            plot.plot(values, [place for place, _ in predicted], "|", color=INK, markersize=14, label="predicted")
             plot.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
         plot.set_yticks(places, [shown_name(each) for each in ran])
         plot.invert_yaxis()
@@ -220,7 +230,11 @@ def scheme_seconds(compare):
         f"Bars of {len(ran)} schemes; {first['name']} is the fastest, {units.seconds(first['seconds_median'])}.",
         ["scheme", "median", "predicted"],
         [
-            [each["name"], units.seconds(each["seconds_median"]), units.seconds(each["seconds_predicted"]) if each["seconds_predicted"] else "-"]
+            [
+                each["name"],
+                units.seconds(each["seconds_median"]),
+                units.seconds(each["seconds_predicted"]) if each["seconds_predicted"] else "-",
+            ]
             for each in ran
         ],
     )
@@ -233,20 +247,20 @@ PLACES = [
 ]
 
 
-def place_of(name, names):
+def place_of(name: str, names: list[str]) -> int:
     return PLACES.index(name) if name in PLACES else len(PLACES) + names.index(name)
 
 
-def plan_seconds(plan):
+def plan_seconds(plan: dict[str, Any]) -> Picture:
     points = plan["workers"]
     workers = [each["n"] for each in points]
-    seconds = {}
+    seconds: dict[str, dict[int, float]] = {}
     for each in points:
         for scheme in each["schemes"]:
             seconds.setdefault(scheme["name"], {})[each["n"]] = scheme["seconds"]
     # Whoever is best somewhere stands out; the rest is there to be compared with.
     best = [name for name in dict.fromkeys(each["best"] for each in points) if name]
-    names = best + sorted(set(seconds) - set(best), key=lambda name: list(seconds[name].values())[-1])
+    names = best + sorted(set(seconds) - set(best), key=lambda name: (list(seconds[name].values())[-1], name))
     with axes(width=11, height=5) as plot:
         for name in names:
             place = place_of(name, names)
@@ -276,17 +290,23 @@ def plan_seconds(plan):
     return finished(
         plot,
         "Plan",
-        "What each scheme is expected to take; lines down mark where another one becomes the fastest. The theorem's optimum has indices of 4 bytes, no latency and perfect balance: what codes indices better lies below it.",
-        f"Curves of {len(names)} schemes from {workers[0]} to {workers[-1]} workers: {best[0] if best else 'none'} is the fastest first, {changes}.",
+        "What each scheme is expected to take; lines down mark where another one becomes the fastest. "
+        "The theorem's optimum has indices of 4 bytes, no latency and perfect balance: what codes indices better lies below it.",
+        f"Curves of {len(names)} schemes from {workers[0]} to {workers[-1]} workers: "
+        f"{best[0] if best else 'none'} is the fastest first, {changes}.",
         ["workers", "best", *names],
         [
-            [units.count(each["n"]), each["best"] or "-", *(units.seconds(seconds[name][each["n"]]) if each["n"] in seconds[name] else "-" for name in names)]
+            [
+                units.count(each["n"]),
+                each["best"] or "-",
+                *(units.seconds(seconds[name][each["n"]]) if each["n"] in seconds[name] else "-" for name in names),
+            ]
             for each in points
         ],
     )
 
 
-def plan_densification(plan):
+def plan_densification(plan: dict[str, Any]) -> Picture:
     points = plan["workers"]
     workers = [each["n"] for each in points]
     with axes() as plot:
@@ -308,7 +328,8 @@ def plan_densification(plan):
     return finished(
         plot,
         "Densification behind the plan",
-        "Up to the trace's workers as it is; beyond them extrapolated. How well that goes shows where the curve told from an eighth of the workers (one at least) lies beside what was seen.",
+        "Up to the trace's workers as it is; beyond them extrapolated. How well that goes shows where the curve "
+        "told from an eighth of the workers (one at least) lies beside what was seen.",
         f"Curve to {points[-1]['densification']:.3g} at {units.count(workers[-1])} workers.",
         ["workers", "densification", "told from an eighth"],
         [[units.count(each["n"]), f"{each['densification']:.3f}", f"{each['densification_from_an_eighth']:.3f}"] for each in points],

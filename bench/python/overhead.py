@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""What sparsesync.torch costs where sparsity gives nothing: a dense MLP between processes of one machine, against torch's own
+DistributedDataParallel; and what importing it takes beyond torch.
+
+    bench/python/overhead.py [--workers 2] [--rounds 7] [--steps 30] [--out bench/results/python.json]
+
+Needs the release build and .venv (scripts/setup). Both train the same model in the same processes, in turn, over Gloo; so do
+ours over MPI. A round's figure is the median of its steps on worker 0, the ratio that counts the median over rounds of ours over
+torch's. Prints a table, writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv/bin/python"
+WIDTHS = {"small": (64, 256, 10), "middle": (256, 1024, 1024, 10), "large": (1024, 4096, 1024, 10)}
+BATCH = 64
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rank-writes", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# ---- One rank.
+
+
+def step_seconds(ddp: Any, optimizer: Any, inputs: Any, targets: Any, steps: int) -> float:
+    """The median of `steps` training steps."""
+    import torch
+
+    taken = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(ddp(inputs), targets).backward()
+        optimizer.step()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def mlp(widths: tuple[int, ...]) -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    layers: list[Any] = []
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def one_rank(given: argparse.Namespace) -> None:
+    """Seconds of a step, by model, wrapper and round."""
+    import sparsesync.torch
+    import torch
+    import torch.distributed as dist
+
+    by_mpi = "OMPI_COMM_WORLD_RANK" in os.environ
+    if not by_mpi:
+        dist.init_process_group("gloo")
+    found: dict[str, dict[str, list[float]]] = {}
+    rank = 0
+    for name, widths in WIDTHS.items():
+        wrappers = {"sparsesync": sparsesync.torch.DistributedDataParallel}
+        if not by_mpi:
+            wrappers["torch"] = torch.nn.parallel.DistributedDataParallel
+        made = {kind: wrap(mlp(widths)) for kind, wrap in wrappers.items()}
+        optimizers = {kind: torch.optim.SGD(ddp.parameters(), 0.01) for kind, ddp in made.items()}
+        rank = made["sparsesync"].rank
+        inputs, targets = torch.randn(BATCH, widths[0]), torch.randint(0, widths[-1], (BATCH,))
+        for kind, ddp in made.items():
+            step_seconds(ddp, optimizers[kind], inputs, targets, 5)
+        found[name] = {kind: [] for kind in made}
+        for _ in range(given.rounds):
+            for kind, ddp in made.items():
+                found[name][kind].append(step_seconds(ddp, optimizers[kind], inputs, targets, given.steps))
+        made["sparsesync"].close()
+    if rank == 0:
+        given.rank_writes.write_text(json.dumps(found), encoding="utf-8")
+    if not by_mpi:
+        dist.destroy_process_group()
+
+
+# ---- All of them.
+
+
+def launched(launcher: list[str], given: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        command = [*launcher, str(Path(__file__).resolve()), "--rounds", str(given.rounds), "--steps", str(given.steps)]
+        done = subprocess.run(
+            [*command, "--rank-writes", str(out)], env=environment(), capture_output=True, text=True, timeout=1800, check=False
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"overhead.py: {launcher[0]} ended with status {done.returncode}:\n{done.stderr}")
+        result: dict[str, dict[str, list[float]]] = json.loads(out.read_text(encoding="utf-8"))
+        return result
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "build/release/python")}
+
+
+def import_seconds(repeats: int = 7) -> dict[str, float]:
+    """Medians: of torch, and of sparsesync.torch where torch is there."""
+    program = (
+        "import time; a = time.perf_counter(); import torch; b = time.perf_counter(); import sparsesync.torch; "
+        "print(b - a, time.perf_counter() - b)"
+    )
+    runs = [
+        subprocess.run([PYTHON, "-c", program], env=environment(), capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(repeats)
+    ]
+    torch_alone, beyond = (statistics.median(float(run[i]) for run in runs) for i in range(2))
+    return {"torch": torch_alone, "sparsesync_beyond_torch": beyond}
+
+
+def main() -> None:
+    given = options()
+    if given.rank_writes:
+        one_rank(given)
+        return
+    gloo = launched([str(PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", str(given.workers)], given)
+    mpi = launched([str(ROOT / "cmake/mpirun.sh"), "-np", str(given.workers), str(PYTHON)], given)
+    models = {}
+    print(f"{'model':<8}{'torch':>12}{'over Gloo':>12}{'x':>8}{'over MPI':>12}{'x':>8}   seconds of a step, {given.workers} workers")
+    for name in WIDTHS:
+        theirs, ours, over_mpi = gloo[name]["torch"], gloo[name]["sparsesync"], mpi[name]["sparsesync"]
+        models[name] = {
+            "torch_seconds": statistics.median(theirs),
+            "gloo_seconds": statistics.median(ours),
+            "mpi_seconds": statistics.median(over_mpi),
+            "gloo_over_torch": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
+            "mpi_over_torch": statistics.median(over_mpi) / statistics.median(theirs),
+        }
+        each = models[name]
+        print(
+            f"{name:<8}{each['torch_seconds']:>12.5f}{each['gloo_seconds']:>12.5f}{each['gloo_over_torch']:>8.3f}"
+            f"{each['mpi_seconds']:>12.5f}{each['mpi_over_torch']:>8.3f}"
+        )
+    imports = import_seconds()
+    print(f"import: torch {imports['torch']:.2f} s, sparsesync.torch {imports['sparsesync_beyond_torch']:.3f} s more")
+    if given.out:
+        program = "import json, sparsesync; print(json.dumps(sparsesync.provenance()))"
+        told = subprocess.run([PYTHON, "-c", program], env=environment(), capture_output=True, text=True, check=True).stdout
+        document = {
+            "workers": given.workers, "rounds": given.rounds, "steps": given.steps, "models": models, "import_seconds": imports,
+            "provenance": json.loads(told),
+        }  # fmt: skip
+        given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+// C++ exceptions as those of sparsesync/errors.py.
+#include <nanobind/nanobind.h>
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <string_view>
+
+#include "analysis/output_file.h"
+#include "engine/control_channel.h"
+#include "engine/phase_order.h"
+#include "kernels/error.h"
+#include "python/bindings/bindings.h"
+#include "python/bindings/closed.h"
+#include "schemes/exchange.h"
+#include "schemes/transport_errors.h"
+
+namespace nb = nanobind;
+
+namespace sparsesync::python {
+namespace {
+
+/// The classes; never given back.
+struct Classes {
+  PyObject* error;
+  PyObject* input;
+  PyObject* io;
+  PyObject* budget;
+  PyObject* corrupt;
+  PyObject* agreement;
+  PyObject* order;
+  PyObject* deadline;
+  PyObject* unsupported;
+  PyObject* protocol;
+  PyObject* closed;
+  PyObject* contract;
+  PyObject* peer;
+  PyObject* lost;
+  PyObject* refused;
+  PyObject* aborted;
+};
+
+/// A text that may quote anything: names in files need not be UTF-8.
+nb::object text_of(std::string_view text) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+void raise(PyObject* type, const std::exception& error) {
+  PyErr_SetObject(type, text_of(error.what()).ptr());
+}
+
+/// With the worker that caused it as `rank`.
+void raise(PyObject* type, const PeerError& error) {
+  const nb::object raised = nb::borrow(type)(text_of(error.what()));
+  raised.attr("rank") = error.peer().value;
+  PyErr_SetObject(type, raised.ptr());
+}
+
+/// Raises in Python what C++ threw. What it does not know goes on to the next translator.
+void translate(const std::exception_ptr& thrown, void* payload) {
+  const Classes& classes = *static_cast<const Classes*>(payload);
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const PeerLostError& error) {
+    raise(classes.lost, error);
+  } catch (const RefusedError& error) {
+    raise(classes.refused, error);
+  } catch (const AbortedError& error) {
+    raise(classes.aborted, error);
+  } catch (const PeerError& error) {
+    raise(classes.peer, error);
+  } catch (const InputError& error) {
+    raise(classes.input, error);
+  } catch (const IoError& error) {
+    raise(classes.io, error);
+  } catch (const BudgetError& error) {
+    raise(classes.budget, error);
+  } catch (const CorruptDataError& error) {
+    raise(classes.corrupt, error);
+  } catch (const AgreementError& error) {
+    raise(classes.agreement, error);
+  } catch (const OrderError& error) {
+    raise(classes.order, error);
+  } catch (const DeadlineError& error) {
+    raise(classes.deadline, error);
+  } catch (const UnsupportedError& error) {
+    raise(classes.unsupported, error);
+  } catch (const ProtocolError& error) {
+    raise(classes.protocol, error);
+  } catch (const ClosedError& error) {
+    raise(classes.closed, error);
+  } catch (const Error& error) {
+    raise(classes.error, error);
+  } catch (const ContractError& error) {
+    raise(classes.contract, error);
+  }
+}
+
+}  // namespace
+
+void throw_closed(std::string_view what) {
+  throw ClosedError(fmt::format("the {} is closed", what));
+}
+
+void Process::expect(std::string_view what) const {
+  if (!forked()) return;
+  throw ClosedError(fmt::format(
+      "this process was forked from {}, which has the {}: make another one here", id_, what));
+}
+
+void bind_errors(nb::module_& module) {
+  const nb::module_ errors = nb::module_::import_("sparsesync.errors");
+  const auto taken = [&](const char* name) {
+    nb::object type = errors.attr(name);
+    module.attr(name) = type;
+    return type.release().ptr();
+  };
+  static const Classes classes{
+      taken("Error"),         taken("InputError"),       taken("IoError"),
+      taken("BudgetError"),   taken("CorruptDataError"), taken("AgreementError"),
+      taken("OrderError"),    taken("DeadlineError"),    taken("UnsupportedError"),
+      taken("ProtocolError"), taken("ClosedError"),      taken("ContractError"),
+      taken("PeerError"),     taken("PeerLostError"),    taken("RefusedError"),
+      taken("AbortedError")};
+  nb::register_exception_translator(translate, const_cast<Classes*>(&classes));
+}
+
+}  // namespace sparsesync::python

@@ -1,0 +1,22 @@
+// The Python module `sparsesync._native`: the library as Python sees it.
+#include <nanobind/nanobind.h>
+
+#include "engine/log.h"
+#include "python/bindings/bindings.h"
+
+NB_MODULE(_native, module) {
+  // Python does not take down all that is alive when it ends.
+  nanobind::set_leak_warnings(false);
+  module.doc() = "The library behind the package sparsesync.";
+  sparsesync::python::bind_errors(module);
+  sparsesync::set_log_level_from_environment();
+  sparsesync::python::bind_kernels(module);
+  sparsesync::python::bind_transports(module);
+  sparsesync::python::bind_session(module);
+  sparsesync::python::bind_tools(module);
+  // Their threads have to be gone when the interpreter goes.
+  nanobind::module_::import_("atexit").attr("register")(nanobind::cpp_function([] {
+    sparsesync::python::close_sessions();
+    sparsesync::python::close_worlds();
+  }));
+}

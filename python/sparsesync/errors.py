@@ -1,0 +1,76 @@
+"""What the library raises: a family of its own, each beside the built-in exception that one would expect."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """All that the library raises; one line each."""
+
+
+class InputError(Error, ValueError):
+    """Input that cannot be used: a file, an option, an array of another type or shape, an index outside its tensor."""
+
+
+class IoError(Error, OSError):
+    """The system refused to write: a full disk, a device that fails."""
+
+
+class BudgetError(Error, MemoryError):
+    """A memory budget that would be exceeded. Nothing was allocated."""
+
+
+class CorruptDataError(Error):
+    """Bytes from the network or a file that are not what they say."""
+
+
+class AgreementError(Error):
+    """Workers that disagree; all of them hear of what."""
+
+
+class OrderError(Error):
+    """Phases out of order: one that waited, until the deadline, for another that was not submitted."""
+
+
+class DeadlineError(Error, TimeoutError):
+    """A wait that reached its deadline; it names the workers that were waited for."""
+
+
+class UnsupportedError(Error):
+    """What a transport, or a device, does not have."""
+
+
+class ProtocolError(Error):
+    """A message that is not the one that was waited for: workers out of step."""
+
+
+class ClosedError(Error):
+    """What was closed, or belongs to the process that this one was forked from."""
+
+
+class ContractError(Error, RuntimeError):
+    """A broken contract: a bug in the caller or in the library."""
+
+
+class PeerError(Error):
+    """What one worker has caused."""
+
+    rank: int
+    """The worker that caused it, from 0."""
+
+
+class PeerLostError(PeerError, ConnectionError):
+    """A worker that left, or that the network lost."""
+
+
+class RefusedError(PeerError):
+    """A worker refused a step before it sent anything; the next step works."""
+
+
+class AbortedError(PeerError):
+    """Another worker ended the session; the text says why."""
+
+
+# As users write them.
+for _each in tuple(globals().values()):
+    if isinstance(_each, type) and issubclass(_each, Error):
+        _each.__module__ = "sparsesync"

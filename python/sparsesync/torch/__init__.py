@@ -1,0 +1,16 @@
+"""sparsesync for PyTorch: DistributedDataParallel, and what its processes are connected by."""
+
+from sparsesync.torch.distributed import DistributedDataParallel
+from sparsesync.torch.hook import CommHookState, comm_hook
+from sparsesync.torch.launch import LocalMember, local_group
+from sparsesync.torch.recording import Recording, record_trace
+
+__all__ = [
+    "CommHookState",
+    "DistributedDataParallel",
+    "LocalMember",
+    "Recording",
+    "comm_hook",
+    "local_group",
+    "record_trace",
+]

@@ -1,0 +1,139 @@
+"""A bucket: parameters that cross together, where their step stands, and what they took."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from sparsesync import _native
+from sparsesync.torch import gradients as of_torch
+from sparsesync.torch.gradients import Kind, Submitted
+from sparsesync.torch.layout import Options, Planned
+
+
+class Bucket:
+    """Registered at a session, by all workers between the same steps.
+
+    Raises AgreementError where workers differ; what Session.register_bucket raises.
+    """
+
+    def __init__(self, session: _native.Session, planned: Planned, options: Options, announces: bool) -> None:
+        self.planned = planned
+        self.announces = announces
+        self.pending: set[int] = set()  # parameters whose gradients are not ready
+        self._session = session
+        self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # of reduce and gather
+        self._waited = 0.0  # seconds that the program stood still for it
+        self._non_finite = 0
+        self._steps = 0
+        self._chosen_by = options.scheme
+        tensors = [each.spec(planned.kind) for each in planned.members]
+        dtype = tensors[0].dtype
+        scheme = options.scheme
+        if planned.kind is Kind.DENSE:
+            tensors.append(_native.TensorSpec("(which of them are used)", len(tensors), 1, dtype))
+            if not scheme.startswith("dense_"):
+                scheme = "dense_ring"
+        with self._naming():
+            self.number = session.register_bucket(
+                planned.name(),
+                tensors,
+                scheme,
+                options.gradient,
+                options.wire if dtype in ("f32", "f64") else None,
+                announces,
+            )
+
+    @property
+    def submitted(self) -> bool:
+        return self._tickets is not None
+
+    def begin_step(self) -> None:
+        self.pending = {each.index for each in self.planned.members}
+        self._tickets = None
+
+    def submit(self) -> list[Submitted]:
+        """Starts the step with the gradients that its parameters have; returns them as they cross."""
+        kind, members = self.planned.kind, self.planned.members
+        given = [of_torch.submitted(each.parameter.grad, kind) for each in members]
+        if kind is Kind.DENSE:
+            used = [each is not None for each in given]
+            given.append(torch.tensor(used, dtype=members[0].parameter.dtype))
+        with torch.profiler.record_function(f"sparsesync::submit {self.planned.name()}"), self._naming():
+            reduced = self._session.reduce(self.number, given)
+            self._tickets = (reduced, self._session.gather(self.number))
+        return given[: len(members)]
+
+    def finish(self, scale: float = 1.0) -> None:
+        """Waits, and makes the result times `scale` the gradients of the parameters."""
+        assert self._tickets is not None
+        began = time.perf_counter()
+        with torch.profiler.record_function(f"sparsesync::wait {self.planned.name()}"), self._naming():
+            for ticket in self._tickets:
+                self._session.wait(ticket)
+        self._waited += time.perf_counter() - began
+        self._steps += 1
+        self._non_finite += self._session.non_finite(self.number)
+        with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
+            self._write(scale)
+
+    def _write(self, scale: float) -> None:
+        members = self.planned.members
+        used = [1.0] * len(members)
+        if self.planned.kind is Kind.DENSE:
+            flags = torch.empty(len(members), dtype=members[0].parameter.dtype)
+            self._session.write_dense(self.number, len(members), flags)
+            used = flags.tolist()
+        for place, each in enumerate(members):
+            if used[place] == 0:  # by nobody: what stands there stays
+                continue
+            of_torch.write_back(self._session, self.number, place, each, self.planned.kind)
+            if scale != 1 and each.parameter.grad is not None:
+                each.parameter.grad.mul_(scale)
+
+    def statistics(self) -> dict[str, Any]:
+        """What each of its parameters is told of; bytes and seconds are the bucket's."""
+        use = self._session.use(self.number)
+        choice = self._session.choice(self.number)
+        return {
+            "bucket": self.planned.name(),
+            "gradient": str(self.planned.kind),
+            "scheme": choice["scheme"],
+            "why": self._reason(choice),
+            "announced": self.announces,
+            "steps": self._steps,
+            "bytes_sent": use["bytes_sent"],
+            "bytes_received": use["bytes_received"],
+            "index_bytes_sent": use["index_bytes_sent"],
+            "seconds": use["seconds"],
+            "seconds_exposed": self._waited,
+            "non_finite": self._non_finite,
+        }
+
+    def _reason(self, choice: dict[str, Any]) -> str:
+        if self.planned.kind is Kind.DENSE:
+            return "at least half of its rows are not zero, or it is small"
+        if self._chosen_by != "auto":
+            return "given"
+        expected: dict[str, float] = {}
+        for each in choice["expected"]:  # best first; a scheme may stand there in several ways
+            expected.setdefault(each["scheme"], each["seconds"])
+        if not expected:
+            return "auto has not chosen yet"
+        listed = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in list(expected.items())[:3])
+        return f"{'expected to be the fastest' if choice['settled'] else 'on trial'}: {listed}"
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors within name the parameters that they are about."""
+        try:
+            yield
+        except _native.Error as error:
+            names = ", ".join(each.name for each in self.planned.members[:4])
+            more = f" and {len(self.planned.members) - 4} more" if len(self.planned.members) > 4 else ""
+            error.args = (f"{error} (while synchronizing {names}{more})", *error.args[1:])
+            raise

@@ -1,0 +1,146 @@
+"""DistributedDataParallel: where torch's own stood."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sparsesync import _native
+from sparsesync.torch.launch import LocalMember
+from sparsesync.torch.layout import Options
+from sparsesync.torch.synchronizer import Synchronizer
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """Makes the gradients of a module equal on all workers while backward runs, as torch's own does, with the fewest bytes.
+
+    module: on the CPU, the same on all workers; parameters and buffers become those of worker 0. The wrapper's forward is
+    the module's; call it, not the module, wherever a backward pass follows.
+    process_group: a torch ProcessGroup, or a place of local_group(). Without one: MPI where mpirun started the process,
+    torch's default group where torchrun did (initialized with Gloo if it is not), this worker alone elsewhere.
+    scheme: of gradients of which few rows are not zero: "auto", or a name of sparsesync.schemes().
+    gradient: "mean" or "sum" over workers.
+    wire: the type that values cross as: None (their own), "bf16" or "f16"; sums are made in f32.
+    deadline: seconds, or a timedelta, of each wait for another worker; the process group's if not given.
+    announce: tell the rows of an embedding's gradient as its forward pass begins, so that they cross under the pass; every
+    forward pass that keeps gradients is then followed by its backward.
+    bucket_cap_mb: what crosses together at most, in MiB as each worker has it.
+    memory_bytes: a budget for the workspace.
+    threads: that the kernels are cut among.
+
+    device_ids, output_device, find_unused_parameters, gradient_as_bucket_view and static_graph are taken for torch's sake:
+    parameters may be unused, here or everywhere, at any step.
+
+    A gradient stays what it was: sparse ones come back sparse and coalesced, dense ones dense. Raises AgreementError on all
+    workers where modules differ, UnsupportedError for parameters that cannot be synchronized.
+    """
+
+    module: torch.nn.Module
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        process_group: dist.ProcessGroup | LocalMember | None = None,
+        scheme: str = "auto",
+        gradient: str = "mean",
+        wire: str | None = None,
+        deadline: float | datetime.timedelta | None = None,
+        *,
+        announce: bool = False,
+        broadcast_buffers: bool = True,
+        bucket_cap_mb: float = 25,
+        memory_bytes: int | None = None,
+        threads: int = 1,
+        device_ids: list[int] | None = None,
+        output_device: int | None = None,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+    ) -> None:
+        super().__init__()
+        if device_ids or output_device is not None:
+            raise _native.UnsupportedError("device_ids, output_device: this build synchronizes on the CPU alone")
+        self.module = module
+        self.broadcast_buffers = broadcast_buffers
+        self.require_backward_grad_sync = True
+        if deadline is not None and not isinstance(deadline, datetime.timedelta):
+            deadline = datetime.timedelta(seconds=deadline)
+        self._synchronizer = Synchronizer(
+            module,
+            process_group,
+            Options(scheme, gradient, wire, int(bucket_cap_mb * (1 << 20))),
+            deadline=deadline,
+            announce=announce,
+            memory_bytes=memory_bytes,
+            threads=threads,
+        )
+
+    def forward(self, *inputs: Any, **arguments: Any) -> Any:
+        if torch.is_grad_enabled():
+            self._begin_forward()
+        result = self.module(*inputs, **arguments)
+        if torch.is_grad_enabled():
+            self._end_forward()
+        return result
+
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    def _begin_forward(self) -> None:
+        self._synchronizer.begin_forward(self.require_backward_grad_sync, self.broadcast_buffers)
+
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    def _end_forward(self) -> None:
+        self._synchronizer.end_forward()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of forward passes within accumulate here alone; the first backward after a forward pass outside
+        synchronizes what has come together."""
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def join(
+        self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """For inputs that end earlier on some workers: who is at the end of the block takes part in the others' steps
+        with nothing, until all are there; parameters are then those of a worker that was last.
+
+        divide_by_initial_world_size: a mean is over all workers; else over those that still had inputs.
+        throw_on_early_termination: raise RuntimeError on all workers as soon as the first has no more.
+        """
+        return self._synchronizer.join(enable, divide_by_initial_world_size, throw_on_early_termination)
+
+    def statistics(self) -> dict[str, Any]:
+        """What synchronizing took so far: bytes, seconds hidden under backward and exposed, as JSON has them; and of each parameter how its
+        gradient crosses, by which scheme and why. Bytes and seconds of a parameter are those of its bucket, all that cross together;
+        bytes_sent and bytes_received of all have what measuring the links took, too, where scheme is auto."""
+        return self._synchronizer.statistics()
+
+    def close(self) -> None:
+        """Leaves the others. Forward raises ClosedError from here on; the module is as it would be without the wrapper."""
+        self._synchronizer.close()
+
+    @property
+    def rank(self) -> int:
+        """This worker's number, from 0."""
+        return self._synchronizer.session.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers there are."""
+        return self._synchronizer.session.size
+
+    @property
+    def synchronizer(self) -> Synchronizer:
+        return self._synchronizer
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise _native.UnsupportedError("a DistributedDataParallel has threads and connections: save its state_dict()")

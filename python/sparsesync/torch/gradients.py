@@ -1,0 +1,139 @@
+"""Gradients of torch as the library takes them, and what comes back as torch has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable
+
+import torch
+
+from sparsesync import _native
+
+DTYPES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+}
+
+Submitted = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
+
+
+class Kind(enum.StrEnum):
+    """How a parameter's gradient crosses."""
+
+    SPARSE = "sparse"  # rows; the gradient is a sparse tensor
+    ROWS = "rows"  # rows; the gradient is dense, and few of its rows are not zero
+    DENSE = "dense"  # all elements
+
+
+@dataclasses.dataclass(frozen=True)
+class Synchronized:
+    """A parameter whose gradient is synchronized."""
+
+    index: int
+    name: str
+    parameter: torch.nn.Parameter
+
+    def spec(self, kind: Kind) -> _native.TensorSpec:
+        shape = self.parameter.shape
+        elements = self.parameter.numel()
+        dtype = DTYPES[self.parameter.dtype]
+        if kind is Kind.DENSE or len(shape) == 0:
+            return _native.TensorSpec(self.name, elements, 1, dtype)
+        return _native.TensorSpec(self.name, shape[0], elements // shape[0], dtype)
+
+
+def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchronized]:
+    """Those parameters that have elements, by their places. Raises InputError where there are none, UnsupportedError as check()."""
+    parameters = [Synchronized(index, *each) for index, each in enumerate(each for each in named if each[1].numel() > 0)]
+    if not parameters:
+        raise _native.InputError("no parameter of the module requires a gradient: there is nothing to synchronize")
+    for each in parameters:
+        check(each)
+    return parameters
+
+
+def when_ready(parameter: torch.nn.Parameter, call: Callable[[torch.Tensor], None]) -> torch.utils.hooks.RemovableHandle:
+    """Calls whenever the parameter's gradient has been accumulated."""
+    handle: torch.utils.hooks.RemovableHandle = parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
+    return handle
+
+
+def check(parameter: Synchronized) -> None:
+    """Raises UnsupportedError where a gradient of the parameter cannot be synchronized."""
+    tensor = parameter.parameter
+    if tensor.device.type != "cpu":
+        raise _native.UnsupportedError(
+            f"parameter '{parameter.name}' is on {tensor.device}: this build synchronizes on the CPU alone"
+        )
+    if tensor.dtype not in DTYPES:
+        raise _native.UnsupportedError(
+            f"parameter '{parameter.name}' is {tensor.dtype}: gradients are f32, f64, f16 or bf16; set "
+            "requires_grad=False, or another dtype"
+        )
+    if tensor.layout is not torch.strided:
+        raise _native.UnsupportedError(f"parameter '{parameter.name}' is {tensor.layout}: only strided ones are synchronized")
+
+
+def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:
+    """A gradient as Session.reduce takes it. Values are copied only where they do not lie row after row."""
+    if gradient is None:
+        return None
+    if not gradient.is_sparse:
+        return gradient.detach().contiguous()
+    if kind is Kind.DENSE or gradient.sparse_dim() != 1:
+        return gradient.detach().to_dense()
+    return gradient._indices()[0].contiguous(), gradient._values().detach().contiguous()
+
+
+def nonzero_rows(gradient: torch.Tensor) -> torch.Tensor:
+    """The rows in which some element is not zero; of a sparse gradient all that it names."""
+    if gradient.is_sparse:
+        return distinct(gradient._indices()[0])
+    rows: torch.Tensor = torch.nonzero((gradient.detach().flatten(1) != 0).any(dim=1)).flatten()
+    return rows
+
+
+def distinct(rows: torch.Tensor) -> torch.Tensor:
+    """Each row once, increasing."""
+    once: torch.Tensor = torch.unique(rows)
+    return once
+
+
+def write_back(session: _native.Session, bucket: int, place: int, parameter: Synchronized, kind: Kind) -> None:
+    """Makes a bucket's result the parameter's gradient: sparse where it was, or would be; else dense, in place."""
+    tensor = parameter.parameter
+    gradient = tensor.grad
+    sparse = kind is Kind.SPARSE if gradient is None else gradient.is_sparse
+    if sparse:
+        tensor.grad = _sparse_result(session, bucket, place, tensor, kind)
+        return
+    if gradient is None:
+        gradient = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+        tensor.grad = gradient
+    if gradient.is_contiguous():
+        session.write_dense(bucket, place, gradient)
+        return
+    whole = torch.empty(gradient.shape, dtype=gradient.dtype)
+    session.write_dense(bucket, place, whole)
+    gradient.copy_(whole)
+
+
+def _sparse_result(
+    session: _native.Session, bucket: int, place: int, tensor: torch.Tensor, kind: Kind
+) -> torch.Tensor:
+    rows = None if kind is Kind.DENSE else session.result_rows(bucket, place)
+    if rows is None:  # what came is dense
+        whole = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+        session.write_dense(bucket, place, whole)
+        indices = nonzero_rows(whole)
+        values = whole[indices]
+    else:
+        indices = torch.empty(rows, dtype=torch.int64)
+        values = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype)
+        session.copy_result(bucket, place, indices, values)
+    return torch.sparse_coo_tensor(
+        indices.unsqueeze(0), values, tensor.shape, is_coalesced=True, check_invariants=False
+    )

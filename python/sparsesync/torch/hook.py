@@ -1,0 +1,180 @@
+"""A communication hook, for those who keep torch's own DistributedDataParallel."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from sparsesync import _native
+from sparsesync.torch import layout
+from sparsesync.torch.bucket import Bucket
+from sparsesync.torch.gradients import Synchronized, synchronized
+from sparsesync.torch.launch import close_at_exit, connect
+
+Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+class _TorchBucket:
+    """A bucket of torch's, and the ones of ours that its gradients cross in.
+
+    Gradients are handed over by stand-ins for the parameters, whose .grad they are.
+    """
+
+    def __init__(self, bucket: GradBucket, names: dict[torch.Tensor, str], first: int) -> None:
+        parameters = bucket.parameters()
+        # torch makes no parameters of gradients that are sparse; there is one in such a bucket.
+        stand_ins = [torch.nn.Parameter(each.detach(), requires_grad=False) for each in parameters]
+        named = [names.get(each, f"parameter {first + i}") for i, each in enumerate(parameters)]
+        self.members = [
+            Synchronized(first + each.index, each.name, each.parameter)
+            for each in synchronized(zip(named, stand_ins, strict=True))
+        ]
+        self.ours: list[Bucket] = []
+        self.take(bucket)
+
+    def take(self, bucket: GradBucket) -> None:
+        """The gradients of a step."""
+        whole = bucket.buffer()
+        self._buffer = whole
+        self.done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        for each, gradient in zip(self.members, [whole] if whole.is_sparse else bucket.gradients(), strict=True):
+            each.parameter.grad = gradient
+        for each_bucket in self.ours:
+            each_bucket.begin_step()
+
+    def submit(self) -> None:
+        for each in self.ours:
+            each.submit()
+
+    def finish(self) -> None:
+        for each in self.ours:
+            each.finish()
+        result = self.members[0].parameter.grad if self._buffer.is_sparse else self._buffer
+        assert result is not None
+        self.done.set_result(result)
+
+
+class CommHookState:
+    """What comm_hook() needs: a session over `process_group`, and what it has learned. One for each model.
+
+    The arguments are those of sparsesync.torch.DistributedDataParallel. module: whose names errors and statistics tell.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        scheme: str = "auto",
+        gradient: str = "mean",
+        wire: str | None = None,
+        deadline: float | datetime.timedelta | None = None,
+        *,
+        bucket_cap_mb: float = 25,
+        memory_bytes: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        self._options = layout.Options(scheme, gradient, wire, int(bucket_cap_mb * (1 << 20)))
+        if deadline is not None and not isinstance(deadline, datetime.timedelta):
+            deadline = datetime.timedelta(seconds=deadline)
+        self._group = dist.group.WORLD if process_group is None else process_group
+        connection = connect(process_group, deadline)
+        self.session = _native.Session(
+            connection.transport,
+            deadline_s=connection.deadline.total_seconds(),
+            threads=threads,
+            memory_bytes=memory_bytes,
+        )
+        close_at_exit(self.session)
+        self.session.agree("the hook", layout.statement([], [], self._options, announce=False))
+        self._names: dict[torch.Tensor, str] = {}
+        if module is not None:
+            self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._began = False  # torch makes its buckets anew after the first step
+        self._known: dict[tuple[int, ...], _TorchBucket] = {}
+        self._waiting: list[_TorchBucket] = []  # of this step
+        self._learned = False
+
+    def statistics(self) -> dict[str, Any]:
+        """As DistributedDataParallel.statistics() has it, of each parameter."""
+        return {
+            each.name: ours.statistics()
+            for bucket in self._known.values()
+            for ours in bucket.ours
+            for each in ours.planned.members
+        }
+
+    def close(self) -> None:
+        """Leaves the others."""
+        self.session.close()
+
+    def take(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """One bucket of a step of torch's DistributedDataParallel."""
+        if not self._began:
+            self._began = bucket.is_last()
+            return self._by_torch(bucket)
+        key = tuple(id(each) for each in bucket.parameters())
+        known = self._known.get(key)
+        if known is None:
+            if self._learned:
+                raise _native.UnsupportedError("torch made other buckets on its way: give the model another CommHookState")
+            first = sum(len(each.members) for each in self._known.values())
+            known = self._known[key] = _TorchBucket(bucket, self._names, first)
+        else:
+            known.take(bucket)
+        self._waiting.append(known)
+        if self._learned:
+            known.submit()
+        if bucket.is_last():
+            self._end_step()
+        return known.done
+
+    def _end_step(self) -> None:
+        """Here backward is nearly over: torch asks for the last bucket when it has given all others away."""
+        if not self._learned:
+            for each in self._waiting:
+                self._learn(each)
+            for each in self._waiting:
+                each.submit()
+            self._learned = True
+        for each in self._waiting:
+            each.finish()
+        self._waiting = []
+
+    def _learn(self, bucket: _TorchBucket) -> None:
+        seen = layout.tell(self.session, layout.observe(bucket.members, (each.index for each in bucket.members), []))
+        planned = layout.plan(bucket.members, seen, frozenset(), self._options.most_bytes)
+        bucket.ours = [Bucket(self.session, each, self._options, announces=False) for each in planned]
+        for each in bucket.ours:
+            each.begin_step()
+
+    def _by_torch(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        if self._options.gradient == "mean":
+            buffer = buffer.div_(dist.get_world_size(self._group))
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        assert work is not None
+        future: torch.futures.Future[Any] = work.get_future()
+        return future.then(lambda done: done.value()[0])
+
+
+def comm_hook(state: CommHookState) -> Hook:
+    """A hook for torch.nn.parallel.DistributedDataParallel.register_comm_hook: gradients of which few rows are not zero cross
+    as rows, the others whole.
+
+        ddp = torch.nn.parallel.DistributedDataParallel(module)
+        ddp.register_comm_hook(None, sparsesync.torch.comm_hook(sparsesync.torch.CommHookState(module)))
+
+    The first step goes by torch's own all-reduce, as torch makes its buckets anew after it.
+    """
+
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return state.take(bucket)
+
+    # torch reads the annotations, which are strings here.
+    hook.__annotations__ = {"_": object, "bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    return hook

@@ -1,0 +1,37 @@
+"""Uneven inputs: who still has some."""
+
+from __future__ import annotations
+
+from sparsesync import _native
+
+
+class Joining:
+    """What the workers of a join() tell each other at the beginning of each step."""
+
+    def __init__(self, of_all: bool, throws: bool) -> None:
+        self._of_all = of_all
+        self._throws = throws
+        self._active = 0
+        self.root = 0  # the first worker that still has some
+
+    def begin_step(self, session: _native.Session) -> int:
+        """A step of a worker that has inputs. Returns the first one that has."""
+        self._tell(session, b"1")
+        return self.root
+
+    def shadow(self, session: _native.Session) -> bool:
+        """Whether some other worker has a step to make."""
+        return self._tell(session, b"0") > 0
+
+    def scale(self, workers: int) -> float:
+        """What a mean over all workers is to be multiplied by."""
+        return 1.0 if self._of_all else workers / max(1, self._active)
+
+    def _tell(self, session: _native.Session, own: bytes) -> int:
+        told = session.all_gather(own)
+        self._active = told.count(b"1")
+        if self._active:
+            self.root = told.index(b"1")
+        if self._throws and self._active < len(told):
+            raise RuntimeError(f"worker {told.index(b'0')} has no more inputs")
+        return self._active

@@ -1,0 +1,177 @@
+"""Which parameters cross together, and in which order: learned from the first backward pass, the same on all workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from sparsesync import _native
+from sparsesync.torch.gradients import Kind, Synchronized, nonzero_rows
+
+# Of a dense gradient's rows: from here on it is not worth telling which are not zero.
+MOST_ROWS = 0.5
+# Elements of a dense gradient that rows are looked for in.
+LEAST_ELEMENTS = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How gradients are made equal; the same on all workers."""
+
+    scheme: str  # of those of which few rows are not zero
+    gradient: str  # mean or sum
+    wire: str | None
+    most_bytes: int  # in a bucket
+
+    def __post_init__(self) -> None:
+        if self.gradient not in ("mean", "sum"):
+            raise _native.InputError(f"gradient '{self.gradient}': mean or sum")
+        names = ["auto", *(name for name, _ in _native.schemes())]
+        if self.scheme not in names:
+            raise _native.InputError(f"there is no scheme '{self.scheme}': {', '.join(names)}")
+        if self.wire not in (None, "f32", "f16", "bf16"):
+            raise _native.InputError(f"wire '{self.wire}': None, f32, f16 or bf16")
+        if self.most_bytes <= 0:
+            raise _native.InputError("bucket_cap_mb must be more than 0")
+
+
+@dataclasses.dataclass
+class Observed:
+    """What one worker's first backward pass showed."""
+
+    order: list[int]  # parameters, as their gradients became ready
+    kinds: dict[int, Kind]
+    touched: dict[int, float]  # of a parameter's rows, the share that some element is not zero in
+    untold: list[int]  # parameters that touch rows here which no embedding was asked for
+
+    def packed(self) -> bytes:
+        return json.dumps([self.order, list(self.kinds.items()), list(self.touched.items()), self.untold]).encode()
+
+    @staticmethod
+    def unpacked(text: bytes) -> Observed:
+        order, kinds, touched, untold = json.loads(text)
+        return Observed(order, {index: Kind(kind) for index, kind in kinds}, dict(touched), untold)
+
+
+def observe(parameters: Sequence[Synchronized], order: Iterable[int], untold: list[int]) -> Observed:
+    """Looks at the gradients that are there."""
+    kinds: dict[int, Kind] = {}
+    touched: dict[int, float] = {}
+    for each in parameters:
+        gradient = each.parameter.grad
+        if gradient is None:
+            continue
+        if gradient.is_sparse:
+            kinds[each.index] = Kind.SPARSE
+            touched[each.index] = len(nonzero_rows(gradient)) / max(1, gradient.shape[0])
+        elif gradient.dim() > 1 and gradient.numel() >= LEAST_ELEMENTS:
+            touched[each.index] = len(nonzero_rows(gradient)) / gradient.shape[0]
+            kinds[each.index] = Kind.ROWS if touched[each.index] < MOST_ROWS else Kind.DENSE
+        else:
+            kinds[each.index] = Kind.DENSE
+    return Observed(list(order), kinds, touched, untold)
+
+
+def tell(session: _native.Session, own: Observed) -> list[Observed]:
+    """Between steps, all workers: what each of them saw, by rank."""
+    return [Observed.unpacked(text) for text in session.all_gather(own.packed())]
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A bucket to be registered."""
+
+    kind: Kind
+    members: tuple[Synchronized, ...]
+
+    def name(self) -> str:
+        first = self.members[0].name
+        return first if len(self.members) == 1 else f"{first} and {len(self.members) - 1} more"
+
+
+def kinds_of(
+    parameters: Sequence[Synchronized], seen: Sequence[Observed], sparse_by_module: frozenset[int]
+) -> dict[int, Kind]:
+    """One kind for each parameter, from what all workers saw: what any of them saw whole is dense."""
+    strictness = (Kind.DENSE, Kind.SPARSE, Kind.ROWS)
+    kinds: dict[int, Kind] = {}
+    for each in parameters:
+        of_workers = {observed.kinds[each.index] for observed in seen if each.index in observed.kinds}
+        unseen = Kind.SPARSE if each.index in sparse_by_module else Kind.DENSE
+        kinds[each.index] = next((kind for kind in strictness if kind in of_workers), unseen)
+    return kinds
+
+
+def order_of(parameters: Sequence[Synchronized], seen: Sequence[Observed]) -> list[Synchronized]:
+    """As gradients became ready on worker 0; then what others saw; what nobody saw, last."""
+    order = dict.fromkeys(index for observed in seen for index in observed.order)
+    order.update(dict.fromkeys(each.index for each in reversed(parameters)))
+    by_index = {each.index: each for each in parameters}
+    return [by_index[index] for index in order]
+
+
+def plan(
+    parameters: Sequence[Synchronized],
+    seen: Sequence[Observed],
+    sparse_by_module: frozenset[int],
+    most_bytes: int,
+) -> list[Planned]:
+    """Buckets in the order of their gradients. Neighbours of one kind and dtype share one, up to so many bytes as each
+    worker has of them: touched rows alone where only rows cross."""
+    kinds = kinds_of(parameters, seen, sparse_by_module)
+    planned: list[Planned] = []
+    members: list[Synchronized] = []
+    filled = 0.0
+
+    def close() -> None:
+        if members:
+            planned.append(Planned(kinds[members[0].index], tuple(members)))
+        members.clear()
+
+    for each in order_of(parameters, seen):
+        tensor = each.parameter
+        share = 1.0
+        if kinds[each.index] is not Kind.DENSE:
+            share = max((observed.touched.get(each.index, 0) for observed in seen), default=1.0)
+        own = tensor.numel() * tensor.element_size() * share
+        alike = members and kinds[members[0].index] is kinds[each.index] and members[0].parameter.dtype == tensor.dtype
+        if not alike or filled + own > most_bytes:
+            close()
+            filled = 0.0
+        members.append(each)
+        filled += own
+    close()
+    return planned
+
+
+def sparse_parameters(module: torch.nn.Module) -> set[torch.Tensor]:
+    """Those that torch's own modules make sparse gradients of."""
+    return {
+        each.weight
+        for each in module.modules()
+        if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.sparse
+    }
+
+
+def statement(
+    parameters: Sequence[Synchronized],
+    buffers: Sequence[tuple[str, torch.Tensor]],
+    options: Options,
+    announce: bool,
+) -> list[tuple[str, str]]:
+    """What all workers must have alike, as Session.agree takes it."""
+    stated = [
+        ("scheme", options.scheme),
+        ("gradient", options.gradient),
+        ("wire", str(options.wire)),
+        ("announce", str(announce)),
+        ("bucket_cap_mb", str(options.most_bytes / (1 << 20))),
+    ]
+    for each in parameters:
+        stated.append((f"parameter '{each.name}'", f"{list(each.parameter.shape)} {each.parameter.dtype}"))
+    for name, buffer in buffers:
+        stated.append((f"buffer '{name}'", f"{list(buffer.shape)} {buffer.dtype}"))
+    return stated

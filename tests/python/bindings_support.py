@@ -1,0 +1,133 @@
+"""What the tests of the bindings share: sessions in threads, values of every type, exact sums of them in NumPy."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import sparsesync
+from sparsesync import _native
+
+DEADLINE_S = 60.0  # of waits that a test expects to end
+FOREVER_S = 300.0  # what is not over by then hangs
+
+# bf16, which NumPy has not, stands as its bits.
+STORED = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "i64": np.int64}
+DTYPES = list(STORED)
+
+
+def stored(numbers, dtype):
+    """Numbers as an array of the type `dtype`, rounded to the nearest, ties to even."""
+    numbers = np.asarray(numbers)
+    if dtype != "bf16":
+        return numbers.astype(STORED[dtype])
+    bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(numbers), np.uint16(0x7FC0), rounded).astype(np.uint16)
+
+
+def numbers_of(array, dtype):
+    """What an array of that type says: f32 of a narrower type, else as it is."""
+    if dtype == "bf16":
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32) if dtype == "f16" else array
+
+
+def rows_of(gradient, spec):
+    """A gradient as indices and numbers [nnz, width]: what None, a dense array and a pair stand for."""
+    if gradient is None:
+        return np.empty(0, np.int64), np.empty((0, spec.width), STORED[spec.dtype])
+    if isinstance(gradient, tuple):
+        return gradient[0], numbers_of(gradient[1], spec.dtype).reshape(-1, spec.width)
+    return np.arange(spec.rows), numbers_of(gradient, spec.dtype).reshape(spec.rows, spec.width)
+
+
+def dense_sum(gradients, spec):
+    """The dense sum of all workers' gradients: exact where the numbers are small integers."""
+    total = np.zeros((spec.rows, spec.width), np.int64 if spec.dtype in ("i32", "i64") else np.float64)
+    for gradient in gradients:
+        indices, values = rows_of(gradient, spec)
+        np.add.at(total, indices, values.astype(total.dtype))
+    return total
+
+
+class Outcome:
+    """What a worker's thread ended with."""
+
+    def __init__(self):
+        self.value = None
+        self.error = None
+
+
+def run_threads(works):
+    """Runs each in a thread of its own and returns their outcomes, in order."""
+    outcomes = [Outcome() for _ in works]
+
+    def run(outcome, work):
+        try:
+            outcome.value = work()
+        except BaseException as error:  # handed to the test
+            outcome.error = error
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(outcomes, works, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(FOREVER_S)
+    assert not any(thread.is_alive() for thread in threads), "a worker hangs"
+    return outcomes
+
+
+def outcomes_of(workers, work, *, network=None, **options):
+    """work(session) on each worker, a thread. An option that is a function is asked for each rank's."""
+    network = network or sparsesync.LocalNetwork(workers)
+
+    def run(rank):
+        own = {key: value(rank) if callable(value) else value for key, value in options.items()}
+        with sparsesync.Session(network.join(rank), **{"deadline_s": DEADLINE_S, **own}) as session:
+            return work(session)
+
+    return run_threads([lambda rank=rank: run(rank) for rank in range(workers)])
+
+
+def together(workers, work, **options):
+    """The same; what it returned on each worker. Raises what went wrong first."""
+    outcomes = outcomes_of(workers, work, **options)
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    # What others caused says less.
+    errors.sort(key=lambda error: isinstance(error, sparsesync.PeerError))
+    if errors:
+        raise errors[0]
+    return [outcome.value for outcome in outcomes]
+
+
+def synchronize(session, bucket, gradients, rows=None):
+    """A whole step of one bucket; `rows` are announced."""
+    if rows is not None:
+        session.announce(bucket, rows)
+    reduced = session.reduce(bucket, gradients)
+    gathered = session.gather(bucket)
+    session.wait(reduced)
+    session.wait(gathered)
+
+
+def package_folder():
+    """Where the package lies, with its compiled module."""
+    return pathlib.Path(_native.__file__).parent
+
+
+def python(script, *arguments, launcher=()):
+    """Another interpreter, or those that a launcher starts, that finds the same package."""
+    environment = {**os.environ, "PYTHONPATH": str(package_folder().parent), "PYTHONFAULTHANDLER": "1"}
+    return subprocess.run(
+        [*launcher, sys.executable, "-c", script, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=FOREVER_S,
+        check=False,
+    )

@@ -1,0 +1,40 @@
+"""What the tests of the Python package share."""
+
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def random():
+    """Draws of a seed that a failure shows; SPARSESYNC_SEED gives it again."""
+    seed = int(os.environ.get("SPARSESYNC_SEED") or np.random.SeedSequence().entropy % 2**32)
+    print(f"SPARSESYNC_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def run_program(tmp_path):
+    """Runs the built program, SPARSESYNC_PROGRAM or that of the release build, in the test's folder."""
+    given = os.environ.get("SPARSESYNC_PROGRAM")
+    program = pathlib.Path(given) if given else ROOT / "build" / "release" / "bin" / "sparsesync"
+    assert program.exists(), f"{program} is not built; set SPARSESYNC_PROGRAM"
+
+    def run(*arguments):
+        done = subprocess.run(
+            [str(program), *map(str, arguments)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

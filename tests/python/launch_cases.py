@@ -1,0 +1,180 @@
+"""The programs of launches_test.py: launch_cases.py CASE FOLDER. Each process writes what it found to FOLDER/RANK.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import sparsesync.torch
+import torch
+import torch.distributed as dist
+from sparsesync.torch import DistributedDataParallel
+
+STEPS = 4
+ROWS = 5000
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.sparse = torch.nn.Embedding(ROWS, 8, sparse=True)
+        self.dense = torch.nn.Embedding(ROWS, 8)
+        self.out = torch.nn.Linear(8, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.out(self.sparse(ids) + self.dense(ids))
+        return result
+
+
+def batch(rank: int, step: int) -> torch.Tensor:
+    source = torch.Generator().manual_seed(100 * rank + step)
+    return torch.randint(0, ROWS, (32,), generator=source)
+
+
+def loss_of(module: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(module(ids), ids % 3)
+
+
+def train(ddp: DistributedDataParallel) -> None:
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.5)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(ddp, batch(ddp.rank, step)).backward()
+        optimizer.step()
+
+
+def reference(workers: int) -> Model:
+    """The same training of one process that has all batches."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for rank in range(workers):
+            (loss_of(model, batch(rank, step)) / workers).backward()
+        optimizer.step()
+    return model
+
+
+def compared(model: torch.nn.Module, expected: torch.nn.Module) -> dict[str, Any]:
+    pairs = list(zip(model.parameters(), expected.parameters(), strict=True))
+    return {
+        "error": max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs),
+        "bits": [hash(ours.detach().numpy().tobytes()) for ours, _ in pairs],
+    }
+
+
+def schemes() -> dict[str, Any]:
+    """Every scheme that is worth choosing, as the process was started."""
+    found: dict[str, Any] = {}
+    for scheme in ("auto", "balanced", "owned", "all_gather", "recursive_doubling", "dense_ring"):
+        for announce in (False, True):
+            if announce and scheme not in ("balanced", "owned"):
+                continue
+            ddp = DistributedDataParallel(Model(), scheme=scheme, announce=announce, deadline=60)
+            train(ddp)
+            expected = reference(ddp.world_size)
+            found[f"{scheme} {announce}"] = compared(ddp.module, expected)
+            found["transport"] = ddp.statistics()["transport"]
+            found["rank"] = ddp.rank
+            ddp.close()
+    return found
+
+
+def groups() -> dict[str, Any]:
+    """Two models at once: one of all workers, one of two of them."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    everybody = DistributedDataParallel(Model(), scheme="balanced")
+    pair = DistributedDataParallel(Model(), pairs[rank // 2], scheme="owned")
+    optimizers = [torch.optim.SGD(each.parameters(), 0.5) for each in (everybody, pair)]
+    for step in range(STEPS):
+        for ddp, optimizer in zip((everybody, pair), optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(ddp, batch(ddp.rank, step)).backward()
+            optimizer.step()
+    try:
+        DistributedDataParallel(Model(), pairs[1 - rank // 2])
+    except sparsesync.InputError as error:
+        other = str(error)
+    found = {
+        "rank": rank,
+        "sizes": [everybody.world_size, pair.world_size],
+        "all": compared(everybody.module, reference(4)),
+        "pair": compared(pair.module, reference(2)),
+        "other": other,
+    }
+    everybody.close()
+    pair.close()
+    dist.destroy_process_group()
+    return found
+
+
+def other_size() -> dict[str, Any]:
+    """Of torch.distributed each process is alone, of MPI it is not."""
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        DistributedDataParallel(Model())
+    except sparsesync.InputError as error:
+        return {"rank": rank, "error": str(error)}
+    return {"rank": rank}
+
+
+def hook() -> dict[str, Any]:
+    """torch's own, with our hook."""
+    dist.init_process_group("gloo")
+    model = torch.nn.Sequential(torch.nn.Embedding(ROWS, 8), torch.nn.Linear(8, 3))
+    with torch.no_grad():
+        for each in model.parameters():
+            each.fill_(0.01)
+    expected = torch.nn.Sequential(torch.nn.Embedding(ROWS, 8), torch.nn.Linear(8, 3))
+    expected.load_state_dict(model.state_dict())
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    state = sparsesync.torch.CommHookState(model, scheme="balanced", deadline=60)
+    ddp.register_comm_hook(None, sparsesync.torch.comm_hook(state))
+    optimizers = [torch.optim.SGD(each.parameters(), 0.5) for each in (model, expected)]
+    for step in range(STEPS + 2):
+        for each in optimizers:
+            each.zero_grad()
+        loss_of(ddp, batch(rank, step)).backward()
+        for other in range(workers):
+            (loss_of(expected, batch(other, step)) / workers).backward()
+        for each in optimizers:
+            each.step()
+    told = state.statistics()
+    state.close()
+    dist.destroy_process_group()
+    return {"rank": rank, "all": compared(model, expected), "statistics": told}
+
+
+def lost() -> dict[str, Any]:
+    """Worker 1 dies in a step; the others are told."""
+    ddp = DistributedDataParallel(Model(), scheme="balanced", deadline=5)
+    rank = ddp.rank
+    train(ddp)
+    if rank == 1:
+        os._exit(0)
+    began = time.monotonic()
+    try:
+        for _ in range(3):
+            train(ddp)
+    except sparsesync.Error as error:
+        return {"rank": rank, "error": type(error).__name__, "says": str(error), "seconds": time.monotonic() - began}
+    return {"rank": rank}
+
+
+def main() -> None:
+    case, folder = sys.argv[1:3]
+    found = {"schemes": schemes, "groups": groups, "other_size": other_size, "hook": hook, "lost": lost}[case]()
+    (Path(folder) / f"{found['rank']}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Training as users start it: by torchrun, and by mpirun."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+import launching
+
+PROGRAM = launching.HERE / "launch_cases.py"
+LAUNCHERS = {"torchrun": launching.torchrun, "mpirun": launching.mpirun}
+
+
+def found_by(launcher: str, case: str, folder: Path, workers: int) -> list[Any]:
+    return launching.outcomes(LAUNCHERS[launcher](workers, PROGRAM, case, folder), folder, workers, PYTHONHASHSEED="0")
+
+
+def expect_right(of_workers: list[Any]) -> None:
+    assert all(each["error"] < 1e-6 for each in of_workers)
+    assert all(each["bits"] == of_workers[0]["bits"] for each in of_workers)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_lines_of_the_readme_train(launcher: str, tmp_path: Path) -> None:
+    readme = (launching.ROOT / "README.md").read_text(encoding="utf-8")
+    (lines,) = [each for each in re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL) if "sparsesync.torch" in each]
+    program = tmp_path / "train.py"
+    program.write_text(lines, encoding="utf-8")
+    assert len([line for line in lines.splitlines() if line.strip()]) <= 14
+    done = launching.run(LAUNCHERS[launcher](4, program))
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(losses) >= 3, done.stdout
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> None:
+    found = found_by(launcher, "schemes", tmp_path, workers)
+    kind = {"torchrun": "process_group", "mpirun": "mpi"}[launcher]
+    for rank, each in enumerate(found):
+        assert (each.pop("rank"), each.pop("transport")) == (rank, kind)
+    assert len(found[0]) == 8
+    for name in found[0]:
+        expect_right([each[name] for each in found])
+
+
+def test_models_of_several_groups_at_once(tmp_path: Path) -> None:
+    found = found_by("torchrun", "groups", tmp_path, 4)
+    expect_right([each["all"] for each in found])
+    for pair in (found[:2], found[2:]):
+        expect_right([each["pair"] for each in pair])
+    for each in found:
+        assert each["sizes"] == [4, 2]
+        assert "no ProcessGroup that this process is in" in each["other"]
+
+
+def test_a_process_group_of_another_size_than_mpiruns(tmp_path: Path) -> None:
+    for each in found_by("mpirun", "other_size", tmp_path, 2):
+        assert "mpirun started 2 processes, torch.distributed has 1" in each["error"]
+
+
+def test_torchs_own_with_our_hook(tmp_path: Path) -> None:
+    found = found_by("torchrun", "hook", tmp_path, 3)
+    expect_right([each["all"] for each in found])
+    for each in found:
+        told = each["statistics"]
+        assert (told["0.weight"]["gradient"], told["0.weight"]["scheme"]) == ("rows", "balanced")
+        assert told["1.weight"]["gradient"] == "dense"
+        assert told["0.weight"]["steps"] == 5, "all but the first, which torch does"
+
+
+def test_a_lost_worker_is_an_error_on_the_others(tmp_path: Path) -> None:
+    launching.run(launching.torchrun(3, PROGRAM, "lost", tmp_path))
+    told = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 2)]
+    for each in told:
+        assert each["error"] in ("PeerLostError", "DeadlineError", "AbortedError"), each
+        assert "worker" in each["says"]
+    assert any("worker 1" in each["says"] for each in told)
