@@ -261,8 +261,8 @@ void bind_tools(nb::module_& module) {
           "Of the draws, and of values that are not recorded.")
       .def("load", load, nb::arg("worker"), nb::arg("step"),
            "What a worker touched: name -> (indices int64 [nnz], values [nnz, width]). Values that "
-           "are "
-           "not recorded are made, and rows then distinct and increasing; bf16 stands as uint16.",
+           "are not recorded are made, and rows then distinct and increasing; bf16 stands as "
+           "uint16.",
            nb::sig("def load(self, worker: int, step: int) -> dict[str, "
                    "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[typing.Any]]]"));
 
@@ -278,9 +278,9 @@ void bind_tools(nb::module_& module) {
           nb::arg("path"), nb::arg("tensors"), nb::arg("workers"), nb::arg("steps"),
           nb::arg("source") = "", nb::arg("seed") = 1, nb::arg("force") = false,
           "source: where it comes from, for people. force: replaces a trace that is there.",
-          nb::sig("def __init__(self, path: str | os.PathLike[str], "
-                  "tensors: collections.abc.Sequence[TensorSpec], workers: int, steps: int, "
-                  "source: str = '', seed: int = 1, force: bool = False) -> None"))
+          nb::sig("def __init__(self, path: str | os.PathLike[str], tensors: "
+                  "collections.abc.Sequence[TensorSpec], workers: int, steps: int, source: str = "
+                  "'', seed: int = 1, force: bool = False) -> None"))
       .def("write", &PythonTraceWriter::write, nb::arg("worker"), nb::arg("step"),
            nb::arg("indices"),
            "One worker's step, once: of each tensor int64 [nnz], any order, repeats allowed.",

@@ -282,15 +282,13 @@ void bind_transports(nb::module_& module) {
           "size", [](const TransportHandle& self) { return self.use().size(); },
           "How many workers there are.");
 
-  nb::class_<PythonLocalNetwork>(
-      module, "LocalNetwork",
-      "Connects workers that are threads of this process: 1,024 at most. Each takes its end with "
-      "join(rank), once.")
+  nb::class_<PythonLocalNetwork>(module, "LocalNetwork",
+                                 "Connects workers that are threads of this process: 1,024 at "
+                                 "most. Each takes its end with join(rank), once.")
       .def(nb::init<int, const std::optional<double>&, double>(), nb::arg("workers"),
            nb::arg("rate_bps") = nb::none(), nb::arg("latency_s") = 0.0,
            "rate_bps (bits a second), latency_s (seconds): of each worker's link, in each "
-           "direction; "
-           "unshaped if not given.")
+           "direction; unshaped if not given.")
       .def("join", &PythonLocalNetwork::join, nb::arg("rank"),
            "The end of worker `rank`, from 0, for its Session.");
 
@@ -330,8 +328,7 @@ void bind_transports(nb::module_& module) {
       },
       nb::arg("calls"), nb::arg("rank"), nb::arg("nodes"),
       "A transport over an object's send(rank, lane, tensor) and receive(rank, lane, tensor), "
-      "which "
-      "return a number, wait(number, seconds), withdraw(), close(), has_all_reduce and "
+      "which return a number, wait(number, seconds), withdraw(), close(), has_all_reduce and "
       "all_reduce(dtype, tensor, seconds).\n\nnodes: the machine of each worker.");
 }
 

@@ -12,12 +12,20 @@ import numpy as np
 import sparsesync
 from sparsesync import _native
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
 DEADLINE_S = 60.0  # of waits that a test expects to end
 FOREVER_S = 300.0  # what is not over by then hangs
+SHORT_S = 0.2  # of waits that a test expects to end at their deadline
 
 # bf16, which NumPy has not, stands as its bits.
 STORED = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "i64": np.int64}
 DTYPES = list(STORED)
+
+SCHEMES = [name for name, _ in sparsesync.schemes()]
+OVER_MPI_ALONE = ["dense_native"]
+LOCAL = [name for name in SCHEMES if name not in OVER_MPI_ALONE]
+WORKERS = [1, 2, 3, 5]
 
 
 def stored(numbers, dtype):
@@ -131,3 +139,51 @@ def python(script, *arguments, launcher=()):
         timeout=FOREVER_S,
         check=False,
     )
+
+
+def drawn_gradient(random, spec, forms=("none", "nothing", "dense", "rows", "repeats", "full")):
+    """A worker's gradient of small integers, in one of the forms that there are."""
+    form = forms[random.integers(len(forms))]
+    if form == "none":
+        return None
+    if form == "dense":
+        kept = random.random(spec.rows) < 0.3
+        return stored(random.integers(-3, 4, (spec.rows, spec.width)) * kept[:, None], spec.dtype)
+    if form == "full":
+        return stored(random.integers(1, 4, (spec.rows, spec.width)), spec.dtype)
+    count = {"nothing": 0, "rows": min(spec.rows, 7), "repeats": 12}[form]
+    if form == "rows":
+        indices = random.choice(min(spec.rows, 10**6), count, replace=False).astype(np.int64)
+        indices[:2] = np.unique([0, spec.rows - 1])[: len(indices[:2])] if count > 1 else indices[:2]
+    else:
+        indices = random.integers(0, spec.rows, count)
+    return indices, stored(random.integers(-3, 4, (count, spec.width)), spec.dtype)
+
+
+def result_as_dense(session, bucket, tensor, spec):
+    """The result as numbers [rows, width], read in each of the ways that there are; all of them the same."""
+    out = np.full((spec.rows, spec.width), 77, STORED[spec.dtype])
+    session.write_dense(bucket, tensor, out)
+    rows = session.result_rows(bucket, tensor)
+    result = session.result(bucket, tensor)
+    if rows is None:
+        assert result.tobytes() == out.tobytes() and result.shape == out.shape
+    else:
+        indices, values = result
+        assert (np.diff(indices) > 0).all() and len(indices) == rows and values.shape == (rows, spec.width)
+        whole = np.zeros_like(out)
+        whole[indices] = values
+        assert np.array_equal(numbers_of(whole, spec.dtype), numbers_of(out, spec.dtype))
+        copied = np.empty(rows, np.int64), np.empty((rows, spec.width), out.dtype)
+        session.copy_result(bucket, tensor, *copied)
+        assert copied[0].tobytes() == indices.tobytes() and copied[1].tobytes() == values.tobytes()
+    return numbers_of(out, spec.dtype), (result if isinstance(result, tuple) else (None, result))
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def one_line(error):
+    assert isinstance(error, ValueError) and "\n" not in str(error) and len(str(error)) < 300, str(error)
+    return str(error)

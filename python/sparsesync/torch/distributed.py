@@ -68,12 +68,10 @@ class DistributedDataParallel(torch.nn.Module):
         self.module = module
         self.broadcast_buffers = broadcast_buffers
         self.require_backward_grad_sync = True
-        if deadline is not None and not isinstance(deadline, datetime.timedelta):
-            deadline = datetime.timedelta(seconds=deadline)
         self._synchronizer = Synchronizer(
             module,
             process_group,
-            Options(scheme, gradient, wire, int(bucket_cap_mb * (1 << 20))),
+            Options(scheme, gradient, wire, bucket_cap_mb),
             deadline=deadline,
             announce=announce,
             memory_bytes=memory_bytes,

@@ -78,9 +78,7 @@ class CommHookState:
         memory_bytes: int | None = None,
         threads: int = 1,
     ) -> None:
-        self._options = layout.Options(scheme, gradient, wire, int(bucket_cap_mb * (1 << 20)))
-        if deadline is not None and not isinstance(deadline, datetime.timedelta):
-            deadline = datetime.timedelta(seconds=deadline)
+        self._options = layout.Options(scheme, gradient, wire, bucket_cap_mb)
         self._group = dist.group.WORLD if process_group is None else process_group
         connection = connect(process_group, deadline)
         self.session = _native.Session(

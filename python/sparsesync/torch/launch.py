@@ -79,13 +79,17 @@ def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def connect(
-    group: dist.ProcessGroup | LocalMember | None, deadline: datetime.timedelta | None
+    group: dist.ProcessGroup | LocalMember | None, deadline: float | datetime.timedelta | None
 ) -> Connection:
     """The transport of a model: over `group`, or, without one, as the launcher started the processes.
+
+    deadline: seconds, or a timedelta; the group's own if not given.
 
     Started by mpirun they are connected by MPI; by torchrun, or with torch.distributed initialized, by its default group;
     else there is this worker alone. Raises InputError for a group that is none, or of another size than the launcher's.
     """
+    if deadline is not None and not isinstance(deadline, datetime.timedelta):
+        deadline = datetime.timedelta(seconds=deadline)
     if isinstance(group, LocalMember):
         return Connection(group.network.join(group.rank), "local", deadline or DEFAULT_DEADLINE)
     if group is None and started_by_mpirun():

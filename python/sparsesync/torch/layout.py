@@ -24,7 +24,7 @@ class Options:
     scheme: str  # of those of which few rows are not zero
     gradient: str  # mean or sum
     wire: str | None
-    most_bytes: int  # in a bucket
+    bucket_cap_mb: float  # MiB in a bucket, at most
 
     def __post_init__(self) -> None:
         if self.gradient not in ("mean", "sum"):
@@ -34,8 +34,12 @@ class Options:
             raise _native.InputError(f"there is no scheme '{self.scheme}': {', '.join(names)}")
         if self.wire not in (None, "f32", "f16", "bf16"):
             raise _native.InputError(f"wire '{self.wire}': None, f32, f16 or bf16")
-        if self.most_bytes <= 0:
-            raise _native.InputError("bucket_cap_mb must be more than 0")
+        if not self.bucket_cap_mb > 0:
+            raise _native.InputError(f"bucket_cap_mb {self.bucket_cap_mb}: more than 0")
+
+    @property
+    def most_bytes(self) -> float:
+        return self.bucket_cap_mb * (1 << 20)
 
 
 @dataclasses.dataclass
@@ -117,7 +121,7 @@ def plan(
     parameters: Sequence[Synchronized],
     seen: Sequence[Observed],
     sparse_by_module: frozenset[int],
-    most_bytes: int,
+    most_bytes: float,
 ) -> list[Planned]:
     """Buckets in the order of their gradients. Neighbours of one kind and dtype share one, up to so many bytes as each
     worker has of them: touched rows alone where only rows cross."""
@@ -168,7 +172,7 @@ def statement(
         ("gradient", options.gradient),
         ("wire", str(options.wire)),
         ("announce", str(announce)),
-        ("bucket_cap_mb", str(options.most_bytes / (1 << 20))),
+        ("bucket_cap_mb", str(float(options.bucket_cap_mb))),
     ]
     for each in parameters:
         stated.append((f"parameter '{each.name}'", f"{list(each.parameter.shape)} {each.parameter.dtype}"))

@@ -44,7 +44,7 @@ class Synchronizer:
         group: dist.ProcessGroup | LocalMember | None,
         options: layout.Options,
         *,
-        deadline: datetime.timedelta | None,
+        deadline: float | datetime.timedelta | None,
         announce: bool,
         memory_bytes: int | None,
         threads: int,

@@ -1,0 +1,435 @@
+#include "python/bindings/python_session.h"
+
+#include <nanobind/ndarray.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <span>
+
+namespace nb = nanobind;
+
+namespace sparsesync::python {
+namespace {
+
+/// How often a wait looks whether a signal came, such as control-C, or the session was closed.
+constexpr std::chrono::milliseconds kSignals{100};
+
+std::uint64_t next_session_number() {
+  static std::atomic<std::uint64_t> next = 1;
+  return next++;
+}
+
+SessionOptions options_of(double deadline_s, std::uint64_t seed, int threads, int trials,
+                          std::optional<std::int64_t> memory_bytes) {
+  if (threads < 1) throw InputError(fmt::format("{} threads: 1 or more", threads));
+  if (trials < 0) throw InputError(fmt::format("{} trials: 0 or more", trials));
+  if (memory_bytes && *memory_bytes < 0) {
+    throw InputError(fmt::format("a budget of {} bytes: 0 or more", *memory_bytes));
+  }
+  SessionOptions options{deadline_of(deadline_s), seed, threads};
+  options.trials = trials;
+  if (memory_bytes) options.workspace = static_cast<double>(*memory_bytes);
+  return options;
+}
+
+nb::dict dict_of(const TransportCounters& counters) {
+  nb::dict dict;
+  dict["bytes_sent"] = counters.bytes_sent;
+  dict["bytes_received"] = counters.bytes_received;
+  dict["messages_sent"] = counters.messages_sent;
+  dict["messages_received"] = counters.messages_received;
+  return dict;
+}
+
+/// Whether an array has the shape of rows × width elements: its rows come first, or its elements
+/// stand for themselves.
+template <typename AnyArray>
+bool has_shape(const AnyArray& array, Index rows, Index width) {
+  if (static_cast<Index>(array.size()) != rows * width) return false;
+  return width == 1 || array.ndim() == 1 ||
+         (array.ndim() > 1 && static_cast<Index>(array.shape(0)) == rows);
+}
+
+/// @param rows  of them there are to be
+template <typename AnyArray>
+void expect_values(const AnyArray& values, const TensorSpec& tensor, Index rows,
+                   const std::string& what) {
+  const DType dtype = dtype_of(values.dtype(), what);
+  if (dtype != tensor.dtype) {
+    throw InputError(fmt::format("{}: values of {} where {} was registered", what, name_of(dtype),
+                                 name_of(tensor.dtype)));
+  }
+  if (!has_shape(values, rows, tensor.width)) {
+    throw InputError(fmt::format("{}: an array of {} elements that is not of {} rows of {}", what,
+                                 values.size(), rows, tensor.width));
+  }
+}
+
+std::string named(const TensorSpec& tensor) {
+  return fmt::format("tensor '{}'", tensor.name);
+}
+
+BucketId id_of(Index bucket) {
+  return {static_cast<std::size_t>(bucket)};
+}
+std::size_t index(Phase phase) {
+  return static_cast<std::size_t>(phase);
+}
+
+bool is_over(Session& session, const Session::Ticket& ticket) {
+  try {
+    return session.wait_for(ticket, std::chrono::milliseconds(0));
+  } catch (const std::exception&) {  // told to who waits
+    return true;
+  }
+}
+
+void copy(std::span<const std::byte> from, const Array& to) {
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+}  // namespace
+
+PythonSession::PythonSession(TransportHandle& transport, double deadline_s, std::uint64_t seed,
+                             int threads, int trials, std::optional<std::int64_t> memory_bytes)
+    : number_(next_session_number()), network_(transport.network()), memory_(memory_bytes) {
+  const SessionOptions options = options_of(deadline_s, seed, threads, trials, memory_bytes);
+  session_ = of_this_process(std::make_unique<Session>(transport.take(), memory_, options));
+  open().insert(this);
+}
+
+PythonSession::~PythonSession() {
+  open().erase(this);
+  close();
+}
+
+void PythonSession::close() {
+  closing_ = true;
+  if (!process_.forked()) {
+    const nb::gil_scoped_release without_gil;
+    std::unique_lock lock(calls_mutex_);
+    calls_ended_.wait(lock, [&] { return calls_ == 0; });
+    session_.reset();
+    network_.reset();
+  }
+  held_.clear();
+}
+
+std::size_t PythonSession::register_bucket(const BucketSpec& spec) {
+  ++registering_;
+  std::size_t bucket = 0;
+  try {
+    under_way([&](Session& session) { bucket = session.register_bucket(spec).value; });
+  } catch (...) {
+    --registering_;
+    throw;
+  }
+  --registering_;
+  buckets_.resize(std::max(buckets_.size(), bucket + 1));
+  buckets_[bucket] = Bucket{spec.name, spec.tensors, spec.announce};
+  return bucket;
+}
+
+void PythonSession::set_order(const std::vector<std::pair<Index, std::string>>& order,
+                              std::int64_t from_step) {
+  std::vector<OrderEntry> entries;
+  for (const auto& [bucket, name] : order) {
+    static_cast<void>(at(bucket));
+    const std::optional<Phase> phase = name == "announce" ? std::optional(Phase::announce)
+                                       : name == "reduce" ? std::optional(Phase::reduce)
+                                       : name == "gather" ? std::optional(Phase::gather)
+                                                          : std::nullopt;
+    if (!phase) {
+      throw InputError(fmt::format("there is no phase '{}': announce, reduce or gather", name));
+    }
+    entries.push_back({id_of(bucket), *phase});
+  }
+  under_way([&](Session& session) { session.set_order(entries, from_step); });
+}
+
+PythonTicket PythonSession::announce(Index bucket, const nb::sequence& rows) {
+  const std::vector<TensorSpec>& tensors = one_for_each_tensor(bucket, rows);
+  std::vector<Gradient> views;
+  Arrays held;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const nb::object given = rows[i];
+    if (given.is_none()) {
+      views.push_back(Gradient::rows({}));
+      continue;
+    }
+    held.indices.push_back(indices_of(given, named(tensors[i])));
+    views.push_back(Gradient::rows(span_of(held.indices.back())));
+  }
+  return submit(bucket, Phase::announce, views, std::move(held));
+}
+
+PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients) {
+  const std::vector<TensorSpec>& tensors = one_for_each_tensor(bucket, gradients);
+  std::vector<Gradient> views;
+  Arrays held;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    views.push_back(gradient_of(tensors[i], nb::object(gradients[i]), held));
+  }
+  return submit(bucket, Phase::reduce, views, std::move(held));
+}
+
+void PythonSession::wait(const PythonTicket& ticket) {
+  if (ticket.session != number_) throw InputError("a ticket of another session");
+  bool over = false;
+  while (!over) {
+    try {
+      under_way([&](Session& session) { over = session.wait_for(ticket.ticket, kSignals); });
+    } catch (...) {
+      forget_what_is_over();
+      throw;
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+  forget_what_is_over();
+}
+
+std::optional<Index> PythonSession::result_rows(Index bucket, Index tensor) {
+  const TensorResult result = result_of(bucket, tensor);
+  if (result.layout == Gradient::Layout::dense) return std::nullopt;
+  return std::ssize(result.indices);
+}
+
+nb::object PythonSession::result(Index bucket, Index tensor) {
+  const UnderWay call(*this);
+  const TensorResult result = result_of(bucket, tensor);
+  if (result.layout == Gradient::Layout::dense) return new_values(result.values);
+  return nb::make_tuple(new_indices(result.indices), new_values(result.values));
+}
+
+void PythonSession::copy_result(Index bucket, Index tensor, nb::handle indices_given,
+                                nb::handle values_given) {
+  const TensorSpec& spec = tensor_at(bucket, tensor);
+  const Array indices = writable_of(indices_given, named(spec) + ", indices");
+  const Array values = writable_of(values_given, named(spec) + ", values");
+  const UnderWay call(*this);
+  const TensorResult result = result_of(bucket, tensor);
+  if (result.layout == Gradient::Layout::dense) {
+    throw InputError(fmt::format("{}: its result is dense: use write_dense()", named(spec)));
+  }
+  const Index rows = std::ssize(result.indices);
+  if (indices.dtype() != nb::dtype<Index>() || indices.ndim() != 1 ||
+      static_cast<Index>(indices.shape(0)) != rows) {
+    throw InputError(
+        fmt::format("{}, indices: give int64 [{}], as result_rows() says", named(spec), rows));
+  }
+  expect_values(values, spec, rows, named(spec));
+  const nb::gil_scoped_release without_gil;
+  copy(std::as_bytes(result.indices), indices);
+  copy(result.values.as_bytes(), values);
+}
+
+void PythonSession::write_dense(Index bucket, Index tensor, nb::handle given) {
+  const TensorSpec& spec = tensor_at(bucket, tensor);
+  const Array out = writable_of(given, named(spec));
+  expect_values(out, spec, spec.rows, named(spec));
+  const Matrix into{static_cast<std::byte*>(out.data()), spec.dtype, spec.rows, spec.width};
+  const UnderWay call(*this);
+  const TensorResult result = result_of(bucket, tensor);
+  const nb::gil_scoped_release without_gil;
+  to_dense(Context(memory_), result, into);
+}
+
+void PythonSession::barrier() {
+  under_way([](Session& session) { session.barrier(); });
+}
+
+void PythonSession::agree(const std::string& subject,
+                          const std::vector<std::pair<std::string, std::string>>& statement) {
+  under_way([&](Session& session) { session.agree(subject, statement); });
+}
+
+nb::list PythonSession::all_gather(const nb::bytes& own) {
+  std::vector<std::string> all;
+  const std::string mine(own.c_str(), own.size());
+  under_way([&](Session& session) { all = session.all_gather(mine); });
+  nb::list given;
+  for (const std::string& each : all) given.append(nb::bytes(each.data(), each.size()));
+  return given;
+}
+
+void PythonSession::broadcast(nb::handle given, int root) {
+  if (root < 0 || root >= size()) {
+    throw InputError(fmt::format("there is no worker {} among {}", root, size()));
+  }
+  const Array array = writable_of(given, "array");
+  const std::span<std::byte> bytes{static_cast<std::byte*>(array.data()), array.nbytes()};
+  under_way([&](Session& session) { session.broadcast(bytes, Rank{root}); });
+}
+
+nb::dict PythonSession::counters() {
+  return dict_of(use().counters());
+}
+
+nb::dict PythonSession::bucket_use(Index bucket) {
+  const Seen& seen = look_at(bucket);
+  nb::dict dict = dict_of(seen.use.crossed);
+  dict["seconds"] = seen.use.seconds;
+  dict["index_bytes_sent"] = seen.index_bytes_sent;
+  dict["non_finite"] = seen.non_finite;
+  return dict;
+}
+
+nb::dict PythonSession::choice(Index bucket) {
+  const Seen& seen = look_at(bucket);
+  nb::dict dict;
+  dict["scheme"] = seen.scheme;
+  dict["settled"] = seen.settled;
+  nb::list expected;
+  for (const Prediction& each : seen.expected) {
+    nb::dict of;
+    of["scheme"] = each.way.scheme;
+    of["seconds"] = each.seconds;
+    of["bytes_busiest"] = each.bytes_busiest;
+    of["memory_bytes"] = each.memory_bytes;
+    expected.append(of);
+  }
+  dict["expected"] = expected;
+  return dict;
+}
+
+std::set<PythonSession*>& PythonSession::open() {
+  static std::set<PythonSession*> sessions;
+  return sessions;
+}
+
+PythonSession::UnderWay::UnderWay(PythonSession& of) : of_(of) {
+  of_.expect_open();
+  const std::lock_guard lock(of_.calls_mutex_);
+  ++of_.calls_;
+}
+
+PythonSession::UnderWay::~UnderWay() {
+  const std::lock_guard lock(of_.calls_mutex_);
+  --of_.calls_;
+  of_.calls_ended_.notify_all();
+}
+
+void PythonSession::expect_open() const {
+  process_.expect("Session");
+  if (closing_) throw_closed("Session");
+}
+
+void PythonSession::expect_none_registers() const {
+  if (registering_ > 0) throw ContractError("another thread registers a bucket: wait until it has");
+}
+
+Session& PythonSession::use() {
+  expect_open();
+  return *session_;
+}
+
+PythonSession::Bucket& PythonSession::at(Index bucket) {
+  expect_open();
+  if (bucket < 0 || bucket >= std::ssize(buckets_)) {
+    throw InputError(fmt::format("there is no bucket {}", bucket));
+  }
+  return buckets_[static_cast<std::size_t>(bucket)];
+}
+
+const TensorSpec& PythonSession::tensor_at(Index number, Index tensor) {
+  const Bucket& bucket = at(number);
+  if (tensor < 0 || tensor >= std::ssize(bucket.tensors)) {
+    throw InputError(fmt::format("there is no tensor {} in bucket '{}'", tensor, bucket.name));
+  }
+  return bucket.tensors[static_cast<std::size_t>(tensor)];
+}
+
+const std::vector<TensorSpec>& PythonSession::one_for_each_tensor(Index bucket,
+                                                                  const nb::sequence& given) {
+  const Bucket& of = at(bucket);
+  if (nb::len(given) != of.tensors.size()) {
+    throw InputError(
+        fmt::format("bucket '{}': {} arrays for {} tensors: give one for each, or None", of.name,
+                    nb::len(given), of.tensors.size()));
+  }
+  return of.tensors;
+}
+
+TensorResult PythonSession::result_of(Index number, Index tensor) {
+  static_cast<void>(tensor_at(number, tensor));
+  const Bucket& bucket = at(number);
+  const std::int64_t begun =
+      std::max(bucket.submitted[index(Phase::announce)], bucket.submitted[index(Phase::reduce)]);
+  const std::optional<Session::Ticket>& gather = bucket.last[index(Phase::gather)];
+  if (!gather || begun != bucket.submitted[index(Phase::gather)] ||
+      !use().wait_for(*gather, std::chrono::milliseconds(0))) {
+    throw ContractError(
+        fmt::format("bucket '{}' has no result: it is there from wait() for a step's gather "
+                    "until the next step is begun",
+                    bucket.name));
+  }
+  expect_none_registers();
+  return use().result(id_of(number), static_cast<std::size_t>(tensor));
+}
+
+const PythonSession::Seen& PythonSession::look_at(Index number) {
+  Bucket& bucket = at(number);
+  expect_none_registers();
+  Session& session = use();
+  for (const std::optional<Session::Ticket>& ticket : bucket.last) {
+    if (ticket && !is_over(session, *ticket)) return bucket.seen;
+  }
+  const BucketId id = id_of(number);
+  bucket.seen = {session.use(id),           session.index_bytes_sent(id), session.non_finite(id),
+                 session.chosen(id).scheme, session.settled(id),          session.predictions(id)};
+  return bucket.seen;
+}
+
+Gradient PythonSession::gradient_of(const TensorSpec& tensor, nb::handle given, Arrays& held) {
+  if (given.is_none()) return Gradient::empty();
+  const std::string what = named(tensor);
+  if (!nb::isinstance<nb::tuple>(given)) {
+    held.values.push_back(array_of(given, what));
+    expect_values(held.values.back(), tensor, tensor.rows, what);
+    return Gradient::dense(static_cast<const std::byte*>(held.values.back().data()));
+  }
+  const auto pair = nb::borrow<nb::tuple>(given);
+  if (nb::len(pair) != 2) {
+    throw InputError(fmt::format("{}: a row-sparse gradient is (indices, values)", what));
+  }
+  held.indices.push_back(indices_of(pair[0], what + ", indices"));
+  held.values.push_back(array_of(pair[1], what + ", values"));
+  const ConstIndices& indices = held.indices.back();
+  const ConstArray& values = held.values.back();
+  expect_values(values, tensor, static_cast<Index>(indices.size()), what);
+  return Gradient::row_sparse(span_of(indices), static_cast<const std::byte*>(values.data()));
+}
+
+PythonTicket PythonSession::submit(Index number, Phase phase,
+                                   const std::vector<Gradient>& gradients, Arrays arrays) {
+  Bucket& bucket = at(number);
+  forget_what_is_over();
+  if (phase == (bucket.announces ? Phase::announce : Phase::reduce) && registering_ == 0) {
+    static_cast<void>(look_at(number));
+  }
+  const Session::Ticket ticket = use().submit(id_of(number), phase, gradients);
+  ++bucket.submitted[index(phase)];
+  bucket.last[index(phase)] = ticket;
+  if (!arrays.indices.empty() || !arrays.values.empty())
+    held_.push_back({ticket, std::move(arrays)});
+  return {ticket, number_};
+}
+
+void PythonSession::forget_what_is_over() {
+  if (closing_) return;    // who closes does it, when nothing runs
+  std::vector<Held> over;  // arrays run code of Python as they go: not while this changes
+  for (std::size_t i = 0; i < held_.size();) {
+    if (is_over(use(), held_[i].ticket)) {
+      over.push_back(std::move(held_[i]));
+      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+}  // namespace sparsesync::python

@@ -1,0 +1,170 @@
+// A session as Python holds one.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/memory.h"
+#include "engine/session.h"
+#include "python/bindings/arrays.h"
+#include "python/bindings/closed.h"
+#include "python/bindings/transports.h"
+
+namespace sparsesync::python {
+
+/// A Session::Ticket, and of which session it is.
+struct PythonTicket {
+  Session::Ticket ticket;
+  std::uint64_t session = 0;
+};
+
+/// A Session with what Python has to keep for it: its network, and the arrays that a phase reads.
+/// All of it is guarded by the GIL, but for `calls_`. What waits gives up the GIL. What each call
+/// does, and throws, is told to Python's users, by bind_session().
+class PythonSession {
+ public:
+  PythonSession(TransportHandle& transport, double deadline_s, std::uint64_t seed, int threads,
+                int trials, std::optional<std::int64_t> memory_bytes);
+  ~PythonSession();
+  PythonSession(const PythonSession&) = delete;
+  PythonSession& operator=(const PythonSession&) = delete;
+
+  void close();
+  bool closed() const { return closing_; }
+
+  int rank() { return use().rank().value; }
+  int size() { return use().size(); }
+  std::int64_t step() { return use().step(); }
+
+  std::size_t register_bucket(const BucketSpec& spec);
+  /// @param order  pairs of bucket and phase: "announce", "reduce" or "gather"
+  void set_order(const std::vector<std::pair<Index, std::string>>& order, std::int64_t from_step);
+
+  /// @param rows  of each tensor: None, or indices
+  PythonTicket announce(Index bucket, const nanobind::sequence& rows);
+  /// @param gradients  of each tensor: None, a dense array, or (indices, values)
+  PythonTicket reduce(Index bucket, const nanobind::sequence& gradients);
+  PythonTicket gather(Index bucket) { return submit(bucket, Phase::gather, {}, {}); }
+  void wait(const PythonTicket& ticket);
+
+  /// Rows of the result; nothing where it is dense.
+  std::optional<Index> result_rows(Index bucket, Index tensor);
+  nanobind::object result(Index bucket, Index tensor);
+  void copy_result(Index bucket, Index tensor, nanobind::handle indices_given,
+                   nanobind::handle values_given);
+  void write_dense(Index bucket, Index tensor, nanobind::handle given);
+
+  void barrier();
+  void agree(const std::string& subject,
+             const std::vector<std::pair<std::string, std::string>>& statement);
+  nanobind::list all_gather(const nanobind::bytes& own);
+  void broadcast(nanobind::handle given, int root);
+
+  nanobind::dict counters();
+  nanobind::dict bucket_use(Index bucket);
+  std::int64_t non_finite(Index bucket) { return look_at(bucket).non_finite; }
+  /// Which scheme is at work, whether it is settled, and what `auto` expects of each.
+  nanobind::dict choice(Index bucket);
+  std::int64_t memory_in_use() const { return memory_.in_use(); }
+  std::int64_t allocations() const { return memory_.allocations(); }
+
+  /// Those that were not destroyed yet.
+  static std::set<PythonSession*>& open();
+
+ private:
+  /// What a phase reads until it is over.
+  struct Arrays {
+    std::vector<ConstIndices> indices;
+    std::vector<ConstArray> values;
+  };
+  struct Held {
+    Session::Ticket ticket;
+    Arrays arrays;
+  };
+
+  /// What a bucket was at when none of its phases ran.
+  struct Seen {
+    BucketUse use;
+    std::int64_t index_bytes_sent = 0;
+    std::int64_t non_finite = 0;
+    std::string scheme;
+    bool settled = false;
+    std::vector<Prediction> expected;
+  };
+
+  struct Bucket {
+    std::string name;
+    std::vector<TensorSpec> tensors;
+    bool announces = false;
+    // How often each phase was submitted, and last with which ticket.
+    std::array<std::int64_t, kPhases> submitted{};
+    std::array<std::optional<Session::Ticket>, kPhases> last{};
+    Seen seen{};
+  };
+
+  /// A call that gives up the GIL while it needs the session: who closes it waits. Made and
+  /// destroyed with the GIL.
+  class UnderWay {
+   public:
+    explicit UnderWay(PythonSession& of);
+    ~UnderWay();
+    UnderWay(const UnderWay&) = delete;
+    UnderWay& operator=(const UnderWay&) = delete;
+
+   private:
+    PythonSession& of_;
+  };
+
+  void expect_open() const;
+  /// Buckets stand elsewhere after another thread has registered one.
+  void expect_none_registers() const;
+  Session& use();
+  Bucket& at(Index bucket);
+  const TensorSpec& tensor_at(Index number, Index tensor);
+  const std::vector<TensorSpec>& one_for_each_tensor(Index bucket, const nanobind::sequence& given);
+  TensorResult result_of(Index number, Index tensor);
+  /// What can be told of a bucket now: where a phase runs, of before its step.
+  const Seen& look_at(Index number);
+
+  /// Does what takes long, without the GIL.
+  template <typename Work>
+  void under_way(const Work& work) {
+    const UnderWay call(*this);
+    const nanobind::gil_scoped_release without_gil;
+    work(*session_);
+  }
+
+  static Gradient gradient_of(const TensorSpec& tensor, nanobind::handle given, Arrays& held);
+  PythonTicket submit(Index number, Phase phase, const std::vector<Gradient>& gradients,
+                      Arrays arrays);
+  void forget_what_is_over();
+
+  const std::uint64_t number_;
+  const Process process_;
+  std::shared_ptr<void> network_;
+  HostMemory memory_;
+  std::deque<Bucket> buckets_;
+  std::vector<Held> held_;
+  int registering_ = 0;   // calls of register_bucket()
+  bool closing_ = false;  // nobody calls it any more
+
+  std::mutex calls_mutex_;
+  std::condition_variable calls_ended_;
+  int calls_ = 0;  // that are under way without the GIL
+
+  OfThisProcess<Session> session_;  // last: it reads what stands above
+};
+
+}  // namespace sparsesync::python
