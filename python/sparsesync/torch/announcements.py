@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 
 from sparsesync import _native
 from sparsesync.torch.gradients import Synchronized, nonzero_rows
@@ -79,7 +80,7 @@ class Announcements:
             for bucket, tables in self._members.items()
         }
 
-    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _asked(self, table: int, _: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._listening or not torch.is_grad_enabled():
             return

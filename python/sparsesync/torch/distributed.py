@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 
 from sparsesync import _native
 from sparsesync.torch.launch import LocalMember
@@ -86,11 +87,11 @@ class DistributedDataParallel(torch.nn.Module):
             self._end_forward()
         return result
 
-    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _begin_forward(self) -> None:
         self._synchronizer.begin_forward(self.require_backward_grad_sync, self.broadcast_buffers)
 
-    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _end_forward(self) -> None:
         self._synchronizer.end_forward()
 
