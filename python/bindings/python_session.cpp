@@ -1,6 +1,7 @@
 #include "python/bindings/python_session.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 #include <fmt/format.h>
 
