@@ -43,6 +43,12 @@ void number(const Context& context, std::span<Index> numbers);
 /// @param order  a permutation of [0, order.size())
 void invert(const Context& context, std::span<const Index> order, std::span<Index> places);
 
+/// sums = 0 + from, element by element: as fill_zero() and then adding, in one pass. Does not
+/// synchronize the stream.
+/// @param from  of any alignment
+/// @param sums  of sum_dtype(from.dtype); rows and width as `from`
+void start_sums(const Context& context, ConstMatrix from, Matrix sums);
+
 /// sums.row(rows[i]) += from.row(i), in increasing i. Does not synchronize the stream.
 /// @param from  of any alignment
 /// @param rows  from.rows of them, each in [0, sums.rows), repeats allowed
@@ -68,6 +74,7 @@ inline constexpr Operation fill_zero{cpu::fill_zero};
 inline constexpr Operation shift{cpu::shift};
 inline constexpr Operation number{cpu::number};
 inline constexpr Operation invert{cpu::invert};
+inline constexpr Operation start_sums{cpu::start_sums};
 inline constexpr Operation add_rows{cpu::add_rows};
 inline constexpr Operation add{cpu::add};
 inline constexpr Operation round_sums{cpu::round_sums};

@@ -182,23 +182,21 @@ Index BucketInput::touched(std::size_t space) const {
   return rows;
 }
 
-void BucketInput::add_to(std::size_t space, Matrix sums) {
+void BucketInput::start_sums(std::size_t space, Matrix sums) {
   const RowSpace& shape = spaces_[space];
   SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
   for (const RowSpace::Member& member : shape.members) {
     // Sums are at least as wide as what crosses: an f32 is added as it is, an f64 is not.
     const DType own = tensors_[member.tensor].dtype;
-    ConstMatrix values = values_as(member.tensor, sum_dtype(own) == sums.dtype ? own : shape.dtype);
-    Matrix of_member{sums.data + member.first_row * sums.row_bytes(), sums.dtype,
-                     tensors_[member.tensor].rows, sums.width};
+    const ConstMatrix values =
+        values_as(member.tensor, sum_dtype(own) == sums.dtype ? own : shape.dtype);
+    const Matrix of_member{sums.data + member.first_row * sums.row_bytes(), sums.dtype,
+                           tensors_[member.tensor].rows, sums.width};
     if (gradients_[member.tensor].layout() == Gradient::Layout::row_sparse) {
+      fill_zero(context_, of_member.as_bytes());
       add_rows(context_, values, gradients_[member.tensor].indices(), of_member);
     } else {
-      // Every row is there: one row as long as the tensor.
-      values.width *= std::exchange(values.rows, 1);
-      of_member.width *= std::exchange(of_member.rows, 1);
-      static constexpr Index kOnlyRow[] = {0};
-      add_rows(context_, values, kOnlyRow, of_member);
+      sparsesync::start_sums(context_, values, of_member);
     }
   }
 }

@@ -33,11 +33,7 @@ class DenseNative : public Scheme {
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
     if (round.index == 0) {
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        const Matrix sums = sums_of(i);
-        fill_zero(context_, sums.as_bytes());
-        input.add_to(i, sums);
-      }
+      for (std::size_t i = 0; i < spaces_.size(); ++i) input.start_sums(i, sums_of(i));
     }
     const Payload nothing;
     for (std::size_t step = 0; step < pattern_.size(); ++step) {

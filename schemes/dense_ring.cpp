@@ -100,12 +100,9 @@ class DenseRing : public Scheme {
         sums_(context_),
         values_(context_),
         inbox_(context_, 1) {
-    sums_.reserve_exactly(flat_sums_.bytes());
-    if (!own_sums_) {
-      // The gaps between row spaces cross the wire too: nothing stray in them.
-      const Index bytes = flat_values_.bytes();
-      fill_zero(context_, values_.reserve_exactly(bytes));
-    }
+    // The gaps between row spaces cross the wire too: nothing stray in them.
+    fill_zero(context_, sums_.reserve_exactly(flat_sums_.bytes()));
+    if (!own_sums_) fill_zero(context_, values_.reserve_exactly(flat_values_.bytes()));
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const RowSpace& space = spaces_[i];
       const std::byte* const values = flat_values_.piece(i, all(), value_bytes()).data;
@@ -117,12 +114,11 @@ class DenseRing : public Scheme {
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     if (exchange.round().index == 0) {
-      fill_zero(context_, sums_.first(flat_sums_.bytes()));
       for (std::size_t i = 0; i < spaces_.size(); ++i) {
         Matrix sums = flat_sums_.piece(i, all(), sums_.data());
         sums.rows = spaces_[i].rows;
         sums.width = spaces_[i].width;
-        input.add_to(i, sums);
+        input.start_sums(i, sums);
       }
     }
     for (int step = 0; step + 1 < size_; ++step) {
@@ -240,7 +236,7 @@ Cost cost(const Workload& workload) {
   };
   const FlatArray values = flat_values(workload.spaces);
   Cost total{phase(workload.options.wire ? values : flat_sums(workload.spaces)), phase(values)};
-  // Cleared, and then added to.
+  // Written, and then added to.
   total.reduce.work.added_bytes =
       (1 + share) * static_cast<double>(flat_sums(workload.spaces).bytes());
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {

@@ -86,6 +86,18 @@ void invert(const Context&, std::span<const Index> order, std::span<Index> place
   }
 }
 
+void start_sums(const Context&, ConstMatrix from, Matrix sums) {
+  expect_sums(sums.dtype, from.dtype);
+  expect_same_shape(from, sums);
+  for_dtype(from.dtype, [&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    Sum* sum = reinterpret_cast<Sum*>(sums.data);
+    for (Index i = 0; i < sums.rows * sums.width; ++i) {
+      sum[i] = Sum{} + ValueTraits<T>::widen(load<T>(from.data, i));  // of -0, +0
+    }
+  });
+}
+
 void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Matrix sums) {
   SPARSESYNC_EXPECT(std::ssize(rows), ==, from.rows);
   expect_sums(sums.dtype, from.dtype);

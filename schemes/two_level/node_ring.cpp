@@ -108,8 +108,7 @@ void NodeRing::load(BucketInput& input) {
     Matrix all = values(i);
     all.data = sums_[i].data();
     all.dtype = sum_dtype(all.dtype);
-    fill_zero(context_, all.as_bytes());
-    input.add_to(i, all);
+    input.start_sums(i, all);
   }
 }
 

@@ -71,7 +71,7 @@ def compared(model: torch.nn.Module, expected: torch.nn.Module) -> dict[str, Any
 def schemes() -> dict[str, Any]:
     """Every scheme that is worth choosing, as the process was started."""
     found: dict[str, Any] = {}
-    for scheme in ("auto", "balanced", "owned", "all_gather", "recursive_doubling", "dense_ring"):
+    for scheme in ("dense_ring", "balanced", "owned", "all_gather", "recursive_doubling", "auto"):
         for announce in (False, True):
             if announce and scheme not in ("balanced", "owned"):
                 continue
@@ -79,7 +79,9 @@ def schemes() -> dict[str, Any]:
             train(ddp)
             expected = reference(ddp.world_size)
             found[f"{scheme} {announce}"] = compared(ddp.module, expected)
-            found["transport"] = ddp.statistics()["transport"]
+            told = ddp.statistics()
+            found["transport"] = told["transport"]
+            found["dense by"] = told["parameters"]["out.weight"]["scheme"]  # of the last one
             found["rank"] = ddp.rank
             ddp.close()
     return found

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 import launching
+from sparsesync.torch import launch
 
 PROGRAM = launching.HERE / "launch_cases.py"
 LAUNCHERS = {"torchrun": launching.torchrun, "mpirun": launching.mpirun}
@@ -47,10 +48,17 @@ def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> N
     found = found_by(launcher, "schemes", tmp_path, workers)
     kind = {"torchrun": "process_group", "mpirun": "mpi"}[launcher]
     for rank, each in enumerate(found):
-        assert (each.pop("rank"), each.pop("transport")) == (rank, kind)
+        assert (each.pop("rank"), each.pop("transport"), each.pop("dense by")) == (rank, kind, "dense_native")
     assert len(found[0]) == 8
     for name in found[0]:
         expect_right([each[name] for each in found])
+
+
+def test_one_machine_is_what_mpirun_tells_of() -> None:
+    told = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    assert launch.on_one_machine(told)
+    assert not launch.on_one_machine({**told, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    assert not launch.on_one_machine({"OMPI_COMM_WORLD_SIZE": "4"})
 
 
 def test_models_of_several_groups_at_once(tmp_path: Path) -> None:

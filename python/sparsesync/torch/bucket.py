@@ -21,7 +21,9 @@ class Bucket:
     Raises AgreementError where workers differ; what Session.register_bucket raises.
     """
 
-    def __init__(self, session: _native.Session, planned: Planned, options: Options, announces: bool) -> None:
+    def __init__(
+        self, session: _native.Session, planned: Planned, options: Options, dense_scheme: str, announces: bool
+    ) -> None:
         self.planned = planned
         self.announces = announces
         self.pending: set[int] = set()  # parameters whose gradients are not ready
@@ -33,18 +35,19 @@ class Bucket:
         self._chosen_by = options.scheme
         tensors = [each.spec(planned.kind) for each in planned.members]
         dtype = tensors[0].dtype
+        wire = options.wire if dtype in ("f32", "f64") else None
         scheme = options.scheme
         if planned.kind is Kind.DENSE:
             tensors.append(_native.TensorSpec("(which of them are used)", len(tensors), 1, dtype))
             if not scheme.startswith("dense_"):
-                scheme = "dense_ring"
+                scheme = dense_scheme if wire in (None, dtype) else "dense_ring"  # a network's own sums are as wide as ever
         with self._naming():
             self.number = session.register_bucket(
                 planned.name(),
                 tensors,
                 scheme,
                 options.gradient,
-                options.wire if dtype in ("f32", "f64") else None,
+                wire,
                 announces,
             )
 

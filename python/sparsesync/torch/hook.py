@@ -87,6 +87,7 @@ class CommHookState:
             threads=threads,
             memory_bytes=memory_bytes,
         )
+        self._dense_scheme = connection.dense_scheme
         close_at_exit(self.session)
         self.session.agree("the hook", layout.statement([], [], self._options, announce=False))
         self._names: dict[torch.Tensor, str] = {}
@@ -146,7 +147,7 @@ class CommHookState:
     def _learn(self, bucket: _TorchBucket) -> None:
         seen = layout.tell(self.session, layout.observe(bucket.members, (each.index for each in bucket.members), []))
         planned = layout.plan(bucket.members, seen, frozenset(), self._options.most_bytes)
-        bucket.ours = [Bucket(self.session, each, self._options, announces=False) for each in planned]
+        bucket.ours = [Bucket(self.session, each, self._options, self._dense_scheme, announces=False) for each in planned]
         for each in bucket.ours:
             each.begin_step()
 

@@ -57,6 +57,7 @@ class Synchronizer:
         self._options = options
         connection = connect(group, deadline)
         self._kind = connection.kind
+        self._dense_scheme = connection.dense_scheme
         self.session = _native.Session(
             connection.transport,
             deadline_s=connection.deadline.total_seconds(),
@@ -179,7 +180,9 @@ class Synchronizer:
         seen = layout.tell(self.session, layout.observe(self.parameters, self._ready, untold))
         planned = layout.plan(self.parameters, seen, self._sparse_by_module, self._options.most_bytes)
         silent = {index for observed in seen for index in observed.untold}
-        buckets = [Bucket(self.session, each, self._options, self._announces(each, silent)) for each in planned]
+        buckets = [
+            Bucket(self.session, each, self._options, self._dense_scheme, self._announces(each, silent)) for each in planned
+        ]
         self._bucket_of = {each.index: bucket for bucket in buckets for each in bucket.planned.members}
         if self._announcements:
             # All rows cross ahead of the first gradients.
