@@ -1,7 +1,9 @@
 // CPU bodies of the casts.
 #include "kernels/cast.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "kernels/cpu/row.h"
@@ -41,10 +43,17 @@ void cast(const Context& context, ConstMatrix from, Matrix to) {
 }
 
 void count_non_finite(const Context&, ConstMatrix values, Count count) {
+  constexpr Index kAtOnce = 4096;
   Index found = 0;
   for_float(values.dtype, [&]<typename T>(T) {
-    for (Index i = 0; i < values.rows * values.width; ++i) {
-      found += std::isfinite(ValueTraits<T>::widen(load<T>(values.data, i))) ? 0 : 1;
+    const Index elements = values.rows * values.width;
+    for (Index begin = 0; begin < elements; begin += kAtOnce) {
+      const Index end = std::min(elements, begin + kAtOnce);
+      std::uint32_t here = 0;  // no wider than an f32: the compiler counts several at once
+      for (Index i = begin; i < end; ++i) {
+        here += std::isfinite(ValueTraits<T>::widen(load<T>(values.data, i))) ? 0U : 1U;
+      }
+      found += here;
     }
   });
   *count.location() = found;

@@ -280,7 +280,17 @@ void bind_transports(nb::module_& module) {
           "Which worker it is, from 0.")
       .def_prop_ro(
           "size", [](const TransportHandle& self) { return self.use().size(); },
-          "How many workers there are.");
+          "How many workers there are.")
+      .def_prop_ro(
+          "nodes",
+          [](const TransportHandle& self) {
+            const Transport& transport = self.use();
+            std::vector<int> nodes;
+            for (const Rank worker : Ranks(transport.size()))
+              nodes.push_back(transport.node(worker));
+            return nodes;
+          },
+          "The machine of each worker: equal numbers mean the same one.");
 
   nb::class_<PythonLocalNetwork>(module, "LocalNetwork",
                                  "Connects workers that are threads of this process: 1,024 at "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +56,19 @@ def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> N
         expect_right([each[name] for each in found])
 
 
-def test_one_machine_is_what_mpirun_tells_of() -> None:
-    told = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
-    assert launch.on_one_machine(told)
-    assert not launch.on_one_machine({**told, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
-    assert not launch.on_one_machine({"OMPI_COMM_WORLD_SIZE": "4"})
+@pytest.mark.parametrize(
+    ("kind", "nodes", "expected"),
+    [
+        ("process_group", [0, 0], "dense_native"),
+        ("process_group", [0, 1], "dense_native"),
+        ("mpi", [0, 0, 0], "dense_native"),
+        ("mpi", [0, 0, 2], "dense_ring"),
+        ("local", [0, 0], "dense_ring"),
+    ],
+)
+def test_dense_gradients_cross_by_what_is_faster(kind: str, nodes: list[int], expected: str) -> None:
+    transport: Any = types.SimpleNamespace(nodes=nodes)
+    assert launch.Connection(transport, kind, datetime.timedelta(1)).dense_scheme == expected
 
 
 def test_models_of_several_groups_at_once(tmp_path: Path) -> None:

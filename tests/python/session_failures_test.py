@@ -44,7 +44,7 @@ def expect_tasks(most):
 def test_an_end_of_a_network_is_given_once():
     network = LocalNetwork(2)
     end = network.join(1)
-    assert (end.rank, end.size) == (1, 2)
+    assert (end.rank, end.size, end.nodes) == (1, 2, [0, 0])
     with pytest.raises(InputError, match="worker 1 has joined this network already"):
         network.join(1)
     for rank in (2, -1, 2**31 - 1):
@@ -62,7 +62,7 @@ def test_a_transport_is_of_one_session():
     end = LocalNetwork(1).join(0)
     with Session(end) as session:
         assert (session.rank, session.size) == (0, 1)
-        for call in (lambda: Session(end), lambda: end.rank, lambda: end.size):
+        for call in (lambda: Session(end), lambda: end.rank, lambda: end.size, lambda: end.nodes):
             with pytest.raises(InputError, match="a session has this transport"):
                 call()
     with pytest.raises(InputError, match="a session has this transport"):

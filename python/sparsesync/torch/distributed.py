@@ -30,7 +30,8 @@ class DistributedDataParallel(torch.nn.Module):
     deadline: seconds, or a timedelta, of each wait for another worker; the process group's if not given.
     announce: tell the rows of an embedding's gradient as its forward pass begins, so that they cross under the pass; every
     forward pass that keeps gradients is then followed by its backward.
-    bucket_cap_mb: what crosses together at most, in MiB as each worker has it.
+    bucket_cap_mb: what a bucket is full with, in MiB as each worker has it; between machines the first one with 1, if that
+    is less.
     memory_bytes: a budget for the workspace.
     threads: that the kernels are cut among.
 

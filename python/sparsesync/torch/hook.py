@@ -146,7 +146,8 @@ class CommHookState:
 
     def _learn(self, bucket: _TorchBucket) -> None:
         seen = layout.tell(self.session, layout.observe(bucket.members, (each.index for each in bucket.members), []))
-        planned = layout.plan(bucket.members, seen, frozenset(), self._options.most_bytes)
+        full = self._options.full_bytes
+        planned = layout.plan(bucket.members, seen, frozenset(), full, full)
         bucket.ours = [Bucket(self.session, each, self._options, self._dense_scheme, announces=False) for each in planned]
         for each in bucket.ours:
             each.begin_step()

@@ -46,7 +46,17 @@ class Connection:
     transport: _native.Transport
     kind: str  # "mpi", "process_group" or "local"
     deadline: datetime.timedelta
-    dense_scheme: str  # for gradients that are dense: the faster one there
+    one_machine: bool = dataclasses.field(init=False)  # has all workers
+
+    def __post_init__(self) -> None:
+        self.one_machine = len(set(self.transport.nodes)) == 1
+
+    @property
+    def dense_scheme(self) -> str:
+        """For gradients that are dense: the faster one here."""
+        # Between machines MPI's own all-reduce takes longer than the ring (bench/cluster/peers.py).
+        has_faster = self.kind == "process_group" or (self.kind == "mpi" and self.one_machine)
+        return "dense_native" if has_faster else "dense_ring"
 
 
 @functools.cache
@@ -75,11 +85,6 @@ def started_by_mpirun(environment: Mapping[str, str] = os.environ) -> bool:
     return "OMPI_COMM_WORLD_SIZE" in environment
 
 
-def on_one_machine(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether mpirun started all processes on this machine."""
-    return environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment["OMPI_COMM_WORLD_SIZE"]
-
-
 def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
     return all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
@@ -97,7 +102,7 @@ def connect(
     if deadline is not None and not isinstance(deadline, datetime.timedelta):
         deadline = datetime.timedelta(seconds=deadline)
     if isinstance(group, LocalMember):
-        return _local(group.network, group.rank, deadline)
+        return Connection(group.network.join(group.rank), "local", deadline or DEFAULT_DEADLINE)
     if group is None and started_by_mpirun():
         world = _mpi_world()
         if dist.is_initialized() and dist.get_world_size() != world.size:
@@ -105,13 +110,11 @@ def connect(
                 f"mpirun started {world.size} processes, torch.distributed has {dist.get_world_size()}: "
                 "initialize it with as many, or give the process_group"
             )
-        # MPI's own all-reduce takes longer than the ring where links are slow (bench/cluster/peers.py).
-        dense_scheme = "dense_native" if on_one_machine() else "dense_ring"
-        return Connection(world.join(), "mpi", deadline or DEFAULT_DEADLINE, dense_scheme)
+        return Connection(world.join(), "mpi", deadline or DEFAULT_DEADLINE)
     if group is None and not dist.is_initialized() and started_by_torchrun():
         dist.init_process_group("gloo")
     if group is None and not dist.is_initialized():
-        return _local(_native.LocalNetwork(1), 0, deadline)
+        return Connection(_native.LocalNetwork(1).join(0), "local", deadline or DEFAULT_DEADLINE)
     of_group = dist.group.WORLD if group is None else group
     if not isinstance(of_group, dist.ProcessGroup):
         raise _native.InputError(
@@ -119,11 +122,7 @@ def connect(
             "sparsesync.torch.local_group()"
         )
     wait = deadline or timeout_of(of_group)
-    return Connection(over_group.transport_over(of_group, wait), "process_group", wait, "dense_native")
-
-
-def _local(network: _native.LocalNetwork, rank: int, deadline: datetime.timedelta | None) -> Connection:
-    return Connection(network.join(rank), "local", deadline or DEFAULT_DEADLINE, "dense_ring")
+    return Connection(over_group.transport_over(of_group, wait), "process_group", wait)
 
 
 def timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:

@@ -15,6 +15,7 @@ from sparsesync.torch.gradients import Kind, Synchronized, nonzero_rows
 MOST_ROWS = 0.5
 # Elements of a dense gradient that rows are looked for in.
 LEAST_ELEMENTS = 1 << 14
+_MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Options:
     scheme: str  # of those of which few rows are not zero
     gradient: str  # mean or sum
     wire: str | None
-    bucket_cap_mb: float  # MiB in a bucket, at most
+    bucket_cap_mb: float  # MiB that a bucket is full with
 
     def __post_init__(self) -> None:
         if self.gradient not in ("mean", "sum"):
@@ -38,8 +39,13 @@ class Options:
             raise _native.InputError(f"bucket_cap_mb {self.bucket_cap_mb}: more than 0")
 
     @property
-    def most_bytes(self) -> float:
-        return self.bucket_cap_mb * (1 << 20)
+    def full_bytes(self) -> float:
+        return self.bucket_cap_mb * _MIB
+
+    @property
+    def first_bytes(self) -> float:
+        """Of the first bucket, as torch's own has it: so that something is under way early."""
+        return min(self.bucket_cap_mb, 1) * _MIB
 
 
 @dataclasses.dataclass
@@ -121,10 +127,11 @@ def plan(
     parameters: Sequence[Synchronized],
     seen: Sequence[Observed],
     sparse_by_module: frozenset[int],
-    most_bytes: float,
+    first_bytes: float,
+    full_bytes: float,
 ) -> list[Planned]:
-    """Buckets in the order of their gradients. Neighbours of one kind and dtype share one, up to so many bytes as each
-    worker has of them: touched rows alone where only rows cross."""
+    """Buckets in the order of their gradients. Neighbours of one kind and dtype share one until it is full: has so many bytes
+    as each worker has of them, touched rows alone where only rows cross. The first one is full with `first_bytes`."""
     kinds = kinds_of(parameters, seen, sparse_by_module)
     planned: list[Planned] = []
     members: list[Synchronized] = []
@@ -142,7 +149,7 @@ def plan(
             share = max((observed.touched.get(each.index, 0) for observed in seen), default=1.0)
         own = tensor.numel() * tensor.element_size() * share
         alike = members and kinds[members[0].index] is kinds[each.index] and members[0].parameter.dtype == tensor.dtype
-        if not alike or filled + own > most_bytes:
+        if not alike or filled >= (full_bytes if planned else first_bytes):
             close()
             filled = 0.0
         members.append(each)

@@ -58,6 +58,8 @@ class Synchronizer:
         connection = connect(group, deadline)
         self._kind = connection.kind
         self._dense_scheme = connection.dense_scheme
+        # On one machine what crosses takes the processors that the pass needs: no use in starting early.
+        self._first_bytes = options.full_bytes if connection.one_machine else options.first_bytes
         self.session = _native.Session(
             connection.transport,
             deadline_s=connection.deadline.total_seconds(),
@@ -178,7 +180,8 @@ class Synchronizer:
         """Makes the buckets of what the first backward pass showed all workers."""
         untold = self._announcements.untold(self.parameters) if self._announcements else []
         seen = layout.tell(self.session, layout.observe(self.parameters, self._ready, untold))
-        planned = layout.plan(self.parameters, seen, self._sparse_by_module, self._options.most_bytes)
+        sizes = (self._first_bytes, self._options.full_bytes)
+        planned = layout.plan(self.parameters, seen, self._sparse_by_module, *sizes)
         silent = {index for observed in seen for index in observed.untold}
         buckets = [
             Bucket(self.session, each, self._options, self._dense_scheme, self._announces(each, silent)) for each in planned

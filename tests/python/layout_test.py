@@ -1,0 +1,53 @@
+"""Which parameters cross together."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+from sparsesync.torch import layout
+from sparsesync.torch.gradients import Kind, Synchronized
+
+FULL = 1000.0
+
+
+def planned(
+    elements: list[int],
+    *,
+    kinds: dict[int, Kind] | None = None,
+    touched: dict[int, float] | None = None,
+    dtypes: dict[int, torch.dtype] | None = None,
+    first: float = FULL,
+) -> list[list[int]]:
+    """The buckets of parameters of so many elements, f32 if not told otherwise, by their numbers. Their gradients came in this order."""
+    order = list(range(len(elements)))
+    parameters = [
+        Synchronized(i, f"p{i}", torch.nn.Parameter(torch.zeros(elements[i], dtype=(dtypes or {}).get(i, torch.float32)))) for i in order
+    ]
+    seen = layout.Observed(order, {i: (kinds or {}).get(i, Kind.DENSE) for i in order}, touched or {}, [])
+    buckets = layout.plan(parameters, [seen], frozenset(), first, FULL)
+    return [[each.index for each in bucket.members] for bucket in buckets]
+
+
+def test_a_bucket_takes_what_comes_until_it_is_full():
+    assert planned([100, 100, 50]) == [[0, 1, 2]]
+    assert planned([100, 150, 1, 1]) == [[0, 1], [2, 3]]
+    assert planned([1000, 1000, 1]) == [[0], [1], [2]]
+    assert planned([1]) == [[0]]
+
+
+def test_the_first_bucket_may_be_full_earlier():
+    assert planned([100, 100, 50, 100, 1], first=400) == [[0], [1, 2, 3], [4]]
+    assert planned([10, 100, 100, 50, 100, 1], first=400) == [[0, 1], [2, 3, 4], [5]]
+
+
+def test_a_bucket_is_of_one_kind_and_dtype():
+    assert planned([1, 1, 1, 1], kinds={1: Kind.ROWS, 2: Kind.SPARSE}) == [[0], [1], [2], [3]]
+    assert planned([1, 1, 1, 1], kinds={0: Kind.ROWS, 1: Kind.ROWS}) == [[0, 1], [2, 3]]
+    assert planned([1, 1, 1], dtypes={1: torch.float64}) == [[0], [1], [2]]
+
+
+def test_of_rows_those_count_that_are_touched():
+    rows = dict.fromkeys(range(4), Kind.ROWS)
+    assert planned([1000] * 4, kinds=rows, touched=dict.fromkeys(range(4), 0.1)) == [[0, 1, 2], [3]]
