@@ -43,12 +43,11 @@ void number(const Context& context, std::span<Index> numbers);
 /// @param order  a permutation of [0, order.size())
 void invert(const Context& context, std::span<const Index> order, std::span<Index> places);
 
-/// sums = 0 + from · scale, element by element: as fill_zero() and then adding, in one pass;
-/// `scale` is rounded to the sum type first. Does not synchronize the stream.
-/// @param from   of any alignment
-/// @param scale  1 where elements are integers
-/// @param sums   of sum_dtype(from.dtype); rows and width as `from`
-void start_sums(const Context& context, ConstMatrix from, double scale, Matrix sums);
+/// sums = 0 + from, element by element: as fill_zero() and then adding, in one pass. Does not
+/// synchronize the stream.
+/// @param from  of any alignment
+/// @param sums  of sum_dtype(from.dtype); rows and width as `from`
+void start_sums(const Context& context, ConstMatrix from, Matrix sums);
 
 /// sums.row(rows[i]) += from.row(i), in increasing i. Does not synchronize the stream.
 /// @param from  of any alignment

@@ -182,7 +182,7 @@ Index BucketInput::touched(std::size_t space) const {
   return rows;
 }
 
-void BucketInput::start_sums(std::size_t space, double scale, Matrix sums) {
+void BucketInput::start_sums(std::size_t space, Matrix sums) {
   const RowSpace& shape = spaces_[space];
   SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
   for (const RowSpace::Member& member : shape.members) {
@@ -195,9 +195,8 @@ void BucketInput::start_sums(std::size_t space, double scale, Matrix sums) {
     if (gradients_[member.tensor].layout() == Gradient::Layout::row_sparse) {
       fill_zero(context_, of_member.as_bytes());
       add_rows(context_, values, gradients_[member.tensor].indices(), of_member);
-      if (scale != 1) round_sums(context_, as_const(of_member), scale, of_member);
     } else {
-      sparsesync::start_sums(context_, values, scale, of_member);
+      sparsesync::start_sums(context_, values, of_member);
     }
   }
 }

@@ -37,12 +37,11 @@ class BucketInput {
   /// @throws BudgetError
   RowSparse coalesced(std::size_t space);
 
-  /// Writes row space `space` as dense sums, all rows × width of them, times `scale`. Does not
-  /// synchronize the stream.
-  /// @param scale  1 where elements are integers
-  /// @param sums   of the row space's sum_dtype(), aligned for it; overwritten
+  /// Writes row space `space` as dense sums, all rows × width of them. Does not synchronize the
+  /// stream.
+  /// @param sums  of the row space's sum_dtype(), aligned for it; overwritten
   /// @throws BudgetError
-  void start_sums(std::size_t space, double scale, Matrix sums);
+  void start_sums(std::size_t space, Matrix sums);
 
   /// The tensor of a row of row space `space`, by its name, and the row's number there.
   std::pair<std::string_view, Index> named(std::size_t space, Index row) const;

@@ -1,7 +1,6 @@
 // dense_native: the network's own all-reduce of the dense tensors, where it has one: what most
 // programs do today. Each row space's sums cross in their sum type and are rounded once, by every
-// worker. It promises only to be correct: the order of summation is the network's, and for a mean
-// it is each worker's share that is scaled, in the pass that makes it.
+// worker. It promises only to be correct: the order of summation is the network's.
 #include <algorithm>
 
 #include "kernels/rows.h"
@@ -34,9 +33,7 @@ class DenseNative : public Scheme {
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
     if (round.index == 0) {
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        input.start_sums(i, scale_, sums_of(i));
-      }
+      for (std::size_t i = 0; i < spaces_.size(); ++i) input.start_sums(i, sums_of(i));
     }
     const Payload nothing;
     for (std::size_t step = 0; step < pattern_.size(); ++step) {
@@ -54,7 +51,8 @@ class DenseNative : public Scheme {
   void gather(Exchange& exchange) override {
     if (!exchange.round().last()) return;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      if (!spaces_[i].is_own_sum()) round_sums(context_, as_const(sums_of(i)), 1, values_of(i));
+      if (spaces_[i].is_own_sum() && scale_ == 1) continue;
+      round_sums(context_, as_const(sums_of(i)), scale_, values_of(i));
     }
   }
 

@@ -118,7 +118,7 @@ class DenseRing : public Scheme {
         Matrix sums = flat_sums_.piece(i, all(), sums_.data());
         sums.rows = spaces_[i].rows;
         sums.width = spaces_[i].width;
-        input.start_sums(i, 1, sums);
+        input.start_sums(i, sums);
       }
     }
     for (int step = 0; step + 1 < size_; ++step) {

@@ -20,11 +20,6 @@ void expect_same_shape(ConstMatrix from, Matrix to) {
   SPARSESYNC_EXPECT(from.width, ==, to.width);
 }
 
-/// A mean of integers is none.
-void expect_scale(double scale, DType dtype) {
-  SPARSESYNC_EXPECT(is_integer(dtype) && scale != 1, ==, false);
-}
-
 }  // namespace
 
 void gather_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
@@ -91,16 +86,14 @@ void invert(const Context&, std::span<const Index> order, std::span<Index> place
   }
 }
 
-void start_sums(const Context&, ConstMatrix from, double scale, Matrix sums) {
+void start_sums(const Context&, ConstMatrix from, Matrix sums) {
   expect_sums(sums.dtype, from.dtype);
   expect_same_shape(from, sums);
-  expect_scale(scale, from.dtype);
   for_dtype(from.dtype, [&]<typename T>(T) {
     using Sum = typename ValueTraits<T>::Sum;
     Sum* sum = reinterpret_cast<Sum*>(sums.data);
-    const auto factor = static_cast<Sum>(scale);
     for (Index i = 0; i < sums.rows * sums.width; ++i) {
-      sum[i] = Sum{} + ValueTraits<T>::widen(load<T>(from.data, i)) * factor;  // of -0, +0
+      sum[i] = Sum{} + ValueTraits<T>::widen(load<T>(from.data, i));  // of -0, +0
     }
   });
 }
@@ -139,7 +132,7 @@ void add(const Context&, ConstMatrix addends, Matrix sums) {
 void round_sums(const Context&, ConstMatrix sums, double scale, Matrix out) {
   expect_sums(sums.dtype, out.dtype);
   expect_same_shape(sums, out);
-  expect_scale(scale, out.dtype);
+  SPARSESYNC_EXPECT(is_integer(out.dtype) && scale != 1, ==, false);
   for_dtype(out.dtype, [&]<typename T>(T) {
     using Sum = typename ValueTraits<T>::Sum;
     const Sum* sum = reinterpret_cast<const Sum*>(sums.data);

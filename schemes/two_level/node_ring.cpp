@@ -108,7 +108,7 @@ void NodeRing::load(BucketInput& input) {
     Matrix all = values(i);
     all.data = sums_[i].data();
     all.dtype = sum_dtype(all.dtype);
-    input.start_sums(i, 1, all);
+    input.start_sums(i, all);
   }
 }
 

@@ -97,7 +97,7 @@ TEST_F(Inputs, of_any_layout_become_one_coalesced_row_space) {
   EXPECT_EQ(floats(all.values), (std::vector<float>{3, 4, 11, 22, 0, 5, 1, -1}));
   EXPECT_EQ(input.touched(0), 4);
   std::vector<float> sums(30, 1.0F);
-  input.start_sums(0, 1, {reinterpret_cast<std::byte*>(sums.data()), DType::f32, 15, 2});
+  input.start_sums(0, {reinterpret_cast<std::byte*>(sums.data()), DType::f32, 15, 2});
   EXPECT_EQ(sums[2 * 2], 3);
   EXPECT_EQ(sums[7 * 2 + 1], 22);
   EXPECT_EQ(sums[11 * 2 + 1], 5);
