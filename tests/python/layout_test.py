@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
-from sparsesync.torch import layout
-from sparsesync.torch.gradients import Kind, Synchronized
+from sparsesync.torch import layout  # noqa: E402 (needs torch)
+from sparsesync.torch.gradients import Kind, Synchronized  # noqa: E402 (needs torch)
 
 FULL = 1000.0
 
