@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import hashlib
 import importlib
 import importlib.util
@@ -226,8 +227,6 @@ class Run:
                 draw(self._options.plot, [result, *against])
         if isinstance(self._ddp, DistributedDataParallel):
             self._ddp.close()
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
     def _taken(self) -> dict[str, float]:
         if not isinstance(self._ddp, DistributedDataParallel):
@@ -408,6 +407,13 @@ class _Interrupts:
         return self.came
 
 
+def _leave_torch() -> None:
+    """Ends torch's process group with its threads: one that still lets go of a tensor when Python ends aborts the process."""
+    gc.collect()  # what is left of the wrapper holds the group
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def launch(main: Callable[[argparse.Namespace, World], None], options: argparse.Namespace) -> NoReturn:
     """Runs an example in this process and ends it. What a user can mend is one line: worker 0's, if all say it."""
     interrupts = _Interrupts()
@@ -425,6 +431,7 @@ def launch(main: Callable[[argparse.Namespace, World], None], options: argparse.
     try:
         check(options)
         main(options, world)
+        _leave_torch()
     except KeyboardInterrupt:
         end(130, "interrupted", world.rank == 0)
     except UserError as error:
