@@ -29,8 +29,8 @@ endfunction()
 
 # The beginning of sparsesync_test and sparsesync_python_test, in whose place it stands: reads the arguments, sets
 # folder, name and file, and returns from there if there is no such file.
-macro(sparsesync_begin_test test extension one_value more_values)
-  cmake_parse_arguments(arg "" "${one_value}" "${more_values}" ${ARGN})
+macro(sparsesync_begin_test test extension options one_value more_values)
+  cmake_parse_arguments(arg "${options}" "${one_value}" "${more_values}" ${ARGN})
   if(arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES)
     message(FATAL_ERROR "${test}: wrong arguments: ${arg_UNPARSED_ARGUMENTS} ${arg_KEYWORDS_MISSING_VALUES}")
   endif()
@@ -75,12 +75,13 @@ function(sparsesync_add_to_ctest name slow only without labels)
   set(added ${parts} PARENT_SCOPE)
 endfunction()
 
-# sparsesync_test(FOLDER/NAME [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
+# sparsesync_test(FOLDER/NAME [DEVICES] [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
 # FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given.
 # With WORKERS it runs as so many processes under mpirun, with the label mpi, too. Cases with `SLOW` in their names are
-# FOLDER.NAME_slow, with the label slow, too.
+# FOLDER.NAME_slow, with the label slow, too. With DEVICES all of it runs a second time where the build has CUDA, as
+# FOLDER.NAME_cuda with the label cuda, too: tests/support/devices.h. Skipped, by name, where there is no GPU.
 function(sparsesync_test test)
-  sparsesync_begin_test(${test} cpp "WORKERS" "LIBRARIES;SLOW" ${ARGN})
+  sparsesync_begin_test(${test} cpp "DEVICES" "WORKERS" "LIBRARIES;SLOW" ${ARGN})
   if(NOT arg_LIBRARIES)
     set(arg_LIBRARIES sparsesync_engine)
   endif()
@@ -104,6 +105,14 @@ function(sparsesync_test test)
   if(arg_WORKERS)
     set_tests_properties(${added} PROPERTIES PROCESSORS 2)
   endif()
+  if(arg_DEVICES AND SPARSESYNC_CUDA)
+    if(NOT SPARSESYNC_CUDA STREQUAL "EMULATED")
+      target_sources(${target} PRIVATE support/managed_new.cpp)
+    endif()
+    sparsesync_add_to_ctest(${folder}.${name}_cuda "${arg_SLOW}" "--gtest_filter=${cases}" "--gtest_filter=-${cases}"
+                            "${labels};cuda" ${command})
+    set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=cuda)
+  endif()
   sparsesync_add_to_folder(${folder} ${target})
 endfunction()
 
@@ -111,7 +120,7 @@ endfunction()
 # in ctest as FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
 # Cases with `SLOW` in their names are FOLDER.NAME_slow, with the label slow, too.
 function(sparsesync_python_test test)
-  sparsesync_begin_test(${test} py "" "LABELS;SLOW" ${ARGN})
+  sparsesync_begin_test(${test} py "" "" "LABELS;SLOW" ${ARGN})
   set(labels ${folder} python ${arg_LABELS})
   list(JOIN arg_SLOW " or " cases)
   sparsesync_add_to_ctest(${folder}.${name} "${arg_SLOW}" "-k;${cases}" "-k;not (${cases})"

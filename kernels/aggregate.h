@@ -58,7 +58,7 @@ void aggregate(const Context& context, std::span<const Index> united,
                AggregateWorkspace& workspace);
 }  // namespace cpu
 
-inline constexpr Operation unite{cpu::unite};
-inline constexpr Operation aggregate{cpu::aggregate};
+SPARSESYNC_OPERATION(unite);
+SPARSESYNC_OPERATION(aggregate);
 
 }  // namespace sparsesync

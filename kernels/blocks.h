@@ -37,7 +37,7 @@ void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
                     std::span<Index> indices, Matrix values, Count count);
 }  // namespace cpu
 
-inline constexpr Operation rows_to_blocks{cpu::rows_to_blocks};
-inline constexpr Operation blocks_to_rows{cpu::blocks_to_rows};
+SPARSESYNC_OPERATION(rows_to_blocks);
+SPARSESYNC_OPERATION(blocks_to_rows);
 
 }  // namespace sparsesync

@@ -19,7 +19,7 @@ void cast(const Context& context, ConstMatrix from, Matrix to);
 void count_non_finite(const Context& context, ConstMatrix values, Count count);
 }  // namespace cpu
 
-inline constexpr Operation cast{cpu::cast};
-inline constexpr Operation count_non_finite{cpu::count_non_finite};
+SPARSESYNC_OPERATION(cast);
+SPARSESYNC_OPERATION(count_non_finite);
 
 }  // namespace sparsesync

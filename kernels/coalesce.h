@@ -45,7 +45,7 @@ void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span
               Matrix values, Count count, CoalesceWorkspace& workspace);
 }  // namespace cpu
 
-inline constexpr Operation check_indices{cpu::check_indices};
-inline constexpr Operation coalesce{cpu::coalesce};
+SPARSESYNC_OPERATION(check_indices);
+SPARSESYNC_OPERATION(coalesce);
 
 }  // namespace sparsesync

@@ -22,6 +22,6 @@ void compact(const Context& context, ConstMatrix dense, Index first_row, std::sp
              Matrix values, Count count);
 }  // namespace cpu
 
-inline constexpr Operation compact{cpu::compact};
+SPARSESYNC_OPERATION(compact);
 
 }  // namespace sparsesync

@@ -3,17 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
-
-#include "kernels/error.h"
 
 namespace sparsesync {
 
 /// What an operation runs on.
-enum class Device : std::uint8_t { cpu };
+enum class Device : std::uint8_t { cpu, cuda };
 
-/// The queue that work goes to. On a CPU work has ended when the operation returns; the handle is
-/// null.
+/// The queue that work goes to: a cudaStream_t. On a CPU work has ended when the operation returns;
+/// the handle is null.
 struct Stream {
   void* handle = nullptr;
 };
@@ -34,31 +33,50 @@ class MemoryResource {
                           Stream stream) noexcept = 0;
 };
 
-class Threads;  // kernels/threads.h
+class Threads;      // kernels/threads.h
+class DeviceQueue;  // kernels/device_queue.h
 
-/// Device, stream or threads, and memory resource of an operation. A view: the resource and the
-/// threads outlive it. Results are the same bits whatever the number of threads.
+/// Device, stream or threads, and memory resource of an operation. A view: the resource, the
+/// threads and the queue outlive it. Results are the same bits on every device and whatever the
+/// number of threads.
 class Context {
  public:
   explicit Context(MemoryResource& memory) : memory_(&memory) {}
   /// Work on the CPU may be cut among these threads.
   Context(MemoryResource& memory, Threads& threads) : memory_(&memory), threads_(&threads) {}
-  Device device() const { return device_; }
+  /// Work goes to a GPU. All that operations read and write is memory of that device.
+  Context(MemoryResource& memory, DeviceQueue& queue);
+  Device device() const { return queue_ == nullptr ? Device::cpu : Device::cuda; }
   Stream stream() const { return stream_; }
   MemoryResource& memory() const { return *memory_; }
   /// Null where the calling thread does all work.
   Threads* threads() const { return threads_; }
+  /// Null on a CPU.
+  DeviceQueue* queue() const { return queue_; }
 
  private:
-  Device device_ = Device::cpu;
   Stream stream_{};
   MemoryResource* memory_;
   Threads* threads_ = nullptr;
+  DeviceQueue* queue_ = nullptr;
 };
 
+/// Waits until all work of the context's stream is done: on a CPU it is.
+/// @throws what operations found on the way that they could not throw themselves, see DeviceQueue
+void synchronize(const Context& context);
+
+namespace detail {
+/// After an operation on a GPU: waits for it if the queue is a checked one.
+void settle(const Context& context);
+}  // namespace detail
+
 /// An operation of this floor: called as its bodies are, it runs the one of the context's device.
-/// The only place where a device is told apart. Each header declares the bodies and, under them,
-/// the operations.
+/// The only place where a device is told apart. Each header declares the CPU bodies and, under
+/// them, the operations by SPARSESYNC_OPERATION.
+///
+/// On a GPU an operation does not wait, unless its comment says that it synchronizes the stream:
+/// what it would throw of values that it looks at, the next synchronization throws in its place
+/// (DeviceQueue). What follows until then works on, inside its memory, and its results are lost.
 template <typename Body>
 class Operation;
 
@@ -66,21 +84,42 @@ template <typename Result, typename... Arguments>
 class Operation<Result(const Context&, Arguments...)> {
  public:
   using Body = Result(const Context&, Arguments...);
-  constexpr explicit Operation(Body& cpu) : cpu_(&cpu) {}
+  /// @param cuda  null where the library is built without
+  constexpr Operation(Body& cpu, Body* cuda) : cpu_(&cpu), cuda_(cuda) {}
 
-  /// @throws ContractError if the operation has no body for the context's device
   Result operator()(const Context& context, Arguments... arguments) const {
-    SPARSESYNC_EXPECT(static_cast<int>(context.device()), ==, static_cast<int>(Device::cpu));
-    return cpu_(context, std::forward<Arguments>(arguments)...);
+    if (context.device() == Device::cpu) {
+      return cpu_(context, std::forward<Arguments>(arguments)...);
+    }
+    if constexpr (std::is_void_v<Result>) {
+      cuda_(context, std::forward<Arguments>(arguments)...);
+      detail::settle(context);
+    } else {
+      return cuda_(context, std::forward<Arguments>(arguments)...);
+    }
   }
 
  private:
   Body* cpu_;
+  Body* cuda_;
 };
 
 template <typename Result, typename... Arguments>
-Operation(Result (&)(const Context&, Arguments...))
+Operation(Result (&)(const Context&, Arguments...), Result (*)(const Context&, Arguments...))
     -> Operation<Result(const Context&, Arguments...)>;
+
+#if defined(SPARSESYNC_WITH_CUDA)
+#define SPARSESYNC_CUDA_BODY(name) &cuda::name
+#else
+#define SPARSESYNC_CUDA_BODY(name) static_cast<decltype(&cpu::name)>(nullptr)
+#endif
+
+/// Makes an operation of the bodies cpu::name and cuda::name, which is declared here.
+#define SPARSESYNC_OPERATION(name) \
+  namespace cuda {                 \
+  decltype(cpu::name) name;        \
+  }                                \
+  inline constexpr Operation name { cpu::name, SPARSESYNC_CUDA_BODY(name) }
 
 /// A number that a kernel computes, in the context's memory until somebody needs it.
 /// A view: it owns nothing.
@@ -94,9 +133,6 @@ class Count {
 };
 
 /// The value of `count`. Synchronizes the context's stream.
-inline std::int64_t resolve(const Context& context, Count count) {
-  SPARSESYNC_EXPECT(static_cast<int>(context.device()), ==, static_cast<int>(Device::cpu));
-  return *count.location();
-}
+std::int64_t resolve(const Context& context, Count count);
 
 }  // namespace sparsesync

@@ -197,6 +197,19 @@ decltype(auto) for_dtype(DType dtype, Body&& body) {
   throw ContractError("a dtype that does not exist");
 }
 
+/// The same for a floating-point dtype.
+/// @throws ContractError if it is one of integers
+template <typename Body>
+void for_float_dtype(DType dtype, Body&& body) {
+  for_dtype(dtype, [&]<typename T>(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      throw ContractError("integers where only floating-point elements can be");
+    } else {
+      body(value);
+    }
+  });
+}
+
 /// Bytes of one element.
 inline std::int64_t element_bytes(DType dtype) {
   return for_dtype(dtype, []<typename T>(T) { return static_cast<std::int64_t>(sizeof(T)); });

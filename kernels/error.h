@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -39,6 +40,22 @@ class BudgetError : public Error {
 class CorruptDataError : public Error {
  public:
   using Error::Error;
+};
+
+/// A GPU that is not there, or does not do what it is told.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A GPU's memory, or memory that it reaches, that is not to be had. Nothing was allocated.
+class DeviceMemoryError : public std::bad_alloc {
+ public:
+  explicit DeviceMemoryError(const std::string& what) : what_(what) {}
+  const char* what() const noexcept override { return what_.what(); }
+
+ private:
+  std::runtime_error what_;  // which may be copied without a throw, as a string may not
 };
 
 /// A broken contract: a bug in the caller or in the library, not a state of the world.

@@ -56,9 +56,9 @@ void rows_in_domain(const Context& context, const HashDomains& domains, Index pa
                     std::span<const Index> positions, std::span<Index> rows);
 }  // namespace cpu
 
-inline constexpr Operation build_domains{cpu::build_domains};
-inline constexpr Operation positions_in_domain{cpu::positions_in_domain};
-inline constexpr Operation rows_in_domain{cpu::rows_in_domain};
+SPARSESYNC_OPERATION(build_domains);
+SPARSESYNC_OPERATION(positions_in_domain);
+SPARSESYNC_OPERATION(rows_in_domain);
 
 /// The positions of a domain that rows of a range have: they follow each other. Reads the domain on
 /// the calling thread.

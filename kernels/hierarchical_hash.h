@@ -69,8 +69,8 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
                   std::span<Index> sources, std::span<Index> partition_begin);
 }  // namespace cpu
 
-inline constexpr Operation hash_rows{cpu::hash_rows};
-inline constexpr Operation extract_rows{cpu::extract_rows};
+SPARSESYNC_OPERATION(hash_rows);
+SPARSESYNC_OPERATION(extract_rows);
 
 /// hash_rows() and extract_rows(), whose arguments it takes: divides `rows` among the partitions.
 /// Where serial memory is too small, hashing is repeated with what was needed and a quarter more,

@@ -18,8 +18,8 @@ void fetch(const Context& context, std::span<const std::byte> from, std::byte* t
 void place(const Context& context, std::span<const std::byte> from, std::byte* to);
 }  // namespace cpu
 
-inline constexpr Operation fetch{cpu::fetch};
-inline constexpr Operation place{cpu::place};
+SPARSESYNC_OPERATION(fetch);
+SPARSESYNC_OPERATION(place);
 
 /// Copies numbers from the context's memory to the host's. Synchronizes the stream.
 /// @param to  as many as `from`

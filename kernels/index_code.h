@@ -116,7 +116,7 @@ void decode(const Context& context, IndexCode code, IndexRange range,
             std::span<const std::byte> bytes, std::span<Index> indices);
 }  // namespace cpu
 
-inline constexpr Operation encode{cpu::encode};
-inline constexpr Operation decode{cpu::decode};
+SPARSESYNC_OPERATION(encode);
+SPARSESYNC_OPERATION(decode);
 
 }  // namespace sparsesync

@@ -26,8 +26,8 @@ void locate_in_groups(const Context& context, std::span<const Index> indices,
                       std::span<Index> bounds);
 }  // namespace cpu
 
-inline constexpr Operation locate{cpu::locate};
-inline constexpr Operation locate_in_groups{cpu::locate_in_groups};
+SPARSESYNC_OPERATION(locate);
+SPARSESYNC_OPERATION(locate_in_groups);
 
 /// The places in `indices` of those that lie in `range`. Synchronizes the stream.
 /// @param indices  increasing

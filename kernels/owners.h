@@ -67,9 +67,9 @@ void rows_of_owner(const Context& context, std::span<const std::int32_t> owners,
                    std::span<Index> out, Count count);
 }  // namespace cpu
 
-inline constexpr Operation find_places{cpu::find_places};
-inline constexpr Operation choose_owners{cpu::choose_owners};
-inline constexpr Operation order_by_owner{cpu::order_by_owner};
-inline constexpr Operation rows_of_owner{cpu::rows_of_owner};
+SPARSESYNC_OPERATION(find_places);
+SPARSESYNC_OPERATION(choose_owners);
+SPARSESYNC_OPERATION(order_by_owner);
+SPARSESYNC_OPERATION(rows_of_owner);
 
 }  // namespace sparsesync

@@ -45,9 +45,9 @@ void divide_evenly(const Context& context, const EvenRanges& ranges, std::span<c
                    std::span<Index> indices, std::span<Index> range_begin);
 }  // namespace cpu
 
-inline constexpr Operation partition{cpu::partition};
-inline constexpr Operation rows_at{cpu::rows_at};
-inline constexpr Operation find_groups{cpu::find_groups};
-inline constexpr Operation divide_evenly{cpu::divide_evenly};
+SPARSESYNC_OPERATION(partition);
+SPARSESYNC_OPERATION(rows_at);
+SPARSESYNC_OPERATION(find_groups);
+SPARSESYNC_OPERATION(divide_evenly);
 
 }  // namespace sparsesync

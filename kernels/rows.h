@@ -56,7 +56,8 @@ void start_sums(const Context& context, ConstMatrix from, Matrix sums);
 void add_rows(const Context& context, ConstMatrix from, std::span<const Index> rows, Matrix sums);
 
 /// sums += addends, element by element. Does not synchronize the stream.
-/// @param addends  dtype, rows and width as `sums`; of any alignment
+/// @param addends  of the dtype of `sums`, or of one whose sums are of it; rows and width as `sums`;
+///                 of any alignment
 void add(const Context& context, ConstMatrix addends, Matrix sums);
 
 /// out = the element type's rounding of sums · scale, element by element; `scale` is rounded to the
@@ -67,16 +68,16 @@ void add(const Context& context, ConstMatrix addends, Matrix sums);
 void round_sums(const Context& context, ConstMatrix sums, double scale, Matrix out);
 }  // namespace cpu
 
-inline constexpr Operation gather_rows{cpu::gather_rows};
-inline constexpr Operation scatter_rows{cpu::scatter_rows};
-inline constexpr Operation copy{cpu::copy};
-inline constexpr Operation fill_zero{cpu::fill_zero};
-inline constexpr Operation shift{cpu::shift};
-inline constexpr Operation number{cpu::number};
-inline constexpr Operation invert{cpu::invert};
-inline constexpr Operation start_sums{cpu::start_sums};
-inline constexpr Operation add_rows{cpu::add_rows};
-inline constexpr Operation add{cpu::add};
-inline constexpr Operation round_sums{cpu::round_sums};
+SPARSESYNC_OPERATION(gather_rows);
+SPARSESYNC_OPERATION(scatter_rows);
+SPARSESYNC_OPERATION(copy);
+SPARSESYNC_OPERATION(fill_zero);
+SPARSESYNC_OPERATION(shift);
+SPARSESYNC_OPERATION(number);
+SPARSESYNC_OPERATION(invert);
+SPARSESYNC_OPERATION(start_sums);
+SPARSESYNC_OPERATION(add_rows);
+SPARSESYNC_OPERATION(add);
+SPARSESYNC_OPERATION(round_sums);
 
 }  // namespace sparsesync

@@ -36,7 +36,7 @@ void sort_with_order(const Context& context, std::span<Index> keys, std::span<In
                      Index bound, SortWorkspace& workspace);
 }  // namespace cpu
 
-inline constexpr Operation sort_keys{cpu::sort_keys};
-inline constexpr Operation sort_with_order{cpu::sort_with_order};
+SPARSESYNC_OPERATION(sort_keys);
+SPARSESYNC_OPERATION(sort_with_order);
 
 }  // namespace sparsesync

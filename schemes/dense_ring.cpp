@@ -202,12 +202,7 @@ class DenseRing : public Scheme {
       if (sums.width == 0) continue;
       ConstMatrix addends = crossing().piece(i, elements, base);
       addends.data = bytes + (addends.data - first);
-      if (narrow_) {
-        static constexpr Index kOnlyRow[] = {0};
-        add_rows(context_, addends, kOnlyRow, sums);
-      } else {
-        add(context_, addends, sums);
-      }
+      add(context_, addends, sums);
     }
   }
 

@@ -4,33 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cpu/row.h"
 #include "kernels/threads.h"
 
 namespace sparsesync::cpu {
-namespace {
-
-/// Calls body with a value of the C++ type of a floating-point dtype.
-template <typename Body>
-void for_float(DType dtype, Body&& body) {
-  for_dtype(dtype, [&]<typename T>(T value) {
-    if constexpr (std::is_integral_v<T>) {
-      throw ContractError("a cast of integers");
-    } else {
-      body(value);
-    }
-  });
-}
-
-}  // namespace
 
 void cast(const Context& context, ConstMatrix from, Matrix to) {
   SPARSESYNC_EXPECT(from.rows, ==, to.rows);
   SPARSESYNC_EXPECT(from.width, ==, to.width);
-  for_float(from.dtype, [&]<typename From>(From) {
-    for_float(to.dtype, [&]<typename To>(To) {
+  for_float_dtype(from.dtype, [&]<typename From>(From) {
+    for_float_dtype(to.dtype, [&]<typename To>(To) {
       using Wide = typename ValueTraits<To>::Sum;
       parallel_for(context, from.rows * from.width, row_grain(sizeof(From)), [&](IndexRange range) {
         for (Index i = range.begin; i < range.end; ++i) {
@@ -45,7 +29,7 @@ void cast(const Context& context, ConstMatrix from, Matrix to) {
 void count_non_finite(const Context&, ConstMatrix values, Count count) {
   constexpr Index kAtOnce = 4096;
   Index found = 0;
-  for_float(values.dtype, [&]<typename T>(T) {
+  for_float_dtype(values.dtype, [&]<typename T>(T) {
     const Index elements = values.rows * values.width;
     for (Index begin = 0; begin < elements; begin += kAtOnce) {
       const Index end = std::min(elements, begin + kAtOnce);

@@ -120,12 +120,11 @@ void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Mat
 }
 
 void add(const Context&, ConstMatrix addends, Matrix sums) {
-  expect_sums(addends.dtype, sums.dtype);
+  expect_sums(sums.dtype, addends.dtype);
   expect_same_shape(addends, sums);
-  for_dtype(sums.dtype, [&]<typename T>(T) {
-    using Sum = typename ValueTraits<T>::Sum;
-    Sum* sum = reinterpret_cast<Sum*>(sums.data);
-    for (Index i = 0; i < sums.rows * sums.width; ++i) sum[i] += load<Sum>(addends.data, i);
+  for_dtype(addends.dtype, [&]<typename T>(T) {
+    add_row<T>(addends.data, sums.rows * sums.width,
+               reinterpret_cast<typename ValueTraits<T>::Sum*>(sums.data));
   });
 }
 

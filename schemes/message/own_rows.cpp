@@ -12,7 +12,6 @@ OwnRows::OwnRows(const Context& context, std::span<const RowSpace> spaces)
     : context_(context),
       spaces_(spaces),
       located_(context),
-      places_(context),
       bounds_(2 * spaces.size()) {
   located_.reserve_exactly(std::ssize(bounds_));
 }
@@ -45,10 +44,7 @@ void OwnRows::write(std::span<const SectionSpec> specs, BucketInput& input,
       copy(context_, rows.as_bytes(), section.values.data());
       continue;
     }
-    const std::span<Index> places = places_.reserve(bounds.size());
-    number(context_, places);
-    fill_zero(context_, section.values);
-    add_rows(context_, rows, places, {section.values.data(), dtypes[i], rows.rows, rows.width});
+    start_sums(context_, rows, {section.values.data(), dtypes[i], rows.rows, rows.width});
   }
 }
 

@@ -35,7 +35,6 @@ class OwnRows {
   Context context_;
   std::span<const RowSpace> spaces_;
   Buffer<Index> located_;
-  Buffer<Index> places_;  // 0, 1, ...: for rows that are widened
   std::vector<Index> bounds_;
   std::vector<SectionCounts> counts_;
   std::vector<Section> sections_;

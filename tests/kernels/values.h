@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -18,10 +19,11 @@
 #include "kernels/context.h"
 #include "kernels/dtype.h"
 #include "kernels/views.h"
+#include "tests/support/devices.h"
 
 namespace sparsesync {
 
-/// A context whose memory is given back in full at the end of each test.
+/// A context of the device under test, whose memory is given back in full at the end of each test.
 class OperationTest : public ::testing::Test {
  protected:
   void TearDown() override {
@@ -29,8 +31,9 @@ class OperationTest : public ::testing::Test {
     EXPECT_EQ(memory_.in_use(), 0);
   }
 
-  HostMemory memory_;
-  const Context context_{memory_};
+  testing::DeviceUnderTest device_;
+  HostMemory memory_{std::nullopt, testing::device_memory()};
+  const Context context_ = device_.context(memory_);
 };
 
 inline std::uint32_t bits_of(float value) {

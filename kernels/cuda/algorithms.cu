@@ -1,0 +1,105 @@
+// Sorts and scans by CUB, and the memory of tiles.
+#include "kernels/cuda/algorithms.h"
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/tile_scan.h"
+
+namespace sparsesync::cuda {
+namespace {
+
+/// Calls a CUB function twice: for the bytes of scratch that it wants, and with them.
+template <typename Call>
+void with_scratch(const Context& context, Scratch& scratch, const char* what, Call&& call) {
+  std::size_t bytes = 0;
+  check(call(nullptr, bytes), what);
+  void* const room = scratch.take<std::byte>(static_cast<Index>(bytes)).data();
+  check(call(room, bytes), what);
+  queue_of(context).count_launch();
+}
+
+}  // namespace
+
+std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
+                                    std::span<std::uint64_t> words, int first_bit, int last_bit) {
+  if (words.empty()) return words;
+  const std::span<std::uint64_t> sorted = scratch.take<std::uint64_t>(std::ssize(words));
+  with_scratch(context, scratch, "sorting", [&](void* room, std::size_t& bytes) {
+    return cub::DeviceRadixSort::SortKeys(room, bytes, words.data(), sorted.data(),
+                                          std::ssize(words), first_bit, last_bit,
+                                          queue_of(context).handle());
+  });
+  return sorted;
+}
+
+void exclusive_sums(const Context& context, Scratch& scratch, std::span<const Index> numbers,
+                    std::span<Index> sums) {
+  if (numbers.empty()) return;
+  with_scratch(context, scratch, "summing", [&](void* room, std::size_t& bytes) {
+    return cub::DeviceScan::ExclusiveSum(room, bytes, numbers.data(), sums.data(),
+                                         std::ssize(numbers), queue_of(context).handle());
+  });
+}
+
+namespace {
+
+int place_bits(Index size) {
+  return bit_width_below(static_cast<std::uint64_t>(size));
+}
+
+/// words[i] = bits [done, done + bits) of the key of a place, above the place.
+void pack(const Context& context, const Index* keys, std::uint64_t* words, Index size, int done,
+          int bits) {
+  const int low_bits = place_bits(size);
+  const bool first = done == 0;
+  for_each(context, size, [=] __device__(Index i) {
+    const std::uint64_t place =
+        first ? static_cast<std::uint64_t>(i) : words[i] & low_mask(low_bits);
+    const std::uint64_t key =
+        static_cast<std::uint64_t>(keys[place]) >> static_cast<unsigned>(done) & low_mask(bits);
+    // Of one key there is one place, 0, which takes no bits.
+    words[i] = low_bits == 0 ? key : key << static_cast<unsigned>(low_bits) | place;
+  });
+}
+
+}  // namespace
+
+SortedPlaces sort_places(const Context& context, Scratch& scratch, std::span<const Index> keys,
+                         Index bound) {
+  const auto size = std::ssize(keys);
+  const int key_bits = bit_width_below(static_cast<std::uint64_t>(bound));
+  const int low_bits = place_bits(size);
+  const std::span<Index> sorted = scratch.take<Index>(size);
+  const std::span<Index> places = scratch.take<Index>(size);
+  std::span<std::uint64_t> words = scratch.take<std::uint64_t>(size);
+  // Where a key and its place do not fit into one word: by as many of the lower bits as there is
+  // room for, then a stable sort by the next.
+  const int room = low_bits == 0 ? key_bits : std::min(key_bits, 64 - low_bits);
+  int done = 0;
+  do {
+    const int bits = std::min(room, key_bits - done);
+    pack(context, keys.data(), words.data(), size, done, bits);
+    words = sort_words(context, scratch, words, low_bits, low_bits + bits);
+    done += bits;
+  } while (done < key_bits);
+  const std::uint64_t* const packed = words.data();
+  const Index* const from = keys.data();
+  Index* const to = sorted.data();
+  Index* const place_of = places.data();
+  for_each(context, size, [=] __device__(Index i) {
+    const auto place = static_cast<Index>(packed[i] & low_mask(low_bits));
+    place_of[i] = place;
+    to[i] = from[place];
+  });
+  return {sorted, places};
+}
+
+Tiles fresh_tiles(const Context& context, Scratch& scratch, Index tiles) {
+  const std::span<std::uint64_t> words = scratch.take<std::uint64_t>(Tiles::words(tiles));
+  clear(context, words.data(), words.size_bytes());
+  return Tiles(words);
+}
+
+}  // namespace sparsesync::cuda

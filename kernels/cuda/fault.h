@@ -1,0 +1,30 @@
+// What a kernel finds and the host throws.
+#pragma once
+
+#include <cstdint>
+
+namespace sparsesync::cuda {
+
+/// What is wrong with values that a kernel looked at.
+enum class Fault : std::uint32_t {
+  none,
+  outside_range,        // a code's index outside its range
+  not_increasing,       // a code's indices
+  wrong_count,          // a code with another number of indices than announced
+  no_row_there,         // a position that holds no row
+  row_of_another,       // a row that is not of its partition
+  not_in_union,         // aggregate: an index that the union does not have
+};
+
+/// Memory of the host that the device writes to. Several kernels and threads may; one of them is
+/// told of.
+using FaultWord = volatile std::uint32_t;
+
+#if defined(__CUDACC__) || defined(SPARSESYNC_CUDA_EMULATED)
+/// From a kernel.
+__device__ inline void note(FaultWord* word, Fault fault) {
+  *word = static_cast<std::uint32_t>(fault);
+}
+#endif
+
+}  // namespace sparsesync::cuda

@@ -1,0 +1,16 @@
+// CUDA bodies of fetch and place.
+#include "kernels/host_copy.h"
+
+#include "kernels/cuda/queue.h"
+
+namespace sparsesync::cuda {
+
+void fetch(const Context& context, std::span<const std::byte> from, std::byte* to) {
+  queue_of(context).download(from, to);
+}
+
+void place(const Context& context, std::span<const std::byte> from, std::byte* to) {
+  queue_of(context).upload(from, to);
+}
+
+}  // namespace sparsesync::cuda

@@ -1,0 +1,138 @@
+// The one way to launch a kernel: it checks, and it counts. For the sources of the bodies alone.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/bits.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/views.h"
+
+namespace sparsesync::cuda {
+
+/// Threads of a block, where nothing speaks for another number.
+inline constexpr int kBlock = 256;
+
+/// The lanes of a warp.
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = ~0U;
+
+/// Launches `blocks` blocks of `threads` threads; nothing where there are no blocks. Does not
+/// synchronize the stream.
+/// @throws DeviceError if it cannot be launched
+template <typename... Parameters, typename... Arguments>
+void launch(const Context& context, Index blocks, int threads, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
+  if (blocks == 0) return;
+  Queue& queue = queue_of(context);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = queue.handle();
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...),
+        "launching a kernel");
+  queue.count_launch();
+}
+
+/// Sets bytes to 0. Does not synchronize the stream.
+inline void clear(const Context& context, void* memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  Queue& queue = queue_of(context);
+  check(cudaMemsetAsync(memory, 0, bytes, queue.handle()), "clearing memory of the device");
+  queue.count_copy();
+}
+
+/// Blocks of a grid whose threads go through `items` in strides: no more than keep the device busy.
+inline Index blocks_for(const Context& context, Index items, int threads = kBlock) {
+  constexpr Index kBlocksOfProcessor = 16;
+  return std::min(ceil_div<Index>(items, threads),
+                  kBlocksOfProcessor * queue_of(context).multiprocessors());
+}
+
+// ---- In kernels.
+
+__device__ inline Index thread_number() {
+  return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline Index thread_count() {
+  return static_cast<Index>(gridDim.x) * blockDim.x;
+}
+
+namespace detail {
+template <typename Body>
+__global__ void each(Index count, Body body) {
+  for (Index i = thread_number(); i < count; i += thread_count()) body(i);
+}
+}  // namespace detail
+
+/// Calls body(i) for each i in [0, count), in any order and all at once.
+/// @param body  [=] __device__(Index i), no generic lambda around it
+template <typename Body>
+void for_each(const Context& context, Index count, Body body) {
+  launch(context, blocks_for(context, count), kBlock, detail::each<Body>, count, body);
+}
+
+namespace detail {
+template <typename Body>
+__global__ void each_of_rows(Index rows, Index units, unsigned lane_bits, Body body) {
+  const Index lanes = Index{1} << lane_bits;
+  const Index lane = thread_number() & (lanes - 1);
+  for (Index row = thread_number() >> lane_bits; row < rows; row += thread_count() >> lane_bits) {
+    for (Index unit = lane; unit < units; unit += lanes) body(row, unit);
+  }
+}
+}  // namespace detail
+
+/// Calls body(row, unit) for each of so many units of each row, in any order and all at once:
+/// neighbouring threads have neighbouring units.
+/// @param body  [=] __device__(Index row, Index unit), no generic lambda around it
+template <typename Body>
+void for_each_of_rows(const Context& context, Index rows, Index units, Body body) {
+  if (units == 0) return;
+  const auto lane_bits = static_cast<unsigned>(
+      std::min(bit_width_below(static_cast<std::uint64_t>(units)), 5));
+  launch(context, blocks_for(context, rows << lane_bits), kBlock, detail::each_of_rows<Body>, rows,
+         units, lane_bits, body);
+}
+
+/// The first place in [0, size) whose element is not below `bound`, of increasing ones.
+template <typename T, typename Bound>
+__device__ Index lower_bound(const T* elements, Index size, Bound bound) {
+  Index begin = 0;
+  while (size > 0) {
+    const Index half = size / 2;
+    if (elements[begin + half] < bound) {
+      begin += half + 1;
+      size -= half + 1;
+    } else {
+      size = half;
+    }
+  }
+  return begin;
+}
+
+/// An element at any address.
+template <typename T>
+__device__ T load_anywhere(const std::byte* from) {
+  if (reinterpret_cast<std::uintptr_t>(from) % sizeof(T) == 0) {
+    return *reinterpret_cast<const T*>(from);
+  }
+  T value;
+  auto* const bytes = reinterpret_cast<std::byte*>(&value);
+  for (unsigned i = 0; i < sizeof(T); ++i) bytes[i] = from[i];
+  return value;
+}
+template <typename T>
+__device__ void store_anywhere(std::byte* to, T value) {
+  if (reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0) {
+    *reinterpret_cast<T*>(to) = value;
+    return;
+  }
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+  for (unsigned i = 0; i < sizeof(T); ++i) to[i] = bytes[i];
+}
+
+}  // namespace sparsesync::cuda

@@ -1,0 +1,278 @@
+// The queue of a GPU, marks in its work, and what there is of GPUs.
+#include "kernels/cuda/queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/bits.h"
+#include "kernels/cuda/check.h"
+#include "kernels/error.h"
+
+namespace sparsesync::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+/// @throws what a fault stands for
+[[noreturn]] void throw_fault(Fault fault) {
+  switch (fault) {
+    case Fault::none:
+      break;
+    case Fault::outside_range:
+      throw CorruptDataError("index code: an index outside its range");
+    case Fault::not_increasing:
+      throw CorruptDataError("index code: indices do not increase");
+    case Fault::wrong_count:
+      throw CorruptDataError("index code: another number of indices than announced");
+    case Fault::no_row_there:
+      throw CorruptDataError("a position that holds no row");
+    case Fault::row_of_another:
+      throw CorruptDataError("a row that is not of this partition");
+    case Fault::not_in_union:
+      throw ContractError("aggregate: an index that the union does not have");
+  }
+  throw ContractError("a fault that does not exist");
+}
+
+}  // namespace
+
+void check(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // which would else be told again
+  const std::string text =
+      fmt::format("{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
+  if (result == cudaErrorMemoryAllocation) throw DeviceMemoryError(text);
+  throw DeviceError(text);
+}
+
+OnDevice::OnDevice(int device) {
+  check(cudaGetDevice(&before_), "asking for the device");
+  check(cudaSetDevice(device), "choosing a device");
+}
+
+OnDevice::~OnDevice() {
+  cudaSetDevice(before_);
+}
+
+Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options)
+    : memory_(memory),
+      pinned_(pinned),
+      device_(options.device),
+      checked_(options.checked),
+      own_stream_(!options.stream) {
+  const OnDevice here(device_);
+  check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
+        "asking for multiprocessors");
+  if (options.stream) {
+    stream_ = static_cast<cudaStream_t>(options.stream->handle);
+  } else {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+  for (cudaEvent_t& event : half_free_) {
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  }
+  staging_ = static_cast<std::byte*>(
+      pinned_.allocate(2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream()));
+  faults_ = reinterpret_cast<FaultWord*>(staging_ + 2 * kStagingBytes);
+  *faults_ = 0;
+}
+
+Queue::~Queue() {
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device_);
+  cudaStreamSynchronize(stream_);
+  release_scratch();
+  pinned_.deallocate(staging_, 2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream());
+  for (const cudaEvent_t event : half_free_) cudaEventDestroy(event);
+  if (own_stream_) cudaStreamDestroy(stream_);
+  cudaSetDevice(before);
+}
+
+void Queue::synchronize() {
+  ++counters_.synchronizations;
+  check(cudaStreamSynchronize(stream_), "waiting for the device");
+  if (*faults_ == 0) return;
+  const auto fault = static_cast<Fault>(*faults_);
+  *faults_ = 0;
+  throw_fault(fault);
+}
+
+/// Room for so many bytes, which no copy reads any more.
+std::byte* Queue::next_staging(std::size_t bytes) {
+  if (half_used_ + bytes > kStagingBytes) {
+    check(cudaEventRecord(half_free_[half_], stream_), "setting a mark");
+    half_ = 1 - half_;
+    half_used_ = 0;
+    check(cudaEventSynchronize(half_free_[half_]), "waiting for a mark");
+  }
+  std::byte* const room = staging_ + half_ * kStagingBytes + half_used_;
+  half_used_ += round_up<std::size_t>(bytes, 16);
+  return room;
+}
+
+void Queue::upload(std::span<const std::byte> from, std::byte* to) {
+  while (!from.empty()) {
+    const std::size_t bytes = std::min(from.size(), kStagingBytes);
+    std::byte* const staged = next_staging(bytes);
+    std::memcpy(staged, from.data(), bytes);
+    check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
+          "copy to the device");
+    count_copy();
+    from = from.subspan(bytes);
+    to += bytes;
+  }
+}
+
+void Queue::download(std::span<const std::byte> from, std::byte* to) {
+  if (from.empty()) return synchronize();
+  while (!from.empty()) {
+    const std::size_t bytes = std::min(from.size(), kStagingBytes);
+    std::byte* const staged = next_staging(bytes);
+    check(cudaMemcpyAsync(staged, from.data(), bytes, cudaMemcpyDeviceToHost, stream_),
+          "copy to the host");
+    count_copy();
+    synchronize();
+    std::memcpy(to, staged, bytes);
+    from = from.subspan(bytes);
+    to += bytes;
+  }
+}
+
+std::byte* Queue::scratch(std::size_t bytes) {
+  bytes = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
+  if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
+    // A quarter more than asked: sparsity wanders from step to step, and growth should end.
+    const std::size_t wanted =
+        round_up(std::max(bytes + bytes / 4, std::size_t{1} << 16), kAlignment);
+    blocks_.reserve(blocks_.size() + 1);
+    blocks_.push_back(
+        {static_cast<std::byte*>(memory_.allocate(wanted, kAlignment, stream())), wanted});
+    block_used_ = 0;
+  }
+  std::byte* const taken = blocks_.back().data + block_used_;
+  block_used_ += bytes;
+  return taken;
+}
+
+void Queue::close_scratch() noexcept {
+  if (--scratch_depth_ > 0) return;
+  block_used_ = 0;
+  if (blocks_.size() < 2) return;
+  // One block in their place, so that the next time none is allocated.
+  std::size_t all = 0;
+  for (const Block& block : blocks_) all += block.bytes;
+  release_scratch();
+  try {
+    blocks_.push_back({static_cast<std::byte*>(memory_.allocate(all, kAlignment, stream())), all});
+  } catch (...) {
+    // The next operation asks for what it needs, and throws if that is not to be had.
+    blocks_.clear();
+  }
+}
+
+void Queue::release_scratch() noexcept {
+  for (const Block& block : blocks_) {
+    memory_.deallocate(block.data, block.bytes, kAlignment, stream());
+  }
+  blocks_.clear();
+  block_used_ = 0;
+}
+
+}  // namespace sparsesync::cuda
+
+namespace sparsesync {
+namespace {
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+constexpr bool kEmulated = true;
+#else
+constexpr bool kEmulated = false;
+#endif
+
+/// As CUDA numbers versions.
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
+                                               const DeviceQueueOptions& options) {
+  const DeviceFacts facts = device_facts();
+  if (!facts.problem.empty()) throw DeviceError(facts.problem);
+  if (options.device < 0 || options.device >= facts.devices) {
+    throw DeviceError(
+        fmt::format("no GPU {}: there are {}, counted from 0", options.device, facts.devices));
+  }
+  return std::make_unique<cuda::Queue>(memory, pinned, options);
+}
+
+class Mark::Event {
+ public:
+  Event() {
+    cuda::check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "making an event");
+  }
+  ~Event() { cudaEventDestroy(handle); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t handle = nullptr;
+};
+
+Mark::Mark(const Context& context) {
+  if (context.queue() == nullptr) return;
+  const cuda::OnDevice here(context.queue()->device());
+  event_ = std::make_unique<Event>();
+}
+Mark::~Mark() = default;
+Mark::Mark(Mark&&) noexcept = default;
+
+void Mark::set(const Context& context) {
+  if (!event_) return;
+  cuda::check(cudaEventRecord(event_->handle, cuda::queue_of(context).handle()), "setting a mark");
+}
+
+void Mark::make_wait(const Context& context) const {
+  if (!event_) return;
+  cuda::check(cudaStreamWaitEvent(cuda::queue_of(context).handle(), event_->handle, 0),
+              "waiting for a mark");
+}
+
+bool Mark::reached() const {
+  if (!event_) return true;
+  const cudaError_t result = cudaEventQuery(event_->handle);
+  if (result == cudaErrorNotReady) return false;
+  cuda::check(result, "asking for a mark");
+  return true;
+}
+
+DeviceFacts device_facts() {
+  DeviceFacts facts;
+  facts.compiled_in = true;
+  facts.emulated = kEmulated;
+  int version = 0;
+  if (cudaRuntimeGetVersion(&version) == cudaSuccess) facts.runtime_version = version;
+  // 0: there is no driver.
+  if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) facts.driver_version = version;
+  const cudaError_t result = cudaGetDeviceCount(&facts.devices);
+  if (result != cudaSuccess) {
+    cudaGetLastError();
+    facts.devices = 0;
+  }
+  if (!facts.driver_version) {
+    facts.problem = "no GPU: this machine has no CUDA driver";
+  } else if (result == cudaErrorInsufficientDriver) {
+    facts.problem = fmt::format(
+        "no GPU: the driver is of CUDA {}, the library of CUDA {}: install a newer driver",
+        version_text(*facts.driver_version), version_text(facts.runtime_version.value_or(0)));
+  } else if (result != cudaSuccess) {
+    facts.problem = fmt::format("no GPU: {}", cudaGetErrorString(result));
+  } else if (facts.devices == 0) {
+    facts.problem = "no GPU: the driver finds none";
+  }
+  return facts;
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,131 @@
+// DeviceQueue as CUDA has it, and what the bodies take from it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/fault.h"
+#include "kernels/device_queue.h"
+#include "kernels/views.h"
+
+namespace sparsesync::cuda {
+
+/// Makes a device the calling thread's, and the one before again when it ends.
+class OnDevice {
+ public:
+  /// @throws DeviceError
+  explicit OnDevice(int device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+class Queue : public DeviceQueue {
+ public:
+  Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options);
+  ~Queue() override;
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  Stream stream() const override { return {stream_}; }
+  int device() const override { return device_; }
+  void synchronize() override;
+  bool is_checked() const override { return checked_; }
+  Counters counters() const override { return counters_; }
+
+  cudaStream_t handle() const { return stream_; }
+  /// Processors that run blocks.
+  int multiprocessors() const { return multiprocessors_; }
+  /// Where kernels note what they find wrong.
+  FaultWord* faults() const { return faults_; }
+  void count_launch() { ++counters_.launches; }
+  void count_copy() { ++counters_.copies; }
+
+  /// Copies from the host. `from` may be used again at once.
+  void upload(std::span<const std::byte> from, std::byte* to);
+  /// Copies to the host and waits for it.
+  void download(std::span<const std::byte> from, std::byte* to);
+
+  // ---- For Scratch.
+
+  void open_scratch() { ++scratch_depth_; }
+  void close_scratch() noexcept;
+  std::byte* scratch(std::size_t bytes);
+
+ private:
+  static constexpr std::size_t kStagingBytes = std::size_t{1} << 18;  // of each half
+
+  struct Block {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  std::byte* next_staging(std::size_t bytes);
+  void release_scratch() noexcept;
+
+  MemoryResource& memory_;
+  MemoryResource& pinned_;
+  int device_;
+  bool checked_;
+  bool own_stream_;
+  int multiprocessors_ = 1;
+  cudaStream_t stream_ = nullptr;
+  FaultWord* faults_ = nullptr;
+  Counters counters_;
+
+  // What is copied from the host waits in two halves of pinned memory; an event says when a half
+  // may be written again.
+  std::byte* staging_ = nullptr;
+  std::array<cudaEvent_t, 2> half_free_{};
+  std::size_t half_ = 0;
+  std::size_t half_used_ = 0;
+
+  // Scratch is taken from the last block; blocks are joined into one when nothing is in use.
+  std::vector<Block> blocks_;
+  std::size_t block_used_ = 0;
+  int scratch_depth_ = 0;
+};
+
+/// The queue of a context on a GPU.
+inline Queue& queue_of(const Context& context) {
+  return static_cast<Queue&>(*context.queue());
+}
+
+/// Memory for an operation's own use, of the queue. What one operation leaves there the next one
+/// may overwrite: both are in the order of the stream. Kept from one operation to the next, so
+/// steady state allocates nothing.
+class Scratch {
+ public:
+  explicit Scratch(const Context& context) : queue_(queue_of(context)) { queue_.open_scratch(); }
+  ~Scratch() { queue_.close_scratch(); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  /// Uninitialized, at a multiple of 256 bytes.
+  /// @throws BudgetError, DeviceMemoryError
+  template <typename T>
+  std::span<T> take(Index count) {
+    return {reinterpret_cast<T*>(queue_.scratch(static_cast<std::size_t>(count) * sizeof(T))),
+            static_cast<std::size_t>(count)};
+  }
+
+  /// A copy of what is on the host.
+  template <typename T>
+  std::span<T> upload(std::span<const T> from) {
+    const std::span<T> to = take<T>(std::ssize(from));
+    queue_.upload(std::as_bytes(from), std::as_writable_bytes(to).data());
+    return to;
+  }
+
+ private:
+  Queue& queue_;
+};
+
+}  // namespace sparsesync::cuda

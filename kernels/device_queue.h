@@ -1,0 +1,92 @@
+// The queue of a GPU: where the work of a context on a GPU goes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kernels/context.h"
+
+namespace sparsesync {
+
+/// One worker's work on one GPU: a stream, and what operations need beside it, which is kept from
+/// one to the next. Calls come from one thread at a time.
+///
+/// Operations on a GPU cannot throw what they find out there: a code of indices that is damaged,
+/// say. They note it, and synchronize() throws it: every operation that synchronizes the stream
+/// does so by it.
+class DeviceQueue {
+ public:
+  virtual ~DeviceQueue() = default;
+
+  virtual Stream stream() const = 0;
+  /// The GPU's number.
+  virtual int device() const = 0;
+  /// Waits until all work is done.
+  /// @throws CorruptDataError, ContractError as noted by an operation, the first one; DeviceError
+  virtual void synchronize() = 0;
+  /// Whether each operation is waited for: slow, and errors come where they arise.
+  virtual bool is_checked() const = 0;
+
+  /// What was done so far.
+  struct Counters {
+    std::int64_t launches = 0;          // of kernels
+    std::int64_t copies = 0;            // copies and fills that are no kernels
+    std::int64_t synchronizations = 0;  // of the host with the stream
+  };
+  virtual Counters counters() const = 0;
+};
+
+/// How a queue works.
+struct DeviceQueueOptions {
+  int device = 0;
+  bool checked = false;
+  /// A stream of the caller's, which outlives the queue; nothing: one of its own.
+  std::optional<Stream> stream = std::nullopt;
+};
+
+/// @param memory  of the device, for scratch; outlives the queue
+/// @param pinned  of the host, that the device reaches; outlives the queue
+/// @throws DeviceError naming what is missing: a build with CUDA, a driver, a device of that number
+std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
+                                               const DeviceQueueOptions& options = {});
+
+/// A point in the work of a context: what it stands before can wait for all work before it. Nothing
+/// on a CPU, where work is done when an operation returns.
+class Mark {
+ public:
+  /// Allocates once; may be set again and again.
+  explicit Mark(const Context& context);
+  ~Mark();
+  Mark(Mark&&) noexcept;
+  Mark& operator=(Mark&&) = delete;
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+  /// Stands behind all work that the context was given so far. Does not synchronize the stream.
+  void set(const Context& context);
+  /// Lets the work that the context is given from now on wait for the mark. Does not synchronize
+  /// the stream. Of a mark that was never set: nothing.
+  void make_wait(const Context& context) const;
+  /// Whether all work before it is done.
+  bool reached() const;
+
+  class Event;
+
+ private:
+  std::unique_ptr<Event> event_;  // null on a CPU
+};
+
+/// What this build and this machine have of CUDA.
+struct DeviceFacts {
+  bool compiled_in = false;
+  bool emulated = false;               // kernels run on the host: a build for tests
+  std::optional<int> driver_version;   // as CUDA numbers them, 13000 for 13.0; of the driver here
+  std::optional<int> runtime_version;  // that the library was built with
+  int devices = 0;
+  std::string problem;  // why there is no device; empty where there is one
+};
+DeviceFacts device_facts();
+
+}  // namespace sparsesync

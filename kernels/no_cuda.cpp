@@ -1,0 +1,27 @@
+// What a build without CUDA says of GPUs.
+#include "kernels/device_queue.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+
+std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource&, MemoryResource&,
+                                               const DeviceQueueOptions&) {
+  throw DeviceError("this build has no CUDA: configure it with -DSPARSESYNC_CUDA=ON");
+}
+
+class Mark::Event {};
+
+Mark::Mark(const Context&) {}
+Mark::~Mark() = default;
+Mark::Mark(Mark&&) noexcept = default;
+void Mark::set(const Context&) {}
+void Mark::make_wait(const Context&) const {}
+bool Mark::reached() const {
+  return true;
+}
+
+DeviceFacts device_facts() {
+  return {false, false, std::nullopt, std::nullopt, 0, "this build has no CUDA"};
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,21 @@
+// What a test sets of the emulated device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace sparsesync::emulated_cuda {
+
+struct Limits {
+  int devices = 1;
+  int driver_version = 13000;
+  std::size_t memory = std::size_t{8} << 30;
+  /// So many more allocations of device memory go well, then one fails.
+  std::optional<std::int64_t> allocations_until_failure;
+};
+
+/// Of the whole process. Not while another thread uses the device.
+Limits& limits();
+
+}  // namespace sparsesync::emulated_cuda

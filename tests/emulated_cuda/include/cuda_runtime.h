@@ -1,0 +1,380 @@
+// The part of CUDA that the kernels use, carried out on the host: so that a machine without a GPU
+// runs the very text that a GPU runs, under the sanitizers too.
+//
+// Threads of a block are fibers that give way to each other at collectives, so what depends on the
+// order in which threads come there is seen; blocks run one after another, the last one first every
+// other time. What goes to a stream waits there until somebody synchronizes: who reads too early
+// reads what was there before. It tells nothing of speed, nor of what two blocks that truly run at
+// the same time do to each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+// One block runs at a time in a thread of the host, and all fibers of it there.
+#define __shared__ static thread_local
+#define __align__(n) __attribute__((aligned(n)))
+#define SPARSESYNC_CUDA_EMULATED 1
+
+// ---- Types of the runtime.
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
+};
+
+namespace sparsesync::emulated_cuda {
+class Stream;
+class Event;
+class Pool;
+}  // namespace sparsesync::emulated_cuda
+using cudaStream_t = sparsesync::emulated_cuda::Stream*;
+using cudaEvent_t = sparsesync::emulated_cuda::Event*;
+using cudaMemPool_t = sparsesync::emulated_cuda::Pool*;
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMemoryPoolsSupported = 115
+};
+enum cudaMemPoolAttr {
+  cudaMemPoolAttrReleaseThreshold = 4,
+  cudaMemPoolAttrReservedMemCurrent = 5,
+  cudaMemPoolAttrUsedMemCurrent = 7
+};
+enum cudaMemAllocationType { cudaMemAllocationTypePinned = 1 };
+enum cudaMemAllocationHandleType { cudaMemHandleTypeNone = 0 };
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+struct cudaMemLocation {
+  cudaMemLocationType type;
+  int id;
+};
+struct cudaMemPoolProps {
+  cudaMemAllocationType allocType;
+  cudaMemAllocationHandleType handleTypes;
+  cudaMemLocation location;
+};
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2,
+  cudaMemoryTypeManaged = 3
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+};
+
+constexpr unsigned cudaStreamNonBlocking = 1;
+constexpr unsigned cudaEventDisableTiming = 2;
+constexpr unsigned cudaHostAllocDefault = 0;
+constexpr unsigned cudaMemAttachGlobal = 1;
+
+// ---- The runtime. Each as CUDA's own.
+
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaGetLastError();
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes);
+cudaError_t cudaFree(void* pointer);
+cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes,
+                              unsigned flags = cudaMemAttachGlobal);
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* pointer);
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties);
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
+cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream);
+
+// ---- Threads.
+
+struct dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+  constexpr dim3(unsigned of_x = 1, unsigned of_y = 1, unsigned of_z = 1)
+      : x(of_x), y(of_y), z(of_z) {}
+};
+struct uint4 {
+  unsigned x, y, z, w;
+} __attribute__((aligned(16)));
+struct uint2 {
+  unsigned x, y;
+} __attribute__((aligned(8)));
+
+namespace sparsesync::emulated_cuda {
+
+/// Which thread a fiber is: as CUDA's variables of these names.
+struct Position {
+  dim3 thread;
+  dim3 block;
+  dim3 block_size;
+  dim3 grid_size;
+};
+/// Of the fiber that runs.
+const Position& position();
+
+/// Puts work into a stream.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+/// Calls `thread` as every thread of every block.
+void run_grid(dim3 grid, dim3 block, const std::function<void()>& thread);
+
+/// Waits for all threads of the block that have not ended.
+void wait_for_block();
+/// Gives a value of 8 bytes at most to the lanes of `mask` and takes theirs.
+/// @param values  receives 32 of them
+void exchange_in_warp(unsigned mask, std::uint64_t value, std::uint64_t* values);
+
+template <typename T>
+std::uint64_t to_word(T value) {
+  static_assert(sizeof(T) <= 8);
+  std::uint64_t word = 0;
+  std::memcpy(&word, &value, sizeof(T));
+  return word;
+}
+template <typename T>
+T from_word(std::uint64_t word) {
+  T value;
+  std::memcpy(&value, &word, sizeof(T));
+  return value;
+}
+inline unsigned lane() {
+  return position().thread.x % 32;
+}
+
+}  // namespace sparsesync::emulated_cuda
+
+namespace sparsesync::emulated_cuda {
+
+/// One of CUDA's variables: its `x` is looked up when it is read.
+template <dim3 Position::*which>
+struct Variable {
+  struct X {
+    operator unsigned() const { return (position().*which).x; }
+  } x;
+};
+
+}  // namespace sparsesync::emulated_cuda
+
+inline constexpr sparsesync::emulated_cuda::Variable<&sparsesync::emulated_cuda::Position::thread>
+    threadIdx{};
+inline constexpr sparsesync::emulated_cuda::Variable<&sparsesync::emulated_cuda::Position::block>
+    blockIdx{};
+inline constexpr sparsesync::emulated_cuda::Variable<
+    &sparsesync::emulated_cuda::Position::block_size>
+    blockDim{};
+inline constexpr sparsesync::emulated_cuda::Variable<
+    &sparsesync::emulated_cuda::Position::grid_size>
+    gridDim{};
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  std::size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  void* attrs;
+  unsigned numAttrs;
+};
+
+/// Of grids and blocks of one dimension.
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  const unsigned blocks = config->gridDim.x;
+  const unsigned threads = config->blockDim.x;
+  if (blocks == 0 || blocks > 0x7FFFFFFFU || threads == 0 || threads > 1024) {
+    return cudaErrorInvalidValue;
+  }
+  sparsesync::emulated_cuda::enqueue(
+      config->stream, [=, parameters = std::tuple<std::remove_cv_t<Parameters>...>(
+                              std::forward<Arguments>(arguments)...)] {
+        sparsesync::emulated_cuda::run_grid(dim3(blocks), dim3(threads),
+                                            [&] { std::apply(kernel, parameters); });
+      });
+  return cudaSuccess;
+}
+
+inline void __syncthreads() {
+  sparsesync::emulated_cuda::wait_for_block();
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+inline void __syncwarp(unsigned mask = ~0U) {
+  std::uint64_t values[32];
+  sparsesync::emulated_cuda::exchange_in_warp(mask, 0, values);
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+  using namespace sparsesync::emulated_cuda;
+  std::uint64_t values[32] = {};
+  exchange_in_warp(mask, to_word(value), values);
+  const unsigned base = lane() & ~(static_cast<unsigned>(width) - 1);
+  return from_word<T>(
+      values[base + (static_cast<unsigned>(source) & (static_cast<unsigned>(width) - 1))]);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  using namespace sparsesync::emulated_cuda;
+  std::uint64_t values[32] = {};
+  exchange_in_warp(mask, to_word(value), values);
+  const unsigned within = lane() & (static_cast<unsigned>(width) - 1);
+  return within >= delta ? from_word<T>(values[lane() - delta]) : value;
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  using namespace sparsesync::emulated_cuda;
+  std::uint64_t values[32] = {};
+  exchange_in_warp(mask, to_word(value), values);
+  const unsigned within = lane() & (static_cast<unsigned>(width) - 1);
+  return within + delta < static_cast<unsigned>(width) ? from_word<T>(values[lane() + delta])
+                                                        : value;
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
+  using namespace sparsesync::emulated_cuda;
+  std::uint64_t values[32] = {};
+  exchange_in_warp(mask, to_word(value), values);
+  const unsigned other = lane() ^ static_cast<unsigned>(lane_mask);
+  return other / static_cast<unsigned>(width) == lane() / static_cast<unsigned>(width)
+             ? from_word<T>(values[other])
+             : value;
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  std::uint64_t values[32] = {};
+  sparsesync::emulated_cuda::exchange_in_warp(mask, predicate != 0 ? 1 : 0, values);
+  unsigned ballot = 0;
+  for (unsigned i = 0; i < 32; ++i) {
+    if ((mask >> i & 1U) != 0 && values[i] != 0) ballot |= 1U << i;
+  }
+  return ballot;
+}
+inline int __any_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) != 0 ? 1 : 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) == mask ? 1 : 0;
+}
+
+// ---- Arithmetic.
+
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+inline int __popcll(unsigned long long x) {
+  return __builtin_popcountll(x);
+}
+inline int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
+inline int __clzll(long long x) {
+  return x == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(x));
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+inline int __ffsll(long long x) {
+  return __builtin_ffsll(x);
+}
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<unsigned long long>((static_cast<Wide>(a) * b) >> 64U);
+}
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+
+// ---- Atomics: one thread of the host runs at a time.
+
+template <typename T>
+T atomicAdd(T* at, std::type_identity_t<T> value) {
+  const T before = *at;
+  *at = static_cast<T>(before + value);
+  return before;
+}
+template <typename T>
+T atomicOr(T* at, std::type_identity_t<T> value) {
+  const T before = *at;
+  *at = before | value;
+  return before;
+}
+template <typename T>
+T atomicMin(T* at, std::type_identity_t<T> value) {
+  const T before = *at;
+  if (value < before) *at = value;
+  return before;
+}
+template <typename T>
+T atomicMax(T* at, std::type_identity_t<T> value) {
+  const T before = *at;
+  if (before < value) *at = value;
+  return before;
+}
+template <typename T>
+T atomicExch(T* at, std::type_identity_t<T> value) {
+  const T before = *at;
+  *at = value;
+  return before;
+}
+template <typename T>
+T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  const T before = *at;
+  if (before == expected) *at = value;
+  return before;
+}

@@ -1,0 +1,300 @@
+// Streams, events and memory. All of the "device" is under one lock: one piece of work at a time.
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "tests/emulated_cuda/controls.h"
+
+namespace sparsesync::emulated_cuda {
+
+namespace {
+class Machine;
+}  // namespace
+
+/// A mark in a stream, which whoever asks for it runs the stream up to.
+class Event {
+ public:
+  cudaStream_t stream = nullptr;
+  std::uint64_t place = 0;  // pieces of work that the stream had been given
+};
+
+class Stream {
+ public:
+  std::deque<std::function<void()>> waiting;
+  std::uint64_t given = 0;
+  std::uint64_t done = 0;
+};
+
+class Pool {};
+
+namespace {
+
+class Machine {
+ public:
+  static Machine& the() {
+    static Machine machine;
+    return machine;
+  }
+
+  std::recursive_mutex mutex;
+  Limits limits;
+  std::size_t in_use = 0;
+  std::map<const void*, std::pair<std::size_t, cudaMemoryType>> blocks;
+
+  cudaError_t allocate(void** pointer, std::size_t bytes, cudaMemoryType type) {
+    const std::lock_guard lock(mutex);
+    if (type == cudaMemoryTypeDevice) {
+      if (limits.allocations_until_failure && (*limits.allocations_until_failure)-- == 0) {
+        limits.allocations_until_failure.reset();
+        return cudaErrorMemoryAllocation;
+      }
+      if (in_use + bytes > limits.memory) return cudaErrorMemoryAllocation;
+      in_use += bytes;
+    }
+    // At a multiple of 256, as on a GPU; what lies behind it is AddressSanitizer's to watch.
+    if (posix_memalign(pointer, 256, bytes == 0 ? 1 : bytes) != 0) return cudaErrorMemoryAllocation;
+    std::memset(*pointer, 0xA5, bytes);
+    blocks[*pointer] = {bytes, type};
+    return cudaSuccess;
+  }
+
+  cudaError_t release(void* pointer) {
+    const std::lock_guard lock(mutex);
+    if (pointer == nullptr) return cudaSuccess;
+    const auto found = blocks.find(pointer);
+    if (found == blocks.end()) return cudaErrorInvalidValue;
+    if (found->second.second == cudaMemoryTypeDevice) in_use -= found->second.first;
+    blocks.erase(found);
+    std::free(pointer);
+    return cudaSuccess;
+  }
+
+  /// What a pointer points into.
+  const std::pair<std::size_t, cudaMemoryType>* block_of(const void* pointer) {
+    const auto after = blocks.upper_bound(pointer);
+    if (after == blocks.begin()) return nullptr;
+    const auto& [begin, block] = *std::prev(after);
+    const auto offset = static_cast<std::size_t>(static_cast<const char*>(pointer) -
+                                                 static_cast<const char*>(begin));
+    return offset < std::max<std::size_t>(block.first, 1) ? &block : nullptr;
+  }
+};
+
+/// With the lock held: does what the stream was given up to a place.
+void run_up_to(Stream& stream, std::uint64_t place) {
+  while (stream.done < place) {
+    // One that waits for an event of this very stream finds it done.
+    const std::function<void()> work = std::move(stream.waiting.front());
+    stream.waiting.pop_front();
+    ++stream.done;
+    work();
+  }
+}
+
+}  // namespace
+
+Limits& limits() {
+  return Machine::the().limits;
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  const std::lock_guard lock(Machine::the().mutex);
+  stream->waiting.push_back(std::move(work));
+  ++stream->given;
+}
+
+}  // namespace sparsesync::emulated_cuda
+
+using sparsesync::emulated_cuda::enqueue;
+using sparsesync::emulated_cuda::Machine;
+using sparsesync::emulated_cuda::run_up_to;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = Machine::the().limits.devices;
+  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+cudaError_t cudaSetDevice(int device) {
+  return device >= 0 && device < Machine::the().limits.devices ? cudaSuccess
+                                                               : cudaErrorInvalidDevice;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 4;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+    case cudaDevAttrMemoryPoolsSupported:
+      *value = 1;
+      return cudaSuccess;
+  }
+  return cudaErrorInvalidValue;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = Machine::the().limits.driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+  }
+  return "cudaErrorUnknown";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return cudaGetErrorName(error);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new sparsesync::emulated_cuda::Stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  cudaStreamSynchronize(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const std::lock_guard lock(Machine::the().mutex);
+  run_up_to(*stream, stream->given);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::lock_guard lock(Machine::the().mutex);
+  if (event->stream == nullptr) return cudaSuccess;  // never recorded
+  // What the event stands for now, whatever is recorded later.
+  enqueue(stream, [of = event->stream, place = event->place] { run_up_to(*of, place); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new sparsesync::emulated_cuda::Event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const std::lock_guard lock(Machine::the().mutex);
+  event->stream = stream;
+  event->place = stream->given;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const std::lock_guard lock(Machine::the().mutex);
+  if (event->stream != nullptr) run_up_to(*event->stream, event->place);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(Machine::the().mutex);
+  if (event->stream == nullptr || event->stream->done >= event->place) return cudaSuccess;
+  // Somebody who asks again and again is not to wait for ever.
+  run_up_to(*event->stream, event->place);
+  return cudaErrorNotReady;
+}
+
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice);
+}
+cudaError_t cudaFree(void* pointer) {
+  return Machine::the().release(pointer);
+}
+cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned) {
+  return Machine::the().allocate(pointer, bytes, cudaMemoryTypeManaged);
+}
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  return Machine::the().allocate(pointer, bytes, cudaMemoryTypeHost);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  return Machine::the().release(pointer);
+}
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  const std::lock_guard lock(Machine::the().mutex);
+  *total_bytes = Machine::the().limits.memory;
+  *free_bytes = *total_bytes - std::min(*total_bytes, Machine::the().in_use);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  const std::lock_guard lock(Machine::the().mutex);
+  const auto* const block = Machine::the().block_of(pointer);
+  *attributes = {block != nullptr ? block->second : cudaMemoryTypeUnregistered, 0};
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
+  *pool = new sparsesync::emulated_cuda::Pool;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  delete pool;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+  return cudaSuccess;
+}
+cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t,
+                                    cudaStream_t) {
+  return cudaMalloc(pointer, bytes);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  enqueue(stream, [pointer] { cudaFree(pointer); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (bytes == 0) return cudaSuccess;
+  cudaPointerAttributes of_from{};
+  cudaPointerAttributes of_to{};
+  cudaPointerGetAttributes(&of_from, from);
+  cudaPointerGetAttributes(&of_to, to);
+  if (kind == cudaMemcpyHostToDevice && of_from.type == cudaMemoryTypeUnregistered) {
+    // Pageable memory is read before the call returns.
+    auto held = std::make_shared<std::vector<char>>(static_cast<const char*>(from),
+                                                    static_cast<const char*>(from) + bytes);
+    enqueue(stream, [=] { std::memcpy(to, held->data(), bytes); });
+    return cudaSuccess;
+  }
+  enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  if (kind == cudaMemcpyDeviceToHost && of_to.type == cudaMemoryTypeUnregistered) {
+    return cudaStreamSynchronize(stream);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  if (bytes != 0) enqueue(stream, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}

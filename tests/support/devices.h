@@ -1,0 +1,67 @@
+// The device that a test runs on: the CPU, or, with SPARSESYNC_TEST_DEVICE=cuda, a GPU. There all
+// that `new` gives is memory that the GPU reaches, too (managed_new.cpp), and each operation is
+// waited for; so a test is the same text for both, as long as what operations read and write lies
+// in no array or variable of a function.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <memory_resource>
+#include <string_view>
+
+#include "engine/memory.h"
+#include "kernels/context.h"
+#include "kernels/device_queue.h"
+
+#if defined(SPARSESYNC_WITH_CUDA)
+#include <cuda_runtime.h>
+#endif
+
+namespace sparsesync::testing {
+
+inline bool on_cuda() {
+  const char* const device = std::getenv("SPARSESYNC_TEST_DEVICE");
+  return device != nullptr && std::string_view(device) == "cuda";
+}
+
+/// Memory that the device under test and the tests reach.
+inline std::pmr::memory_resource* device_memory() {
+#if defined(SPARSESYNC_WITH_CUDA)
+  class Managed : public std::pmr::memory_resource {
+    void* do_allocate(std::size_t bytes, std::size_t) override {
+      void* pointer = nullptr;
+      if (cudaMallocManaged(&pointer, bytes, cudaMemAttachGlobal) != cudaSuccess) {
+        throw std::bad_alloc();
+      }
+      return pointer;
+    }
+    void do_deallocate(void* pointer, std::size_t, std::size_t) override { cudaFree(pointer); }
+    bool do_is_equal(const memory_resource& other) const noexcept override {
+      return this == &other;
+    }
+  };
+  static Managed managed;
+  if (on_cuda()) return &managed;
+#endif
+  return std::pmr::new_delete_resource();
+}
+
+/// A queue of the device under test, if it has one.
+class DeviceUnderTest {
+ public:
+  explicit DeviceUnderTest(bool checked = true) {
+    if (on_cuda()) queue_ = make_device_queue(scratch_, pinned_, {0, checked, std::nullopt});
+  }
+
+  Context context(MemoryResource& memory) const {
+    return queue_ ? Context(memory, *queue_) : Context(memory);
+  }
+  DeviceQueue* queue() const { return queue_.get(); }
+
+ private:
+  HostMemory scratch_{std::nullopt, device_memory()};
+  HostMemory pinned_{std::nullopt, device_memory()};
+  std::unique_ptr<DeviceQueue> queue_;
+};
+
+}  // namespace sparsesync::testing
