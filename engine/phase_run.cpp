@@ -23,7 +23,7 @@ void run_round(Phase phase, RegisteredBucket& bucket, Exchange& exchange) {
 }
 
 void take_result(RegisteredBucket& bucket, Rank rank) {
-  bucket.widen_result();
+  bucket.take_results();
   // All workers see the same: one of them says so. Where they cross in their own type nothing
   // became infinite on its way, and the program has made what is not finite itself.
   if (bucket.non_finite() == 0 || !bucket.spec().options.wire || rank != Rank{0}) return;
@@ -58,6 +58,7 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
       exchange.next_round();
     }
     if (phase == Phase::gather) take_result(bucket, rank);
+    synchronize(ground.context);
   } catch (const RefusedError& refused) {
     const std::exception_ptr error = std::current_exception();
     exchange.refuse(refused.peer(), refused.reason());
@@ -66,6 +67,8 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   } catch (const InputError& error) {
     return refuse(error.what());
   } catch (const BudgetError& error) {
+    return refuse(error.what());
+  } catch (const DeviceMemoryError& error) {
     return refuse(error.what());
   } catch (const std::bad_alloc&) {
     return refuse("out of memory");

@@ -49,13 +49,15 @@ ProgressThread::~ProgressThread() {
 // ---- The caller's side.
 
 std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
-                                                       std::span<const Gradient> gradients) {
+                                                       std::span<const Gradient> gradients,
+                                                       const Mark* after) {
   const std::lock_guard lock(mutex_);
   throw_if_over();
   order_.check(entry);
   std::shared_ptr<SubmittedPhase> phase = unused_phase();
   Submission& submission = submitted(entry).push_left_over();
-  submission.gradients.assign(gradients.begin(), gradients.end());
+  submission.input.gradients.assign(gradients.begin(), gradients.end());
+  submission.input.after = after;
   submission.phase = phase;
   ++queued_;
   changed_.notify_all();
@@ -157,7 +159,7 @@ void ProgressThread::run_next(std::unique_lock<std::mutex>& lock) {
   submitted(entry).pop();
   --queued_;
   lock.unlock();
-  const PhaseOutcome outcome = run_phase_(entry, running_.gradients);
+  const PhaseOutcome outcome = run_phase_(entry, running_.input);
   lock.lock();
   if (outcome.fatal) fail(lock, outcome.error);
   running_.phase->error = outcome.error;

@@ -18,6 +18,7 @@
 #include "engine/phase_order.h"
 #include "engine/phase_run.h"
 #include "engine/queue.h"
+#include "kernels/device_queue.h"
 #include "schemes/bucket.h"
 #include "schemes/transport.h"
 
@@ -33,8 +34,13 @@ struct SubmittedPhase {
 /// after, the session is over: the others are told, and every call throws that error.
 class ProgressThread {
  public:
+  /// What a phase is given.
+  struct Input {
+    std::vector<Gradient> gradients;  // of the step, or the rows that it announces
+    const Mark* after = nullptr;      // what it waits for; null: nothing
+  };
   /// Runs one phase of a bucket; called in the thread.
-  using RunPhase = std::function<PhaseOutcome(OrderEntry entry, std::span<const Gradient>)>;
+  using RunPhase = std::function<PhaseOutcome(OrderEntry entry, const Input& input)>;
 
   /// @param transport  outlives the thread
   /// @param deadline   for a phase's predecessor to be submitted
@@ -47,9 +53,10 @@ class ProgressThread {
   // ---- The caller's side.
 
   /// Puts a phase where the thread finds it when the order comes to it.
-  /// @param gradients  of the step, or the rows that it announces; none for a gather
+  /// @param gradients, after  as Input has them
   /// @throws InputError if the bucket has no such phase
-  std::shared_ptr<SubmittedPhase> submit(OrderEntry entry, std::span<const Gradient> gradients);
+  std::shared_ptr<SubmittedPhase> submit(OrderEntry entry, std::span<const Gradient> gradients,
+                                         const Mark* after);
   /// Waits until a phase is over.
   /// @throws what it ended with
   void wait(const SubmittedPhase& phase);
@@ -75,7 +82,7 @@ class ProgressThread {
  private:
   /// A phase that waits for its turn.
   struct Submission {
-    std::vector<Gradient> gradients;
+    Input input;
     std::shared_ptr<SubmittedPhase> phase;
   };
   /// Work between steps, and who waits for it.

@@ -1,5 +1,6 @@
 #include "engine/registered_bucket.h"
 
+#include <numeric>
 #include <utility>
 
 #include "kernels/cast.h"
@@ -21,16 +22,17 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
       seed_(seed),
       chosen_(way_of(entry, spec_.options)),
       scheme_(entry.create({context_, &crossing_, rank, size, seed})),
-      places_(spec_.tensors.size()),
-      result_indices_(buffers<Index>(context_, places_.size())),
-      widened_(buffers<std::byte>(context_, places_.size())),
+      space_of_(spec_.tensors.size()),
+      result_indices_(buffers<Index>(context_, space_of_.size())),
+      widened_(buffers<std::byte>(context_, space_of_.size())),
+      results_(space_of_.size()),
       counts_(context_),
       observed_(spaces_.size()) {
   take_patterns();
   if (spec_.announce) announced_.emplace(BucketInput::without_values(context_, spec_));
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     for (const RowSpace::Member& member : spaces_[i].members) {
-      places_[member.tensor] = {i, member.first_row};
+      space_of_[member.tensor] = i;
     }
   }
 }
@@ -50,60 +52,78 @@ void RegisteredBucket::change_scheme(const Way& chosen) {
   take_patterns();
 }
 
-TensorResult RegisteredBucket::result(std::size_t tensor) {
-  TensorResult result = crossed(tensor);
-  const DType own = spec_.tensors[tensor].dtype;
-  if (result.values.dtype != own) {
-    result.values.data = widened_[tensor].data();
-    result.values.dtype = own;
-  }
-  return result;
+void RegisteredBucket::take_results() {
+  find_tensors();
+  widen_results();
 }
 
-void RegisteredBucket::widen_result() {
+/// Where each tensor's rows stand in the results of the row spaces.
+void RegisteredBucket::find_tensors() {
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    const SpaceResult& result = scheme_->result()[i];
+    const std::vector<RowSpace::Member>& members = spaces_[i].members;
+    if (members.size() == 1) {
+      results_[members.front().tensor] = {result.layout, result.indices, result.values};
+    } else if (result.layout == Gradient::Layout::dense) {
+      for (const RowSpace::Member& member : members) {
+        ConstMatrix values = result.values;
+        values.data += member.first_row * values.row_bytes();
+        values.rows = spec_.tensors[member.tensor].rows;
+        results_[member.tensor] = {result.layout, {}, values};
+      }
+    } else {
+      find_members(result, members);
+    }
+  }
+}
+
+void RegisteredBucket::find_members(const SpaceResult& result,
+                                    std::span<const RowSpace::Member> members) {
+  const std::span<Index> counts = counts_.reserve(2 * std::ssize(members));
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Index first = members[i].first_row;
+    locate(context_, result.indices, {first, first + spec_.tensors[members[i].tensor].rows},
+           counts.subspan(2 * i, 2));
+  }
+  bounds_.resize(counts.size());
+  fetch_numbers(context_, counts, bounds_);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const IndexRange found{bounds_[2 * i], bounds_[2 * i + 1]};
+    ConstMatrix values = result.values;
+    values.data += found.begin * values.row_bytes();
+    values.rows = found.size();
+    const std::span<Index> own = result_indices_[members[i].tensor].reserve(found.size());
+    shift(context_, part_of(result.indices, found), -members[i].first_row, own);
+    results_[members[i].tensor] = {result.layout, own, values};
+  }
+}
+
+/// Makes values the tensors' own type where they crossed as another.
+void RegisteredBucket::widen_results() {
   non_finite_ = 0;
   if (!spec_.options.wire && !spec_.count_non_finite) return;
-  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
-    if (is_integer(spec_.tensors[i].dtype)) continue;  // they cross as they are, and are finite
-    const ConstMatrix values = crossed(i).values;
-    const Count count(counts_.reserve(2).data());
-    count_non_finite(context_, values, count);
-    non_finite_ += resolve(context_, count);
-    if (values.dtype == spec_.tensors[i].dtype) continue;
-    Matrix own{nullptr, spec_.tensors[i].dtype, values.rows, values.width};
-    own.data = widened_[i].reserve(own.bytes()).data();
-    cast(context_, values, own);
+  const std::span<Index> counts = counts_.reserve(std::ssize(results_));
+  fill_zero(context_, std::as_writable_bytes(counts));
+  for (std::size_t i = 0; i < results_.size(); ++i) {
+    const DType own = spec_.tensors[i].dtype;
+    if (is_integer(own)) continue;  // they cross as they are, and are finite
+    ConstMatrix& values = results_[i].values;
+    count_non_finite(context_, values, Count(counts.data() + i));
+    if (values.dtype == own) continue;
+    Matrix widened{nullptr, own, values.rows, values.width};
+    widened.data = widened_[i].reserve(widened.bytes()).data();
+    cast(context_, values, widened);
+    values = as_const(widened);
   }
-}
-
-/// The result in the type that it crossed as.
-TensorResult RegisteredBucket::crossed(std::size_t tensor) {
-  SPARSESYNC_EXPECT(tensor, <, spec_.tensors.size());
-  const Place place = places_[tensor];
-  const SpaceResult& space = scheme_->result()[place.space];
-  const Index rows = spec_.tensors[tensor].rows;
-  TensorResult result{space.layout, space.indices, space.values};
-  if (space.layout == Gradient::Layout::dense) {
-    result.values.data += place.first_row * space.values.row_bytes();
-    result.values.rows = rows;
-    return result;
-  }
-  if (spaces_[place.space].members.size() > 1) {
-    const IndexRange found = places_in(
-        context_, space.indices, {place.first_row, place.first_row + rows}, counts_.reserve(2));
-    result.values.data += found.begin * space.values.row_bytes();
-    result.values.rows = found.size();
-    const std::span<Index> own = result_indices_[tensor].reserve(found.size());
-    shift(context_, part_of(space.indices, found), -place.first_row, own);
-    result.indices = own;
-  }
-  return result;
+  bounds_.resize(counts.size());
+  fetch_numbers(context_, counts, bounds_);
+  non_finite_ = std::accumulate(bounds_.begin(), bounds_.end(), Index{0});
 }
 
 std::vector<SpaceChoice> RegisteredBucket::choices() const {
   const std::vector<SpaceChoice> of_spaces = scheme_->choices();
   std::vector<SpaceChoice> of_tensors;
-  for (const Place& place : places_) of_tensors.push_back(of_spaces[place.space]);
+  for (const std::size_t space : space_of_) of_tensors.push_back(of_spaces[space]);
   return of_tensors;
 }
 

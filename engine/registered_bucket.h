@@ -54,15 +54,18 @@ class RegisteredBucket {
   /// @throws BudgetError, std::bad_alloc if its fixed workspace is not to be had
   void change_scheme(const Way& chosen);
 
-  /// After a gather phase. Synchronizes the stream.
-  TensorResult result(std::size_t tensor);
+  /// After a gather phase.
+  const TensorResult& result(std::size_t tensor) const {
+    SPARSESYNC_EXPECT(tensor, <, results_.size());
+    return results_[tensor];
+  }
   /// What the scheme chose, for each tensor.
   std::vector<SpaceChoice> choices() const;
 
-  /// After the last round of a gather phase: makes the result's values the tensors' own type where
-  /// they crossed as another. Synchronizes the stream.
+  /// After the last round of a gather phase: finds each tensor's result, and makes its values the
+  /// tensor's own type where they crossed as another. Synchronizes the stream.
   /// @throws BudgetError
-  void widen_result();
+  void take_results();
   /// Of a result that crossed as a narrower type, or of a bucket that counts them, the values that
   /// are infinite or not a number: the same on all workers.
   std::int64_t non_finite() const { return non_finite_; }
@@ -86,13 +89,9 @@ class RegisteredBucket {
   std::optional<RefusedError> refused;  // this step
 
  private:
-  /// Where a tensor lies in the row spaces.
-  struct Place {
-    std::size_t space = 0;
-    Index first_row = 0;
-  };
-
-  TensorResult crossed(std::size_t tensor);
+  void find_tensors();
+  void find_members(const SpaceResult& result, std::span<const RowSpace::Member> members);
+  void widen_results();
   void take_patterns();
 
   Context context_;
@@ -107,11 +106,13 @@ class RegisteredBucket {
   Way chosen_;
   std::unique_ptr<Scheme> scheme_;
   std::array<Pattern, kPhases> patterns_;      // [phase]
-  std::vector<Place> places_;                  // [tensor]
+  std::vector<std::size_t> space_of_;          // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]
   std::vector<Buffer<std::byte>> widened_;     // [tensor], where it crosses as another type
+  std::vector<TensorResult> results_;          // [tensor]
   std::int64_t non_finite_ = 0;
   Buffer<Index> counts_;
+  std::vector<Index> bounds_;
   std::vector<Observed> observed_;
   std::atomic<std::int64_t> index_bytes_sent_ = 0;  // asked for while a phase runs, too
 };

@@ -27,12 +27,14 @@ struct Session::Engine {
   Engine(std::unique_ptr<Transport> of_session, MemoryResource& memory, SessionOptions of_options)
       : options(of_options),
         threads(options.threads),
-        context(memory, threads),
+        on_host(memory, threads),
+        context(options.device ? Context(*options.device->memory, *options.device->queue)
+                               : on_host),
         transport(std::move(of_session)),
-        control(*transport, context, options.deadline),
+        control(*transport, on_host, options.deadline),
         progress(*transport, options.deadline,
-                 [this](OrderEntry entry, std::span<const Gradient> gradients) {
-                   return run(entry, gradients);
+                 [this](OrderEntry entry, const ProgressThread::Input& input) {
+                   return run(entry, input);
                  }) {}
 
   Bucket& at(BucketId id) {
@@ -44,6 +46,7 @@ struct Session::Engine {
   // ---- In the progress thread.
 
   BucketId add(const BucketSpec& spec) {
+    use_device();
     Bucket bucket{make_agreed(*transport, control, context, spec, options.seed), std::nullopt, {}};
     if (spec.scheme == kAuto) {
       bucket.choice.emplace(*bucket.registered,
@@ -57,13 +60,15 @@ struct Session::Engine {
     return id;
   }
 
-  PhaseOutcome run(OrderEntry entry, std::span<const Gradient> gradients) {
+  PhaseOutcome run(OrderEntry entry, const ProgressThread::Input& input) {
+    use_device();
+    if (input.after != nullptr) input.after->make_wait(context);
     Bucket& bucket = at(entry.bucket);
     const TransportCounters before = transport->counters();
     const Clock::time_point began = Clock::now();
     PhaseOutcome outcome = run_phase(
         {*transport, control, context, options.deadline, exchange_workspace}, *bucket.registered,
-        bucket.choice ? &*bucket.choice : nullptr, entry.phase, gradients);
+        bucket.choice ? &*bucket.choice : nullptr, entry.phase, input.gradients);
     bucket.use.seconds += std::chrono::duration<double>(Clock::now() - began).count();
     bucket.use.crossed += transport->counters() - before;
     return outcome;
@@ -71,13 +76,18 @@ struct Session::Engine {
 
   /// What is planned with, on worker 0; measured once.
   const Network& network() {
-    if (!options.network) options.network = measure_network(*transport, context, options.deadline);
+    if (!options.network) options.network = measure_network(*transport, on_host, options.deadline);
     return *options.network;
+  }
+
+  void use_device() const {
+    if (options.device) options.device->queue->make_current();
   }
 
   SessionOptions options;
   Threads threads;
-  Context context;
+  Context on_host;  // where words of the session itself are
+  Context context;  // where buckets are
   std::vector<Bucket> buckets;
   ExchangeWorkspace exchange_workspace;
   // Leaves before what stands above goes: others may still read messages from that memory.
@@ -123,12 +133,14 @@ void Session::set_order(const std::vector<OrderEntry>& order, std::int64_t from_
   });
 }
 
-Session::Ticket Session::announce(BucketId bucket, std::span<const Gradient> rows) {
-  return submit(bucket, Phase::announce, rows);
+Session::Ticket Session::announce(BucketId bucket, std::span<const Gradient> rows,
+                                  const Mark* after) {
+  return submit(bucket, Phase::announce, rows, after);
 }
-Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients) {
+Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients,
+                                const Mark* after) {
   Ticket ticket;
-  ticket.phase_ = engine_->progress.submit({bucket, phase}, gradients);
+  ticket.phase_ = engine_->progress.submit({bucket, phase}, gradients, after);
   return ticket;
 }
 void Session::wait(const Ticket& ticket) {

@@ -15,6 +15,7 @@
 #include "engine/phase_order.h"
 #include "engine/tensor_result.h"
 #include "kernels/context.h"
+#include "kernels/device_queue.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"  // IWYU pragma: export: callers catch RefusedError
 #include "schemes/scheme.h"
@@ -28,6 +29,12 @@ struct SubmittedPhase;  // of the implementation
 struct BucketUse {
   TransportCounters crossed;
   double seconds = 0;  // in the background, while its phases ran
+};
+
+/// A GPU that a session works on.
+struct OnDevice {
+  DeviceQueue* queue = nullptr;      // outlives the session, which alone uses it
+  MemoryResource* memory = nullptr;  // of the GPU, for all workspaces; outlives the session
 };
 
 /// How a session works.
@@ -50,6 +57,9 @@ struct SessionOptions {
   // may the choice, and with it the order that sums are made in; with 0 and a network that is
   // given all runs choose the same.
   int trials = 24;
+  // Gradients are given, and results found, in the memory of a GPU, where kernels run. Nothing: on
+  // the host.
+  std::optional<OnDevice> device = std::nullopt;
 };
 
 /// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make
@@ -64,7 +74,7 @@ class Session {
  public:
   class Ticket;
 
-  /// @param memory  of all workspaces; outlives the session
+  /// @param memory  of the host, for all workspaces where the session works there; outlives it
   Session(std::unique_ptr<Transport> transport, MemoryResource& memory,
           SessionOptions options = {});
   /// Leaves. Waits for the phase that runs, if one does; others are given up.
@@ -95,19 +105,23 @@ class Session {
   ///              memory, unchanged until wait(). The reduce throws InputError if it touches others
   /// @return what wait() takes
   /// @throws InputError if the bucket does not announce
-  Ticket announce(BucketId bucket, std::span<const Gradient> rows);
+  /// @param after  as submit()
+  Ticket announce(BucketId bucket, std::span<const Gradient> rows, const Mark* after = nullptr);
 
   /// Starts a phase in the background.
   /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until
   ///                   wait()
+  /// @param after      on a GPU, what the phase waits for: where the gradients are written. Stays
+  ///                   as it is until wait(). Nothing: they are written
   /// @return what wait() takes
-  Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {});
+  Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {},
+                const Mark* after = nullptr);
 
   /// Waits until a phase is over, or for so long.
   /// @return whether it is over
   /// @throws as wait()
   bool wait_for(const Ticket& ticket, std::chrono::milliseconds most);
-  /// Waits until a phase is over.
+  /// Waits until a phase is over, on a GPU too.
   /// @throws RefusedError if a worker refused this step of the bucket (the next step works); on
   ///         that worker what made it refuse: InputError, BudgetError, std::bad_alloc
   /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, OrderError,

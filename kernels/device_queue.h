@@ -23,6 +23,9 @@ class DeviceQueue {
   virtual Stream stream() const = 0;
   /// The GPU's number.
   virtual int device() const = 0;
+  /// Makes the GPU the calling thread's. Each thread calls it before it first uses the queue.
+  /// @throws DeviceError
+  virtual void make_current() const = 0;
   /// Waits until all work is done.
   /// @throws CorruptDataError, ContractError as noted by an operation, the first one; DeviceError
   virtual void synchronize() = 0;

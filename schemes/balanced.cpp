@@ -86,7 +86,8 @@ class GridOwnership : public Ownership {
 
   Grid grid() const override { return grid_; }
   void choose(const Context& context, std::span<const Index> united,
-              std::span<const std::span<const Index>>, std::span<std::int32_t> groups) override {
+              std::span<const std::span<const Index>>, std::span<std::int32_t> groups,
+              OwnersWorkspace&) const override {
     find_groups(context, groups_, united, groups);
   }
 

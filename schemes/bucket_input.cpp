@@ -6,6 +6,7 @@
 
 #include "kernels/cast.h"
 #include "kernels/compact.h"
+#include "kernels/host_copy.h"
 #include "kernels/rows.h"
 
 namespace sparsesync {
@@ -68,9 +69,11 @@ void BucketInput::set(std::span<const Gradient> gradients) {
     const std::span<const Index> indices = gradients[i].indices();
     const IndexCheck check = check_indices(context_, tensors_[i].rows, indices);
     if (check.outside) {
-      throw InputError(fmt::format(
-          "tensor '{}': index {} at place {} is outside its {} rows", tensors_[i].name,
-          indices[static_cast<std::size_t>(*check.outside)], *check.outside, tensors_[i].rows));
+      const Index place = *check.outside;
+      Index index = 0;
+      fetch_numbers(context_, part_of(indices, {place, place + 1}), {&index, 1});
+      throw InputError(fmt::format("tensor '{}': index {} at place {} is outside its {} rows",
+                                   tensors_[i].name, index, place, tensors_[i].rows));
     }
     is_coalesced_[i] = check.coalesced;
   }

@@ -17,18 +17,17 @@ namespace {
 class TouchersOwn : public Ownership {
  public:
   TouchersOwn(const RowSpace&, int /*number*/, const SchemeEnvironment& environment)
-      : size_(environment.size), workspace_(environment.context) {}
+      : size_(environment.size) {}
 
   Grid grid() const override { return {size_, 1}; }
   void choose(const Context& context, std::span<const Index> united,
-              std::span<const std::span<const Index>> touched,
-              std::span<std::int32_t> groups) override {
-    choose_owners(context, united, touched, groups, workspace_);
+              std::span<const std::span<const Index>> touched, std::span<std::int32_t> groups,
+              OwnersWorkspace& workspace) const override {
+    choose_owners(context, united, touched, groups, workspace);
   }
 
  private:
   int size_;
-  OwnersWorkspace workspace_;
 };
 
 Cost cost(const Workload& workload) {

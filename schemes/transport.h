@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 // ---- Messages.
 
-/// What stands before each payload on the wire, little-endian.
+/// What stands before each payload on the wire, little-endian. Payloads are memory of the context
+/// that a group is posted with, at both ends; those of refusals are the host's.
 struct Header {
   std::uint32_t channel = 0;    // 0: control; 1 + b: bucket b
   std::uint32_t flags = 0;      // see below
@@ -32,6 +33,11 @@ struct Header {
 };
 inline constexpr std::int64_t kHeaderBytes = sizeof(Header);
 static_assert(kHeaderBytes == 32);
+
+/// Whether a message's payload is in the host's memory.
+inline bool is_on_host(const Context& context, const Header& header) {
+  return context.device() == Device::cpu || (header.flags & Header::kRefused) != 0;
+}
 
 /// A number of payload bytes that may still be in the context's memory.
 class PayloadBytes {
@@ -116,7 +122,9 @@ class Transport {
   virtual int node(Rank worker) const = 0;
 
   /// Starts all sends and receives of a group; does not wait. Synchronizes the context's stream
-  /// where a send's bytes are not known yet. A message's header is `expected` with the payload's
+  /// where a send's bytes are not known yet. On a GPU bytes are read once the work that the context
+  /// has now is done; work that it is given after next() sees what was received, and work after
+  /// finish() may write to what was sent. A message's header is `expected` with the payload's
   /// bytes; a received one must agree with it in channel, sequence and signature.
   /// @param sends, receives  to and from other workers; copied
   /// @param provider         must outlive finish()

@@ -16,6 +16,9 @@
 #include <thread>
 #include <type_traits>
 
+#include "kernels/device_queue.h"
+#include "kernels/rows.h"
+
 namespace sparsesync {
 namespace {
 
@@ -29,7 +32,11 @@ struct Message {
   enum class Payload : std::uint8_t { posted, copying, copied };
   Header header;
   const std::byte* data = nullptr;
-  std::uint64_t group = 0;   // the sender's
+  std::uint64_t group = 0;  // the sender's
+  // Of that group, which outlives the message: what it was posted with, and where the sender's
+  // device has written the payload.
+  const Context* context = nullptr;
+  const Mark* ready = nullptr;
   Time leaves;               // when its first byte goes out
   std::int64_t settled = 0;  // bytes whose way in is settled
   Payload payload = Payload::posted;
@@ -49,6 +56,8 @@ struct Waiting {
 
 struct Group {
   Header expected;
+  std::optional<Context> context;
+  std::optional<Mark> ready;  // of the work before the group; kept
   std::vector<Waiting> receives;
   ReceiveProvider* provider = nullptr;
   std::vector<Rank> unread;  // where a payload goes that was not copied yet
@@ -218,7 +227,12 @@ class LocalTransport : public Transport {
     const std::uint64_t id = end_.next_group++;
     Group& group = new_group(id);
     group.expected = expected;
+    group.context.emplace(context);
     group.provider = &provider;
+    if (context.device() != Device::cpu) {
+      if (!group.ready) group.ready.emplace(context);
+      group.ready->set(context);
+    }
     group.receives.clear();
     group.unread.clear();
     for (const Receive& receive : receives) {
@@ -235,6 +249,8 @@ class LocalTransport : public Transport {
       message.header.bytes = static_cast<std::uint64_t>(send.bytes.resolve(context));
       message.data = send.data;
       message.group = id;
+      message.context = &*group.context;
+      message.ready = group.ready ? &*group.ready : nullptr;
       message.leaves = out;
       out += state_.on_link(message.bytes());
       ++end_.counters.messages_sent;
@@ -381,9 +397,7 @@ class LocalTransport : public Transport {
         std::byte* to = nullptr;
         try {
           to = group.provider->provide(i, message.header);
-          if (to != nullptr && message.header.bytes > 0) {
-            std::memcpy(to, message.data, message.header.bytes);
-          }
+          if (to != nullptr && message.header.bytes > 0) take(*group.context, message, to);
         } catch (...) {
           lock.lock();
           copied(message, receive.from);
@@ -396,6 +410,20 @@ class LocalTransport : public Transport {
       }
     }
     return false;
+  }
+
+  /// Copies a payload. From one device to another nobody waits: the receiver's work from now on
+  /// waits for the sender's before, and the sender's from now on for the copy.
+  void take(const Context& own, const Message& message, std::byte* to) {
+    if (is_on_host(own, message.header)) {
+      std::memcpy(to, message.data, message.header.bytes);
+      return;
+    }
+    message.ready->make_wait(own);
+    copy(own, {message.data, message.header.bytes}, to);
+    if (!read_) read_.emplace(own);
+    read_->set(own);
+    read_->make_wait(*message.context);
   }
 
   /// Tells the sender that its memory is no longer read, once it is none of the group's.
@@ -464,6 +492,7 @@ class LocalTransport : public Transport {
   State& state_;
   Rank rank_;
   Endpoint& end_;
+  std::optional<Mark> read_;  // where this worker's device has read the last payload
 };
 
 }  // namespace

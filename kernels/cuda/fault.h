@@ -8,12 +8,12 @@ namespace sparsesync::cuda {
 /// What is wrong with values that a kernel looked at.
 enum class Fault : std::uint32_t {
   none,
-  outside_range,        // a code's index outside its range
-  not_increasing,       // a code's indices
-  wrong_count,          // a code with another number of indices than announced
-  no_row_there,         // a position that holds no row
-  row_of_another,       // a row that is not of its partition
-  not_in_union,         // aggregate: an index that the union does not have
+  outside_range,   // a code's index outside its range
+  not_increasing,  // a code's indices
+  wrong_count,     // a code with another number of indices than announced
+  no_row_there,    // a position that holds no row
+  row_of_another,  // a row that is not of its partition
+  not_in_union,    // aggregate: an index that the union does not have
 };
 
 /// Memory of the host that the device writes to. Several kernels and threads may; one of them is

@@ -92,8 +92,8 @@ __global__ void each_of_rows(Index rows, Index units, unsigned lane_bits, Body b
 template <typename Body>
 void for_each_of_rows(const Context& context, Index rows, Index units, Body body) {
   if (units == 0) return;
-  const auto lane_bits = static_cast<unsigned>(
-      std::min(bit_width_below(static_cast<std::uint64_t>(units)), 5));
+  const auto lane_bits =
+      static_cast<unsigned>(std::min(bit_width_below(static_cast<std::uint64_t>(units)), 5));
   launch(context, blocks_for(context, rows << lane_bits), kBlock, detail::each_of_rows<Body>, rows,
          units, lane_bits, body);
 }

@@ -91,6 +91,10 @@ Queue::~Queue() {
   cudaSetDevice(before);
 }
 
+void Queue::make_current() const {
+  check(cudaSetDevice(device_), "choosing a device");
+}
+
 void Queue::synchronize() {
   ++counters_.synchronizations;
   check(cudaStreamSynchronize(stream_), "waiting for the device");

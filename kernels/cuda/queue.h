@@ -36,6 +36,7 @@ class Queue : public DeviceQueue {
 
   Stream stream() const override { return {stream_}; }
   int device() const override { return device_; }
+  void make_current() const override;
   void synchronize() override;
   bool is_checked() const override { return checked_; }
   Counters counters() const override { return counters_; }

@@ -33,9 +33,8 @@ void copy_rows(const Context& context, Strided<const std::byte> from, Strided<st
 template <bool scatters>
 void copy_rows(const Context& context, Strided<const std::byte> from, Strided<std::byte> to,
                std::span<const Index> rows, Index bytes) {
-  const int unit =
-      common_unit(address_of(from.data) | address_of(to.data) |
-                  static_cast<std::uint64_t>(from.stride | to.stride | bytes));
+  const int unit = common_unit(address_of(from.data) | address_of(to.data) |
+                               static_cast<std::uint64_t>(from.stride | to.stride | bytes));
   for_unit(unit, [&]<typename Unit>(Unit) {
     copy_rows<scatters, Unit>(context, from, to, rows.data(), std::ssize(rows), bytes);
   });
@@ -66,9 +65,8 @@ void round_sums_of(const Context& context, ConstMatrix sums, double scale, Matri
   const Sum* const sum = reinterpret_cast<const Sum*>(sums.data);
   std::byte* const to = out.data;
   const auto factor = static_cast<Sum>(scale);
-  for_each(context, out.rows * out.width, [=] __device__(Index i) {
-    store(to, i, ValueTraits<T>::narrow(sum[i] * factor));
-  });
+  for_each(context, out.rows * out.width,
+           [=] __device__(Index i) { store(to, i, ValueTraits<T>::narrow(sum[i] * factor)); });
 }
 
 }  // namespace

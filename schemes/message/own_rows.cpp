@@ -9,10 +9,7 @@
 namespace sparsesync {
 
 OwnRows::OwnRows(const Context& context, std::span<const RowSpace> spaces)
-    : context_(context),
-      spaces_(spaces),
-      located_(context),
-      bounds_(2 * spaces.size()) {
+    : context_(context), spaces_(spaces), located_(context), bounds_(2 * spaces.size()) {
   located_.reserve_exactly(std::ssize(bounds_));
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/aggregate.h"
+#include "kernels/heap_memory.h"
 #include "kernels/index_code.h"
 #include "schemes/message/index_set_exchange.h"
 #include "schemes/message/message.h"
@@ -18,8 +19,10 @@ struct OwnedRows {
   std::vector<std::int32_t> groups;  // of each row of the union
 };
 
-OwnedRows owned_rows(const Context& context, Ownership& ownership, const IndexSets& sets,
-                     IndexRange range) {
+OwnedRows owned_rows(const Ownership& ownership, const IndexSets& sets, IndexRange range) {
+  HeapMemory memory;
+  const Context context(memory);  // sets are the host's, whatever device their workers are on
+  OwnersWorkspace workspace(context);
   OwnedRows rows;
   IndexSets in_range;
   for (const std::span<const Index> set : sets) in_range.push_back(indices_in(set, range));
@@ -32,15 +35,14 @@ OwnedRows owned_rows(const Context& context, Ownership& ownership, const IndexSe
     }
   }
   rows.groups.resize(rows.united.size());
-  ownership.choose(context, rows.united, views_of(rows.places), rows.groups);
+  ownership.choose(context, rows.united, views_of(rows.places), rows.groups, workspace);
   return rows;
 }
 
 }  // namespace
 
-Traffic values_alone_traffic(const Context& context, std::span<const RowSpace> spaces,
-                             const Ownerships& ownerships, int rounds,
-                             std::span<const IndexSets> sets) {
+Traffic values_alone_traffic(std::span<const RowSpace> spaces, const Ownerships& ownerships,
+                             int rounds, std::span<const IndexSets> sets) {
   const std::size_t size = sets.front().size();
   const Ranks workers(static_cast<int>(size));
   Traffic traffic(static_cast<int>(size));
@@ -48,8 +50,7 @@ Traffic values_alone_traffic(const Context& context, std::span<const RowSpace> s
     // [row space][worker, or the union][group]
     std::vector<std::vector<std::vector<Index>>> rows;
     for (std::size_t i = 0; i < spaces.size(); ++i) {
-      const OwnedRows owned =
-          owned_rows(context, *ownerships[i], sets[i], round.part_of(spaces[i].rows));
+      const OwnedRows owned = owned_rows(*ownerships[i], sets[i], round.part_of(spaces[i].rows));
       auto& of_space = rows.emplace_back(size + 1, std::vector<Index>(size));
       for (const Rank worker : workers) {
         for (const Index place : owned.places[worker.index()]) {

@@ -9,12 +9,10 @@
 
 namespace sparsesync {
 
-/// What crosses in one step, exactly. Does not synchronize the stream.
-/// @param context  of the host: sets and owners are in its memory
+/// What crosses in one step, exactly.
 /// @param sets  the workers' index sets, one IndexSets for each row space
-Traffic values_alone_traffic(const Context& context, std::span<const RowSpace> spaces,
-                             const Ownerships& ownerships, int rounds,
-                             std::span<const IndexSets> sets);
+Traffic values_alone_traffic(std::span<const RowSpace> spaces, const Ownerships& ownerships,
+                             int rounds, std::span<const IndexSets> sets);
 
 /// How unevenly workers receive (push) and send (pull) in all: where owners are those who touched a
 /// row, a push by itself is never even.

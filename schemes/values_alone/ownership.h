@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/context.h"
+#include "kernels/owners.h"
 #include "schemes/push_pull/grid.h"
 
 namespace sparsesync {
@@ -19,9 +20,10 @@ class Ownership {
   virtual Grid grid() const = 0;
   /// The row group of each row of the union. Does not synchronize the stream.
   /// @param touched  of each worker the places in `united` of its rows
+  /// @throws BudgetError if the workspace may not grow
   virtual void choose(const Context& context, std::span<const Index> united,
                       std::span<const std::span<const Index>> touched,
-                      std::span<std::int32_t> groups) = 0;
+                      std::span<std::int32_t> groups, OwnersWorkspace& workspace) const = 0;
 };
 
 /// One for each row space of the bucket.

@@ -21,12 +21,13 @@ RowPlan::RowPlan(const Context& context, int size)
       push_order_(context),
       pull_order_(context),
       counts_(context),
-      unite_workspace_(context) {
+      unite_workspace_(context),
+      owners_workspace_(context) {
   counts_.reserve_exactly(size + 1);
 }
 
 void RowPlan::make(const IndexSets& sets, IndexRange range, Rank rank, int group,
-                   Ownership& ownership) {
+                   const Ownership& ownership) {
   Index total = 0;
   for (const std::span<const Index> set : sets) total += std::ssize(set);
   const std::span<Index> united = united_buffer_.reserve(std::min(total, range.size()));
@@ -65,14 +66,14 @@ void RowPlan::make(const IndexSets& sets, IndexRange range, Rank rank, int group
   served_union_ = served_union_buffer_.first(served_counts_.back());
 }
 
-std::span<const std::int32_t> RowPlan::assign(const IndexSets& sets, Ownership& ownership) {
+std::span<const std::int32_t> RowPlan::assign(const IndexSets& sets, const Ownership& ownership) {
   for (std::size_t worker = 0; worker < sets.size(); ++worker) {
     const std::span<Index> places = place_buffers_[worker].reserve(std::ssize(sets[worker]));
     find_places(context_, united_, sets[worker], places, Count(counts_.data()));
     touched_[worker] = places;
   }
   const std::span<std::int32_t> groups = groups_.reserve(std::ssize(united_));
-  ownership.choose(context_, united_, touched_, groups);
+  ownership.choose(context_, united_, touched_, groups, owners_workspace_);
   return groups;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/aggregate.h"
 #include "kernels/buffer.h"
 #include "kernels/context.h"
+#include "kernels/owners.h"
 #include "schemes/index_sets.h"
 #include "schemes/rank.h"
 #include "schemes/values_alone/ownership.h"
@@ -26,7 +27,8 @@ class RowPlan {
   /// @param rank   whose plan it is
   /// @param group  the row group that it serves
   /// @throws BudgetError
-  void make(const IndexSets& sets, IndexRange range, Rank rank, int group, Ownership& ownership);
+  void make(const IndexSets& sets, IndexRange range, Rank rank, int group,
+            const Ownership& ownership);
 
   /// All rows that somebody touched.
   std::span<const Index> united() const { return united_; }
@@ -49,7 +51,7 @@ class RowPlan {
     const auto at = static_cast<std::size_t>(group);
     return {order.data() + begin[at], static_cast<std::size_t>(begin[at + 1] - begin[at])};
   }
-  std::span<const std::int32_t> assign(const IndexSets& sets, Ownership& ownership);
+  std::span<const std::int32_t> assign(const IndexSets& sets, const Ownership& ownership);
 
   Context context_;
   std::vector<Buffer<Index>> place_buffers_;     // [worker]
@@ -69,6 +71,7 @@ class RowPlan {
   Buffer<Index> counts_;
   std::vector<Index> served_counts_;  // of each worker, and of all
   AggregateWorkspace unite_workspace_;
+  OwnersWorkspace owners_workspace_;
 };
 
 }  // namespace sparsesync

@@ -98,7 +98,7 @@ class ValuesAlone : public Scheme {
   }
 
   Traffic traffic(std::span<const IndexSets> sets) const override {
-    return values_alone_traffic(context_, spaces_, ownerships_, rounds_, sets);
+    return values_alone_traffic(spaces_, ownerships_, rounds_, sets);
   }
   std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
     return values_alone_imbalance(traffic(sets));

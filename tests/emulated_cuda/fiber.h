@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 
-
 namespace sparsesync::emulated_cuda {
 
 /// A function that may be left in its midst and gone on with later.

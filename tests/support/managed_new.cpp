@@ -27,9 +27,9 @@ std::pmr::synchronized_pool_resource& pool() {
 constexpr std::size_t kHeader = 64;
 
 void* take(std::size_t bytes) {
-  void* const all = on_cuda() ? pool().allocate(bytes + kHeader, kHeader)
-                              : std::aligned_alloc(kHeader, (bytes + 2 * kHeader - 1) / kHeader *
-                                                                kHeader);
+  void* const all =
+      on_cuda() ? pool().allocate(bytes + kHeader, kHeader)
+                : std::aligned_alloc(kHeader, (bytes + 2 * kHeader - 1) / kHeader * kHeader);
   if (all == nullptr) throw std::bad_alloc();
   *static_cast<std::size_t*>(all) = bytes + kHeader;
   return static_cast<std::byte*>(all) + kHeader;

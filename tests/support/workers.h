@@ -19,6 +19,7 @@
 #include "engine/session.h"
 #include "engine/transport/local.h"
 #include "engine/workers.h"
+#include "tests/support/devices.h"
 
 namespace sparsesync::testing {
 
@@ -76,16 +77,19 @@ struct SessionStart {
   std::optional<std::int64_t> budget = std::nullopt;  // bytes of its memory
 };
 
-/// Runs body(session, memory) as each worker, each with memory of its own and started as `start`
-/// says for its rank.
+/// Runs body(session, memory) as each worker, on the device under test, each with memory of its own
+/// for its workspaces and started as `start` says for its rank.
 template <typename Start>
 requires std::is_invocable_r_v<SessionStart, const Start&, Rank> std::vector<std::exception_ptr>
 run_sessions(const WorkersUnderTest& workers, int size,
              const std::function<void(Session&, HostMemory&)>& body, const Start& start) {
   return workers.run(size, [&](std::unique_ptr<Transport>& transport) {
-    const SessionStart own = start(transport->rank());
-    HostMemory memory(own.budget);
-    Session session(std::move(transport), memory, own.options);
+    SessionStart own = start(transport->rank());
+    HostMemory words;  // of the host, where the workspaces are elsewhere
+    HostMemory memory(own.budget, device_memory());
+    const DeviceUnderTest device(false);
+    if (device.queue() != nullptr) own.options.device = OnDevice{device.queue(), &memory};
+    Session session(std::move(transport), on_cuda() ? words : memory, own.options);
     body(session, memory);
   });
 }

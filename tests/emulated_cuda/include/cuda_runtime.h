@@ -275,7 +275,7 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
   exchange_in_warp(mask, to_word(value), values);
   const unsigned within = lane() & (static_cast<unsigned>(width) - 1);
   return within + delta < static_cast<unsigned>(width) ? from_word<T>(values[lane() + delta])
-                                                        : value;
+                                                       : value;
 }
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
