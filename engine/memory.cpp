@@ -7,10 +7,7 @@
 
 namespace sparsesync {
 
-HostMemory::HostMemory(std::optional<std::int64_t> budget, std::pmr::memory_resource* upstream)
-    : budget_(budget), upstream_(upstream) {}
-
-void* HostMemory::allocate(std::size_t bytes, std::size_t alignment, Stream) {
+void* CountedMemory::allocate(std::size_t bytes, std::size_t alignment, Stream stream) {
   const std::lock_guard lock(mutex_);
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   const std::int64_t more =
@@ -19,31 +16,31 @@ void* HostMemory::allocate(std::size_t bytes, std::size_t alignment, Stream) {
   if (needed > budget_.value_or(kMost - 1)) {
     throw BudgetError(needed, budget_.value_or(kMost - 1), "workspace of a worker");
   }
-  void* const pointer = upstream_->allocate(bytes, alignment);
+  void* const pointer = obtain(bytes, alignment, stream);
   in_use_ = needed;
   high_water_ = std::max(high_water_, in_use_);
   ++allocations_;
   return pointer;
 }
 
-void HostMemory::deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
-                            Stream) noexcept {
+void CountedMemory::deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
+                               Stream stream) noexcept {
   const std::lock_guard lock(mutex_);
-  upstream_->deallocate(pointer, bytes, alignment);
+  give_back(pointer, bytes, alignment, stream);
   in_use_ -= static_cast<std::int64_t>(bytes);
 }
 
-std::int64_t HostMemory::in_use() const {
+std::int64_t CountedMemory::in_use() const {
   const std::lock_guard lock(mutex_);
   return in_use_;
 }
 
-std::int64_t HostMemory::high_water() const {
+std::int64_t CountedMemory::high_water() const {
   const std::lock_guard lock(mutex_);
   return high_water_;
 }
 
-std::int64_t HostMemory::allocations() const {
+std::int64_t CountedMemory::allocations() const {
   const std::lock_guard lock(mutex_);
   return allocations_;
 }

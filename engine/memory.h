@@ -1,4 +1,5 @@
-// Memory of the host, with a budget that is kept.
+// Memory resources, each with a budget that is kept: of the host here, of a GPU in
+// device_memory.h.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +11,12 @@
 
 namespace sparsesync {
 
-/// Adapts a std::pmr resource; counts the bytes that are in use. Safe from several threads.
-class HostMemory : public MemoryResource {
+/// Counts the bytes that are in use, and keeps a budget. Safe from several threads.
+class CountedMemory : public MemoryResource {
  public:
-  /// @param budget    bytes that may be in use at a time; nothing: as many as there are
-  /// @param upstream  where the memory comes from; outlives this
-  explicit HostMemory(std::optional<std::int64_t> budget = std::nullopt,
-                      std::pmr::memory_resource* upstream = std::pmr::new_delete_resource());
-
-  void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) override;
+  void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) final;
   void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
-                  Stream stream) noexcept override;
+                  Stream stream) noexcept final;
 
   std::int64_t in_use() const;
   /// The most bytes that were in use at a time.
@@ -28,13 +24,41 @@ class HostMemory : public MemoryResource {
   /// Calls of allocate() so far.
   std::int64_t allocations() const;
 
+ protected:
+  /// @param budget  bytes that may be in use at a time; nothing: as many as there are
+  explicit CountedMemory(std::optional<std::int64_t> budget) : budget_(budget) {}
+
  private:
+  // As MemoryResource has them; one call at a time.
+  virtual void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) = 0;
+  virtual void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
+                         Stream stream) noexcept = 0;
+
   mutable std::mutex mutex_;
   std::optional<std::int64_t> budget_;
-  std::pmr::memory_resource* upstream_;
   std::int64_t in_use_ = 0;
   std::int64_t high_water_ = 0;
   std::int64_t allocations_ = 0;
+};
+
+/// Adapts a std::pmr resource.
+class HostMemory : public CountedMemory {
+ public:
+  /// @param upstream  where the memory comes from; outlives this
+  explicit HostMemory(std::optional<std::int64_t> budget = std::nullopt,
+                      std::pmr::memory_resource* upstream = std::pmr::new_delete_resource())
+      : CountedMemory(budget), upstream_(upstream) {}
+
+ private:
+  void* obtain(std::size_t bytes, std::size_t alignment, Stream) override {
+    return upstream_->allocate(bytes, alignment);
+  }
+  void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
+                 Stream) noexcept override {
+    upstream_->deallocate(pointer, bytes, alignment);
+  }
+
+  std::pmr::memory_resource* upstream_;
 };
 
 }  // namespace sparsesync

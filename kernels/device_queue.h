@@ -51,7 +51,7 @@ struct DeviceQueueOptions {
 
 /// @param memory  of the device, for scratch; outlives the queue
 /// @param pinned  of the host, that the device reaches; outlives the queue
-/// @throws DeviceError naming what is missing: a build with CUDA, a driver, a device of that number
+/// @throws as expect_device(), DeviceMemoryError, BudgetError
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
                                                const DeviceQueueOptions& options = {});
 
@@ -91,5 +91,8 @@ struct DeviceFacts {
   std::string problem;  // why there is no device; empty where there is one
 };
 DeviceFacts device_facts();
+
+/// @throws DeviceError naming what is missing: a build with CUDA, a driver, a GPU of that number
+void expect_device(int device);
 
 }  // namespace sparsesync

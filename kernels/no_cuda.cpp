@@ -4,9 +4,14 @@
 
 namespace sparsesync {
 
-std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource&, MemoryResource&,
-                                               const DeviceQueueOptions&) {
+void expect_device(int) {
   throw DeviceError("this build has no CUDA: configure it with -DSPARSESYNC_CUDA=ON");
+}
+
+std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource&, MemoryResource&,
+                                               const DeviceQueueOptions& options) {
+  expect_device(options.device);
+  return nullptr;
 }
 
 class Mark::Event {};

@@ -10,8 +10,10 @@
 #include "analysis/table.h"
 #include "engine/cli/command.h"
 #include "engine/cli/units.h"
+#include "engine/device_memory.h"
 #include "engine/json.h"
 #include "engine/provenance.h"
+#include "kernels/device_queue.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {
@@ -24,6 +26,52 @@ struct InfoArguments {
 
 constexpr std::array kTransports{"local", "mpi"};
 
+/// As CUDA numbers versions.
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::vector<std::string> devices() {
+  std::vector<std::string> all{"cpu"};
+  const DeviceFacts facts = device_facts();
+  for (int device = 0; device < facts.devices; ++device) {
+    all.push_back(fmt::format("cuda:{}", device));
+  }
+  return all;
+}
+
+std::string cuda_text() {
+  const DeviceFacts facts = device_facts();
+  if (!facts.compiled_in) return "not compiled in";
+  std::string text = facts.emulated ? "emulated on the host"
+                                    : fmt::format("compiled in, {}",
+                                                  version_text(facts.runtime_version.value_or(0)));
+  if (facts.driver_version) text += fmt::format("; driver {}", version_text(*facts.driver_version));
+  if (!facts.problem.empty()) return text + "; " + facts.problem;
+  for (int device = 0; device < facts.devices; ++device) {
+    const DeviceBytes bytes = device_bytes(device);
+    text += fmt::format("; cuda:{} has {} of {} free", device,
+                        format_bytes(static_cast<double>(bytes.available)),
+                        format_bytes(static_cast<double>(bytes.total)));
+  }
+  return text;
+}
+
+Json cuda_json() {
+  const DeviceFacts facts = device_facts();
+  Json json{{"compiled_in", facts.compiled_in}, {"emulated", facts.emulated}};
+  json["runtime"] = facts.runtime_version ? Json(version_text(*facts.runtime_version)) : Json();
+  json["driver"] = facts.driver_version ? Json(version_text(*facts.driver_version)) : Json();
+  json["problem"] = facts.problem.empty() ? Json() : Json(facts.problem);
+  json["devices"] = Json::array();
+  for (int device = 0; device < facts.devices; ++device) {
+    const DeviceBytes bytes = device_bytes(device);
+    json["devices"].push_back(
+        {{"memory_available_bytes", bytes.available}, {"memory_bytes", bytes.total}});
+  }
+  return json;
+}
+
 std::string build_text() {
   std::string text;
   const auto line = [&](const std::string& what, const std::string& value) {
@@ -31,7 +79,8 @@ std::string build_text() {
   };
   for (const auto& [name, value] : provenance()) line(name, value);
   line("memory available", format_bytes(static_cast<double>(available_memory())));
-  line("devices", "cpu");
+  line("devices", fmt::format("{}", fmt::join(devices(), ", ")));
+  line("cuda", cuda_text());
   line("transports", fmt::format("{}", fmt::join(kTransports, ", ")));
   line("dtypes", dtype_names(", "));
   std::vector<std::string_view> names;
@@ -61,7 +110,8 @@ std::string schemes_text() {
 std::string as_json() {
   Json json = provenance_json();
   json["memory_available_bytes"] = available_memory();
-  json["devices"] = {"cpu"};
+  json["devices"] = devices();
+  json["cuda"] = cuda_json();
   json["transports"] = kTransports;
   for (const DType dtype : kDTypes) json["dtypes"].push_back(name_of(dtype));
   json["schemes"] = Json::array();

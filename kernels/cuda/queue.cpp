@@ -205,12 +205,7 @@ std::string version_text(int version) {
 
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
                                                const DeviceQueueOptions& options) {
-  const DeviceFacts facts = device_facts();
-  if (!facts.problem.empty()) throw DeviceError(facts.problem);
-  if (options.device < 0 || options.device >= facts.devices) {
-    throw DeviceError(
-        fmt::format("no GPU {}: there are {}, counted from 0", options.device, facts.devices));
-  }
+  expect_device(options.device);
   return std::make_unique<cuda::Queue>(memory, pinned, options);
 }
 
@@ -277,6 +272,15 @@ DeviceFacts device_facts() {
     facts.problem = "no GPU: the driver finds none";
   }
   return facts;
+}
+
+void expect_device(int device) {
+  const DeviceFacts facts = device_facts();
+  if (!facts.problem.empty()) throw DeviceError(facts.problem);
+  if (device < 0 || device >= facts.devices) {
+    throw DeviceError(
+        fmt::format("no GPU {}: there are {}, counted from 0", device, facts.devices));
+  }
 }
 
 }  // namespace sparsesync

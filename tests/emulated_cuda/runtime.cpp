@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ class Machine {
 
   std::recursive_mutex mutex;
   Limits limits;
+  std::set<Stream*> streams;
   std::size_t in_use = 0;
   std::map<const void*, std::pair<std::size_t, cudaMemoryType>> blocks;
 
@@ -180,11 +182,15 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const std::lock_guard lock(Machine::the().mutex);
   *stream = new sparsesync::emulated_cuda::Stream;
+  Machine::the().streams.insert(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const std::lock_guard lock(Machine::the().mutex);
   cudaStreamSynchronize(stream);
+  Machine::the().streams.erase(stream);
   delete stream;
   return cudaSuccess;
 }
@@ -231,6 +237,11 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice);
 }
 cudaError_t cudaFree(void* pointer) {
+  // As CUDA's: it waits for the device.
+  const std::lock_guard lock(Machine::the().mutex);
+  for (sparsesync::emulated_cuda::Stream* const stream : Machine::the().streams) {
+    run_up_to(*stream, stream->given);
+  }
   return Machine::the().release(pointer);
 }
 cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned) {
@@ -270,7 +281,7 @@ cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPo
   return cudaMalloc(pointer, bytes);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
-  enqueue(stream, [pointer] { cudaFree(pointer); });
+  enqueue(stream, [pointer] { Machine::the().release(pointer); });
   return cudaSuccess;
 }
 

@@ -1,0 +1,78 @@
+// Memory of GPUs by the CUDA runtime.
+#include "engine/device_memory.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/device_queue.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+namespace {
+
+/// CUDA wants a size; of nothing there is a little.
+std::size_t at_least_one(std::size_t bytes) {
+  return std::max<std::size_t>(bytes, 1);
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget)
+    : CountedMemory(budget), device_(device) {
+  expect_device(device);
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.handleTypes = cudaMemHandleTypeNone;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  cudaMemPool_t pool = nullptr;
+  cuda::check(cudaMemPoolCreate(&pool, &properties), "making a pool of memory of the device");
+  pool_ = pool;
+  // Nothing goes back to the driver in between: that would wait for the device.
+  std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+  cuda::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+              "keeping a pool's memory");
+}
+
+DeviceMemory::~DeviceMemory() {
+  cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_));
+}
+
+void* DeviceMemory::obtain(std::size_t bytes, std::size_t alignment, Stream stream) {
+  SPARSESYNC_EXPECT(alignment, <=, std::size_t{256});
+  void* pointer = nullptr;
+  cuda::check(
+      cudaMallocFromPoolAsync(&pointer, at_least_one(bytes), static_cast<cudaMemPool_t>(pool_),
+                              static_cast<cudaStream_t>(stream.handle)),
+      "memory of the device");
+  return pointer;
+}
+
+void DeviceMemory::give_back(void* pointer, std::size_t, std::size_t, Stream stream) noexcept {
+  cudaFreeAsync(pointer, static_cast<cudaStream_t>(stream.handle));
+}
+
+void* PinnedMemory::obtain(std::size_t bytes, std::size_t alignment, Stream) {
+  SPARSESYNC_EXPECT(alignment, <=, std::size_t{256});
+  void* pointer = nullptr;
+  cuda::check(cudaHostAlloc(&pointer, at_least_one(bytes), cudaHostAllocDefault),
+              "pinned memory of the host");
+  return pointer;
+}
+
+void PinnedMemory::give_back(void* pointer, std::size_t, std::size_t, Stream) noexcept {
+  cudaFreeHost(pointer);
+}
+
+DeviceBytes device_bytes(int device) {
+  expect_device(device);
+  const cuda::OnDevice here(device);
+  std::size_t available = 0;
+  std::size_t total = 0;
+  cuda::check(cudaMemGetInfo(&available, &total), "asking for the device's memory");
+  return {static_cast<std::int64_t>(available), static_cast<std::int64_t>(total)};
+}
+
+}  // namespace sparsesync
