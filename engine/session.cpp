@@ -11,6 +11,7 @@
 #include "engine/probe.h"
 #include "engine/progress_thread.h"
 #include "engine/registered_bucket.h"
+#include "engine/transport/staged.h"
 #include "kernels/threads.h"
 
 namespace sparsesync {
@@ -30,12 +31,18 @@ struct Session::Engine {
         on_host(memory, threads),
         context(options.device ? Context(*options.device->memory, *options.device->queue)
                                : on_host),
-        transport(std::move(of_session)),
+        transport(reaching(std::move(of_session), options)),
         control(*transport, on_host, options.deadline),
         progress(*transport, options.deadline,
                  [this](OrderEntry entry, const ProgressThread::Input& input) {
                    return run(entry, input);
                  }) {}
+
+  static std::unique_ptr<Transport> reaching(std::unique_ptr<Transport> network,
+                                             const SessionOptions& options) {
+    if (!options.device || network->reaches_devices()) return network;
+    return staged(std::move(network), *options.device->pinned);
+  }
 
   Bucket& at(BucketId id) {
     SPARSESYNC_EXPECT(id.value, <, buckets.size());

@@ -35,6 +35,8 @@ struct BucketUse {
 struct OnDevice {
   DeviceQueue* queue = nullptr;      // outlives the session, which alone uses it
   MemoryResource* memory = nullptr;  // of the GPU, for all workspaces; outlives the session
+  // Of the host, that the GPU reaches, for a network that does not reach GPUs; outlives the session
+  MemoryResource* pinned = nullptr;
 };
 
 /// How a session works.

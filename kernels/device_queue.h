@@ -72,8 +72,8 @@ class Mark {
   /// Lets the work that the context is given from now on wait for the mark. Does not synchronize
   /// the stream. Of a mark that was never set: nothing.
   void make_wait(const Context& context) const;
-  /// Whether all work before it is done.
-  bool reached() const;
+  /// Lets the host wait for all work before it.
+  void wait() const;
 
   class Event;
 

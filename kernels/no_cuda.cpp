@@ -21,9 +21,7 @@ Mark::~Mark() = default;
 Mark::Mark(Mark&&) noexcept = default;
 void Mark::set(const Context&) {}
 void Mark::make_wait(const Context&) const {}
-bool Mark::reached() const {
-  return true;
-}
+void Mark::wait() const {}
 
 DeviceFacts device_facts() {
   return {false, false, std::nullopt, std::nullopt, 0, "this build has no CUDA"};

@@ -25,7 +25,8 @@ void gather_rows(const Context& context, ConstMatrix from, std::span<const Index
 void scatter_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                   Index first_column, Matrix out);
 
-/// Copies bytes that do not overlap. Does not synchronize the stream.
+/// Copies bytes that do not overlap. Does not synchronize the stream. On a GPU either side may be
+/// pinned memory of the host, too, which stays as it is until the stream has come there.
 void copy(const Context& context, std::span<const std::byte> from, std::byte* to);
 
 /// Sets bytes to 0: every element type's +0. Does not synchronize the stream.

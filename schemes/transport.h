@@ -151,6 +151,9 @@ class Transport {
 
   virtual TransportCounters counters() const = 0;
 
+  /// Whether groups may be posted with contexts on a GPU, whose payloads are that GPU's memory.
+  virtual bool reaches_devices() const { return false; }
+
   /// Whether the network has an all-reduce of its own.
   virtual bool has_all_reduce() const { return false; }
   /// Each element becomes its sum over all workers, in whatever order the network likes. Called by

@@ -196,6 +196,8 @@ class LocalTransport : public Transport {
     return end_.counters;
   }
 
+  bool reaches_devices() const override { return true; }
+
  private:
   /// After an error nobody reads this worker's memory any more: its groups' owners may be gone at
   /// once.

@@ -239,12 +239,8 @@ void Mark::make_wait(const Context& context) const {
               "waiting for a mark");
 }
 
-bool Mark::reached() const {
-  if (!event_) return true;
-  const cudaError_t result = cudaEventQuery(event_->handle);
-  if (result == cudaErrorNotReady) return false;
-  cuda::check(result, "asking for a mark");
-  return true;
+void Mark::wait() const {
+  if (event_) cuda::check(cudaEventSynchronize(event_->handle), "waiting for a mark");
 }
 
 DeviceFacts device_facts() {

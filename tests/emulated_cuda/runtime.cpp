@@ -172,8 +172,6 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
       return "cudaErrorInvalidDevice";
-    case cudaErrorNotReady:
-      return "cudaErrorNotReady";
   }
   return "cudaErrorUnknown";
 }
@@ -224,13 +222,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::lock_guard lock(Machine::the().mutex);
   if (event->stream != nullptr) run_up_to(*event->stream, event->place);
   return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const std::lock_guard lock(Machine::the().mutex);
-  if (event->stream == nullptr || event->stream->done >= event->place) return cudaSuccess;
-  // Somebody who asks again and again is not to wait for ever.
-  run_up_to(*event->stream, event->place);
-  return cudaErrorNotReady;
 }
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
