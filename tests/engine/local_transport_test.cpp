@@ -1,6 +1,7 @@
 // Transport `local`: the conformance suite, without and with a link, and what a link promises.
 #include "engine/transport/local.h"
 
+#include "engine/transport/staged.h"
 #include "tests/support/transport_suite.h"
 
 namespace sparsesync::testing {
@@ -10,6 +11,23 @@ INSTANTIATE_TEST_SUITE_P(local, TransportSuite,
                          ::testing::Values(local_workers("unshaped", {}),
                                            local_workers("shaped", {1e9, 100e-6}),
                                            local_workers("slow_start", {std::nullopt, 2e-3})),
+                         [](const auto& each) { return each.param.name; });
+
+/// Workers whose network knows the host's memory alone.
+WorkersUnderTest staged_workers() {
+  WorkersUnderTest workers = local_workers("staged", {});
+  workers.run = [run = workers.run](int size, const WorkersUnderTest::Body& body) {
+    HostMemory pinned;
+    return run(size, [&](std::unique_ptr<Transport>& transport) {
+      transport = staged(std::move(transport), pinned);
+      body(transport);
+      transport.reset();
+    });
+  };
+  return workers;
+}
+
+INSTANTIATE_TEST_SUITE_P(staged, TransportSuite, ::testing::Values(staged_workers()),
                          [](const auto& each) { return each.param.name; });
 
 /// Moves `bytes` from worker 0 to each other one, all at once; when the last one had all of it.

@@ -217,14 +217,14 @@ TEST(Recording, what_is_not_in_a_step_leaves_no_trace) {
     transport = recording.wrap(std::move(transport));
     HostMemory memory;
     const Context context(memory);
-    exchange_all(*transport, context, 0, 10);
+    exchange_all(*transport, 0, 10);
     recording.begin_step(rank, soon());
-    exchange_all(*transport, context, 1, 10);
+    exchange_all(*transport, 1, 10);
     recording.end_step(rank);
-    exchange_all(*transport, context, 2, 10);
+    exchange_all(*transport, 2, 10);
     // A step that is not ended counts for nothing.
     recording.begin_step(rank, soon());
-    exchange_all(*transport, context, 3, 10);
+    exchange_all(*transport, 3, 10);
   }));
   const std::vector<RecordedStep> steps = recording.take_steps();
   ASSERT_EQ(steps.size(), 1U);
@@ -266,7 +266,7 @@ TEST(Recording, an_abort_frees_those_that_wait_for_a_turn) {
       while (!holds) std::this_thread::yield();
       recording.begin_step(rank, soon());
     }
-    exchange_all(*transport, context, 0, 10);
+    exchange_all(*transport, 0, 10);
   });
   EXPECT_TRUE(is<AbortedError>(errors[0])) << text_of(errors[0]);
   EXPECT_TRUE(is<AbortedError>(errors[1])) << text_of(errors[1]);
@@ -282,7 +282,7 @@ TEST(Recording, a_worker_that_leaves_in_a_step_is_lost_and_gives_its_turn_back) 
     if (rank == Rank{2}) return;  // with its turn
     HostMemory memory;
     const Context context(memory);
-    exchange_all(*transport, context, 0, 10);
+    exchange_all(*transport, 0, 10);
   });
   EXPECT_EQ(text_of(errors[2]), "");
   for (const std::size_t survivor : {0U, 1U}) {

@@ -64,4 +64,12 @@ class DeviceUnderTest {
   std::unique_ptr<DeviceQueue> queue_;
 };
 
+/// A context on the device under test of the calling thread's own.
+inline const Context& own_context() {
+  static thread_local HostMemory memory{std::nullopt, device_memory()};
+  static thread_local const DeviceUnderTest device(false);
+  static thread_local const Context context = device.context(memory);
+  return context;
+}
+
 }  // namespace sparsesync::testing

@@ -31,23 +31,29 @@ class TransportSuite : public ::testing::TestWithParam<WorkersUnderTest> {
   }
   /// Posts the receive of one message.
   GroupId post_receive(Transport& transport, Rank from, ReceiveProvider& provider) const {
-    return transport.post(context_, {}, {}, std::array{Receive{from}}, provider);
+    return transport.post(own_context(), {}, {}, std::array{Receive{from}}, provider);
   }
   /// Posts the send of one message.
   GroupId post_send(Transport& transport, Rank to, const std::vector<std::byte>& data,
                     ReceiveProvider& unused) const {
     const std::array sends{Send{to, data.data(), static_cast<std::int64_t>(data.size())}};
-    return transport.post(context_, {}, sends, {}, unused);
+    return transport.post(own_context(), {}, sends, {}, unused);
   }
 
-  HostMemory memory_;
-  Context context_{memory_};
+  /// Waits until sends are done, on a GPU too: what was sent may go.
+  static void finish(Transport& transport, GroupId group, Clock::time_point until) {
+    transport.finish(group, until);
+    synchronize(own_context());
+  }
 };
 
 /// Takes every payload.
 class Taker : public ReceiveProvider {
  public:
   explicit Taker(std::size_t receives) : payloads(receives) {}
+  Taker(const Taker&) = delete;
+  Taker& operator=(const Taker&) = delete;
+  ~Taker() override { synchronize(own_context()); }  // payloads may still be on their way there
   std::byte* provide(std::size_t receive, const Header& header) override {
     payloads[receive].resize(header.bytes);
     return payloads[receive].data();
@@ -73,8 +79,7 @@ inline std::vector<std::byte> payload_of(int from, int to, int step, std::size_t
 }
 
 /// One step in which everybody sends to everybody.
-inline void exchange_all(Transport& transport, const Context& context, int step,
-                         std::size_t scale) {
+inline void exchange_all(Transport& transport, int step, std::size_t scale) {
   const int rank = transport.rank().value;
   std::vector<std::vector<std::byte>> outgoing;
   std::vector<Send> sends;
@@ -87,17 +92,19 @@ inline void exchange_all(Transport& transport, const Context& context, int step,
   }
   Taker taker(receives.size());
   const Header header{1, 0, static_cast<std::uint64_t>(step), 42, 0};
-  const GroupId group = transport.post(context, header, sends, receives, taker);
+  const GroupId group = transport.post(own_context(), header, sends, receives, taker);
   std::vector<int> seen(receives.size());
   while (const auto arrival = transport.next(group, soon())) {
     ++seen.at(arrival->receive);
     const int from = receives[arrival->receive].from.value;
     const std::vector<std::byte> expected = payload_of(from, rank, step, scale);
     ASSERT_EQ(arrival->payload.size(), expected.size());
+    synchronize(own_context());
     ASSERT_TRUE(std::equal(expected.begin(), expected.end(), arrival->payload.begin()));
     ASSERT_EQ(arrival->header.bytes, expected.size());
   }
   transport.finish(group, soon());
+  synchronize(own_context());  // what was sent goes
   for (const int times : seen) ASSERT_EQ(times, 1);
 }
 
@@ -105,8 +112,8 @@ TEST_P(TransportSuite, everybody_sends_to_everybody) {
   for (const int size : {1, 2, 3, 4, 7}) {
     expect_no_errors(run(size, [&](std::unique_ptr<Transport>& transport) {
       EXPECT_EQ(transport->size(), size);
-      for (int step = 0; step < 20; ++step) exchange_all(*transport, context_, step, 1);
-      for (int step = 20; step < 23; ++step) exchange_all(*transport, context_, step, 10'007);
+      for (int step = 0; step < 20; ++step) exchange_all(*transport, step, 1);
+      for (int step = 20; step < 23; ++step) exchange_all(*transport, step, 10'007);
     }));
   }
 }
@@ -118,7 +125,7 @@ TEST_P(TransportSuite, counters_count_payloads_and_headers) {
     std::int64_t sent = 0;
     std::int64_t received = 0;
     for (int step = 0; step < 4; ++step) {
-      exchange_all(*transport, context_, step, 100);
+      exchange_all(*transport, step, 100);
       for (const Rank peer : peers_after(Rank{rank}, kSize)) {
         sent += 32 + static_cast<std::int64_t>(payload_of(rank, peer.value, step, 100).size());
         received += 32 + static_cast<std::int64_t>(payload_of(peer.value, rank, step, 100).size());
@@ -134,17 +141,18 @@ TEST_P(TransportSuite, counters_count_payloads_and_headers) {
 
 TEST_P(TransportSuite, a_send_takes_a_count_that_a_kernel_computes) {
   expect_no_errors(run(2, [&](std::unique_ptr<Transport>& transport) {
-    std::int64_t computed = 5;
-    const std::array<std::byte, 8> data{};
-    const std::array sends{Send{Rank{1 - transport->rank().value}, data.data(), Count(&computed)}};
+    std::vector<std::int64_t> computed{5};
+    const std::vector<std::byte> data(8);
+    const std::array sends{
+        Send{Rank{1 - transport->rank().value}, data.data(), Count(computed.data())}};
     const std::array receives{Receive{Rank{1 - transport->rank().value}}};
     Taker taker(1);
-    const GroupId group = transport->post(context_, {}, sends, receives, taker);
+    const GroupId group = transport->post(own_context(), {}, sends, receives, taker);
     const auto arrival = transport->next(group, soon());
     ASSERT_TRUE(arrival.has_value());
     EXPECT_EQ(arrival->payload.size(), 5U);
     EXPECT_FALSE(transport->next(group, soon()).has_value());
-    transport->finish(group, soon());
+    finish(*transport, group, soon());
   }));
 }
 
@@ -154,7 +162,7 @@ TEST_P(TransportSuite, several_groups_are_open_at_a_time) {
     const int left = (transport->rank().value + 2) % 3;
     std::vector<GroupId> groups;
     std::vector<std::unique_ptr<Taker>> takers;
-    std::array<std::int32_t, 4> values{};
+    std::vector<std::int32_t> values(4);
     for (std::int32_t step = 0; step < 4; ++step) {
       values.at(static_cast<std::size_t>(step)) = transport->rank().value * 100 + step;
       const std::array sends{
@@ -163,17 +171,19 @@ TEST_P(TransportSuite, several_groups_are_open_at_a_time) {
                std::int64_t{sizeof(std::int32_t)}}};
       const std::array receives{Receive{Rank{left}}};
       takers.push_back(std::make_unique<Taker>(1));
-      groups.push_back(transport->post(context_, {1, 0, static_cast<std::uint64_t>(step), 0, 0},
-                                       sends, receives, *takers.back()));
+      groups.push_back(transport->post(own_context(),
+                                       {1, 0, static_cast<std::uint64_t>(step), 0, 0}, sends,
+                                       receives, *takers.back()));
     }
     // Asked for in the reverse order, each still gets its own.
     for (std::size_t step = 4; step-- > 0;) {
       const auto arrival = transport->next(groups[step], soon());
       ASSERT_TRUE(arrival.has_value());
       std::int32_t got = 0;
+      synchronize(own_context());
       std::memcpy(&got, arrival->payload.data(), sizeof(got));
       EXPECT_EQ(got, left * 100 + static_cast<int>(step));
-      transport->finish(groups[step], soon());
+      finish(*transport, groups[step], soon());
     }
   }));
 }
@@ -196,7 +206,7 @@ TEST_P(TransportSuite, messages_of_several_groups_find_their_own_whenever_they_c
           sends.push_back({peer, bytes.data(), static_cast<std::int64_t>(bytes.size())});
         }
         takers.push_back(std::make_unique<Taker>(receives.size()));
-        groups.push_back(transport->post(context_,
+        groups.push_back(transport->post(own_context(),
                                          {1, 0, static_cast<std::uint64_t>(of_group), 0, 0}, sends,
                                          receives, *takers.back()));
       }
@@ -205,10 +215,11 @@ TEST_P(TransportSuite, messages_of_several_groups_find_their_own_whenever_they_c
           const std::vector<std::byte> expected =
               payload_of(peers[arrival->receive].value, rank, step + static_cast<int>(group), 300);
           ASSERT_EQ(arrival->payload.size(), expected.size());
+          synchronize(own_context());
           ASSERT_TRUE(std::equal(expected.begin(), expected.end(), arrival->payload.begin()));
         }
       }
-      for (const GroupId group : groups) transport->finish(group, soon());
+      for (const GroupId group : groups) finish(*transport, group, soon());
     }
   }));
 }
@@ -228,13 +239,13 @@ TEST_P(TransportSuite, a_payload_can_be_thrown_away) {
     const std::array sends{Send{peer, data.data(), std::int64_t{1000}}};
     const std::array receives{Receive{peer}};
     Refuser refuser;
-    const GroupId group = transport->post(context_, {}, sends, receives, refuser);
+    const GroupId group = transport->post(own_context(), {}, sends, receives, refuser);
     const auto arrival = transport->next(group, soon());
     ASSERT_TRUE(arrival.has_value());
     EXPECT_TRUE(arrival->payload.empty());
     EXPECT_EQ(refuser.bytes, 1000U);
-    transport->finish(group, soon());
-    exchange_all(*transport, context_, 1, 10);
+    finish(*transport, group, soon());
+    exchange_all(*transport, 1, 10);
   }));
 }
 
@@ -245,7 +256,8 @@ TEST_P(TransportSuite, a_message_of_another_step_is_an_error) {
     const std::array receives{Receive{peer}};
     Taker taker(1);
     const auto sequence = static_cast<std::uint64_t>(transport->rank().value);
-    const GroupId group = transport->post(context_, {1, 0, sequence, 9, 0}, sends, receives, taker);
+    const GroupId group =
+        transport->post(own_context(), {1, 0, sequence, 9, 0}, sends, receives, taker);
     try {
       transport->next(group, soon());
     } catch (const ProtocolError& error) {
@@ -296,7 +308,7 @@ TEST_P(TransportSuite, a_send_that_nobody_takes_is_a_deadline) {
     Taker taker(0);
     const GroupId group = post_send(*transport, Rank{1}, data, taker);
     try {
-      transport->finish(group, Clock::now() + std::chrono::milliseconds(100));
+      finish(*transport, group, Clock::now() + std::chrono::milliseconds(100));
     } catch (...) {
       ++counter();
       throw;
@@ -308,9 +320,9 @@ TEST_P(TransportSuite, a_send_that_nobody_takes_is_a_deadline) {
 
 TEST_P(TransportSuite, a_worker_that_leaves_is_lost_to_all_others) {
   const auto errors = run(4, [&](std::unique_ptr<Transport>& transport) {
-    exchange_all(*transport, context_, 0, 100);
+    exchange_all(*transport, 0, 100);
     if (transport->rank().value == 2) return;
-    exchange_all(*transport, context_, 1, 100);
+    exchange_all(*transport, 1, 100);
   });
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     if (rank == 2) {
@@ -348,7 +360,7 @@ TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) 
         const std::vector<std::byte> data(kMoreThanIsUnderWay);
         const std::array sends{Send{Rank{1}, data.data(), static_cast<std::int64_t>(data.size())}};
         const std::array receives{Receive{Rank{2}}};
-        const GroupId group = transport->post(context_, {}, sends, receives, taker);
+        const GroupId group = transport->post(own_context(), {}, sends, receives, taker);
         EXPECT_THROW(transport->next(group, Clock::now() + std::chrono::milliseconds(50)),
                      DeadlineError);
       }
@@ -399,7 +411,7 @@ TEST_P(TransportSuite, a_provider_that_refuses_is_heard) {
     const std::array sends{Send{peer, data.data(), std::int64_t{100}}};
     const std::array receives{Receive{peer}};
     Budget budget;
-    const GroupId group = transport->post(context_, {}, sends, receives, budget);
+    const GroupId group = transport->post(own_context(), {}, sends, receives, budget);
     transport->next(group, soon());
   });
   EXPECT_TRUE(is<BudgetError>(errors[0]) || is<BudgetError>(errors[1]));
@@ -418,10 +430,11 @@ TEST_P(TransportSuite, an_all_reduce_adds_up_where_there_is_one) {
         }
         const std::span<std::byte> bytes = std::as_writable_bytes(std::span(numbers));
         if (!transport->has_all_reduce()) {
-          EXPECT_THROW(transport->all_reduce(context_, DType::i64, bytes, soon()), ContractError);
+          EXPECT_THROW(transport->all_reduce(own_context(), DType::i64, bytes, soon()),
+                       ContractError);
           return;
         }
-        transport->all_reduce(context_, DType::i64, bytes, soon());
+        transport->all_reduce(own_context(), DType::i64, bytes, soon());
         const auto workers = static_cast<std::uint64_t>(size);
         const std::uint64_t ranks = workers * (workers - 1) / 2;
         bool right = true;
@@ -448,7 +461,7 @@ TEST_P(TransportSuite, an_all_reduce_without_one_of_them_is_a_typed_error) {
       }
       std::vector<float> numbers(1000, 1);
       try {
-        transport->all_reduce(context_, DType::f32, std::as_writable_bytes(std::span(numbers)),
+        transport->all_reduce(own_context(), DType::f32, std::as_writable_bytes(std::span(numbers)),
                               leaves ? soon() : Clock::now() + std::chrono::milliseconds(300));
         ADD_FAILURE() << "it ended";
       } catch (const Error&) {
