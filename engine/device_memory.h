@@ -48,6 +48,7 @@ class PinnedMemory : public CountedMemory {
 /// Memory from somebody else's allocator: PyTorch's, say.
 class BorrowedMemory : public CountedMemory {
  public:
+  /// The allocator's.
   struct Calls {
     /// Memory for work on a stream; throws if there is none.
     std::function<void*(std::size_t bytes, Stream stream)> allocate;

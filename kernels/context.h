@@ -61,7 +61,7 @@ class Context {
   DeviceQueue* queue_ = nullptr;
 };
 
-/// Waits until all work of the context's stream is done: on a CPU it is.
+/// Synchronizes the stream: waits until all its work is done. On a CPU it is.
 /// @throws what operations found on the way that they could not throw themselves, see DeviceQueue
 void synchronize(const Context& context);
 

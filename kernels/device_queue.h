@@ -81,7 +81,7 @@ class Mark {
   std::unique_ptr<Event> event_;  // null on a CPU
 };
 
-/// What this build and this machine have of CUDA.
+/// What a build and a machine have of CUDA.
 struct DeviceFacts {
   bool compiled_in = false;
   bool emulated = false;               // kernels run on the host: a build for tests
@@ -90,6 +90,7 @@ struct DeviceFacts {
   int devices = 0;
   std::string problem;  // why there is no device; empty where there is one
 };
+/// Of this build and this machine.
 DeviceFacts device_facts();
 
 /// @throws DeviceError naming what is missing: a build with CUDA, a driver, a GPU of that number

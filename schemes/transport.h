@@ -34,7 +34,7 @@ struct Header {
 inline constexpr std::int64_t kHeaderBytes = sizeof(Header);
 static_assert(kHeaderBytes == 32);
 
-/// Whether a message's payload is in the host's memory.
+/// Whether a message's payload is in the host's memory. Does not synchronize the stream.
 inline bool is_on_host(const Context& context, const Header& header) {
   return context.device() == Device::cpu || (header.flags & Header::kRefused) != 0;
 }

@@ -46,6 +46,7 @@ inline void clear(const Context& context, void* memory, std::size_t bytes) {
 }
 
 /// Blocks of a grid whose threads go through `items` in strides: no more than keep the device busy.
+/// Does not synchronize the stream.
 inline Index blocks_for(const Context& context, Index items, int threads = kBlock) {
   constexpr Index kBlocksOfProcessor = 16;
   return std::min(ceil_div<Index>(items, threads),
@@ -54,9 +55,11 @@ inline Index blocks_for(const Context& context, Index items, int threads = kBloc
 
 // ---- In kernels.
 
+/// Of all threads of the grid.
 __device__ inline Index thread_number() {
   return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
+/// All threads of the grid.
 __device__ inline Index thread_count() {
   return static_cast<Index>(gridDim.x) * blockDim.x;
 }
@@ -68,7 +71,8 @@ __global__ void each(Index count, Body body) {
 }
 }  // namespace detail
 
-/// Calls body(i) for each i in [0, count), in any order and all at once.
+/// Calls body(i) for each i in [0, count), in any order and all at once. Does not synchronize the
+/// stream.
 /// @param body  [=] __device__(Index i), no generic lambda around it
 template <typename Body>
 void for_each(const Context& context, Index count, Body body) {
@@ -87,7 +91,7 @@ __global__ void each_of_rows(Index rows, Index units, unsigned lane_bits, Body b
 }  // namespace detail
 
 /// Calls body(row, unit) for each of so many units of each row, in any order and all at once:
-/// neighbouring threads have neighbouring units.
+/// neighbouring threads have neighbouring units. Does not synchronize the stream.
 /// @param body  [=] __device__(Index row, Index unit), no generic lambda around it
 template <typename Body>
 void for_each_of_rows(const Context& context, Index rows, Index units, Body body) {
@@ -125,6 +129,7 @@ __device__ T load_anywhere(const std::byte* from) {
   for (unsigned i = 0; i < sizeof(T); ++i) bytes[i] = from[i];
   return value;
 }
+/// Writes an element to any address.
 template <typename T>
 __device__ void store_anywhere(std::byte* to, T value) {
   if (reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0) {

@@ -27,6 +27,7 @@ class OnDevice {
   int before_ = 0;
 };
 
+/// A stream, staging for copies, scratch, and the word that kernels note faults in.
 class Queue : public DeviceQueue {
  public:
   Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options);
@@ -46,7 +47,9 @@ class Queue : public DeviceQueue {
   int multiprocessors() const { return multiprocessors_; }
   /// Where kernels note what they find wrong.
   FaultWord* faults() const { return faults_; }
+  /// A kernel was launched.
   void count_launch() { ++counters_.launches; }
+  /// A copy or a fill was started.
   void count_copy() { ++counters_.copies; }
 
   /// Copies from the host. `from` may be used again at once.
@@ -56,8 +59,12 @@ class Queue : public DeviceQueue {
 
   // ---- For Scratch.
 
+  /// An operation begins to take scratch; it may be part of another one.
   void open_scratch() { ++scratch_depth_; }
+  /// It needs what it took no longer.
   void close_scratch() noexcept;
+  /// At a multiple of 256 bytes, until the outermost operation closes.
+  /// @throws BudgetError, DeviceMemoryError
   std::byte* scratch(std::size_t bytes);
 
  private:
@@ -94,7 +101,7 @@ class Queue : public DeviceQueue {
   int scratch_depth_ = 0;
 };
 
-/// The queue of a context on a GPU.
+/// The queue of a context on a GPU. Does not synchronize the stream.
 inline Queue& queue_of(const Context& context) {
   return static_cast<Queue&>(*context.queue());
 }

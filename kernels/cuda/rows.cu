@@ -89,9 +89,9 @@ void scatter_rows(const Context& context, ConstMatrix from, std::span<const Inde
 
 void copy(const Context& context, std::span<const std::byte> from, std::byte* to) {
   if (from.empty()) return;
-  check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault,
-                        queue_of(context).handle()),
-        "copy on the device");
+  check(
+      cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, queue_of(context).handle()),
+      "copy on the device");
   queue_of(context).count_copy();
 }
 

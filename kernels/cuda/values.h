@@ -27,6 +27,7 @@ template <typename T>
 __device__ T load(const std::byte* from, Index element) {
   return load_anywhere<T>(from + element * static_cast<Index>(sizeof(T)));
 }
+/// Writes an element of a matrix, wherever it lies.
 template <typename T>
 __device__ void store(std::byte* to, Index element, T value) {
   store_anywhere(to + element * static_cast<Index>(sizeof(T)), value);
@@ -40,6 +41,7 @@ inline int common_unit(std::uint64_t addresses) {
   while (addresses % static_cast<std::uint64_t>(unit) != 0) unit /= 2;
   return unit;
 }
+/// As common_unit() takes it.
 inline std::uint64_t address_of(const std::byte* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
