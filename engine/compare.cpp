@@ -30,8 +30,21 @@ namespace {
 /// need some too.
 constexpr double kShareOfMemory = 0.8;
 
-double memory_to_give() {
-  return static_cast<double>(available_memory()) * kShareOfMemory;
+/// The GPU of a worker.
+int gpu_of(const CompareOptions::Gpu& gpu, const Transport& transport) {
+  if (gpu.number) return *gpu.number;
+  int before = 0;
+  for (Rank rank{0}; rank < transport.rank(); ++rank.value) {
+    if (transport.node(rank) == transport.node(transport.rank())) ++before;
+  }
+  return device_of_worker(before);
+}
+
+/// @throws DeviceError if there is no such GPU
+double memory_to_give(const std::optional<CompareOptions::Gpu>& gpu) {
+  const std::int64_t available =
+      gpu ? device_bytes(gpu->number.value_or(0)).available : available_memory();
+  return static_cast<double>(available) * kShareOfMemory;
 }
 
 SchemeFigures skipped(std::string_view name, const std::string& reason) {
@@ -217,7 +230,7 @@ std::vector<Prediction> Comparison::predictions(const Network& network) const {
 
 std::int64_t Comparison::workspace_of_a_worker() const {
   return options_.memory.value_or(
-      static_cast<std::int64_t>(memory_to_give() / workers_.on_this_machine()));
+      static_cast<std::int64_t>(memory_to_give(options_.gpu) / workers_.on_this_machine()));
 }
 
 ControlChannel::Statement Comparison::statement() const {
@@ -259,7 +272,7 @@ ControlChannel::Statement Comparison::statement() const {
 }
 
 std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) const {
-  const double available = memory_to_give();
+  const double available = memory_to_give(options_.gpu);
   const int workers = workers_.on_this_machine();
   if (options_.memory && bytes_of_a_worker > static_cast<double>(*options_.memory)) {
     return fmt::format("needs about {:.0f} bytes of workspace for each worker, --memory allows {}",
@@ -306,6 +319,10 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                  .repeat = options_.repeat,
                                  .deadline = options_.deadline,
                                  .memory = workspace_of_a_worker(),
+                                 .gpu_of = [&](const Transport& transport) -> std::optional<int> {
+                                   if (!options_.gpu) return std::nullopt;
+                                   return gpu_of(*options_.gpu, transport);
+                                 },
                                  .network = network(),
                                  .result_folder = result_folder,
                                  .references = references,

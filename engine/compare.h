@@ -51,6 +51,12 @@ struct CompareOptions {
   /// What seconds are predicted from; nothing: from `link`, if it has a rate.
   std::optional<Network> network;
   int repeat = 5;
+  /// Gradients and sums are in the memory of GPUs: of one of this number, or of a machine's GPUs in
+  /// turn. Nothing: on the host.
+  struct Gpu {
+    std::optional<int> number;
+  };
+  std::optional<Gpu> gpu;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
   std::chrono::milliseconds deadline{60'000};

@@ -49,11 +49,15 @@ std::shared_ptr<const std::vector<ReferenceSum>> References::of(int step) {
 void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& record) {
   const Rank rank = transport->rank();
   const TraceHeader& header = task_.trace.header();
-  Session session(std::move(transport), memory_,
+  const std::optional<int> gpu = task_.gpu_of(*transport);
+  if (gpu) gpu_.emplace(*gpu, task_.memory, header.tensors.size());
+  HostMemory memory(task_.memory);
+  Session session(std::move(transport), memory,
                   {.deadline = task_.deadline,
                    .seed = header.seed,
                    .network = task_.network,
-                   .workspace = static_cast<double>(task_.memory)});
+                   .workspace = static_cast<double>(task_.memory),
+                   .device = gpu_ ? std::optional(gpu_->on_device()) : std::nullopt});
   const BucketId bucket = session.register_bucket(task_.bucket);
   load(rank, 0);
   exchange(session, bucket);
@@ -79,7 +83,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   }
   // Nobody leaves before all have checked.
   session.barrier();
-  record.memory_bytes = memory_.high_water();
+  record.memory_bytes = gpu_ ? gpu_->workspaces().high_water() : memory.high_water();
   record.way = session.chosen(bucket);
 }
 
@@ -89,9 +93,11 @@ void CompareWorker::load(Rank rank, int step) {
   loaded_step_ = step;
   gradients_.clear();
   announced_.clear();
-  for (const TracePart& part : parts_) {
-    gradients_.push_back(Gradient::row_sparse(part.indices, part.values.data()));
-    announced_.push_back(Gradient::rows(part.indices));
+  for (std::size_t tensor = 0; tensor < parts_.size(); ++tensor) {
+    const TracePart& part = parts_[tensor];
+    gradients_.push_back(gpu_ ? gpu_->place(tensor, part.indices, part.values)
+                              : Gradient::row_sparse(part.indices, part.values.data()));
+    announced_.push_back(Gradient::rows(gradients_.back().indices()));
   }
 }
 
@@ -126,10 +132,15 @@ StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
   return record;
 }
 
-std::uint64_t CompareWorker::hash_result(Session& session, BucketId bucket) const {
+TensorResult CompareWorker::result_of(Session& session, BucketId bucket, std::size_t tensor) {
+  const TensorResult result = session.result(bucket, tensor);
+  return gpu_ ? gpu_->fetch(tensor, result) : result;
+}
+
+std::uint64_t CompareWorker::hash_result(Session& session, BucketId bucket) {
   std::uint64_t hash = 0;
   for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
-    const TensorResult result = session.result(bucket, tensor);
+    const TensorResult result = result_of(session, bucket, tensor);
     hash = hash_bytes(hash, std::as_bytes(result.indices));
     hash = hash_bytes(hash, result.values.as_bytes());
   }
@@ -146,7 +157,7 @@ std::span<const Index> CompareWorker::rows_of(const TensorResult& result) {
 void CompareWorker::check(Session& session, BucketId bucket, int step, WorkerRecord& record) {
   const auto reference = task_.references.of(step);
   for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
-    const TensorResult result = session.result(bucket, tensor);
+    const TensorResult result = result_of(session, bucket, tensor);
     const auto wrong = difference_from((*reference)[tensor], rows_of(result), result.values);
     if (wrong && !record.first_difference) {
       record.first_difference =
@@ -161,7 +172,7 @@ void CompareWorker::write_result(Session& session, BucketId bucket, int step) {
   std::vector<std::vector<Index>> kept_indices;  // rows_of() has one list for all dense tensors
   kept_indices.reserve(task_.bucket.tensors.size());
   for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
-    const TensorResult result = session.result(bucket, tensor);
+    const TensorResult result = result_of(session, bucket, tensor);
     const TensorSpec& spec = task_.bucket.tensors[tensor];
     const std::span<const Index> rows = rows_of(result);
     const std::vector<Index>& indices = kept_indices.emplace_back(rows.begin(), rows.end());

@@ -13,6 +13,7 @@
 
 #include "analysis/reference.h"
 #include "analysis/trace.h"
+#include "engine/gpu_worker.h"
 #include "engine/memory.h"
 #include "engine/session.h"
 #include "engine/transport/recording.h"
@@ -46,7 +47,9 @@ class CompareWorker {
     BucketSpec bucket;
     int repeat = 1;
     std::chrono::milliseconds deadline{60'000};
-    std::int64_t memory = 0;              // budget of the workspace, bytes
+    std::int64_t memory = 0;  // budget of the workspace, bytes
+    /// The GPU of a worker; nothing: workers are on the host.
+    std::function<std::optional<int>(const Transport&)> gpu_of;
     std::optional<Network> network;       // what `auto` plans with; nothing: it measures
     std::filesystem::path result_folder;  // empty: results are not written
     References& references;
@@ -57,7 +60,7 @@ class CompareWorker {
   };
 
   /// @param task  outlives the worker
-  explicit CompareWorker(const Task& task) : task_(task), memory_(task.memory) {}
+  explicit CompareWorker(const Task& task) : task_(task) {}
 
   /// A warm-up on step 0 that is not counted, after which the scheme adapts; then `repeat` times
   /// all steps. Results are checked, and written, in the first repeat.
@@ -68,7 +71,9 @@ class CompareWorker {
  private:
   void load(Rank rank, int step);
   StepRecord exchange(Session& session, BucketId bucket);
-  std::uint64_t hash_result(Session& session, BucketId bucket) const;
+  std::uint64_t hash_result(Session& session, BucketId bucket);
+  /// On the host, whatever device the worker is on.
+  TensorResult result_of(Session& session, BucketId bucket, std::size_t tensor);
   /// The result's rows; all of them where it is dense.
   std::span<const Index> rows_of(const TensorResult& result);
   /// Compares what the worker ended with, element by element, with the right answer.
@@ -76,7 +81,7 @@ class CompareWorker {
   void write_result(Session& session, BucketId bucket, int step);
 
   const Task& task_;
-  HostMemory memory_;
+  std::optional<GpuWorker> gpu_;
   int loaded_step_ = -1;
   std::vector<TracePart> parts_;
   std::vector<Gradient> gradients_;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -30,12 +31,34 @@ struct CompareArguments : TransportArguments {
   int window = 0;           // 0: not given
   std::string pattern;
   std::string wire;
+  std::string device = "cpu";
   bool explain = false;
   std::string network;
   std::string result;
   std::string json;
   CompareOptions options;  // what they are given as
 };
+
+/// cpu, cuda, or cuda:0 and so on.
+std::optional<CompareOptions::Gpu> gpu_from(const std::string& device) {
+  constexpr std::string_view kCuda = "cuda";
+  if (device == "cpu") return std::nullopt;
+  if (device == kCuda) return CompareOptions::Gpu{};
+  int number = -1;
+  if (device.starts_with("cuda:")) {
+    const char* const begin = device.data() + kCuda.size() + 1;
+    const char* const end = device.data() + device.size();
+    const auto [rest, error] = std::from_chars(begin, end, number);
+    if (error != std::errc() || rest != end) number = -1;
+  }
+  if (number < 0) {
+    throw InputError(
+        fmt::format("--device '{}': use cpu, cuda (a machine's GPUs in turn) or one "
+                    "of them, such as cuda:0",
+                    device));
+  }
+  return CompareOptions::Gpu{number};
+}
 
 CompareOptions options_from(const CompareArguments& given) {
   given.check();
@@ -58,6 +81,11 @@ CompareOptions options_from(const CompareArguments& given) {
   if (!given.pattern.empty()) options.scheme_options.pattern = communication_named(given.pattern);
   if (!given.wire.empty()) options.scheme_options.wire = dtype_named(given.wire);
   options.link = given.link();
+  options.gpu = gpu_from(given.device);
+  if (options.gpu && given.clock == "virtual") {
+    throw InputError(
+        "--clock virtual records what processors do: leave --device out, or use --clock real");
+  }
   if (given.clock == "virtual") options.clock = CompareClock::replayed;
   options.deadline = given.deadline();
   if (given.memory > 0) options.memory = given.memory;
@@ -206,6 +234,11 @@ void add_compare_command(CLI::App& app) {
       .add_option("--wire", given->wire,
                   "What values cross as, no wider than their dtype (their dtype if not given)")
       ->type_name("f32|bf16|f16");
+  command
+      .add_option("--device", given->device,
+                  "Where gradients are and kernels run: cpu (if not given), cuda (a machine's GPUs "
+                  "in turn) or cuda:N")
+      ->type_name("cpu|cuda|cuda:N");
   command.add_flag("--announce", given->options.announce,
                    "Announce the rows of a step before its clock starts, to schemes that use them "
                    "(balanced, owned); their bytes are counted");
