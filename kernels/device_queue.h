@@ -1,6 +1,7 @@
 // The queue of a GPU: where the work of a context on a GPU goes.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +10,18 @@
 #include "kernels/context.h"
 
 namespace sparsesync {
+
+class Mark;
+
+/// Asked again and again while the host waits for a device: a network's way to end a wait for work
+/// that waits for another worker.
+class DeviceWatch {
+ public:
+  virtual ~DeviceWatch() = default;
+  /// @param since  when the wait began
+  /// @throws what the wait is to throw
+  virtual void look(std::chrono::steady_clock::time_point since) = 0;
+};
 
 /// One worker's work on one GPU: a stream, and what operations need beside it, which is kept from
 /// one to the next. Calls come from one thread at a time.
@@ -29,6 +42,11 @@ class DeviceQueue {
   /// Waits until all work is done.
   /// @throws CorruptDataError, ContractError as noted by an operation, the first one; DeviceError
   virtual void synchronize() = 0;
+  /// Waits until all work before a mark in this stream is done.
+  /// @throws DeviceError
+  virtual void wait_for(const Mark& mark) = 0;
+  /// Has every wait of the host ask `watch`, which outlives that; null: nobody.
+  virtual void watch(DeviceWatch* watch) = 0;
   /// Whether each operation is waited for: slow, and errors come where they arise.
   virtual bool is_checked() const = 0;
 
@@ -76,6 +94,8 @@ class Mark {
   void wait() const;
 
   class Event;
+  /// Null on a CPU.
+  const Event* event() const { return event_.get(); }
 
  private:
   std::unique_ptr<Event> event_;  // null on a CPU

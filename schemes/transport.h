@@ -149,6 +149,10 @@ class Transport {
   /// reason. Safe from any thread, and after a failure; the first call counts.
   virtual void abort(const std::string& reason) noexcept = 0;
 
+  /// Looks, without waiting, at what this worker knows of the network and of some others.
+  /// @throws AbortedError if the network is over, PeerLostError if one of them left
+  virtual void expect_alive(std::span<const Rank> /*others*/) {}
+
   virtual TransportCounters counters() const = 0;
 
   /// Whether groups may be posted with contexts on a GPU, whose payloads are that GPU's memory.

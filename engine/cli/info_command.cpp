@@ -13,6 +13,7 @@
 #include "engine/device_memory.h"
 #include "engine/json.h"
 #include "engine/provenance.h"
+#include "engine/transport/nccl.h"
 #include "kernels/device_queue.h"
 #include "schemes/registry.h"
 
@@ -81,6 +82,7 @@ std::string build_text() {
   line("memory available", format_bytes(static_cast<double>(available_memory())));
   line("devices", fmt::format("{}", fmt::join(devices(), ", ")));
   line("cuda", cuda_text());
+  line("nccl", nccl_text());
   line("transports", fmt::format("{}", fmt::join(kTransports, ", ")));
   line("dtypes", dtype_names(", "));
   std::vector<std::string_view> names;
@@ -112,6 +114,7 @@ std::string as_json() {
   json["memory_available_bytes"] = available_memory();
   json["devices"] = devices();
   json["cuda"] = cuda_json();
+  json["nccl"] = nccl_text();
   json["transports"] = kTransports;
   for (const DType dtype : kDTypes) json["dtypes"].push_back(name_of(dtype));
   json["schemes"] = Json::array();

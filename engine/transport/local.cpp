@@ -191,6 +191,14 @@ class LocalTransport : public Transport {
     for (Endpoint& end : state_.ends) end.changed.notify_all();
   }
 
+  void expect_alive(std::span<const Rank> others) override {
+    const std::lock_guard lock(state_.mutex);
+    state_.throw_if_aborted();
+    for (const Rank peer : others) {
+      if (state_.ends[peer.index()].left) throw_lost(peer);
+    }
+  }
+
   TransportCounters counters() const override {
     const std::lock_guard lock(state_.mutex);
     return end_.counters;

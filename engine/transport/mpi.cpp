@@ -368,6 +368,7 @@ class MpiTransport : public Transport {
     end_->all_reduce(dtype, elements, until);
   }
   void abort(const std::string& reason) noexcept override { end_->abort(reason); }
+  void expect_alive(std::span<const Rank> others) override { end_->expect_alive(others); }
   TransportCounters counters() const override { return end_->counters(); }
 
  private:

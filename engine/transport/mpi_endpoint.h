@@ -67,6 +67,7 @@ class Endpoint {
   void finish(GroupId id, Clock::time_point until);
   void all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point until);
   void abort(const std::string& reason) noexcept;
+  void expect_alive(std::span<const Rank> others);
   TransportCounters counters() const;
   /// @}
   /// The worker leaves; its peers will be told.

@@ -65,6 +65,14 @@ void Endpoint::abort(const std::string& reason) noexcept {
   wake_();
 }
 
+void Endpoint::expect_alive(std::span<const Rank> others) {
+  const std::lock_guard lock(mutex_);
+  throw_if_over();
+  for (const Rank worker : others) {
+    if (peer_of(worker).left) throw_lost(worker);
+  }
+}
+
 TransportCounters Endpoint::counters() const {
   const std::lock_guard lock(mutex_);
   return counters_;

@@ -135,6 +135,7 @@ class StagedTransport : public Transport {
   }
 
   void abort(const std::string& reason) noexcept override { network_->abort(reason); }
+  void expect_alive(std::span<const Rank> others) override { network_->expect_alive(others); }
   TransportCounters counters() const override { return network_->counters(); }
 
   bool has_all_reduce() const override { return network_->has_all_reduce(); }

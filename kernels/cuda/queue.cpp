@@ -4,11 +4,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
 #include "kernels/error.h"
+
+namespace sparsesync {
+
+/// A cudaEvent_t.
+class Mark::Event {
+ public:
+  Event() {
+    cuda::check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "making an event");
+  }
+  ~Event() { cudaEventDestroy(handle); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t handle = nullptr;
+};
+
+}  // namespace sparsesync
 
 namespace sparsesync::cuda {
 namespace {
@@ -70,8 +88,8 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
   } else {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
-  for (cudaEvent_t& event : half_free_) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  for (cudaEvent_t* event : {&half_free_[0], &half_free_[1], &end_}) {
+    check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
   }
   staging_ = static_cast<std::byte*>(
       pinned_.allocate(2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream()));
@@ -86,7 +104,7 @@ Queue::~Queue() {
   cudaStreamSynchronize(stream_);
   release_scratch();
   pinned_.deallocate(staging_, 2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream());
-  for (const cudaEvent_t event : half_free_) cudaEventDestroy(event);
+  for (const cudaEvent_t event : {half_free_[0], half_free_[1], end_}) cudaEventDestroy(event);
   if (own_stream_) cudaStreamDestroy(stream_);
   cudaSetDevice(before);
 }
@@ -97,11 +115,38 @@ void Queue::make_current() const {
 
 void Queue::synchronize() {
   ++counters_.synchronizations;
-  check(cudaStreamSynchronize(stream_), "waiting for the device");
+  if (watch_ == nullptr) {
+    check(cudaStreamSynchronize(stream_), "waiting for the device");
+  } else {
+    check(cudaEventRecord(end_, stream_), "setting a mark");
+    wait_for_event(end_);
+  }
   if (*faults_ == 0) return;
   const auto fault = static_cast<Fault>(*faults_);
   *faults_ = 0;
   throw_fault(fault);
+}
+
+void Queue::wait_for(const Mark& mark) {
+  ++counters_.synchronizations;
+  if (watch_ == nullptr) {
+    mark.wait();
+  } else {
+    wait_for_event(mark.event()->handle);
+  }
+}
+
+/// Asks again and again; who watches is asked in between.
+void Queue::wait_for_event(cudaEvent_t event) {
+  constexpr int kAsksOfALook = 64;
+  const auto since = std::chrono::steady_clock::now();
+  for (int asked = 1;; ++asked) {
+    const cudaError_t result = cudaEventQuery(event);
+    if (result == cudaSuccess) return;
+    if (result != cudaErrorNotReady) check(result, "waiting for the device");
+    if (asked % kAsksOfALook == 0) watch_->look(since);
+    std::this_thread::yield();
+  }
 }
 
 /// Room for so many bytes, which no copy reads any more.
@@ -208,17 +253,6 @@ std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryRes
   expect_device(options.device);
   return std::make_unique<cuda::Queue>(memory, pinned, options);
 }
-
-class Mark::Event {
- public:
-  Event() {
-    cuda::check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "making an event");
-  }
-  ~Event() { cudaEventDestroy(handle); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t handle = nullptr;
-};
 
 Mark::Mark(const Context& context) {
   if (context.queue() == nullptr) return;

@@ -39,6 +39,8 @@ class Queue : public DeviceQueue {
   int device() const override { return device_; }
   void make_current() const override;
   void synchronize() override;
+  void wait_for(const Mark& mark) override;
+  void watch(DeviceWatch* watch) override { watch_ = watch; }
   bool is_checked() const override { return checked_; }
   Counters counters() const override { return counters_; }
 
@@ -77,6 +79,7 @@ class Queue : public DeviceQueue {
 
   std::byte* next_staging(std::size_t bytes);
   void release_scratch() noexcept;
+  void wait_for_event(cudaEvent_t event);
 
   MemoryResource& memory_;
   MemoryResource& pinned_;
@@ -85,6 +88,8 @@ class Queue : public DeviceQueue {
   bool own_stream_;
   int multiprocessors_ = 1;
   cudaStream_t stream_ = nullptr;
+  cudaEvent_t end_ = nullptr;  // of all work so far
+  DeviceWatch* watch_ = nullptr;
   FaultWord* faults_ = nullptr;
   Counters counters_;
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,10 @@ class Event {
 
 class Stream {
  public:
-  std::deque<std::function<void()>> waiting;
+  std::deque<std::function<bool()>> waiting;
   std::uint64_t given = 0;
   std::uint64_t done = 0;
+  bool busy = false;
 };
 
 class Pool {};
@@ -90,13 +92,29 @@ class Machine {
 };
 
 /// With the lock held: does what the stream was given up to a place.
-void run_up_to(Stream& stream, std::uint64_t place) {
+/// @return whether it came there: what waits for another stream, or another worker, may have to
+///         wait
+bool run_up_to(Stream& stream, std::uint64_t place) {
   while (stream.done < place) {
-    // One that waits for an event of this very stream finds it done.
-    const std::function<void()> work = std::move(stream.waiting.front());
+    if (stream.busy) return true;  // it waits for an event of its own, which is behind it
+    stream.busy = true;
+    const bool done = stream.waiting.front()();
+    stream.busy = false;
+    if (!done) return false;
     stream.waiting.pop_front();
     ++stream.done;
-    work();
+  }
+  return true;
+}
+
+/// The same, until it is there.
+void wait_until(Stream& stream, std::uint64_t place) {
+  while (true) {
+    {
+      const std::lock_guard lock(Machine::the().mutex);
+      if (run_up_to(stream, place)) return;
+    }
+    std::this_thread::yield();
   }
 }
 
@@ -107,6 +125,13 @@ Limits& limits() {
 }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
+  enqueue_waiting(stream, [work = std::move(work)] {
+    work();
+    return true;
+  });
+}
+
+void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
   const std::lock_guard lock(Machine::the().mutex);
   stream->waiting.push_back(std::move(work));
   ++stream->given;
@@ -115,8 +140,10 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
 }  // namespace sparsesync::emulated_cuda
 
 using sparsesync::emulated_cuda::enqueue;
+using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::Machine;
 using sparsesync::emulated_cuda::run_up_to;
+using sparsesync::emulated_cuda::wait_until;
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = Machine::the().limits.devices;
@@ -172,6 +199,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
       return "cudaErrorInvalidDevice";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
   }
   return "cudaErrorUnknown";
 }
@@ -186,22 +215,22 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const std::lock_guard lock(Machine::the().mutex);
   cudaStreamSynchronize(stream);
+  const std::lock_guard lock(Machine::the().mutex);
   Machine::the().streams.erase(stream);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  const std::lock_guard lock(Machine::the().mutex);
-  run_up_to(*stream, stream->given);
+  wait_until(*stream, stream->given);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::lock_guard lock(Machine::the().mutex);
   if (event->stream == nullptr) return cudaSuccess;  // never recorded
   // What the event stands for now, whatever is recorded later.
-  enqueue(stream, [of = event->stream, place = event->place] { run_up_to(*of, place); });
+  enqueue_waiting(stream,
+                  [of = event->stream, place = event->place] { return run_up_to(*of, place); });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -219,9 +248,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  const std::lock_guard lock(Machine::the().mutex);
-  if (event->stream != nullptr) run_up_to(*event->stream, event->place);
+  if (event->stream != nullptr) wait_until(*event->stream, event->place);
   return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(Machine::the().mutex);
+  if (event->stream == nullptr) return cudaSuccess;
+  // Work goes on while somebody asks.
+  return run_up_to(*event->stream, event->place) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {

@@ -17,11 +17,10 @@ INSTANTIATE_TEST_SUITE_P(local, TransportSuite,
 WorkersUnderTest staged_workers() {
   WorkersUnderTest workers = local_workers("staged", {});
   workers.run = [run = workers.run](int size, const WorkersUnderTest::Body& body) {
-    HostMemory pinned;
+    HostMemory pinned;  // outlives all ends
     return run(size, [&](std::unique_ptr<Transport>& transport) {
       transport = staged(std::move(transport), pinned);
       body(transport);
-      transport.reset();
     });
   };
   return workers;

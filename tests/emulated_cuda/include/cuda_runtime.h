@@ -35,6 +35,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
 };
 
 namespace sparsesync::emulated_cuda {
@@ -112,6 +113,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes);
 cudaError_t cudaFree(void* pointer);
@@ -161,6 +163,8 @@ const Position& position();
 
 /// Puts work into a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+/// The same of work that may have to wait: it is called again until it returns true.
+void enqueue_waiting(cudaStream_t stream, std::function<bool()> work);
 /// Calls `thread` as every thread of every block.
 void run_grid(dim3 grid, dim3 block, const std::function<void()>& thread);
 

@@ -1,0 +1,468 @@
+#include "engine/transport/nccl.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/control_channel.h"
+#include "engine/cuda/nccl_library.h"
+#include "engine/memory.h"
+#include "kernels/buffer.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/host_copy.h"
+#include "kernels/rows.h"
+
+namespace sparsesync {
+namespace {
+
+using Time = Clock::time_point;
+
+nccl::DataType nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return nccl::kFloat32;
+    case DType::f64:
+      return nccl::kFloat64;
+    case DType::i32:
+      return nccl::kInt32;
+    case DType::i64:
+      return nccl::kInt64;
+    default:
+      throw ContractError("an all-reduce of elements that are not their own sums");
+  }
+}
+
+/// How long a worker that left may have messages on their way.
+constexpr std::chrono::seconds kAfterLeaving{2};
+
+/// A group that was posted.
+struct Group {
+  Group(const Context& on_device, const Context& on_host)
+      : context(on_device),
+        headers(on_device),
+        host_headers(on_host),
+        thrown_away(on_device),
+        refusals(on_device),
+        headers_here(on_device) {}
+
+  Context context;
+  std::uint64_t id = 0;
+  Header expected;
+  std::vector<Send> sends;
+  std::vector<std::int64_t> bytes;  // of each send
+  std::vector<Receive> receives;
+  std::vector<std::byte*> payloads;  // of each receive
+  ReceiveProvider* provider = nullptr;
+  bool started = false;      // its headers are under way
+  bool complete = false;     // so are its payloads
+  std::size_t returned = 0;  // receives
+
+  // Headers of the sends, then of the receives: on the device, and on the host.
+  Buffer<Header> headers;
+  Buffer<Header> host_headers;
+  Buffer<std::byte> thrown_away;
+  Buffer<std::byte> refusals;  // which are the host's, on their way through the device
+  Mark headers_here;
+};
+
+class NcclTransport : public Transport, private DeviceWatch {
+ public:
+  NcclTransport(std::unique_ptr<Transport> words, const NcclOptions& options)
+      : nccl_(nccl::library()),
+        words_(std::move(words)),
+        options_(options),
+        on_host_(*options.pinned) {
+    connect();
+  }
+
+  ~NcclTransport() override {
+    if (queue_ != nullptr) queue_->watch(nullptr);
+    close();
+  }
+
+  Rank rank() const override { return words_->rank(); }
+  int size() const override { return words_->size(); }
+  int node(Rank worker) const override { return words_->node(worker); }
+  bool reaches_devices() const override { return true; }
+
+  GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
+               std::span<const Receive> receives, ReceiveProvider& provider) override {
+    const GroupId id{next_group_++};
+    if (context.device() == Device::cpu) {
+      of_words_[id.value] = words_->post(context, expected, sends, receives, provider);
+      return id;
+    }
+    throw_if_over();
+    attend(context);
+    for (const Send& send : sends) expect_peer(send.to, rank(), size());
+    for (const Receive& receive : receives) expect_peer(receive.from, rank(), size());
+    Group& group = unused_group(context);
+    group.id = id.value;
+    group.expected = expected;
+    group.sends.assign(sends.begin(), sends.end());
+    group.bytes.clear();
+    for (const Send& send : sends) group.bytes.push_back(send.bytes.resolve(context));
+    group.receives.assign(receives.begin(), receives.end());
+    group.payloads.assign(receives.size(), nullptr);
+    group.provider = &provider;
+    group.started = group.complete = false;
+    group.returned = 0;
+    failing([&] {
+      if (pending_.empty()) start(group, Clock::now() + options_.deadline);
+    });
+    pending_.push_back(&group);
+    return id;
+  }
+
+  std::optional<Arrival> next(GroupId id, Time until) override {
+    if (const auto found = of_words_.find(id.value); found != of_words_.end()) {
+      return words_->next(found->second, until);
+    }
+    Group& group = complete(id, until);
+    if (group.returned == group.receives.size()) return std::nullopt;
+    const std::size_t i = group.returned++;
+    const Header& header = received(group, i);
+    counters_.bytes_received += kHeaderBytes + static_cast<std::int64_t>(header.bytes);
+    ++counters_.messages_received;
+    const std::size_t bytes = group.payloads[i] == nullptr ? 0 : header.bytes;
+    return Arrival{i, header, {group.payloads[i], bytes}};
+  }
+
+  bool has_arrival(GroupId id) override {
+    const auto found = of_words_.find(id.value);
+    return found != of_words_.end() && words_->has_arrival(found->second);
+  }
+
+  void finish(GroupId id, Time until) override {
+    if (const auto found = of_words_.find(id.value); found != of_words_.end()) {
+      words_->finish(found->second, until);
+      of_words_.erase(found);
+      return;
+    }
+    Group& group = complete(id, until);
+    open_.erase(id.value);
+    unused_.push_back(&group);
+  }
+
+  void abort(const std::string& reason) noexcept override { words_->abort(reason); }
+
+  void expect_alive(std::span<const Rank> others) override { words_->expect_alive(others); }
+
+  TransportCounters counters() const override {
+    TransportCounters all = counters_;
+    all += words_->counters();
+    return all - of_connecting_;
+  }
+
+  bool has_all_reduce() const override { return true; }
+
+  void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
+                  Time until) override {
+    const auto bytes = static_cast<std::int64_t>(elements.size());
+    if (context.device() == Device::cpu) {
+      throw ContractError("an all-reduce of the host's memory by NCCL");
+    }
+    throw_if_over();
+    attend(context);
+    awaited_ = peers_after(rank(), size());
+    failing([&] {
+      expect(nccl_.all_reduce(elements.data(), elements.data(),
+                              static_cast<std::size_t>(bytes / element_bytes(dtype)),
+                              nccl_type(dtype), nccl::kSum, comm_, stream_of(context)),
+             until);
+      until_ = until;
+      synchronize(context);
+      until_.reset();
+    });
+    counters_.bytes_sent += all_reduce_bytes(bytes, size());
+    counters_.bytes_received += all_reduce_bytes(bytes, size());
+  }
+
+ private:
+  static cudaStream_t stream_of(const Context& context) {
+    return static_cast<cudaStream_t>(context.stream().handle);
+  }
+  static std::span<Header> sent(Group& group) {
+    return group.host_headers.first(std::ssize(group.sends));
+  }
+  static const Header& received(Group& group, std::size_t receive) {
+    return group.host_headers.data()[group.sends.size() + receive];
+  }
+
+  void connect() {
+    HostMemory memory;
+    ControlChannel channel(*words_, Context(memory), options_.deadline);
+    int version = 0;
+    nccl_.get_version(&version);
+    channel.agree("NCCL", {{"the version of NCCL", nccl::version_text(version)}});
+    nccl::UniqueId id{};
+    if (rank() == Rank{0}) report(nccl_.get_unique_id(&id));
+    channel.broadcast(std::as_writable_bytes(std::span(id.bytes)), Rank{0});
+    const cuda::OnDevice here(options_.device);
+    nccl::Config config;
+    const Time until = Clock::now() + options_.deadline;
+    awaited_ = peers_after(rank(), size());
+    const nccl::Result result =
+        nccl_.comm_init_rank_config(&comm_, size(), id, rank().value, &config);
+    failing([&] { expect(result, until); });
+    of_connecting_ = words_->counters();
+  }
+
+  void close() {
+    if (comm_ == nullptr) return;
+    const cuda::OnDevice here(options_.device);
+    // What was posted and not finished may wait for others on the device for ever.
+    over_ = over_ || !open_.empty();
+    if (!over_ && nccl_.comm_finalize(comm_) != nccl::kSuccess) {
+      // Others may be gone: they are not waited for long.
+      const Time until = Clock::now() + std::chrono::seconds(5);
+      while (state() == nccl::kInProgress && Clock::now() < until) std::this_thread::yield();
+    }
+    if (!over_ && state() == nccl::kSuccess) {
+      nccl_.comm_destroy(comm_);
+    } else {
+      nccl_.comm_abort(comm_);
+    }
+    comm_ = nullptr;
+  }
+
+  // ---- Errors.
+
+  void report(nccl::Result result) const {
+    if (result != nccl::kSuccess) {
+      throw DeviceError(fmt::format("NCCL: {}", nccl_.get_error_string(result)));
+    }
+  }
+
+  nccl::Result state() const {
+    nccl::Result state = nccl::kSuccess;
+    const nccl::Result result = nccl_.comm_get_async_error(comm_, &state);
+    return result == nccl::kSuccess ? state : result;
+  }
+
+  /// Waits until a call is done, which a non-blocking communicator does in the background.
+  void expect(nccl::Result result, Time until) {
+    if (result != nccl::kInProgress) report(result);
+    for (nccl::Result now = state(); now != nccl::kSuccess; now = state()) {
+      if (now != nccl::kInProgress) report(now);
+      words_->expect_alive(awaited_);
+      if (Clock::now() >= until) throw_deadline(rank(), awaited_);
+      std::this_thread::yield();
+    }
+  }
+
+  /// From here on the device may wait for these.
+  void await(const Group& group) {
+    awaited_.clear();
+    for (const Send& send : group.sends) awaited_.push_back(send.to);
+    for (const Receive& receive : group.receives) awaited_.push_back(receive.from);
+  }
+
+  void throw_if_over() {
+    words_->expect_alive({});
+    if (over_) throw DeviceError("NCCL has failed before: the network is over");
+  }
+
+  /// After an error the communicator is aborted: the device then waits for nobody.
+  template <typename Body>
+  void failing(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      if (!std::exchange(over_, true) && comm_ != nullptr) {
+        nccl_.comm_abort(comm_);
+        comm_ = nullptr;
+      }
+      throw;
+    }
+  }
+
+  /// While the host waits for the device.
+  void look(Time since) override {
+    failing([&] {
+      try {
+        words_->expect_alive(awaited_);
+      } catch (const PeerLostError&) {
+        // What it sent before it left may still be on its way through the device.
+        if (Clock::now() >= since + kAfterLeaving) throw;
+      }
+      if (comm_ != nullptr) {
+        const nccl::Result now = state();
+        if (now != nccl::kSuccess && now != nccl::kInProgress) report(now);
+      }
+      if (Clock::now() >= until_.value_or(since + options_.deadline)) {
+        throw_deadline(rank(), awaited_);
+      }
+    });
+  }
+
+  void attend(const Context& context) {
+    if (queue_ == context.queue()) return;
+    queue_ = context.queue();
+    queue_->watch(this);
+  }
+
+  // ---- Groups.
+
+  Group& unused_group(const Context& context) {
+    Group* group = nullptr;
+    if (unused_.empty()) {
+      group = &groups_.emplace_back(context, on_host_);
+    } else {
+      group = unused_.back();
+      unused_.pop_back();
+    }
+    open_[next_group_ - 1] = group;
+    return *group;
+  }
+
+  /// Sends headers, and asks for those that come.
+  void start(Group& group, Time until) {
+    const auto sends = std::ssize(group.sends);
+    const auto all = sends + std::ssize(group.receives);
+    const std::span<Header> host = group.host_headers.reserve(all);
+    Header* const device = group.headers.reserve(all).data();
+    for (std::size_t i = 0; i < group.sends.size(); ++i) {
+      host[i] = group.expected;
+      host[i].bytes = static_cast<std::uint64_t>(group.bytes[i]);
+      counters_.bytes_sent += kHeaderBytes + group.bytes[i];
+      ++counters_.messages_sent;
+    }
+    copy(group.context, std::as_bytes(sent(group)), reinterpret_cast<std::byte*>(device));
+    const auto of_header = [&](std::size_t i) { return reinterpret_cast<std::byte*>(device + i); };
+    grouped(group, until, [&] {
+      for (std::size_t i = 0; i < group.sends.size(); ++i) {
+        send(group, i, of_header(i), kHeaderBytes);
+      }
+      for (std::size_t i = 0; i < group.receives.size(); ++i) {
+        receive(group, i, of_header(group.sends.size() + i), kHeaderBytes);
+      }
+    });
+    copy(group.context, {of_header(group.sends.size()), group.receives.size() * sizeof(Header)},
+         reinterpret_cast<std::byte*>(host.data() + sends));
+    group.headers_here.set(group.context);
+    group.started = true;
+  }
+
+  /// The group, once all its calls are in the stream: those before it first.
+  Group& complete(GroupId id, Time until) {
+    Group& wanted = *open_.at(id.value);
+    while (!wanted.complete) {
+      Group& group = *pending_.front();
+      await(group);
+      failing([&] {
+        until_ = until;
+        if (!group.started) start(group, until);
+        move_payloads(group, until);
+        until_.reset();
+      });
+      group.complete = true;
+      pending_.pop_front();
+    }
+    return wanted;
+  }
+
+  void move_payloads(Group& group, Time until) {
+    queue_->wait_for(group.headers_here);
+    // Refusals are the host's: they take a way of their own on the device.
+    const bool refuses = (group.expected.flags & Header::kRefused) != 0;
+    Index refused_bytes = 0;
+    Index most_thrown = 0;
+    for (std::size_t i = 0; i < group.receives.size(); ++i) {
+      const Header& header = received(group, i);
+      check_header(group.receives[i].from, group.expected, header);
+      group.payloads[i] = group.provider->provide(i, header);
+      const auto bytes = static_cast<Index>(header.bytes);
+      if (group.payloads[i] == nullptr) most_thrown = std::max(most_thrown, bytes);
+      if (is_on_host(group.context, header)) refused_bytes += bytes;
+    }
+    for (std::size_t i = 0; refuses && i < group.sends.size(); ++i) refused_bytes += group.bytes[i];
+    std::byte* refusal = group.refusals.reserve(refused_bytes).data();
+    std::byte* const nowhere = group.thrown_away.reserve(most_thrown).data();
+    std::vector<std::pair<std::byte*, std::size_t>> to_host;
+    grouped(group, until, [&] {
+      for (std::size_t i = 0; i < group.sends.size(); ++i) {
+        if (group.bytes[i] == 0) continue;
+        const std::byte* from = group.sends[i].data;
+        if (refuses) {
+          place(group.context, {from, static_cast<std::size_t>(group.bytes[i])}, refusal);
+          from = std::exchange(refusal, refusal + group.bytes[i]);
+        }
+        send(group, i, from, group.bytes[i]);
+      }
+      for (std::size_t i = 0; i < group.receives.size(); ++i) {
+        const Header& header = received(group, i);
+        const auto bytes = static_cast<Index>(header.bytes);
+        if (bytes == 0) continue;
+        std::byte* to = group.payloads[i] == nullptr ? nowhere : group.payloads[i];
+        if (group.payloads[i] != nullptr && is_on_host(group.context, header)) {
+          to_host.emplace_back(refusal, i);
+          to = std::exchange(refusal, refusal + bytes);
+        }
+        receive(group, i, to, bytes);
+      }
+    });
+    for (const auto& [from, i] : to_host) {
+      fetch(group.context, {from, received(group, i).bytes}, group.payloads[i]);
+    }
+  }
+
+  template <typename Calls>
+  void grouped(const Group&, Time until, Calls&& calls) {
+    report(nccl_.group_start());
+    calls();
+    expect(nccl_.group_end(), until);
+  }
+  void send(const Group& group, std::size_t i, const std::byte* from, std::int64_t bytes) {
+    report_started(nccl_.send(from, static_cast<std::size_t>(bytes), nccl::kInt8,
+                              group.sends[i].to.value, comm_, stream_of(group.context)));
+  }
+  void receive(const Group& group, std::size_t i, std::byte* to, std::int64_t bytes) {
+    report_started(nccl_.recv(to, static_cast<std::size_t>(bytes), nccl::kInt8,
+                              group.receives[i].from.value, comm_, stream_of(group.context)));
+  }
+  void report_started(nccl::Result result) const {
+    if (result != nccl::kInProgress) report(result);
+  }
+
+  const nccl::Library& nccl_;
+  std::unique_ptr<Transport> words_;
+  NcclOptions options_;
+  Context on_host_;  // pinned memory
+  nccl::Comm comm_ = nullptr;
+  bool over_ = false;
+  DeviceQueue* queue_ = nullptr;
+  std::optional<Time> until_;  // of the wait that is at work
+  std::vector<Rank> awaited_;  // that the device may wait for
+  std::uint64_t next_group_ = 1;
+  std::deque<Group> groups_;
+  std::map<std::uint64_t, Group*> open_;
+  std::map<std::uint64_t, GroupId> of_words_;
+  std::vector<Group*> unused_;
+  std::deque<Group*> pending_;  // whose payloads are not under way yet
+  TransportCounters counters_;
+  TransportCounters of_connecting_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> nccl_over(std::unique_ptr<Transport> words, const NcclOptions& options) {
+  return std::make_unique<NcclTransport>(std::move(words), options);
+}
+
+std::string nccl_text() {
+  try {
+    int version = 0;
+    nccl::library().get_version(&version);
+    return nccl::version_text(version);
+  } catch (const DeviceError& error) {
+    return fmt::format("({})", error.what());
+  }
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,251 @@
+// Sends and receives of a group happen when their stream comes to it, and then wait for each other,
+// as NCCL's do: a group that its peer never posts stands still until its communicator is aborted.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "emulated_nccl.h"
+
+namespace sparsesync::nccl {
+namespace {
+
+constexpr Result kInvalid = 4;
+
+/// A message on its way.
+struct Mail {
+  const void* from = nullptr;
+  std::size_t bytes = 0;
+  std::shared_ptr<bool> taken;
+  std::shared_ptr<bool> aborted;  // the sender was: it never comes
+};
+
+/// A collective: what its ranks gave so far.
+struct Collective {
+  std::vector<std::vector<std::byte>> given;
+  std::size_t came = 0;
+  std::size_t left = 0;
+};
+
+/// What the ranks of a communicator share; guarded by the device's lock but for joining.
+struct World {
+  int size = 0;
+  std::map<std::pair<int, int>, std::deque<Mail>> mail;  // [from, to]
+  std::map<std::uint64_t, Collective> collectives;
+};
+
+std::mutex mutex;  // of the table below
+std::map<std::array<char, 128>, std::weak_ptr<World>>& worlds() {
+  static std::map<std::array<char, 128>, std::weak_ptr<World>> all;
+  return all;
+}
+
+}  // namespace
+
+/// One rank's communicator.
+struct OpaqueComm {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
+  std::shared_ptr<Result> error = std::make_shared<Result>(kSuccess);
+  std::uint64_t collectives = 0;
+};
+
+namespace {
+
+/// The calls of a group, on one rank.
+struct Calls {
+  struct Call {
+    void* memory;
+    std::size_t bytes;
+    int peer;
+  };
+  OpaqueComm* comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<Call> sends;
+  std::vector<Call> receives;
+};
+thread_local bool in_group = false;
+thread_local Calls calls;
+
+void enqueue_calls() {
+  if (calls.comm == nullptr) return;
+  struct State {
+    Calls calls;
+    bool posted = false;
+    std::vector<std::shared_ptr<bool>> taken;
+  };
+  const auto state = std::make_shared<State>();
+  state->calls = std::exchange(calls, {});
+  OpaqueComm& comm = *state->calls.comm;
+  emulated_cuda::enqueue_waiting(state->calls.stream, [state, world = comm.world, rank = comm.rank,
+                                                       aborted = comm.aborted, error = comm.error] {
+    if (*aborted) return true;
+    if (!std::exchange(state->posted, true)) {
+      for (const Calls::Call& send : state->calls.sends) {
+        state->taken.push_back(std::make_shared<bool>(false));
+        world->mail[{rank, send.peer}].push_back(
+            {send.memory, send.bytes, state->taken.back(), aborted});
+      }
+    }
+    std::vector<Calls::Call>& receives = state->calls.receives;
+    while (!receives.empty()) {
+      std::deque<Mail>& mail = world->mail[{receives.front().peer, rank}];
+      if (mail.empty() || *mail.front().aborted) return false;
+      if (mail.front().bytes != receives.front().bytes) {
+        *error = kInvalid;
+        return false;
+      }
+      std::memcpy(receives.front().memory, mail.front().from, mail.front().bytes);
+      *mail.front().taken = true;
+      mail.pop_front();
+      receives.erase(receives.begin());
+    }
+    return std::all_of(state->taken.begin(), state->taken.end(),
+                       [](const std::shared_ptr<bool>& taken) { return *taken; });
+  });
+}
+
+Result get_version(int* version) {
+  *version = 23007;
+  return kSuccess;
+}
+
+Result get_unique_id(UniqueId* id) {
+  static std::uint64_t next = 1;
+  const std::lock_guard lock(mutex);
+  std::memset(id->bytes, 0, sizeof(id->bytes));
+  std::memcpy(id->bytes, &next, sizeof(next));
+  ++next;
+  return kSuccess;
+}
+
+Result comm_init(Comm* comm, int ranks, UniqueId id, int rank, Config*) {
+  std::array<char, 128> key{};
+  std::memcpy(key.data(), id.bytes, key.size());
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<World> world = worlds()[key].lock();
+  if (world == nullptr) {
+    world = std::make_shared<World>();
+    world->size = ranks;
+    worlds()[key] = world;
+  }
+  auto* const made = new OpaqueComm;
+  made->world = world;
+  made->rank = rank;
+  *comm = made;
+  return kSuccess;
+}
+
+Result comm_finalize(Comm) {
+  return kSuccess;
+}
+Result comm_destroy(Comm comm) {
+  delete comm;
+  return kSuccess;
+}
+Result comm_abort(Comm comm) {
+  *comm->aborted = true;
+  delete comm;
+  return kSuccess;
+}
+Result get_async_error(Comm comm, Result* error) {
+  *error = *comm->error;
+  return kSuccess;
+}
+const char* get_error_string(Result result) {
+  return result == kInvalid ? "invalid argument" : "emulated error";
+}
+
+Result group_start() {
+  in_group = true;
+  return kSuccess;
+}
+Result group_end() {
+  in_group = false;
+  enqueue_calls();
+  return kSuccess;
+}
+Result send(const void* from, std::size_t count, DataType type, int peer, Comm comm,
+            cudaStream_t stream) {
+  if (type != kInt8 || !in_group) return kInvalid;
+  calls.comm = comm;
+  calls.stream = stream;
+  calls.sends.push_back({const_cast<void*>(from), count, peer});
+  return kSuccess;
+}
+Result recv(void* to, std::size_t count, DataType type, int peer, Comm comm, cudaStream_t stream) {
+  if (type != kInt8 || !in_group) return kInvalid;
+  calls.comm = comm;
+  calls.stream = stream;
+  calls.receives.push_back({to, count, peer});
+  return kSuccess;
+}
+
+template <typename T>
+void add_up(const Collective& all, void* to) {
+  const std::size_t count = all.given.front().size() / sizeof(T);
+  std::vector<T> sum(count);
+  for (const std::vector<std::byte>& given : all.given) {
+    for (std::size_t i = 0; i < count; ++i) {
+      T value;
+      std::memcpy(&value, given.data() + i * sizeof(T), sizeof(T));
+      sum[i] = static_cast<T>(sum[i] + value);
+    }
+  }
+  if (count > 0) std::memcpy(to, sum.data(), count * sizeof(T));
+}
+
+Result all_reduce(const void* from, void* to, std::size_t count, DataType type, int, Comm comm,
+                  cudaStream_t stream) {
+  const std::size_t element = type == kFloat64 || type == kInt64 ? 8 : 4;
+  const std::uint64_t number = comm->collectives++;
+  emulated_cuda::enqueue_waiting(
+      stream, [=, world = comm->world, rank = static_cast<std::size_t>(comm->rank),
+               aborted = comm->aborted] {
+        if (*aborted) return true;
+        Collective& all = world->collectives[number];
+        all.given.resize(static_cast<std::size_t>(world->size));
+        std::vector<std::byte>& own = all.given[rank];
+        if (own.empty()) {
+          // One byte more, so that it tells that this rank came, even with nothing.
+          own.resize(count * element + 1);
+          if (count > 0) std::memcpy(own.data(), from, count * element);
+          ++all.came;
+        }
+        if (all.came < all.given.size()) return false;
+        switch (type) {
+          case kFloat32:
+            add_up<float>(all, to);
+            break;
+          case kFloat64:
+            add_up<double>(all, to);
+            break;
+          case kInt32:
+            add_up<std::uint32_t>(all, to);
+            break;
+          default:
+            add_up<std::uint64_t>(all, to);
+        }
+        if (++all.left == all.given.size()) world->collectives.erase(number);
+        return true;
+      });
+  return kSuccess;
+}
+
+}  // namespace
+
+Library emulated_nccl() {
+  return {get_version,     get_unique_id,    comm_init,   comm_finalize, comm_destroy, comm_abort,
+          get_async_error, get_error_string, group_start, group_end,     send,         recv,
+          all_reduce};
+}
+
+}  // namespace sparsesync::nccl
