@@ -216,7 +216,7 @@ std::vector<Prediction> Comparison::predictions(const Network& network) const {
   for (const Statistics& statistics : statistics_) {
     const std::vector<Prediction> of_step =
         plan({spaces_, workers_.size(), statistics, network, options_.scheme_options,
-              workers_.has_all_reduce(), options_.announce, memory});
+              workers_.has_all_reduce() || options_.nccl, options_.announce, memory});
     if (means.empty()) {
       for (const Prediction& prediction : of_step) means.push_back({prediction.way});
     }
@@ -323,6 +323,7 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                    if (!options_.gpu) return std::nullopt;
                                    return gpu_of(*options_.gpu, transport);
                                  },
+                                 .nccl = options_.nccl,
                                  .network = network(),
                                  .result_folder = result_folder,
                                  .references = references,

@@ -57,6 +57,8 @@ struct CompareOptions {
     std::optional<int> number;
   };
   std::optional<Gpu> gpu;
+  /// Payloads go by NCCL; what connects the workers carries words alone. Needs `gpu`.
+  bool nccl = false;
   /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
   std::chrono::milliseconds deadline{60'000};

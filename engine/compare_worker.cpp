@@ -51,6 +51,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   const TraceHeader& header = task_.trace.header();
   const std::optional<int> gpu = task_.gpu_of(*transport);
   if (gpu) gpu_.emplace(*gpu, task_.memory, header.tensors.size());
+  if (task_.nccl) transport = gpu_->connect(std::move(transport), task_.deadline);
   HostMemory memory(task_.memory);
   Session session(std::move(transport), memory,
                   {.deadline = task_.deadline,

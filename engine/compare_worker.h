@@ -50,6 +50,7 @@ class CompareWorker {
     std::int64_t memory = 0;  // budget of the workspace, bytes
     /// The GPU of a worker; nothing: workers are on the host.
     std::function<std::optional<int>(const Transport&)> gpu_of;
+    bool nccl = false;                    // connects workers on GPUs
     std::optional<Network> network;       // what `auto` plans with; nothing: it measures
     std::filesystem::path result_folder;  // empty: results are not written
     References& references;

@@ -1,5 +1,6 @@
 #include "engine/gpu_worker.h"
 
+#include "engine/transport/nccl.h"
 #include "kernels/host_copy.h"
 
 namespace sparsesync {
@@ -18,6 +19,11 @@ GpuWorker::GpuWorker(int device, std::optional<std::int64_t> budget, std::size_t
 
 OnDevice GpuWorker::on_device() {
   return {of_session_.get(), &workspaces_, &pinned_};
+}
+
+std::unique_ptr<Transport> GpuWorker::connect(std::unique_ptr<Transport> words,
+                                              std::chrono::milliseconds deadline) {
+  return nccl_over(std::move(words), {queue_->device(), &workspaces_, &pinned_, deadline});
 }
 
 Gradient GpuWorker::place(std::size_t tensor, std::span<const Index> indices,

@@ -2,6 +2,7 @@
 // knows.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +28,11 @@ class GpuWorker {
 
   /// For SessionOptions.
   OnDevice on_device();
+  /// Connects this worker with the others by NCCL. Called by all of them at a time.
+  /// @param words  as nccl_over() takes them
+  /// @throws what nccl_over() throws
+  std::unique_ptr<Transport> connect(std::unique_ptr<Transport> words,
+                                     std::chrono::milliseconds deadline);
   /// Of the session's workspaces.
   const CountedMemory& workspaces() const { return workspaces_; }
 

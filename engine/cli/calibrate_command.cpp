@@ -29,6 +29,9 @@ struct CalibrateArguments : TransportArguments {
 std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
   constexpr int kWorkers = 8;
   given.check();
+  if (given.transport == "nccl") {
+    throw InputError("calibrate measures links of the host: use --transport local or mpi");
+  }
   if (given.is_local()) {
     return std::make_unique<LocalWorkers>(given.workers > 0 ? given.workers : kWorkers,
                                           given.link());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -108,9 +109,16 @@ std::chrono::milliseconds TransportArguments::deadline() const {
   return std::chrono::milliseconds(static_cast<std::int64_t>(deadline_s * 1000));
 }
 
+bool TransportArguments::over_mpi() const {
+  // As MPIs tell their processes: Open MPI, and those with PMI.
+  const bool is_started_by_mpirun =
+      std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr;
+  return transport == "mpi" || (transport == "nccl" && is_started_by_mpirun);
+}
+
 void TransportArguments::check() const {
-  if (!is_local() && transport != "mpi") {
-    throw InputError(fmt::format("--transport '{}': this build has local and mpi", transport));
+  if (!is_local() && transport != "mpi" && transport != "nccl") {
+    throw InputError(fmt::format("--transport '{}': use local, mpi or nccl", transport));
   }
   if (!is_local() && (rate_bps > 0 || latency_s > 0)) {
     throw InputError(
@@ -121,9 +129,9 @@ void TransportArguments::check() const {
 CLI::Option* add_transport(CLI::App& command, TransportArguments& given) {
   return command
       .add_option("--transport", given.transport,
-                  "How the workers are connected: local (threads of this process) or mpi "
-                  "(processes of an mpirun)")
-      ->type_name("local|mpi");
+                  "How the workers are connected: local (threads of this process), mpi "
+                  "(processes of an mpirun) or nccl (either, on GPUs)")
+      ->type_name("local|mpi|nccl");
 }
 
 JsonOutput::JsonOutput(std::string target) : target_(std::move(target)) {

@@ -57,12 +57,14 @@ CLI::Option* add_json(CLI::App& command, std::string& target);
 
 /// How a command's workers are connected, as its options say.
 struct TransportArguments {
-  std::string transport = "local";  // or mpi
+  std::string transport = "local";  // or mpi, or nccl
   double rate_bps = 0;              // of each local link; 0: unshaped
   double latency_s = 0;
   double deadline_s = 60;  // of each wait for another worker
 
   bool is_local() const { return transport == "local"; }
+  /// Whether workers are processes of an mpirun: with nccl where there is one.
+  bool over_mpi() const;
   LocalLink link() const;
   std::chrono::milliseconds deadline() const;
   /// @throws InputError if there is no such transport, or it has no links to shape

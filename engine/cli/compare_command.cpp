@@ -31,7 +31,7 @@ struct CompareArguments : TransportArguments {
   int window = 0;           // 0: not given
   std::string pattern;
   std::string wire;
-  std::string device = "cpu";
+  std::string device;
   bool explain = false;
   std::string network;
   std::string result;
@@ -42,7 +42,7 @@ struct CompareArguments : TransportArguments {
 /// cpu, cuda, or cuda:0 and so on.
 std::optional<CompareOptions::Gpu> gpu_from(const std::string& device) {
   constexpr std::string_view kCuda = "cuda";
-  if (device == "cpu") return std::nullopt;
+  if (device.empty() || device == "cpu") return std::nullopt;
   if (device == kCuda) return CompareOptions::Gpu{};
   int number = -1;
   if (device.starts_with("cuda:")) {
@@ -62,7 +62,7 @@ std::optional<CompareOptions::Gpu> gpu_from(const std::string& device) {
 
 CompareOptions options_from(const CompareArguments& given) {
   given.check();
-  if (given.is_local() && (given.chunk || given.window)) {
+  if (!given.over_mpi() && (given.chunk || given.window)) {
     throw InputError("--chunk and --window are for --transport mpi alone: leave them out");
   }
   if (given.clock != "real" && given.clock != "virtual") {
@@ -70,8 +70,9 @@ CompareOptions options_from(const CompareArguments& given) {
   }
   if (!given.is_local() && given.clock == "virtual") {
     throw InputError(
-        "--clock virtual records the workers of one process: leave --transport mpi out, or use "
-        "--clock real");
+        fmt::format("--clock virtual records the workers of one process: leave --transport {} out, "
+                    "or use --clock real",
+                    given.transport));
   }
   CompareOptions options = given.options;
   options.schemes = between_commas("--schemes", given.schemes);
@@ -81,7 +82,11 @@ CompareOptions options_from(const CompareArguments& given) {
   if (!given.pattern.empty()) options.scheme_options.pattern = communication_named(given.pattern);
   if (!given.wire.empty()) options.scheme_options.wire = dtype_named(given.wire);
   options.link = given.link();
-  options.gpu = gpu_from(given.device);
+  options.nccl = given.transport == "nccl";
+  options.gpu = gpu_from(options.nccl && given.device.empty() ? "cuda" : given.device);
+  if (options.nccl && !options.gpu) {
+    throw InputError("--transport nccl connects GPUs: leave --device cpu out");
+  }
   if (options.gpu && given.clock == "virtual") {
     throw InputError(
         "--clock virtual records what processors do: leave --device out, or use --clock real");
@@ -140,7 +145,7 @@ MpiChunks chunks_from(const CompareArguments& given) {
 void compare(const CompareArguments& given) {
   CompareOptions options = options_from(given);
   std::unique_ptr<Workers> workers;
-  if (!given.is_local()) {
+  if (given.over_mpi()) {
     workers = std::make_unique<MpiWorkers>(options.deadline, chunks_from(given));
   }
   std::unique_ptr<JsonOutput> json;
@@ -274,7 +279,8 @@ void add_compare_command(CLI::App& app) {
       "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json\n"
       "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"
       "  sparsesync compare TRACE --schemes auto --rate 25gbit --latency 10us --explain\n"
-      "  mpirun -np 8 sparsesync compare TRACE --transport mpi");
+      "  mpirun -np 8 sparsesync compare TRACE --transport mpi\n"
+      "  mpirun -np 8 sparsesync compare TRACE --transport nccl");
   command.callback([given, &command] {
     for (const SchemeOption option : kSchemeOptions) {
       if (command.count(fmt::format("--{}", name_of(option))) > 0) {

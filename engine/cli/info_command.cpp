@@ -25,7 +25,11 @@ struct InfoArguments {
   std::string json;
 };
 
-constexpr std::array kTransports{"local", "mpi"};
+std::vector<std::string> transports() {
+  std::vector<std::string> all{"local", "mpi"};
+  if (device_facts().compiled_in) all.emplace_back("nccl");
+  return all;
+}
 
 /// As CUDA numbers versions.
 std::string version_text(int version) {
@@ -83,7 +87,7 @@ std::string build_text() {
   line("devices", fmt::format("{}", fmt::join(devices(), ", ")));
   line("cuda", cuda_text());
   line("nccl", nccl_text());
-  line("transports", fmt::format("{}", fmt::join(kTransports, ", ")));
+  line("transports", fmt::format("{}", fmt::join(transports(), ", ")));
   line("dtypes", dtype_names(", "));
   std::vector<std::string_view> names;
   for (const SchemeEntry& entry : all_schemes()) names.push_back(entry.name);
@@ -115,7 +119,7 @@ std::string as_json() {
   json["devices"] = devices();
   json["cuda"] = cuda_json();
   json["nccl"] = nccl_text();
-  json["transports"] = kTransports;
+  json["transports"] = transports();
   for (const DType dtype : kDTypes) json["dtypes"].push_back(name_of(dtype));
   json["schemes"] = Json::array();
   for (const SchemeEntry& entry : all_schemes()) {
