@@ -1,4 +1,4 @@
-// unite and aggregate: against sets and maps, by the bits.
+// aggregate: against maps, by the bits.
 #include "kernels/aggregate.h"
 
 #include <gtest/gtest.h>
@@ -19,152 +19,7 @@ namespace {
 using testing::distinct_rows;
 using testing::Random;
 
-using Unite = OperationTest;
 using Aggregate = OperationTest;
-
-using Sets = std::vector<std::vector<Index>>;
-
-std::vector<Index> united(const Context& context, IndexRange range, const Sets& sets,
-                          AggregateWorkspace& workspace) {
-  std::vector<std::span<const Index>> views(sets.begin(), sets.end());
-  Index total = 0;
-  for (const std::vector<Index>& set : sets) total += static_cast<Index>(set.size());
-  const Index room = std::min(total, range.size());
-  // No more room than is asked for, and a guard behind it.
-  std::vector<Index> out(static_cast<std::size_t>(room + 1), -77);
-  Index count = -1;
-  unite(context, range, views, std::span(out).first(static_cast<std::size_t>(room)), Count(&count),
-        workspace);
-  EXPECT_TRUE(count >= 0 && count <= room) << count;
-  EXPECT_EQ(out.back(), -77);
-  out.resize(static_cast<std::size_t>(count));
-  return out;
-}
-
-std::vector<Index> expected_union(const Sets& sets) {
-  std::set<Index> all;
-  for (const std::vector<Index>& set : sets) all.insert(set.begin(), set.end());
-  return {all.begin(), all.end()};
-}
-
-TEST_F(Unite, ByAddressAndByMerging) {
-  AggregateWorkspace workspace(context_);
-  const Sets sets{{0, 5, 63, 64}, {}, {5, 65, 127}, {0, 127}};
-  const std::vector<Index> expected{0, 5, 63, 64, 65, 127};
-  static_assert(unites_by_address(128, 9) && !unites_by_address(Index{1} << 40, 9));
-  EXPECT_EQ(united(context_, {0, 128}, sets, workspace), expected);
-  EXPECT_EQ(united(context_, {0, Index{1} << 40}, sets, workspace), expected);
-}
-
-TEST_F(Unite, NothingIsUnitedToNothing) {
-  AggregateWorkspace workspace(context_);
-  for (const IndexRange range :
-       {IndexRange{0, 0}, IndexRange{5, 6}, IndexRange{0, 1000}, IndexRange{7, Index{1} << 61}}) {
-    EXPECT_TRUE(united(context_, range, {}, workspace).empty());
-    EXPECT_TRUE(united(context_, range, {{}, {}}, workspace).empty());
-  }
-}
-
-TEST_F(Unite, KeepsWhatIsAtTheEnds) {
-  AggregateWorkspace workspace(context_);
-  for (const Index begin : {Index{0}, Index{1}, Index{63}, Index{1} << 50}) {
-    for (const Index size :
-         {Index{1}, Index{2}, Index{63}, Index{64}, Index{65}, Index{128}, Index{1} << 40}) {
-      const Index end = begin + size;
-      EXPECT_EQ(united(context_, {begin, end}, {{begin}}, workspace), (std::vector<Index>{begin}));
-      EXPECT_EQ(united(context_, {begin, end}, {{end - 1}, {begin}, {end - 1}}, workspace),
-                expected_union({{begin, end - 1}}));
-    }
-  }
-}
-
-TEST_F(Unite, OnBothSidesOfTheBorder) {
-  // 1024 of range for each index: on the border, and one past it.
-  AggregateWorkspace workspace(context_);
-  Random random(testing::seed());
-  for (const Index total : {1, 10, 300}) {
-    for (const Index range :
-         {1024 * total - 1, 1024 * total, 1024 * (total + 1) - 1, 1024 * (total + 1)}) {
-      EXPECT_EQ(unites_by_address(range, total), range < 1024 * (total + 1)) << range;
-      Sets sets;
-      Index left = total;
-      while (left > 0) {
-        const Index count = 1 + random.below(left);
-        sets.push_back(distinct_rows(random, range, count));
-        left -= count;
-      }
-      EXPECT_EQ(united(context_, {0, range}, sets, workspace), expected_union(sets)) << range;
-    }
-  }
-}
-
-TEST_F(Unite, RandomSets) {
-  AggregateWorkspace workspace(context_);
-  Random random(testing::seed());
-  int by_address = 0;
-  int by_merging = 0;
-  for (int round = 0; round < 300; ++round) {
-    const Index size = 1 + random.below(Index{1} << random.below(41));
-    const Index begin = random.below(Index{1} << 50);
-    Sets sets(static_cast<std::size_t>(random.below(9)));
-    Index total = 0;
-    // Crowded, so that sets overlap.
-    const Index crowd = std::min<Index>(size, 1 + random.below(1000));
-    for (std::vector<Index>& set : sets) {
-      set = distinct_rows(random, crowd, random.below(crowd + 1));
-      for (Index& index : set) index += begin + (size - crowd);
-      total += static_cast<Index>(set.size());
-    }
-    ++(unites_by_address(size, total) ? by_address : by_merging);
-    ASSERT_EQ(united(context_, {begin, begin + size}, sets, workspace), expected_union(sets))
-        << sets.size() << " sets, " << total << " in a range of " << size;
-  }
-  EXPECT_GT(by_address, 20);
-  EXPECT_GT(by_merging, 20);
-}
-
-TEST_F(Unite, TakesTheWorkspaceThatItSays) {
-  Random random(testing::seed());
-  for (const Index range : {Index{64'000}, Index{1} << 24, Index{1} << 40}) {
-    const Sets sets{distinct_rows(random, range, 400), distinct_rows(random, range, 600)};
-    HostMemory memory;
-    const Context context(memory);
-    AggregateWorkspace workspace(context);
-    united(context, {0, range}, sets, workspace);
-    const Index says = unite_workspace_bytes(range, 1000);
-    EXPECT_GE(memory.in_use(), says) << range;
-    EXPECT_LE(memory.in_use(), says + says / 4) << range;  // a buffer's slack
-    const std::int64_t before = memory.allocations();
-    united(context, {0, range}, sets, workspace);
-    EXPECT_EQ(memory.allocations(), before) << "the second time allocates";
-  }
-}
-
-TEST_F(Unite, KeepsTheBudget) {
-  HostMemory memory(1000);
-  const Context context(memory);
-  AggregateWorkspace workspace(context);
-  Random random(testing::seed());
-  const Sets sets{distinct_rows(random, 100'000, 500)};
-  const std::vector<std::span<const Index>> views(sets.begin(), sets.end());
-  std::vector<Index> out(500);
-  Index count = -1;
-  EXPECT_THROW(unite(context, {0, 100'000}, views, out, Count(&count), workspace), BudgetError);
-  EXPECT_THROW(unite(context, {0, Index{1} << 40}, views, out, Count(&count), workspace),
-               BudgetError);
-  // A smaller one goes on working.
-  EXPECT_EQ(united(context, {0, 640}, {{1, 2}, {2, 639}}, workspace),
-            (std::vector<Index>{1, 2, 639}));
-}
-
-TEST_F(Unite, WantsRoomForAll) {
-  AggregateWorkspace workspace(context_);
-  const std::vector<Index> set{1, 2};
-  const std::vector<std::span<const Index>> views{set, set};
-  std::vector<Index> out(3);
-  Index count = -1;
-  EXPECT_THROW(unite(context_, {0, 100}, views, out, Count(&count), workspace), ContractError);
-}
 
 /// A worker's part.
 template <typename T>
@@ -173,16 +28,25 @@ struct Part {
   std::vector<T> values;
 };
 
-/// The sums of `parts`, whose values lie at odd addresses.
+/// The rows that any of them has.
+template <typename T>
+std::vector<Index> union_of(const std::vector<Part<T>>& parts) {
+  std::set<Index> all;
+  for (const Part<T>& part : parts) all.insert(part.indices.begin(), part.indices.end());
+  return {all.begin(), all.end()};
+}
+
+/// The sums of `parts`, whose values lie at odd addresses unless they are to be aligned.
 template <typename T>
 std::vector<T> aggregated(const Context& context, const std::vector<Index>& rows,
                           const std::vector<Part<T>>& parts, Index width, double scale,
-                          AggregateWorkspace& workspace) {
+                          AggregateWorkspace& workspace, bool aligned = false) {
   std::deque<Unaligned<T>> memory;
   std::vector<RowSparse> views;
   for (const Part<T>& part : parts) {
-    memory.emplace_back(part.values, width);
-    views.push_back({part.indices, memory.back().matrix()});
+    const ConstMatrix values =
+        aligned ? matrix_of(part.values, width) : memory.emplace_back(part.values, width).matrix();
+    views.push_back({part.indices, values});
   }
   std::vector<T> out(rows.size() * static_cast<std::size_t>(width));
   // What is there before does not matter; all bits set is a NaN where there is one.
@@ -356,19 +220,16 @@ void expect_random_sums(const Context& context, Random& random) {
     const Index universe = 1 + random.below(round % 2 == 0 ? 200 : Index{1} << 40);
     const Index first = random.below(Index{1} << 40);
     std::vector<Part<T>> parts(static_cast<std::size_t>(random.below(9)));
-    Sets sets;
     for (Part<T>& part : parts) {
       part.indices =
           distinct_rows(random, universe, random.below(std::min<Index>(universe, 150) + 1));
       for (Index& index : part.indices) index += first;
-      sets.push_back(part.indices);
       for (Index i = 0; i < static_cast<Index>(part.indices.size()) * width; ++i) {
         part.values.push_back(
             value_of<T>((random.uniform() - 0.5) * (random.below(4) == 0 ? 0x1p12 : 4.0)));
       }
     }
-    const std::vector<Index> rows = united(context, {first, first + universe}, sets, workspace);
-    ASSERT_EQ(rows, expected_union(sets));
+    const std::vector<Index> rows = union_of(parts);
     const auto choice = std::is_integral_v<T> ? 0 : static_cast<std::size_t>(random.below(3));
     const double scale = std::vector<double>{1, 1.0 / 3, 1.0 / 8}[choice];
     const std::vector<T> out = aggregated<T>(context, rows, parts, width, scale, workspace);
@@ -390,6 +251,99 @@ TEST_F(Aggregate, GivesTheBitsOfSummingInOrder) {
   for_each_dtype([&]<typename T>(T) { expect_random_sums<T>(context_, random); });
 }
 
+/// Numbers whose sums depend on their order.
+template <typename T>
+std::vector<T> random_values(Random& random, Index count) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  for (T& value : values) {
+    value = value_of<T>((random.uniform() - 0.5) * (random.below(4) == 0 ? 0x1p12 : 4.0));
+  }
+  return values;
+}
+
+/// Parts of `universe` rows, the first of which most parts have.
+template <typename T>
+std::vector<Part<T>> skewed_parts(Random& random, Index number, Index universe, Index width) {
+  std::vector<Part<T>> parts(static_cast<std::size_t>(number));
+  for (Part<T>& part : parts) {
+    for (Index row = 0; row < universe; ++row) {
+      // Of every hundred rows some that all have.
+      const bool hot = row % 100 < 10 && row < universe / 2;
+      if (random.below(hot ? 8 : 7) >= (hot ? 1 : 6)) part.indices.push_back(row * row + 3);
+    }
+    part.values = random_values<T>(random, static_cast<Index>(part.indices.size()) * width);
+  }
+  return parts;
+}
+
+template <typename T>
+void expect_sums_of(const Context& context, const std::vector<Part<T>>& parts, Index width) {
+  AggregateWorkspace workspace(context);
+  const std::vector<Index> rows = union_of(parts);
+  const double scale = std::is_integral_v<T> ? 1 : 1.0 / 3;
+  const auto expected = bits_of(expected_sums<T>(rows, parts, width, scale));
+  for (const bool aligned : {false, true}) {
+    ASSERT_EQ(bits_of(aggregated<T>(context, rows, parts, width, scale, workspace, aligned)),
+              expected)
+        << parts.size() << " parts, " << rows.size() << " rows of " << width << ", aligned "
+        << aligned;
+  }
+}
+
+TEST_F(Aggregate, RowsOfAnyWidth) {
+  Random random(testing::seed());
+  for_each_dtype([&]<typename T>(T) {
+    for (const Index width : {1, 2, 4, 6, 8, 31, 33, 64, 100, 257}) {
+      expect_sums_of<T>(context_, skewed_parts<T>(random, 5, 40, width), width);
+    }
+  });
+}
+
+TEST_F(Aggregate, FewRowsThatAreWide) {
+  Random random(testing::seed());
+  for_each_dtype([&]<typename T>(T) {
+    for (const Index width : {2'048, 5'003}) {
+      expect_sums_of<T>(context_, skewed_parts<T>(random, 3, 5, width), width);
+    }
+  });
+}
+
+TEST_F(Aggregate, ManyRows) {
+  Random random(testing::seed());
+  for (const Index rows : {31, 32, 33, 255, 256, 257, 1'024, 5'000, 40'000}) {
+    expect_sums_of<float>(context_, skewed_parts<float>(random, 8, rows, 1), 1);
+    if (rows <= 5'000) expect_sums_of<bf16>(context_, skewed_parts<bf16>(random, 8, rows, 8), 8);
+  }
+}
+
+TEST_F(Aggregate, ManyParts) {
+  Random random(testing::seed());
+  for (const Index parts : {9, 17, 32, 33, 64, 65, 130, 257, 520, 1'000, 1'024, 1'025, 2'100}) {
+    const Index rows = 20'000 / parts;
+    expect_sums_of<float>(context_, skewed_parts<float>(random, parts, rows, 2), 2);
+    expect_sums_of<f16>(context_, skewed_parts<f16>(random, parts, rows, 1), 1);
+    expect_sums_of<std::int64_t>(context_, skewed_parts<std::int64_t>(random, parts, rows, 1), 1);
+  }
+}
+
+TEST_F(Aggregate, RowsWithoutColumns) {
+  AggregateWorkspace workspace(context_);
+  const std::vector<Index> rows{2, 7};
+  const std::vector<RowSparse> parts{{rows, {nullptr, DType::f32, 2, 0}}};
+  aggregate(context_, rows, parts, 1, {nullptr, DType::f32, 2, 0}, workspace);
+}
+
+TEST_F(Aggregate, PartsAreAsTheResultIs) {
+  AggregateWorkspace workspace(context_);
+  const std::vector<Index> rows{2};
+  std::vector<float> sums(2);
+  for (const ConstMatrix& values :
+       {ConstMatrix{nullptr, DType::f64, 1, 2}, ConstMatrix{nullptr, DType::f32, 1, 1}}) {
+    const std::vector<RowSparse> parts{{rows, values}};
+    EXPECT_THROW(aggregate(context_, rows, parts, 1, matrix_of(sums, 2), workspace), ContractError);
+  }
+}
+
 TEST_F(Aggregate, AnIndexThatIsNotInTheUnionIsABug) {
   AggregateWorkspace workspace(context_);
   for (const Index index : {0, 2, 4, 6}) {
@@ -398,6 +352,31 @@ TEST_F(Aggregate, AnIndexThatIsNotInTheUnionIsABug) {
         << index;
   }
   EXPECT_THROW(aggregated<float>(context_, {}, {{{0}, {1}}}, 1, 1, workspace), ContractError);
+  // Where there are several blocks, too: below the union, between two rows of it, above it.
+  std::vector<Index> rows(3'000);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 10 + 2 * static_cast<Index>(i);
+  for (const Index index : {Index{9}, Index{521}, Index{4'107}, Index{6'009}, Index{1} << 60}) {
+    EXPECT_THROW(aggregated<float>(context_, rows, {{{10}, {1}}, {{index}, {1}}}, 1, 1, workspace),
+                 ContractError)
+        << index;
+  }
+}
+
+TEST_F(Aggregate, OnAGpuReadsInsideItsMemoryWhateverTheIndices) {
+  if (!testing::on_cuda()) GTEST_SKIP() << "undefined; on a GPU a decoder's fault comes later";
+  AggregateWorkspace workspace(context_);
+  Random random(testing::seed());
+  std::vector<Index> rows(700);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 2 * static_cast<Index>(i);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Part<float>> parts(3);
+    for (Part<float>& part : parts) {
+      part.indices.resize(static_cast<std::size_t>(1 + random.below(2'000)));
+      for (Index& index : part.indices) index = random.below(10) * random.below(200) - 5;
+      part.values.resize(part.indices.size());
+    }
+    EXPECT_THROW(aggregated<float>(context_, rows, parts, 1, 1, workspace), ContractError);
+  }
 }
 
 TEST_F(Aggregate, AllocatesNothingTheSecondTime) {
