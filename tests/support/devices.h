@@ -49,8 +49,11 @@ inline std::pmr::memory_resource* device_memory() {
 /// A queue of the device under test, if it has one.
 class DeviceUnderTest {
  public:
-  explicit DeviceUnderTest(bool checked = true) {
-    if (on_cuda()) queue_ = make_device_queue(scratch_, pinned_, {0, checked, std::nullopt});
+  /// @param memory  for scratch; null: its own
+  explicit DeviceUnderTest(bool checked = true, HostMemory* memory = nullptr) {
+    if (!on_cuda()) return;
+    queue_ = make_device_queue(memory != nullptr ? *memory : scratch_, pinned_,
+                               {0, checked, std::nullopt});
   }
 
   Context context(MemoryResource& memory) const {

@@ -87,7 +87,7 @@ run_sessions(const WorkersUnderTest& workers, int size,
     SessionStart own = start(transport->rank());
     HostMemory words;  // of the host, where the workspaces are elsewhere
     HostMemory memory(own.budget, device_memory());
-    const DeviceUnderTest device(false);
+    const DeviceUnderTest device(false, &memory);
     if (device.queue() != nullptr) own.options.device = OnDevice{device.queue(), &memory, &words};
     Session session(std::move(transport), on_cuda() ? words : memory, own.options);
     body(session, memory);

@@ -1,0 +1,273 @@
+// What a GPU has that a CPU has not: its memory resources, its queue, errors that it tells later,
+// and a steady state that takes nothing from its allocator.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "engine/device_memory.h"
+#include "kernels/index_code.h"
+#include "kernels/rows.h"
+#include "tests/support/devices.h"
+#include "tests/support/scheme_shapes.h"
+#include "tests/support/scheme_variants.h"
+#include "tests/support/workers.h"
+
+namespace sparsesync::testing {
+namespace {
+
+class DeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!on_cuda()) GTEST_SKIP() << "of GPUs alone";
+  }
+};
+
+TEST_F(DeviceTest, its_memory_is_counted_and_bounded) {
+  DeviceMemory memory(0, 1000);
+  void* const a = memory.allocate(600, 256, {});
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a) % 256, 0U);
+  try {
+    memory.allocate(401, 64, {});
+    FAIL() << "allocated";
+  } catch (const BudgetError& error) {
+    EXPECT_EQ(error.needed(), 1001);
+  }
+  memory.deallocate(a, 600, 256, {});
+  EXPECT_EQ(memory.in_use(), 0);
+  EXPECT_EQ(memory.high_water(), 600);
+  const DeviceBytes bytes = device_bytes(0);
+  EXPECT_GT(bytes.available, 0);
+  EXPECT_LE(bytes.available, bytes.total);
+}
+
+TEST_F(DeviceTest, more_memory_than_there_is_is_a_typed_error_that_changes_nothing) {
+  DeviceMemory memory(0);
+  const auto too_much = static_cast<std::size_t>(device_bytes(0).total) + 1;
+  EXPECT_THROW(memory.allocate(too_much, 256, {}), DeviceMemoryError);
+  EXPECT_EQ(memory.in_use(), 0);
+  void* const a = memory.allocate(100, 256, {});
+  memory.deallocate(a, 100, 256, {});
+}
+
+TEST_F(DeviceTest, pinned_memory_is_the_hosts_and_the_devices) {
+  PinnedMemory pinned;
+  DeviceMemory memory(0);
+  const DeviceUnderTest device(false);
+  const Context context = device.context(memory);
+  Buffer<std::byte> there(context);
+  auto* const here = static_cast<std::byte*>(pinned.allocate(64, 64, {}));
+  std::fill_n(here, 64, std::byte{7});
+  copy(context, {here, 64}, there.reserve(64).data());
+  synchronize(context);
+  std::fill_n(here, 64, std::byte{0});
+  copy(context, there.first(64), here);
+  synchronize(context);
+  EXPECT_TRUE(std::all_of(here, here + 64, [](std::byte byte) { return byte == std::byte{7}; }));
+  pinned.deallocate(here, 64, 64, {});
+}
+
+TEST_F(DeviceTest, a_borrowed_allocator_gives_memory_within_the_budget) {
+  DeviceMemory upstream(0);
+  BorrowedMemory memory(
+      {[&](std::size_t bytes, Stream stream) { return upstream.allocate(bytes, 256, stream); },
+       [&](void* pointer, std::size_t bytes, Stream stream) {
+         upstream.deallocate(pointer, bytes, 256, stream);
+       }},
+      1000);
+  void* const a = memory.allocate(900, 64, {});
+  EXPECT_EQ(upstream.in_use(), 900);
+  EXPECT_THROW(memory.allocate(101, 64, {}), BudgetError);
+  memory.deallocate(a, 900, 64, {});
+  EXPECT_EQ(upstream.in_use(), 0);
+}
+
+TEST_F(DeviceTest, a_device_that_is_not_there_is_named) {
+  HostMemory memory;
+  try {
+    make_device_queue(memory, memory, {1000, false, std::nullopt});
+    FAIL() << "made";
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find("no GPU 1000"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(DeviceMemory(-1), DeviceError);
+  EXPECT_THROW(device_bytes(1000), DeviceError);
+}
+
+// What a kernel finds is thrown by the next operation that synchronizes, once; then work goes on.
+TEST_F(DeviceTest, a_fault_is_told_by_the_next_synchronization) {
+  HostMemory memory(std::nullopt, device_memory());
+  const DeviceUnderTest device(false);
+  const Context context = device.context(memory);
+  const std::vector<std::uint32_t> wrong{3, 900, 5};
+  std::vector<Index> indices(3);
+  decode(context, IndexCode::coo, {0, 100}, std::as_bytes(std::span(wrong)), indices);
+  decode(context, IndexCode::coo, {0, 100}, std::as_bytes(std::span(wrong)), indices);
+  std::vector<Index> one(1);
+  number(context, one);
+  EXPECT_THROW(resolve(context, Count(one.data())), CorruptDataError);
+  EXPECT_EQ(resolve(context, Count(one.data())), 0);
+  const std::vector<std::uint32_t> right{3, 5, 99};
+  decode(context, IndexCode::coo, {0, 100}, std::as_bytes(std::span(right)), indices);
+  synchronize(context);
+  EXPECT_EQ(indices, (std::vector<Index>{3, 5, 99}));
+}
+
+TEST_F(DeviceTest, a_mark_orders_two_queues) {
+  HostMemory memory(std::nullopt, device_memory());
+  const DeviceUnderTest first(false);
+  const DeviceUnderTest second(false);
+  const Context one = first.context(memory);
+  const Context two = second.context(memory);
+  std::vector<Index> numbers(1 << 16);
+  std::vector<Index> shifted(numbers.size());
+  Mark written(one);
+  written.make_wait(two);  // never set: nothing to wait for
+  for (Index round = 0; round < 5; ++round) {
+    number(one, numbers);
+    written.set(one);
+    written.make_wait(two);
+    shift(two, numbers, round, shifted);
+    synchronize(two);
+    EXPECT_EQ(shifted.back(), std::ssize(numbers) - 1 + round);
+  }
+  synchronize(one);
+}
+
+/// A step's gradients of four tensors, coalesced, reversed and dense.
+std::vector<OwnedGradient> inputs_of(Random& random, const std::vector<TensorSpec>& tensors) {
+  std::vector<OwnedGradient> own;
+  for (const TensorSpec& tensor : tensors) own.push_back(some_rows(random, tensor, 60));
+  std::reverse(own[1].indices.begin(), own[1].indices.end());
+  own[3].layout = Gradient::Layout::dense;
+  own[3].values.assign(static_cast<std::size_t>(tensors[3].rows * tensors[3].width * 2),
+                       std::byte{0});
+  return own;
+}
+
+class DeviceSteadyState : public ::testing::TestWithParam<SchemeVariant> {};
+
+INSTANTIATE_TEST_SUITE_P(schemes, DeviceSteadyState, ::testing::ValuesIn(scheme_variants()),
+                         [](const auto& each) { return each.param.label; });
+
+TEST_P(DeviceSteadyState, takes_nothing_from_the_allocator) {
+  if (!on_cuda()) GTEST_SKIP() << "of GPUs alone";
+  const SchemeVariant& variant = GetParam();
+  constexpr int kSize = 4;
+  if (variant.entry().all_reduces || variant.announce || !variant.fits(kSize)) {
+    GTEST_SKIP() << "does not fit";
+  }
+  const std::vector<TensorSpec> tensors{{"a", 900, 8, DType::f32},
+                                        {"b", 300, 3, DType::bf16},
+                                        {"c", 200, 8, DType::f32},
+                                        {"d", 40, 3, DType::bf16}};
+  Random random(seed());
+  Inputs inputs;
+  for (int worker = 0; worker < kSize; ++worker) inputs.push_back(inputs_of(random, tensors));
+  expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory& memory) {
+    const auto rank = static_cast<std::size_t>(session.rank().value);
+    const BucketId id = session.register_bucket(variant.bucket(tensors, 2));
+    std::vector<Gradient> gradients;
+    for (const OwnedGradient& gradient : inputs[rank]) gradients.push_back(gradient.view());
+    session.synchronize(id, gradients);
+    session.adapt(id);
+    for (int i = 0; i < 3; ++i) session.synchronize(id, gradients);
+    const std::int64_t before = memory.allocations();
+    for (int i = 0; i < 5; ++i) session.synchronize(id, gradients);
+    EXPECT_EQ(memory.allocations() - before, 0) << variant.label << ", worker " << rank;
+  }));
+}
+
+/// Memory that runs out once.
+class FailingOnce : public MemoryResource {
+ public:
+  explicit FailingOnce(MemoryResource& upstream) : upstream_(upstream) {}
+  void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) override {
+    if (fails) {
+      fails = false;
+      throw DeviceMemoryError("memory of the device: out of memory");
+    }
+    return upstream_.allocate(bytes, alignment, stream);
+  }
+  void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
+                  Stream stream) noexcept override {
+    upstream_.deallocate(pointer, bytes, alignment, stream);
+  }
+  bool fails = false;
+
+ private:
+  MemoryResource& upstream_;
+};
+
+// Before the first send: all workers know, and the next step works.
+TEST_F(DeviceTest, out_of_memory_before_the_first_send_is_agreed_and_the_next_step_works) {
+  constexpr int kSize = 3;
+  const TensorSpec tensor{"t", 500, 4, DType::f32};
+  Random random(seed());
+  ExactSum sum(tensor);
+  Inputs inputs;
+  for (int worker = 0; worker < kSize; ++worker) {
+    inputs.push_back({some_rows(random, tensor, 100)});
+    sum.add(inputs.back()[0]);
+  }
+  expect_no_errors(
+      local_workers("local", {}).run(kSize, [&](std::unique_ptr<Transport>& transport) {
+        HostMemory words;
+        HostMemory counted(std::nullopt, device_memory());
+        FailingOnce memory(counted);
+        const DeviceUnderTest device(false);
+        SessionOptions options{kDeadline, 1};
+        options.device = OnDevice{device.queue(), &memory, &words};
+        Session session(std::move(transport), words, options);
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+        memory.fails = rank == 1;  // in the first step, whose workspaces are yet to come
+        try {
+          session.synchronize(id, std::array{inputs[rank][0].view()});
+          ADD_FAILURE() << "worker " << rank << " went on";
+        } catch (const DeviceMemoryError&) {
+          EXPECT_EQ(rank, 1U);
+        } catch (const RefusedError& refused) {
+          EXPECT_EQ(refused.peer(), Rank{1});
+          EXPECT_NE(refused.reason().find("out of memory"), std::string::npos) << refused.what();
+        }
+        session.synchronize(id, std::array{inputs[rank][0].view()});
+        EXPECT_EQ(sum.difference(session.result(id, 0)), "");
+      }));
+}
+
+// After it: the session ends, on all of them.
+TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_workers) {
+  constexpr int kSize = 3;
+  const TensorSpec tensor{"t", 500, 4, DType::f32};
+  Random random(seed());
+  Inputs inputs;
+  for (int worker = 0; worker < kSize; ++worker) {
+    inputs.push_back({some_rows(random, tensor, 100)});
+  }
+  const auto errors =
+      local_workers("local", {}).run(kSize, [&](std::unique_ptr<Transport>& transport) {
+        HostMemory words;
+        HostMemory counted(std::nullopt, device_memory());
+        FailingOnce memory(counted);
+        const DeviceUnderTest device(false);
+        SessionOptions options{kDeadline, 1};
+        options.device = OnDevice{device.queue(), &memory, &words};
+        Session session(std::move(transport), words, options);
+        const auto rank = static_cast<std::size_t>(session.rank().value);
+        const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+        const auto reduced = session.submit(id, Phase::reduce, std::array{inputs[rank][0].view()});
+        session.wait(reduced);
+        memory.fails = rank == 1;  // a gather has no way back
+        session.wait(session.submit(id, Phase::gather));
+      });
+  EXPECT_TRUE(is<DeviceMemoryError>(errors[1])) << text_of(errors[1]);
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
+    EXPECT_TRUE(is<AbortedError>(errors[rank]) || is<PeerLostError>(errors[rank]))
+        << text_of(errors[rank]);
+  }
+}
+
+}  // namespace
+}  // namespace sparsesync::testing
