@@ -91,6 +91,12 @@ class Machine {
   }
 };
 
+/// A stream; null is the one that every program has.
+Stream& stream_of(cudaStream_t stream) {
+  static Stream of_program;
+  return stream == nullptr ? of_program : *stream;
+}
+
 /// With the lock held: does what the stream was given up to a place.
 /// @return whether it came there: what waits for another stream, or another worker, may have to
 ///         wait
@@ -133,8 +139,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
 
 void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
   const std::lock_guard lock(Machine::the().mutex);
-  stream->waiting.push_back(std::move(work));
-  ++stream->given;
+  stream_of(stream).waiting.push_back(std::move(work));
+  ++stream_of(stream).given;
 }
 
 }  // namespace sparsesync::emulated_cuda
@@ -143,6 +149,7 @@ using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::Machine;
 using sparsesync::emulated_cuda::run_up_to;
+using sparsesync::emulated_cuda::stream_of;
 using sparsesync::emulated_cuda::wait_until;
 
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -222,7 +229,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  wait_until(*stream, stream->given);
+  wait_until(stream_of(stream), stream_of(stream).given);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -243,8 +250,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(Machine::the().mutex);
-  event->stream = stream;
-  event->place = stream->given;
+  event->stream = &stream_of(stream);
+  event->place = event->stream->given;
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
