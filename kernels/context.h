@@ -115,11 +115,13 @@ Operation(Result (&)(const Context&, Arguments...), Result (*)(const Context&, A
 #endif
 
 /// Makes an operation of the bodies cpu::name and cuda::name, which is declared here.
-#define SPARSESYNC_OPERATION(name) \
-  namespace cuda {                 \
-  decltype(cpu::name) name;        \
-  }                                \
-  inline constexpr Operation name { cpu::name, SPARSESYNC_CUDA_BODY(name) }
+#define SPARSESYNC_OPERATION(name)        \
+  namespace cuda {                        \
+  decltype(cpu::name) name;               \
+  }                                       \
+  inline constexpr Operation name {       \
+    cpu::name, SPARSESYNC_CUDA_BODY(name) \
+  }
 
 /// A number that a kernel computes, in the context's memory until somebody needs it.
 /// A view: it owns nothing.

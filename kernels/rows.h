@@ -56,7 +56,8 @@ void start_sums(const Context& context, ConstMatrix from, Matrix sums);
 void add_rows(const Context& context, ConstMatrix from, std::span<const Index> rows, Matrix sums);
 
 /// sums += addends, element by element. Does not synchronize the stream.
-/// @param addends  of the dtype of `sums`, or of one whose sums are of it; rows and width as `sums`;
+/// @param addends  of the dtype of `sums`, or of one whose sums are of it; rows and width as
+/// `sums`;
 ///                 of any alignment
 void add(const Context& context, ConstMatrix addends, Matrix sums);
 
