@@ -98,6 +98,18 @@ SPARSESYNC_HOST_DEVICE constexpr IndexCode cheapest_code(Index universe, Index c
   return cheapest;
 }
 
+namespace detail {
+/// What both devices' encode() checks first: the sizes.
+/// @param count  of indices
+/// @param bytes  of room
+/// @throws ContractError
+void expect_room(IndexCode code, IndexRange range, Index count, Index bytes);
+
+/// The same of decode().
+/// @throws CorruptDataError
+void expect_bytes(IndexCode code, IndexRange range, Index count, Index bytes);
+}  // namespace detail
+
 namespace cpu {
 /// Writes `indices` in `code`. Does not synchronize the stream.
 /// @param range    what the indices are known to lie in: range.size() is the code's universe

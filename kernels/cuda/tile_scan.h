@@ -50,6 +50,9 @@ class Tiles {
 
   explicit Tiles(std::span<std::uint64_t> words) : words_(words.data()) {}
 
+  /// The tiles from `first` on, as tiles of their own: take() is not for them.
+  __device__ Tiles from(Index first) const { return Tiles(words_ + first); }
+
   /// The next tile that nobody has taken up. Called by all threads of the block.
   /// @param shared  a number of the block's shared memory
   __device__ Index take(Index* shared) const {
@@ -75,6 +78,8 @@ class Tiles {
   }
 
  private:
+  __device__ explicit Tiles(std::uint64_t* words) : words_(words) {}
+
   // Of a tile's word the lowest bits; 0: it has not counted yet.
   static constexpr std::uint64_t kOwn = 1;  // its own count
   static constexpr std::uint64_t kAll = 2;  // its own and those of all before it

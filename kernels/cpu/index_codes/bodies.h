@@ -9,7 +9,7 @@
 
 namespace sparsesync::cpu {
 
-// What encode() and decode() do for each code, after checking the number of bytes.
+// What encode() and decode() do for each code, after checking the sizes.
 void encode_as(Coo, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
 void encode_as(EliasFano, IndexRange range, std::span<const Index> indices,
                std::span<std::byte> out);

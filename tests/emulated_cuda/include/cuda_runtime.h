@@ -21,6 +21,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 // One block runs at a time in a thread of the host, and all fibers of it there.
 #define __shared__ static thread_local
 #define __align__(n) __attribute__((aligned(n)))

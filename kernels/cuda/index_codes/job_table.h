@@ -1,0 +1,54 @@
+// Jobs of one launch, each cut into tiles: a block carries out a tile of one of them. For the
+// sources of the index codes alone.
+#pragma once
+
+#include "kernels/cuda/index_code.h"
+#include "kernels/cuda/launch.h"
+
+namespace sparsesync::cuda {
+
+/// A kernel's parameter.
+/// @tparam Work  what a kernel knows of a job; its `first_tile` is set by add()
+template <typename Work>
+class JobTable {
+ public:
+  bool is_full() const { return count_ == kJobs; }
+  Index tiles() const { return tiles_; }
+
+  void add(const Work& work, Index tiles) {
+    works_[count_] = work;
+    works_[count_].first_tile = tiles_;
+    tiles_ += tiles;
+    ends_[count_] = tiles_;
+    ++count_;
+  }
+
+  /// The job of a tile, which there is.
+  __device__ const Work& of(Index tile) const {
+    int job = 0;
+    while (ends_[job] <= tile) ++job;
+    return works_[job];
+  }
+
+ private:
+  Work works_[kJobs];
+  Index ends_[kJobs];
+  Index tiles_ = 0;
+  int count_ = 0;
+};
+
+/// Launches `run(table)` for the jobs that have tiles, with as many in a table as it holds.
+/// @param add_to  add_to(table, job): adds the job if it has tiles
+template <typename Work, typename Job, typename AddTo, typename Run>
+void for_tables(std::span<const Job> jobs, AddTo&& add_to, Run&& run) {
+  JobTable<Work> table;
+  for (const Job& job : jobs) {
+    add_to(table, job);
+    if (!table.is_full()) continue;
+    run(table);
+    table = {};
+  }
+  if (table.tiles() > 0) run(table);
+}
+
+}  // namespace sparsesync::cuda
