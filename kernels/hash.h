@@ -37,23 +37,25 @@ class RowHash {
     return static_cast<std::int64_t>(partitions_);
   }
 
+  /// h_which(row) before it is reduced: for bodies that have a faster division.
+  /// @param which  in [0, kRehashes]
+  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t mixed(int which, std::int64_t row) const {
+    return murmur_fmix64(static_cast<std::uint64_t>(row) ^ keys_[which]);
+  }
+
   /// h0(row), in [0, partitions()).
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t partition(std::int64_t row) const {
-    return static_cast<std::int64_t>(hash(0, row) % partitions_);
+    return static_cast<std::int64_t>(mixed(0, row) % partitions_);
   }
 
   /// h_(attempt + 1)(row), in [0, cells).
   /// @param attempt  in [0, kRehashes)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t cell(int attempt, std::int64_t row,
                                                      std::int64_t cells) const {
-    return static_cast<std::int64_t>(hash(attempt + 1, row) % static_cast<std::uint64_t>(cells));
+    return static_cast<std::int64_t>(mixed(attempt + 1, row) % static_cast<std::uint64_t>(cells));
   }
 
  private:
-  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t hash(int which, std::int64_t row) const {
-    return murmur_fmix64(static_cast<std::uint64_t>(row) ^ keys_[which]);
-  }
-
   std::uint64_t partitions_;
   std::uint64_t keys_[kRehashes + 1] = {};
 };

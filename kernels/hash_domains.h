@@ -54,14 +54,19 @@ void positions_in_domain(const Context& context, const HashDomains& domains, Ind
 /// @param positions  in [0, domains.size(partition)) (undefined otherwise)
 void rows_in_domain(const Context& context, const HashDomains& domains, Index partition,
                     std::span<const Index> positions, std::span<Index> rows);
+
+/// places[partition · rows.size() + i] = how many rows of the partition's domain are below rows[i]:
+/// the rows of a range have the positions between the places of its begin and its end. Once, for
+/// ranges that are known in advance. Synchronizes the stream.
+/// @param rows    on the host, as `places`
+/// @param places  partitions · rows.size() of them
+void count_below(const Context& context, const HashDomains& domains, std::span<const Index> rows,
+                 std::span<Index> places);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(build_domains);
 SPARSESYNC_OPERATION(positions_in_domain);
 SPARSESYNC_OPERATION(rows_in_domain);
-
-/// The positions of a domain that rows of a range have: they follow each other. Reads the domain on
-/// the calling thread.
-IndexRange positions_of_rows(const HashDomains& domains, Index partition, IndexRange rows);
+SPARSESYNC_OPERATION(count_below);
 
 }  // namespace sparsesync

@@ -19,7 +19,8 @@
 
 namespace sparsesync {
 
-/// The memory of the partitions. A cell holds the place of a row in the input, or kFree.
+/// The memory of the partitions. A cell holds the place of a row in the input, or kFree. On a GPU
+/// it has 4 bytes where these name all places, and takes half an element of the buffers.
 struct HashMemory {
   static constexpr Index kFree = -1;
 

@@ -5,6 +5,9 @@
 //
 // The paper's servers add what arrives as it arrives; ours add in rank order, so that the sums are
 // the same bits in every run.
+#include <algorithm>
+#include <vector>
+
 #include "kernels/hash_domains.h"
 #include "kernels/hierarchical_hash.h"
 #include "schemes/push_pull/cost.h"
@@ -14,8 +17,9 @@
 namespace sparsesync {
 namespace {
 
-class HashPlacement : public Placement {
+class HashPlacement final : public Placement {
  public:
+  /// Synchronizes the stream.
   /// @throws BudgetError if a table of all rows does not fit
   HashPlacement(const RowSpace& space, int number, const SchemeEnvironment& environment)
       : Placement(space, {environment.size, 1}, {IndexCode::coo, IndexCode::bitmap}),
@@ -24,13 +28,20 @@ class HashPlacement : public Placement {
         memory_(environment.context),
         positions_(environment.context) {
     build_domains(environment.context, hash_, space.rows, domains_);
+    for (const Round round : Round::all(environment.bucket->rounds)) {
+      edges_.push_back(range(round).begin);
+    }
+    edges_.push_back(space.rows);
+    below_edges_.resize(static_cast<std::size_t>(environment.size) * edges_.size());
+    count_below(environment.context, domains_, edges_, below_edges_);
   }
 
   Index universe() const override { return space().rows; }
   Index size(int) const override { return space().rows; }
   Place place(Index row) const override { return {static_cast<int>(hash_.partition(row)), row}; }
+  /// @param share  of whole rounds
   IndexRange pulled(int group, IndexRange share) const override {
-    return positions_of_rows(domains_, group, share);
+    return {position_of_edge(group, share.begin), position_of_edge(group, share.end)};
   }
 
   /// Synchronizes the stream: whether the serial memory was enough is known on the host.
@@ -54,8 +65,19 @@ class HashPlacement : public Placement {
   }
 
  private:
+  /// Where the rows from an edge on begin in a group's domain.
+  Index position_of_edge(int group, Index row) const {
+    const auto edge = std::lower_bound(edges_.begin(), edges_.end(), row);
+    SPARSESYNC_EXPECT(edge != edges_.end() && *edge == row, ==, true);
+    return below_edges_[static_cast<std::size_t>(group) * edges_.size() +
+                        static_cast<std::size_t>(edge - edges_.begin())];
+  }
+
   RowHash hash_;
   HashDomains domains_;
+  // Domains are the device's; what of them the host asks for in each round it knows beforehand.
+  std::vector<Index> edges_;        // rows: between them are the rounds
+  std::vector<Index> below_edges_;  // [group][edge]
   HashMemory memory_;
   Buffer<Index> positions_;
 };

@@ -34,16 +34,6 @@ void fill_domains(const RowHash& hash, std::span<const Index> begin, std::span<S
 
 }  // namespace
 
-IndexRange positions_of_rows(const HashDomains& domains, Index partition, IndexRange rows) {
-  return with_domain(domains, partition, [&](auto domain) -> IndexRange {
-    const auto place = [&](Index row) -> Index {
-      return std::lower_bound(domain.begin(), domain.end(), static_cast<std::uint64_t>(row)) -
-             domain.begin();
-    };
-    return {place(rows.begin), place(rows.end)};
-  });
-}
-
 namespace cpu {
 
 void build_domains(const Context&, const RowHash& hash, Index rows, HashDomains& domains) {
@@ -87,6 +77,21 @@ void rows_in_domain(const Context&, const HashDomains& domains, Index partition,
       rows[i] = static_cast<Index>(domain[static_cast<std::size_t>(positions[i])]);
     }
   });
+}
+
+void count_below(const Context&, const HashDomains& domains, std::span<const Index> rows,
+                 std::span<Index> places) {
+  const std::size_t partitions = domains.begin.size() - 1;
+  SPARSESYNC_EXPECT(places.size(), ==, partitions * rows.size());
+  for (std::size_t partition = 0; partition < partitions; ++partition) {
+    with_domain(domains, static_cast<Index>(partition), [&](auto domain) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto found =
+            std::lower_bound(domain.begin(), domain.end(), static_cast<std::uint64_t>(rows[i]));
+        places[partition * rows.size() + i] = found - domain.begin();
+      }
+    });
+  }
 }
 
 }  // namespace cpu

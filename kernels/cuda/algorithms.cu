@@ -24,7 +24,7 @@ void with_scratch(const Context& context, Scratch& scratch, const char* what, Ca
 
 std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
                                     std::span<std::uint64_t> words, int first_bit, int last_bit) {
-  if (words.empty()) return words;
+  if (words.empty() || first_bit == last_bit) return words;
   const std::span<std::uint64_t> sorted = scratch.take<std::uint64_t>(std::ssize(words));
   with_scratch(context, scratch, "sorting", [&](void* room, std::size_t& bytes) {
     return cub::DeviceRadixSort::SortKeys(room, bytes, words.data(), sorted.data(),
@@ -45,38 +45,30 @@ void exclusive_sums(const Context& context, Scratch& scratch, std::span<const In
 
 namespace {
 
-int place_bits(Index size) {
-  return bit_width_below(static_cast<std::uint64_t>(size));
-}
-
 /// words[i] = bits [done, done + bits) of the key of a place, above the place.
 void pack(const Context& context, const Index* keys, std::uint64_t* words, Index size, int done,
           int bits) {
-  const int low_bits = place_bits(size);
+  const int low_bits = place_bits_of(size);
   const bool first = done == 0;
   for_each(context, size, [=] __device__(Index i) {
     const std::uint64_t place =
         first ? static_cast<std::uint64_t>(i) : words[i] & low_mask(low_bits);
     const std::uint64_t key =
         static_cast<std::uint64_t>(keys[place]) >> static_cast<unsigned>(done) & low_mask(bits);
-    // Of one key there is one place, 0, which takes no bits.
-    words[i] = low_bits == 0 ? key : key << static_cast<unsigned>(low_bits) | place;
+    words[i] = key << static_cast<unsigned>(low_bits) | place;
   });
 }
 
 }  // namespace
 
-SortedPlaces sort_places(const Context& context, Scratch& scratch, std::span<const Index> keys,
-                         Index bound) {
+SortedWords sort_by_key(const Context& context, Scratch& scratch, std::span<const Index> keys,
+                        int key_bits) {
   const auto size = std::ssize(keys);
-  const int key_bits = bit_width_below(static_cast<std::uint64_t>(bound));
-  const int low_bits = place_bits(size);
-  const std::span<Index> sorted = scratch.take<Index>(size);
-  const std::span<Index> places = scratch.take<Index>(size);
+  const int low_bits = place_bits_of(size);
   std::span<std::uint64_t> words = scratch.take<std::uint64_t>(size);
   // Where a key and its place do not fit into one word: by as many of the lower bits as there is
   // room for, then a stable sort by the next.
-  const int room = low_bits == 0 ? key_bits : std::min(key_bits, 64 - low_bits);
+  const int room = std::min(key_bits, 64 - low_bits);
   int done = 0;
   do {
     const int bits = std::min(room, key_bits - done);
@@ -84,16 +76,23 @@ SortedPlaces sort_places(const Context& context, Scratch& scratch, std::span<con
     words = sort_words(context, scratch, words, low_bits, low_bits + bits);
     done += bits;
   } while (done < key_bits);
-  const std::uint64_t* const packed = words.data();
-  const Index* const from = keys.data();
-  Index* const to = sorted.data();
+  return {words.data(), low_bits, fit_into_word(key_bits, size) ? nullptr : keys.data()};
+}
+
+SortedPlaces sort_places(const Context& context, Scratch& scratch, std::span<const Index> keys,
+                         Index bound) {
+  const auto size = std::ssize(keys);
+  const std::span<Index> in_order = scratch.take<Index>(size);
+  const std::span<Index> places = scratch.take<Index>(size);
+  const SortedWords sorted =
+      sort_by_key(context, scratch, keys, bit_width_below(static_cast<std::uint64_t>(bound)));
+  Index* const to = in_order.data();
   Index* const place_of = places.data();
   for_each(context, size, [=] __device__(Index i) {
-    const auto place = static_cast<Index>(packed[i] & low_mask(low_bits));
-    place_of[i] = place;
-    to[i] = from[place];
+    place_of[i] = sorted.place(i);
+    to[i] = sorted.key(i);
   });
-  return {sorted, places};
+  return {in_order, places};
 }
 
 Tiles fresh_tiles(const Context& context, Scratch& scratch, Index tiles) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/bits.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/views.h"
 
@@ -12,7 +13,7 @@ namespace sparsesync::cuda {
 /// Sorts words by their bits [first_bit, last_bit); words that agree in them keep their order. Does
 /// not synchronize the stream.
 /// @param words  lost
-/// @return as many words, of `scratch`
+/// @return as many words, of `scratch`; or `words`, where there is nothing to sort
 std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
                                     std::span<std::uint64_t> words, int first_bit, int last_bit);
 
@@ -21,8 +22,40 @@ std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
 void exclusive_sums(const Context& context, Scratch& scratch, std::span<const Index> numbers,
                     std::span<Index> sums);
 
-/// Keys in order, and beside each the place where it stood; equal keys keep their order. Views of
-/// scratch.
+/// Keys in order, and of each the place where it stood; equal keys keep their order. For kernels,
+/// by value: a view of scratch.
+struct SortedWords {
+  const std::uint64_t* words = nullptr;  // key << place_bits | place
+  int place_bits = 0;
+  const Index* keys = nullptr;  // as they stood, where a key and its place do not fit into a word
+
+  /// Where the i-th in order stood.
+  __device__ Index place(Index i) const {
+    return static_cast<Index>(words[i] & low_mask(place_bits));
+  }
+  /// The i-th in order.
+  __device__ Index key(Index i) const {
+    return keys == nullptr ? static_cast<Index>(words[i] >> static_cast<unsigned>(place_bits))
+                           : keys[place(i)];
+  }
+};
+
+/// The bits of a place among `size`.
+inline int place_bits_of(Index size) {
+  return bit_width_below(static_cast<std::uint64_t>(size));
+}
+/// Whether a key and its place among `size` fit into a word.
+inline bool fit_into_word(int key_bits, Index size) {
+  return key_bits + place_bits_of(size) <= 64;
+}
+
+/// Does not synchronize the stream.
+/// @param keys  below 2^key_bits; where they do not fit_into_word(), they stay as they are for as
+///              long as the result is in use
+SortedWords sort_by_key(const Context& context, Scratch& scratch, std::span<const Index> keys,
+                        int key_bits);
+
+/// The same apart. Views of scratch.
 struct SortedPlaces {
   std::span<const Index> keys;
   std::span<const Index> places;

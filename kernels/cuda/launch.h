@@ -37,12 +37,17 @@ void launch(const Context& context, Index blocks, int threads, void (*kernel)(Pa
   queue.count_launch();
 }
 
-/// Sets bytes to 0. Does not synchronize the stream.
-inline void clear(const Context& context, void* memory, std::size_t bytes) {
+/// Sets each byte to `byte`. Does not synchronize the stream.
+inline void set_bytes(const Context& context, void* memory, int byte, std::size_t bytes) {
   if (bytes == 0) return;
   Queue& queue = queue_of(context);
-  check(cudaMemsetAsync(memory, 0, bytes, queue.handle()), "clearing memory of the device");
+  check(cudaMemsetAsync(memory, byte, bytes, queue.handle()), "setting memory of the device");
   queue.count_copy();
+}
+
+/// Sets bytes to 0. Does not synchronize the stream.
+inline void clear(const Context& context, void* memory, std::size_t bytes) {
+  set_bytes(context, memory, 0, bytes);
 }
 
 /// Blocks of a grid whose threads go through `items` in strides: no more than keep the device busy.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
@@ -48,6 +49,35 @@ TEST_F(CheckIndices, KnowsWhatIsCoalesced) {
   EXPECT_FALSE(coalesced({0, 5, 4, 9}));
 }
 
+TEST_F(CheckIndices, FindsWhatIsAnywhereInMany) {
+  Random random(testing::seed());
+  for (const Index count : {1, 31, 32, 33, 255, 256, 257, 1025, 70'000}) {
+    for (int trial = 0; trial < 20; ++trial) {
+      std::vector<Index> indices = testing::distinct_rows(random, Index{1} << 40, count);
+      // Some that are equal to the one before, some outside.
+      IndexCheck expected;
+      for (Index spoiled = random.below(3); spoiled > 0 && count > 1; --spoiled) {
+        const auto at = static_cast<std::size_t>(1 + random.below(count - 1));
+        indices[at] = indices[at - 1];
+      }
+      for (Index spoiled = random.below(3); spoiled > 0; --spoiled) {
+        const auto at = static_cast<std::size_t>(random.below(count));
+        indices[at] = random.below(2) == 0 ? -1 - random.below(5) : Index{1} << 40;
+      }
+      for (std::size_t i = 0; i < indices.size(); ++i) {
+        if (indices[i] < 0 || indices[i] >= Index{1} << 40) {
+          expected.outside = static_cast<Index>(i);
+          break;
+        }
+        if (i > 0 && indices[i] <= indices[i - 1]) expected.coalesced = false;
+      }
+      const IndexCheck check = check_indices(context_, Index{1} << 40, indices);
+      ASSERT_EQ(check.outside, expected.outside) << count << " indices";
+      ASSERT_EQ(check.coalesced, expected.coalesced) << count << " indices";
+    }
+  }
+}
+
 template <typename T>
 struct Coalesced {
   std::vector<Index> indices;
@@ -61,9 +91,10 @@ Coalesced<T> coalesced(const Context& context, const std::vector<Index>& indices
   Coalesced<T> out;
   out.indices.resize(indices.size());
   out.values.resize(indices.size() * static_cast<std::size_t>(values.width));
-  Index count = -1;
+  std::vector<Index> written(1, -1);
   coalesce(context, RowSparse{indices, values}, {first_row, first_row + rows}, out.indices,
-           matrix_of(out.values, values.width), Count(&count), workspace);
+           matrix_of(out.values, values.width), Count(written.data()), workspace);
+  const Index count = written[0];
   EXPECT_TRUE(count >= 0 && count <= static_cast<Index>(indices.size())) << count;
   out.indices.resize(static_cast<std::size_t>(count));
   out.values.resize(static_cast<std::size_t>(count * values.width));
@@ -95,10 +126,10 @@ TEST_F(Coalesce, NothingGivesNothing) {
   CoalesceWorkspace workspace(context_);
   const std::vector<float> none;
   EXPECT_TRUE(coalesced<float>(context_, {}, matrix_of(none, 4), 8, 3, workspace).indices.empty());
-  Index count = -1;
+  std::vector<Index> count(1, -1);
   coalesce(context_, RowSparse{{}, ConstMatrix{nullptr, DType::bf16, 0, 4}}, {0, 8}, {},
-           Matrix{nullptr, DType::bf16, 0, 4}, Count(&count), workspace);
-  EXPECT_EQ(count, 0);
+           Matrix{nullptr, DType::bf16, 0, 4}, Count(count.data()), workspace);
+  EXPECT_EQ(count[0], 0);
 }
 
 TEST_F(Coalesce, SumsInTheOrderOfTheInput) {
@@ -203,19 +234,108 @@ TEST_F(Coalesce, GivesTheBitsOfSummingInOrder) {
   for_each_dtype([&]<typename T>(T) { expect_in_order_sums<T>(context_, random); });
 }
 
+/// Indices of so many terms, of which some rows have as many as a list says.
+std::vector<Index> crowded_indices(Random& random, Index rows, Index others,
+                                   const std::vector<Index>& terms) {
+  std::vector<Index> indices;
+  for (Index i = 0; i < others; ++i) indices.push_back(random.below(rows));
+  for (const Index count : terms) {
+    indices.insert(indices.end(), static_cast<std::size_t>(count), random.below(rows));
+  }
+  for (std::size_t i = indices.size(); i > 1; --i) {
+    std::swap(indices[i - 1],
+              indices[static_cast<std::size_t>(random.below(static_cast<Index>(i)))]);
+  }
+  return indices;
+}
+
+/// Against plain sums in the order of the input.
+/// @param offset_bytes  how far behind a multiple of 16 bytes values lie
+template <typename T>
+void expect_same_as_plain_sums(const Context& context, Random& random,
+                               const std::vector<Index>& indices, Index rows, Index width,
+                               std::size_t offset_bytes, CoalesceWorkspace& workspace) {
+  using Sum = typename ValueTraits<T>::Sum;
+  const auto columns = static_cast<std::size_t>(width);
+  std::vector<T> values;
+  for (std::size_t i = 0; i < indices.size() * columns; ++i) {
+    values.push_back(value_of<T>((random.uniform() - 0.5) * 64));
+  }
+  std::map<Index, std::vector<std::size_t>> terms;
+  for (std::size_t i = 0; i < indices.size(); ++i) terms[indices[i]].push_back(i);
+
+  std::vector<std::byte> from(values.size() * sizeof(T) + offset_bytes);
+  std::memcpy(from.data() + offset_bytes, values.data(), values.size() * sizeof(T));
+  std::vector<std::byte> to(from.size());
+  std::vector<Index> out(indices.size(), -1);
+  std::vector<Index> count(1, -1);
+  const auto nnz = static_cast<Index>(indices.size());
+  const DType dtype = ValueTraits<T>::dtype;
+  coalesce(context, {indices, {from.data() + offset_bytes, dtype, nnz, width}}, {5, 5 + rows}, out,
+           {to.data() + offset_bytes, dtype, nnz, width}, Count(count.data()), workspace);
+  ASSERT_EQ(count[0], static_cast<Index>(terms.size()));
+  std::size_t place = 0;
+  for (const auto& [row, places] : terms) {
+    ASSERT_EQ(out[place], row + 5);
+    for (std::size_t column = 0; column < columns; ++column) {
+      Sum sum{};
+      for (const std::size_t i : places) sum += ValueTraits<T>::widen(values[i * columns + column]);
+      T result;
+      std::memcpy(&result, to.data() + offset_bytes + (place * columns + column) * sizeof(T),
+                  sizeof(T));
+      const T expected =
+          places.size() == 1 ? values[places[0] * columns + column] : rounded<T>(sum);
+      ASSERT_EQ(bits_of(std::vector<T>{result}), bits_of(std::vector<T>{expected}))
+          << "row " << row << " of " << places.size() << " terms, column " << column << " of "
+          << width << ", " << offset_bytes << " bytes off";
+    }
+    ++place;
+  }
+}
+
+TEST_F(Coalesce, OfManyTermsHasTheBitsOfPlainSums) {
+  Random random(testing::seed());
+  CoalesceWorkspace workspace(context_);
+  for_each_dtype([&]<typename T>(T) {
+    // 64 terms are many on a GPU, which brings them near in stages of 32 to 128.
+    const std::vector<Index> terms{2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 1000};
+    for (const Index width : {1, 2, 4, 7, 8, 31, 32, 33, 40, 72}) {
+      const std::vector<Index> indices = crowded_indices(random, 5000, 700, terms);
+      for (const std::size_t offset : {std::size_t{0}, sizeof(T), std::size_t{1}}) {
+        expect_same_as_plain_sums<T>(context_, random, indices, 5000, width, offset, workspace);
+        if (HasFatalFailure()) return;
+      }
+    }
+  });
+}
+
+TEST_F(Coalesce, OfAnyNumberOfTerms) {
+  Random random(testing::seed());
+  CoalesceWorkspace workspace(context_);
+  for (const Index count : {1, 31, 32, 33, 255, 256, 257, 2047, 2048, 2049, 4097, 30'000}) {
+    // Nearly all distinct; all of few rows; all of one; of so many rows that places do not fit.
+    for (const Index rows : {Index{1} << 30, Index{20}, Index{1}, Index{1} << 61}) {
+      std::vector<Index> indices;
+      for (Index i = 0; i < count; ++i) indices.push_back(random.below(rows));
+      expect_same_as_plain_sums<float>(context_, random, indices, rows, 3, 0, workspace);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_F(Coalesce, WantsRoomForEveryRow) {
   CoalesceWorkspace workspace(context_);
   const std::vector<float> values{1, 2};
   const std::vector<Index> indices{0, 0};
   std::vector<Index> short_indices(1);
   std::vector<float> out(2);
-  Index count = 0;
+  std::vector<Index> count(1);
   EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 1)}, {0, 1}, short_indices,
-                        matrix_of(out, 1), Count(&count), workspace),
+                        matrix_of(out, 1), Count(count.data()), workspace),
                ContractError);
   std::vector<Index> long_indices(2);
   EXPECT_THROW(coalesce(context_, RowSparse{indices, matrix_of(values, 2)}, {0, 1}, long_indices,
-                        matrix_of(out, 1), Count(&count), workspace),
+                        matrix_of(out, 1), Count(count.data()), workspace),
                ContractError);
 }
 

@@ -28,7 +28,7 @@ std::vector<Index> domain_of(const Context& context, const HashDomains& domains,
 
 TEST_F(Domains, DivideTheRowsByTheirHash) {
   Random random(testing::seed());
-  for (const Index rows : {1, 2, 100, 10'007}) {
+  for (const Index rows : {1, 2, 100, 10'007, 16'384, 70'001}) {
     for (const Index partitions : {1, 2, 7, 64}) {
       const RowHash hash(partitions, random.next());
       HashDomains domains(context_);
@@ -55,6 +55,9 @@ TEST_F(Domains, PositionsLeadBackAndFollowEachOtherInARange) {
   const RowHash hash(5, random.next());
   HashDomains domains(context_);
   build_domains(context_, hash, rows, domains);
+  const std::vector<Index> edges{0, 12'345, 23'456, rows};
+  std::vector<Index> below(5 * edges.size(), -1);
+  count_below(context_, domains, edges, below);
   for (Index partition = 0; partition < 5; ++partition) {
     const std::vector<Index> domain = domain_of(context_, domains, partition);
     std::vector<Index> chosen;
@@ -66,21 +69,52 @@ TEST_F(Domains, PositionsLeadBackAndFollowEachOtherInARange) {
     std::vector<Index> back(chosen.size());
     rows_in_domain(context_, domains, partition, positions, back);
     EXPECT_EQ(back, chosen);
-    const IndexRange some{12'345, 23'456};
-    const IndexRange range = positions_of_rows(domains, partition, some);
+    const std::size_t first = static_cast<std::size_t>(partition) * edges.size();
+    const IndexRange range{below[first + 1], below[first + 2]};
     for (std::size_t i = 0; i < chosen.size(); ++i) {
-      const bool inside = chosen[i] >= some.begin && chosen[i] < some.end;
+      const bool inside = chosen[i] >= edges[1] && chosen[i] < edges[2];
       EXPECT_EQ(positions[i] >= range.begin && positions[i] < range.end, inside);
     }
-    EXPECT_EQ(positions_of_rows(domains, partition, {0, rows}),
-              (IndexRange{0, domains.size(partition)}));
+    EXPECT_EQ(below[first], 0);
+    EXPECT_EQ(below[first + 3], domains.size(partition));
     // A row of another partition has no position here.
     const std::vector<Index> stranger = domain_of(context_, domains, (partition + 1) % 5);
     std::vector<Index> one(1);
     EXPECT_THROW(
         positions_in_domain(context_, domains, partition, std::span(stranger).first(1), one),
         CorruptDataError);
+    const std::vector<Index> behind{rows};
+    EXPECT_THROW(positions_in_domain(context_, domains, partition, behind, one), CorruptDataError);
+    const std::vector<Index> falling{domain[7], domain[3]};
+    std::vector<Index> two(2);
+    EXPECT_THROW(positions_in_domain(context_, domains, partition, falling, two), CorruptDataError);
   }
+}
+
+TEST_F(Domains, MayBeEmpty) {
+  // One row in many partitions.
+  const RowHash hash(7, 3);
+  HashDomains domains(context_);
+  build_domains(context_, hash, 1, domains);
+  const std::vector<Index> edges{0, 1};
+  std::vector<Index> below(14, -1);
+  count_below(context_, domains, edges, below);
+  const std::vector<Index> rows{0};
+  std::vector<Index> positions(1);
+  for (Index partition = 0; partition < 7; ++partition) {
+    const bool has_it = hash.partition(0) == partition;
+    EXPECT_EQ(domains.size(partition), has_it ? 1 : 0);
+    EXPECT_EQ(below[static_cast<std::size_t>(2 * partition)], 0);
+    EXPECT_EQ(below[static_cast<std::size_t>(2 * partition) + 1], has_it ? 1 : 0);
+    if (has_it) {
+      EXPECT_NO_THROW(positions_in_domain(context_, domains, partition, rows, positions));
+    } else {
+      EXPECT_THROW(positions_in_domain(context_, domains, partition, rows, positions),
+                   CorruptDataError);
+    }
+  }
+  std::vector<Index> short_of_one(13);
+  EXPECT_THROW(count_below(context_, domains, edges, short_of_one), ContractError);
 }
 
 TEST_F(Domains, BitmapsOfAllPartitionsTakeABitARow) {
@@ -105,8 +139,8 @@ TEST_F(Domains, TakeFourBytesARowAndRefuseWhatDoesNotFit) {
   const std::int64_t before = memory_.in_use();
   build_domains(context_, RowHash(3, 1), 10'000, domains);
   EXPECT_EQ(memory_.in_use() - before, 40'000);
-  HostMemory small(39'999);
-  const Context context(small);
+  HostMemory small(39'999, testing::device_memory());
+  const Context context = device_.context(small);
   HashDomains refused(context);
   EXPECT_THROW(build_domains(context, RowHash(3, 1), 10'000, refused), BudgetError);
   EXPECT_THROW(build_domains(context, RowHash(3, 1), Index{1} << 33, refused), BudgetError);

@@ -85,6 +85,7 @@ TEST_F(HierarchicalHash, DividesRowsByTheFirstHash) {
 
 // Many rows for few cells, so that threads meet; a row lost, doubled or out of its order shows.
 TEST_F(HierarchicalHash, LosesNothingWhereThreadsMeet) {
+  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU body's";
   Threads threads(8);
   const Context team(memory_, threads);
   Random random(testing::seed());
@@ -96,6 +97,25 @@ TEST_F(HierarchicalHash, LosesNothingWhereThreadsMeet) {
     Result result = partitioned(team, hash, rows, memory);
     result.repeats = 0;
     ASSERT_EQ(result, once) << "run " << run;
+  }
+}
+
+TEST_F(HierarchicalHash, DividesManyRows) {
+  Random random(testing::seed());
+  HashMemory memory(context_);
+  // From few to many and back: memory that is larger than needed, too.
+  for (const Index count : {31, 32, 33, 1025, 40'000, 256, 257, 4097}) {
+    for (const Index partitions : {1, 5, 256, 300, 1000}) {
+      const RowHash hash(partitions, random.next());
+      std::vector<Index> rows = distinct_rows(random, 1'000'000, count);
+      // They need not be sorted.
+      for (std::size_t i = rows.size(); i > 1; --i) {
+        std::swap(rows[i - 1], rows[static_cast<std::size_t>(random.below(static_cast<Index>(i)))]);
+      }
+      Result result = partitioned(context_, hash, rows, memory);
+      result.repeats = 0;
+      ASSERT_EQ(result, expected(hash, rows)) << count << " rows, " << partitions << " partitions";
+    }
   }
 }
 
@@ -142,8 +162,8 @@ TEST_F(HierarchicalHash, NeedsNoRepeatForOrdinaryRows) {
 }
 
 TEST_F(HierarchicalHash, ABudgetIsKept) {
-  HostMemory small(100'000);
-  const Context context(small);
+  HostMemory small(100'000, testing::device_memory());
+  const Context context = device_.context(small);
   HashMemory memory(context);
   Random random(testing::seed());
   const std::vector<Index> rows = distinct_rows(random, 1'000'000, 20'000);

@@ -80,12 +80,32 @@ TEST_F(Partition, SortsByGroupAndPosition) {
   }
 }
 
-TEST_F(Partition, OfManyRowsIsTheSameAtEveryNumberOfThreads) {
-  // The borders of 32 bits too: all images, keys and groups have 32 bits, or some have not.
-  constexpr Index kTwo32 = Index{1} << 32;
+/// At the borders of 32 bits, too: all images, keys and groups have 32 bits, or some have not.
+constexpr Index kTwo32 = Index{1} << 32;
+const std::vector<Index> kManyRows{
+    100'000'007, (Index{1} << 27) - 1, (Index{1} << 26) + 1, kTwo32 - 1, kTwo32, kTwo32 + 1};
+
+TEST_F(Partition, OfManyRows) {
   Random random(testing::seed());
-  for (const Index rows : {Index{100'000'007}, (Index{1} << 27) - 1, (Index{1} << 26) + 1,
-                           kTwo32 - 1, kTwo32, kTwo32 + 1}) {
+  SortWorkspace workspace(context_);
+  for (const Index rows : kManyRows) {
+    for (const Index groups : {Index{1}, Index{7}, Index{64}, Index{1001}}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows, " << groups << " groups");
+      const RowGroups row_groups(
+          {.rows = rows, .groups = groups, .offset = random.below(groups), .seed = random.next()});
+      for (const Index count : {31, 32, 33, 256, 257, 1024, 4096, 4097, 40'013}) {
+        expect_partition(context_, row_groups, testing::distinct_rows(random, rows, count),
+                         workspace);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(Partition, OfManyRowsIsTheSameAtEveryNumberOfThreads) {
+  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU body's";
+  Random random(testing::seed());
+  for (const Index rows : kManyRows) {
     for (const Index groups : {Index{1}, Index{7}, Index{64}, Index{1001}}) {
       const RowGroups row_groups(
           {.rows = rows, .groups = groups, .offset = random.below(groups), .seed = random.next()});
@@ -98,6 +118,48 @@ TEST_F(Partition, OfManyRowsIsTheSameAtEveryNumberOfThreads) {
         SortWorkspace workspace(context);
         expect_partition(context, row_groups, touched, workspace);
         if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(Partition, FindsTheGroupOfEachRow) {
+  Random random(testing::seed());
+  for (const Index rows : {Index{1}, Index{1000}, kTwo32, kTwo32 + 1, Index{1} << 61}) {
+    for (const Index groups : {Index{1}, Index{3}, Index{1000}, (Index{1} << 31) - 1}) {
+      const RowGroups row_groups(
+          {.rows = rows, .groups = groups, .offset = groups - 1, .seed = random.next()});
+      const std::vector<Index> some =
+          testing::distinct_rows(random, rows, std::min<Index>(rows, 300));
+      std::vector<std::int32_t> found(some.size(), -1);
+      find_groups(context_, row_groups, some, found);
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        ASSERT_EQ(found[i], row_groups.place(some[i]).group) << rows << " rows, " << groups;
+      }
+    }
+  }
+  std::vector<std::int32_t> one(1);
+  EXPECT_THROW(find_groups(context_, RowGroups({.rows = 3}), {}, one), ContractError);
+}
+
+TEST_F(Partition, EvenRangesDivideSomeOfManyRows) {
+  Random random(testing::seed());
+  for (const Index rows : {Index{5000}, Index{1} << 40}) {
+    for (const Index parts : {1, 3, 64, 1000, 6000}) {
+      const EvenRanges ranges(rows, parts);
+      for (const Index count : {32, 257, 4097}) {
+        const std::vector<Index> some = testing::distinct_rows(random, rows, count);
+        std::vector<Index> begin(static_cast<std::size_t>(parts) + 1, -1);
+        std::vector<Index> indices(some.size(), -1);
+        divide_evenly(context_, ranges, some, indices, begin);
+        ASSERT_EQ(begin.front(), 0);
+        ASSERT_EQ(begin.back(), count);
+        for (std::size_t i = 0; i < some.size(); ++i) {
+          const Index part = ranges.part_of(some[i]);
+          ASSERT_EQ(indices[i], some[i] - ranges.range(part).begin);
+          ASSERT_LE(begin[static_cast<std::size_t>(part)], static_cast<Index>(i));
+          ASSERT_GT(begin[static_cast<std::size_t>(part) + 1], static_cast<Index>(i));
+        }
       }
     }
   }

@@ -64,19 +64,36 @@ TEST_F(Sort, TakesEveryBound) {
   }
 }
 
+/// Spread, crowded at one end, and all the same.
+std::vector<std::vector<Index>> many_keys(Random& random, Index bound, std::size_t count) {
+  std::vector<Index> spread(count);
+  std::vector<Index> crowded(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    spread[i] = random.below(bound);
+    crowded[i] = i % 1000 == 0 ? bound - 1 : random.below(std::min<Index>(bound, 50));
+  }
+  return {spread, crowded, std::vector<Index>(count, bound - 1)};
+}
+
+TEST_F(Sort, TakesManyKeys) {
+  Random random(testing::seed());
+  SortWorkspace workspace(context_);
+  for (const Index bound : {Index{3}, Index{100'000'007}, Index{1} << 62}) {
+    for (const std::size_t count : {31, 32, 33, 256, 257, 1024, 4096, 4097, 150'001}) {
+      for (const std::vector<Index>& keys : many_keys(random, bound, count)) {
+        expect_sorts(context_, keys, bound, workspace);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(Sort, OfManyKeysIsTheSameAtEveryNumberOfThreads) {
-  // Enough that each of several threads gets a part; spread, crowded at one end, and all the same.
-  constexpr std::size_t kCount = 150'001;
+  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU body's";
+  // Enough that each of several threads gets a part.
   Random random(testing::seed());
   for (const Index bound : {Index{3}, Index{100'000'007}, Index{1} << 62}) {
-    std::vector<Index> spread(kCount);
-    std::vector<Index> crowded(kCount);
-    for (std::size_t i = 0; i < kCount; ++i) {
-      spread[i] = random.below(bound);
-      crowded[i] = i % 1000 == 0 ? bound - 1 : random.below(std::min<Index>(bound, 50));
-    }
-    for (const std::vector<Index>& keys :
-         {spread, crowded, std::vector<Index>(kCount, bound - 1)}) {
+    for (const std::vector<Index>& keys : many_keys(random, bound, 150'001)) {
       for (const int count : {1, 2, 3, 8}) {
         Threads threads(count);
         const Context context(memory_, threads);
@@ -120,6 +137,7 @@ TEST_F(Sort, WantsAPlaceForEachKey) {
 }
 
 TEST_F(Sort, AllocatesNothingOnceItsWorkspaceIsLargeEnough) {
+  if (testing::on_cuda()) GTEST_SKIP() << "the workspace is the CPU body's";
   Threads threads(2);
   const Context context(memory_, threads);
   for (const std::size_t count : {std::size_t{4}, std::size_t{100'000}}) {

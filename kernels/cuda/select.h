@@ -1,0 +1,60 @@
+// Keeps some of many, in their order, in one pass. For the sources of the bodies alone.
+#pragma once
+
+#include "kernels/cuda/tile_scan.h"
+
+namespace sparsesync::cuda {
+
+/// Items of a tile of select().
+template <int items>
+inline constexpr Index kSelectTile = Index{items} * kBlock;
+
+namespace detail {
+template <int items, typename Selection>
+__global__ void select(Index tile_count, Tiles tiles, Selection selection) {
+  static_assert(items <= 64);
+  __shared__ Index at;
+  __shared__ Index sums[kWarp + 1];
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned lanes_before = (1U << lane) - 1;
+  // Of a tile each warp has items that follow each other, each of its lanes every 32nd.
+  const Index first = static_cast<Index>(threadIdx.x / kWarp) * items * kWarp + lane;
+  for (Index tile = tiles.take(&at); tile < tile_count; tile = tiles.take(&at)) {
+    const auto part = selection.part(tile);
+    std::uint64_t kept = 0;  // of the lane's items
+    for (int i = 0; i < items; ++i) {
+      const bool keeps = selection.keeps(part, first + i * kWarp);
+      kept |= static_cast<std::uint64_t>(keeps ? 1 : 0) << static_cast<unsigned>(i);
+    }
+    Index count = 0;
+    const Index before_thread =
+        block_exclusive_sum(static_cast<Index>(__popcll(kept)), sums, &count);
+    const Index before_tile = tiles.before(tile, count, &at);
+    Index rank = before_tile + __shfl_sync(kAllLanes, before_thread, 0);
+    for (int i = 0; i < items; ++i) {
+      const bool keeps = (kept >> static_cast<unsigned>(i) & 1U) != 0;
+      const unsigned warp_keeps = __ballot_sync(kAllLanes, keeps ? 1 : 0);
+      if (keeps) {
+        selection.put(part, first + i * kWarp, rank + __popc(warp_keeps & lanes_before));
+      }
+      rank += __popc(warp_keeps);
+    }
+    if (threadIdx.x == 0) selection.end(tile, before_tile + count);
+  }
+}
+}  // namespace detail
+
+/// Goes through tiles of kSelectTile<items> items each and keeps some of them. Does not synchronize
+/// the stream.
+/// @param tiles      that nobody has taken up, `tile_count` of them
+/// @param selection  for kernels, by value: part(tile), what is asked of a tile once;
+///                   keeps(part, item), item in [0, kSelectTile<items>), which may lie behind the
+///                   end; put(part, item, rank), of those kept, rank being how many were before it;
+///                   end(tile, kept), how many were by the end of the tile
+template <int items, typename Selection>
+void select(const Context& context, Index tile_count, Tiles tiles, Selection selection) {
+  launch(context, blocks_for(context, tile_count, 1), kBlock, detail::select<items, Selection>,
+         tile_count, tiles, selection);
+}
+
+}  // namespace sparsesync::cuda
