@@ -43,7 +43,8 @@ inline Index tile_bytes_for(const Context& context, Index bytes, Index groups) {
   constexpr Index kLargest = Index{1} << 17;
   constexpr Index kOfProcessor = 16;  // tiles: fewer would not keep it busy to the end
   constexpr Index kOfGroup = 1024;
-  const Index even = bytes / (kOfProcessor * queue_of(context).multiprocessors());
+  const Index even =
+      round_up(bytes / (kOfProcessor * queue_of(context).multiprocessors()), kOfGroup);
   return std::clamp(even, std::clamp(groups * kOfGroup, kSmallest, kLargest), kLargest);
 }
 
