@@ -79,8 +79,8 @@ class WideGroups {
   RowGroups groups_;
 };
 
-// How a kernel splits: count() groups, kMost at most; a Number, of bits() bits, holds one or kMost;
-// of(row) is the number of a row's group, or kMost: the row is none of this kernel's.
+// How a kernel splits: count() groups, kMost at most, whose numbers have bits() bits; of(row) is
+// the number of a row's group, or kMost: the row is none of this kernel's. A Number holds either.
 
 /// All rows together.
 struct OneGroup {
@@ -104,9 +104,7 @@ class SomeGroups {
       : groups_(from),
         begin_(range.begin),
         count_(static_cast<unsigned>(range.size())),
-        bits_(bit_width_below(static_cast<std::uint64_t>(kMost) + 1)) {
-    if (range.size() == from.groups()) bits_ = bit_width_below(count_);  // there is no other
-  }
+        bits_(bit_width_below(static_cast<std::uint64_t>(range.size()))) {}
   __device__ unsigned count() const { return count_; }
   __device__ int bits() const { return bits_; }
   __device__ unsigned of(Index row) const {

@@ -282,6 +282,9 @@ TEST_F(Compact, ManyBlocks) {
   expect_compacted(context_, DenseRows<f16>(random, 60'000, 3, 0, in_parts), 20'000);
   expect_compacted(context_, DenseRows<std::int64_t>(random, 9'000, 20, 8, in_parts), 9'000);
   expect_compacted(context_, DenseRows<float>(random, 40, 20'000, 4, 0.5), 40);
+  // Tiles of several steps, the lists of which do not hold parts that are full.
+  expect_compacted(context_, DenseRows<float>(random, 700'000, 1, 0, in_parts), 600'000);
+  expect_compacted(context_, DenseRows<bf16>(random, 1'300'000, 1, 2, in_parts), 1'300'000);
   // So much that tiles are as large as they get.
   expect_compacted(context_, DenseRows<float>(random, 2'300'000, 1, 12, 0.052), 2'300'000);
   expect_compacted(context_, DenseRows<float>(random, 20'000, 128, 0, 0.052), 20'000);
