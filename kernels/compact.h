@@ -4,6 +4,7 @@
 #include <span>
 
 #include "kernels/context.h"
+#include "kernels/row_groups.h"
 #include "kernels/views.h"
 
 namespace sparsesync {
@@ -20,8 +21,24 @@ namespace cpu {
 ///                   more
 void compact(const Context& context, ConstMatrix dense, Index first_row, std::span<Index> indices,
              Matrix values, Count count);
+
+/// compact(), and a partition of what it finds: each group has the same room, indices.size() /
+/// groups() rows, one group's behind the other's, and its rows stand at the begin of it in
+/// increasing order. On a GPU `dense` is read once for each 256 groups. Does not synchronize the
+/// stream.
+/// @param first_row  what is added to a row's number; that number's group is the row's
+/// @param groups     of at least first_row + dense.rows rows
+/// @param indices    room for the result; what is not filled may be scribbled on
+/// @param values     values.rows == indices.size(), dtype and width as `dense`
+/// @param counts     receives, for each group, how many rows it has, which may be more than there
+///                   is room for: as many as there is room for are then written, and the caller
+///                   repeats with more. Counts in the context's memory, as Count is
+void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
+                    const RowGroups& groups, std::span<Index> indices, Matrix values,
+                    std::span<Index> counts);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(compact);
+SPARSESYNC_OPERATION(compact_groups);
 
 }  // namespace sparsesync

@@ -1,8 +1,9 @@
-// CPU body of compact.
+// CPU bodies of compact and compact_groups.
 #include "kernels/compact.h"
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/bits.h"
 #include "kernels/cpu/row.h"
@@ -113,6 +114,57 @@ void compact(const Context& context, ConstMatrix dense, Index first_row, std::sp
         ++at;
       });
       if (part == parts - 1) *count.location() = at;
+    });
+  });
+}
+
+void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
+                    const RowGroups& groups, std::span<Index> indices, Matrix values,
+                    std::span<Index> counts) {
+  SPARSESYNC_EXPECT(values.rows, ==, std::ssize(indices));
+  SPARSESYNC_EXPECT(values.width, ==, dense.width);
+  SPARSESYNC_EXPECT(std::ssize(counts), ==, groups.groups());
+  SPARSESYNC_EXPECT(first_row, >=, Index{0});
+  SPARSESYNC_EXPECT(first_row + dense.rows, <=, groups.bijection().rows());
+  const Index row_bytes = dense.row_bytes();
+  const Index room = std::ssize(indices) / groups.groups();
+  // Of each part but the last, for each group: its rows, then where they begin.
+  constexpr Index kMostOffsets = 8192;
+  std::array<Index, kMostOffsets> offsets;
+  const auto parts = static_cast<int>(std::min<Index>(row_parts(context, dense.rows, row_bytes),
+                                                      kMostOffsets / groups.groups() + 1));
+  const auto of_part = [&](int part) {
+    return part == parts - 1 ? counts
+                             : std::span(offsets).subspan(
+                                   static_cast<std::size_t>(part * groups.groups()), counts.size());
+  };
+  const auto group_of = [&](Index row) {
+    return static_cast<std::size_t>(groups.place(first_row + row).group);
+  };
+  for_dtype(dense.dtype, [&]<typename T>(T) {
+    for (int part = 0; part < parts; ++part) std::ranges::fill(of_part(part), Index{0});
+    if (parts > 1) {
+      for_each_part(context, dense.rows, parts, [&](int part, IndexRange rows) {
+        const std::span<Index> found = of_part(part);
+        find_rows<T>(dense, rows, [&](Index row) { ++found[group_of(row)]; });
+      });
+      for (std::size_t group = 0; group < counts.size(); ++group) {
+        Index begin = 0;
+        for (int part = 0; part < parts; ++part) {
+          begin += std::exchange(of_part(part)[group], begin);
+        }
+      }
+    }
+    for_each_part(context, dense.rows, parts, [&](int part, IndexRange rows) {
+      const std::span<Index> next = of_part(part);
+      find_rows<T>(dense, rows, [&](Index row) {
+        const std::size_t group = group_of(row);
+        const Index place = next[group]++;
+        if (place >= room) return;
+        const Index at = static_cast<Index>(group) * room + place;
+        indices[static_cast<std::size_t>(at)] = first_row + row;
+        copy_row(values.data + at * row_bytes, dense.data + row * row_bytes, row_bytes);
+      });
     });
   });
 }

@@ -28,7 +28,8 @@ template <typename T>
 struct Found {
   std::vector<Index> numbers;
   std::vector<T> values;
-  Index count = 0;
+  std::vector<Index> count_of_one = std::vector<Index>(1, -1);
+  Index count = 0;  // once settle() was called
 
   Found(Index room, Index width)
       : numbers(static_cast<std::size_t>(room + 1), kUntouched),
@@ -39,6 +40,8 @@ struct Found {
     --all.rows;
     return all;
   }
+  Count counted() { return Count(count_of_one.data()); }
+  void settle() { count = count_of_one[0]; }
   void expect_nothing_behind(Index width) const {
     EXPECT_EQ(numbers.back(), kUntouched);
     const std::vector<T> behind(values.end() - width, values.end());
@@ -53,12 +56,28 @@ struct Found {
   }
 };
 
+/// The same from both, where there was room.
+template <typename T>
+void expect_same(const Found<T>& one, const Found<T>& other) {
+  ASSERT_EQ(one.count, other.count);
+  if (one.count >= std::ssize(one.numbers)) return;
+  EXPECT_EQ(one.numbers, other.numbers);
+  EXPECT_EQ(bits_of(one.values), bits_of(other.values));
+}
+
+/// From values at an odd address, and at one of their own.
 template <typename T>
 Found<T> to_blocks(const Context& context, const std::vector<Index>& rows,
                    const std::vector<T>& values, Index width, Index block, Index room) {
   Found<T> found(room, block);
   rows_to_blocks(context, {rows, Unaligned<T>(values, width).matrix()}, found.room(),
-                 found.matrix(block), Count(&found.count));
+                 found.matrix(block), found.counted());
+  found.settle();
+  Found<T> again(room, block);
+  rows_to_blocks(context, {rows, matrix_of(values, width)}, again.room(), again.matrix(block),
+                 again.counted());
+  again.settle();
+  expect_same(found, again);
   return found;
 }
 
@@ -68,7 +87,13 @@ Found<T> to_rows(const Context& context, const std::vector<Index>& blocks,
                  Index room) {
   Found<T> found(room, width);
   blocks_to_rows(context, {blocks, Unaligned<T>(values, block).matrix()}, total_rows, found.room(),
-                 found.matrix(width), Count(&found.count));
+                 found.matrix(width), found.counted());
+  found.settle();
+  Found<T> again(room, width);
+  blocks_to_rows(context, {blocks, matrix_of(values, block)}, total_rows, again.room(),
+                 again.matrix(width), again.counted());
+  again.settle();
+  expect_same(found, again);
   return found;
 }
 
@@ -182,8 +207,11 @@ void expect_there_and_back(const Context& context, Random& random, Index total_r
   const std::vector<Index> rows =
       testing::distinct_rows(random, total_rows, random.below(std::min(total_rows, most_rows) + 1));
   std::vector<T> values;
+  // Many zeros, or nothing but zeros in most of a row.
+  const bool few = random.below(2) == 0;
   for (std::size_t i = 0; i < rows.size() * static_cast<std::size_t>(width); ++i) {
-    values.push_back(value_of<T>(static_cast<double>(random.below(4))));  // many zeros
+    const bool is_zero = few && random.below(width) != 0;
+    values.push_back(value_of<T>(static_cast<double>(is_zero ? 0 : random.below(4))));
   }
   const auto padded = static_cast<std::size_t>(round_up(total_rows * width, block));
   std::vector<T> array = flat(rows, values, width, padded);
@@ -244,7 +272,45 @@ TEST_F(Blocks, ThereAndBackAtAnySize) {
   });
 }
 
+TEST_F(Blocks, ManyOfThemAndLargeOnes) {
+  Random random(testing::seed() + 2);
+  for (const Index most : {300, 1'500, 30'000}) {
+    expect_there_and_back<float>(context_, random, 40'000, 1, 256, most);
+    expect_there_and_back<float>(context_, random, 40'000, 4, 256, most);
+    expect_there_and_back<bf16>(context_, random, 40'000, 7, 5, most);
+    expect_there_and_back<double>(context_, random, 20'000, 3, 1, most);
+    expect_there_and_back<f16>(context_, random, 20'000, 8, 64, most);
+    if (HasFatalFailure()) return;
+  }
+  expect_there_and_back<float>(context_, random, 3'000, 128, 64, 2'000);
+  expect_there_and_back<float>(context_, random, 3'000, 100, 256, 2'000);
+  // Rows of many blocks, blocks of many rows, and blocks that are cut into pieces.
+  expect_there_and_back<std::int64_t>(context_, random, 90, 4'001, 3'000, 60);
+  for (int i = 0; i < 4; ++i) {
+    expect_there_and_back<bf16>(context_, random, 40, 30'000, 7, 30);
+    expect_there_and_back<bf16>(context_, random, 30, 20'000, 19'000, 20);
+  }
+  expect_there_and_back<float>(context_, random, 100'000, 1, 9'000, 3'000);
+  expect_there_and_back<f16>(context_, random, 60'000, 3, 50'001, 20'000);
+  expect_there_and_back<double>(context_, random, 20, 70'001, 60'000, 15);
+}
+
+TEST_F(Blocks, MissingRoomOfMany) {
+  std::vector<Index> rows(20'000);
+  std::iota(rows.begin(), rows.end(), Index{0});
+  const std::vector<float> values(rows.size() * 16, 1);
+  for (const Index room : {0, 7, 19'999}) {
+    const Found<float> found = to_blocks(context_, rows, values, 16, 16, room);
+    EXPECT_EQ(found.count, 20'000);
+    found.expect_nothing_behind(16);
+    const Found<float> back = to_rows(context_, rows, values, 16, 20'000, 16, room);
+    EXPECT_EQ(back.count, 20'000);
+    back.expect_nothing_behind(16);
+  }
+}
+
 TEST_F(Blocks, ThreadsChangeNothing) {
+  if (testing::on_cuda()) GTEST_SKIP() << "of the CPU's threads";
   Random random(testing::seed() + 1);
   for (const int count : {2, 3, 5}) {
     Threads threads(count);
@@ -265,15 +331,16 @@ TEST_F(Blocks, ThreadsChangeNothing) {
 TEST_F(Blocks, WantViewsThatFit) {
   std::vector<float> values(4);
   std::vector<Index> one{0};
-  Index count = 0;
+  std::vector<Index> count(1);
   const ConstMatrix two_rows = matrix_of(std::as_const(values), 2);
-  EXPECT_THROW(rows_to_blocks(context_, {one, two_rows}, one, matrix_of(values, 4), Count(&count)),
-               ContractError);
   EXPECT_THROW(
-      blocks_to_rows(context_, {one, two_rows}, 4, one, matrix_of(values, 4), Count(&count)),
+      rows_to_blocks(context_, {one, two_rows}, one, matrix_of(values, 4), Count(count.data())),
+      ContractError);
+  EXPECT_THROW(
+      blocks_to_rows(context_, {one, two_rows}, 4, one, matrix_of(values, 4), Count(count.data())),
       ContractError);
   EXPECT_THROW(rows_to_blocks(context_, {{}, {nullptr, DType::f32, 0, 1}}, {},
-                              {nullptr, DType::f32, 0, 0}, Count(&count)),
+                              {nullptr, DType::f32, 0, 0}, Count(count.data())),
                ContractError);
 }
 

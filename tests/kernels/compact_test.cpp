@@ -6,12 +6,14 @@
 #include <limits>
 #include <vector>
 
+#include "tests/kernels/dense_rows.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
 
 namespace sparsesync {
 namespace {
 
+using testing::DenseRows;
 using testing::Random;
 
 using Compact = OperationTest;
@@ -35,9 +37,11 @@ Found<T> compacted(const Context& context, const std::vector<T>& dense, Index wi
   found.values.assign(static_cast<std::size_t>((room + 2) * width), value_of<T>(-77));
   Matrix values = matrix_of(found.values, width);
   values.rows = room;
+  std::vector<Index> count(1, -1);
   compact(context, matrix_of(dense, width), first_row,
           std::span(found.indices).first(static_cast<std::size_t>(room)), values,
-          Count(&found.count));
+          Count(count.data()));
+  found.count = count[0];
   return found;
 }
 
@@ -144,10 +148,15 @@ TEST_F(Compact, NoRowsAndNoRowsThatAreNotZero) {
   for_each_dtype([&]<typename T>(T) {
     EXPECT_EQ(compacted(context_, std::vector<T>{}, 3, 7, 2).count, 0);
     EXPECT_EQ(compacted(context_, std::vector<T>(300), 3, 7, 2).count, 0);
-    Index count = -1;
+    std::vector<Index> count(1, -1);
     compact(context_, ConstMatrix{nullptr, ValueTraits<T>::dtype, 0, 3}, 0, {},
-            Matrix{nullptr, ValueTraits<T>::dtype, 0, 3}, Count(&count));
-    EXPECT_EQ(count, 0);
+            Matrix{nullptr, ValueTraits<T>::dtype, 0, 3}, Count(count.data()));
+    EXPECT_EQ(count[0], 0);
+    // Of rows without elements none is not zero.
+    count[0] = -1;
+    compact(context_, ConstMatrix{nullptr, ValueTraits<T>::dtype, 5, 0}, 0, {},
+            Matrix{nullptr, ValueTraits<T>::dtype, 0, 0}, Count(count.data()));
+    EXPECT_EQ(count[0], 0);
   });
 }
 
@@ -182,13 +191,103 @@ TEST_F(Compact, WantsARowForEachIndex) {
   const std::vector<float> dense{1, 2};
   std::vector<Index> indices(2);
   std::vector<float> values(4);
-  Index count = 0;
+  std::vector<Index> count(1);
   EXPECT_THROW(
-      compact(context_, matrix_of(dense, 1), 0, indices, matrix_of(values, 1), Count(&count)),
+      compact(context_, matrix_of(dense, 1), 0, indices, matrix_of(values, 1), Count(count.data())),
       ContractError);
   EXPECT_THROW(
-      compact(context_, matrix_of(dense, 1), 0, indices, matrix_of(values, 2), Count(&count)),
+      compact(context_, matrix_of(dense, 1), 0, indices, matrix_of(values, 2), Count(count.data())),
       ContractError);
+}
+
+/// compact() of a matrix, with some room, against its rows one by one.
+template <typename T>
+void expect_compacted(const Context& context, const DenseRows<T>& dense, Index room) {
+  const ConstMatrix matrix = dense.matrix();
+  SCOPED_TRACE(::testing::Message() << matrix.rows << " rows of " << matrix.width << ", "
+                                    << dense.nonzero().size() << " not zero, room for " << room);
+  constexpr Index kFirst = 1'000'000'007;
+  std::vector<Index> indices(static_cast<std::size_t>(room + 1), kUntouched);
+  std::vector<T> values(static_cast<std::size_t>((room + 1) * matrix.width), value_of<T>(-77));
+  std::vector<Index> count(1, -1);
+  compact(context, matrix, kFirst, std::span(indices).first(static_cast<std::size_t>(room)),
+          {reinterpret_cast<std::byte*>(values.data()), matrix.dtype, room, matrix.width},
+          Count(count.data()));
+  ASSERT_EQ(count[0], std::ssize(dense.nonzero()));
+  EXPECT_EQ(indices.back(), kUntouched);
+  const std::vector<T> behind(values.end() - matrix.width, values.end());
+  EXPECT_EQ(bits_of(behind), bits_of(std::vector<T>(behind.size(), value_of<T>(-77))));
+  for (Index i = 0; i < std::min(room, count[0]); ++i) {
+    const Index row = dense.nonzero()[static_cast<std::size_t>(i)];
+    ASSERT_EQ(indices[static_cast<std::size_t>(i)], kFirst + row) << "at " << i;
+    const auto begin = values.begin() + i * matrix.width;
+    ASSERT_EQ(bits_of(std::vector<T>(begin, begin + matrix.width)), bits_of(dense.row(row)))
+        << "row " << row;
+  }
+}
+
+TEST_F(Compact, AtAnyAddressOfAnyWidth) {
+  Random random(testing::seed() + 1);
+  for_each_dtype([&]<typename T>(T) {
+    for (const Index width : {1, 2, 3, 4, 5, 8, 9, 16, 33, 128, 300}) {
+      for (const auto offset : {std::size_t{0}, sizeof(T), 3 * sizeof(T), std::size_t{1}}) {
+        const Index rows = 1 + random.below(random.below(3) == 0 ? 3000 : 300);
+        const double density =
+            std::vector{0.02, 0.3, 1.0}[static_cast<std::size_t>(random.below(3))];
+        const DenseRows<T> dense(random, rows, width, static_cast<Index>(offset), density);
+        const auto found = std::ssize(dense.nonzero());
+        for (const Index room : {found, Index{0}, found / 2, found + 3}) {
+          expect_compacted(context_, dense, room);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  });
+}
+
+TEST_F(Compact, AroundTheSizesOfBlocks) {
+  Random random(testing::seed() + 2);
+  for (const Index rows :
+       {31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 8191, 8192, 8193, 16'385}) {
+    for (const Index width : {1, 4, 7}) {
+      for (const double density : {0.05, 0.9}) {
+        const DenseRows<float> floats(random, rows, width, 0, density);
+        expect_compacted(context_, floats, rows);
+        const DenseRows<bf16> halves(random, rows, width, 2, density);
+        expect_compacted(context_, halves, rows / 3);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(Compact, ManyBlocks) {
+  Random random(testing::seed() + 3);
+  // Parts that are full, beside others in which there is nothing or little.
+  const auto in_parts = [&](Index row) {
+    switch (row / 5000 % 4) {
+      case 0:
+        return true;
+      case 1:
+        return false;
+      default:
+        return random.below(30) == 0;
+    }
+  };
+  expect_compacted(context_, DenseRows<float>(random, 200'000, 1, 4, 0.05), 200'000);
+  expect_compacted(context_, DenseRows<float>(random, 200'000, 1, 0, in_parts), 150'000);
+  expect_compacted(context_, DenseRows<bf16>(random, 300'000, 1, 6, in_parts), 300'000);
+  expect_compacted(context_, DenseRows<double>(random, 90'000, 1, 8, in_parts), 90'000);
+  expect_compacted(context_, DenseRows<std::int32_t>(random, 60'000, 4, 0, in_parts), 60'000);
+  expect_compacted(context_, DenseRows<f16>(random, 60'000, 3, 0, in_parts), 20'000);
+  expect_compacted(context_, DenseRows<std::int64_t>(random, 9'000, 20, 8, in_parts), 9'000);
+  expect_compacted(context_, DenseRows<float>(random, 40, 20'000, 4, 0.5), 40);
+  // Tiles of several steps, the lists of which do not hold parts that are full.
+  expect_compacted(context_, DenseRows<float>(random, 700'000, 1, 0, in_parts), 600'000);
+  expect_compacted(context_, DenseRows<bf16>(random, 1'300'000, 1, 2, in_parts), 1'300'000);
+  // So much that tiles are as large as they get.
+  expect_compacted(context_, DenseRows<float>(random, 2'300'000, 1, 12, 0.052), 2'300'000);
+  expect_compacted(context_, DenseRows<float>(random, 20'000, 128, 0, 0.052), 20'000);
 }
 
 }  // namespace

@@ -1,0 +1,225 @@
+// From marks that rows of a tile have to rows written where they belong. For the sources of the
+// bodies alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/group_of.h"
+#include "kernels/cuda/split.h"
+#include "kernels/cuda/values.h"
+
+namespace sparsesync::cuda {
+
+/// A row of a tile, counted from its first one.
+using TileRow = std::uint16_t;
+
+// ---- A warp's list of rows, and the groups of each. Called by all its lanes.
+
+/// numbers[i] = the group of row first + rows[i].
+template <typename Groups>
+__device__ void name_groups(const Groups& groups, Index first, const TileRow* rows, unsigned size,
+                            typename Groups::Number* numbers) {
+  if constexpr (Groups::kMost > 1) {
+    for (unsigned i = threadIdx.x % kWarp; i < size; i += kWarp) {
+      numbers[i] = static_cast<typename Groups::Number>(groups.of(first + rows[i]));
+    }
+  }
+}
+
+/// Adds to Split::next().
+template <typename Groups>
+__device__ void count_groups(const Groups& groups, const typename Groups::Number* numbers,
+                             unsigned size, unsigned* next) {
+  const unsigned lane = threadIdx.x % kWarp;
+  if constexpr (Groups::kMost == 1) {
+    if (lane == 0) next[0] += size;
+  } else {
+    for (unsigned i = lane; i < size; i += kWarp) {
+      const unsigned group = numbers[i];
+      if (group < groups.count()) atomicAdd(next + group, 1U);
+    }
+  }
+}
+
+/// Calls placed(i, at, group) for each row, with its place among all rows of the tile; rows of a
+/// group in their order.
+/// @param next  Split::next(), settled
+template <typename Groups, typename Placed>
+__device__ void place_groups(const Groups& groups, const typename Groups::Number* numbers,
+                             unsigned size, unsigned* next, const Placed& placed) {
+  const unsigned lane = threadIdx.x % kWarp;
+  for (unsigned begin = 0; begin < size; begin += kWarp) {
+    const unsigned i = begin + lane;
+    unsigned group = groups.count();
+    if (i < size) group = Groups::kMost == 1 ? 0 : numbers[i];
+    const bool own = group < groups.count();
+    const unsigned peers = peers_of(group, groups.bits(), __ballot_sync(kAllLanes, own ? 1 : 0));
+    const auto before = static_cast<unsigned>(__popc(peers & ((1U << lane) - 1)));
+    const unsigned at = own ? next[group] + before : 0;
+    __syncwarp();
+    if (own && before == 0) next[group] = at + static_cast<unsigned>(__popc(peers));
+    __syncwarp();
+    if (own) placed(i, at, group);
+  }
+}
+
+// ---- Rows with marks.
+
+/// The rows of a tile that are marked. In shared memory; each function is called by all threads of
+/// the block, in this order.
+template <typename Groups>
+class MarkedRows {
+ public:
+  static constexpr Index kMost = 4096;  // rows of a tile
+
+  /// No row is marked, once the block has synchronized.
+  __device__ void clear() {
+    for (unsigned i = threadIdx.x; i < kMost; i += kBlock) marks_[i] = 0;
+  }
+  /// By any thread, any number of times.
+  __device__ void mark(Index row) { marks_[row] = 1; }
+
+  /// Lists the rows that are marked, counts their groups, and orders them.
+  /// @param rows   of the tile
+  /// @param first  the number of its first row, as groups have it
+  /// @return how many there are
+  __device__ unsigned settle(const Groups& groups, Split<Groups::kMost>& split,
+                             const TileSums& sums, unsigned rows, Index first) {
+    __syncthreads();
+    const unsigned warp = threadIdx.x / kWarp;
+    const unsigned size = list(rows);
+    __syncwarp();
+    name_groups(groups, first, rows_[warp], size, numbers_[warp]);
+    count_groups(groups, numbers_[warp], size, split.next());
+    const unsigned all = split.settle(sums);
+    place_groups(groups, numbers_[warp], size, split.next(),
+                 [&](unsigned i, unsigned at, unsigned) {
+                   order_[at] = static_cast<std::uint16_t>(warp * kOfWarp + i);
+                 });
+    return all;
+  }
+
+  // Once the block has synchronized.
+
+  __device__ TileRow row(unsigned at) const {
+    return rows_[order_[at] / kOfWarp][order_[at] % kOfWarp];
+  }
+  __device__ unsigned group(unsigned at) const {
+    return Groups::kMost == 1 ? 0 : numbers_[order_[at] / kOfWarp][order_[at] % kOfWarp];
+  }
+
+ private:
+  static constexpr unsigned kOfWarp = kMost / kBlockWarps;
+
+  /// The rows of the warp's share that are marked.
+  __device__ unsigned list(unsigned rows) {
+    const unsigned lane = threadIdx.x % kWarp;
+    const unsigned warp = threadIdx.x / kWarp;
+    const unsigned share = round_up(ceil_div<unsigned>(rows, kBlockWarps), unsigned{kWarp});
+    const unsigned end = share * (warp + 1) < rows ? share * (warp + 1) : rows;
+    unsigned size = 0;
+    for (unsigned begin = share * warp; begin < end; begin += kWarp) {
+      const unsigned row = begin + lane;
+      const bool marked = row < end && marks_[row] != 0;
+      const unsigned which = __ballot_sync(kAllLanes, marked ? 1 : 0);
+      if (marked) {
+        const auto before = static_cast<unsigned>(__popc(which & ((1U << lane) - 1)));
+        rows_[warp][size + before] = static_cast<TileRow>(row);
+      }
+      size += static_cast<unsigned>(__popc(which));
+    }
+    return size;
+  }
+
+  std::uint8_t marks_[kMost];
+  TileRow rows_[kBlockWarps][kOfWarp];
+  std::uint16_t order_[kMost];
+  typename Groups::Number numbers_[kBlockWarps][Groups::kMost == 1 ? 1 : kOfWarp];
+};
+
+// ---- Copies of rows.
+
+/// Rows are copied in units of so many bytes, each by 2^lane_bits threads.
+struct CopyPlan {
+  int unit_bytes;
+  unsigned lane_bits;
+  Index units;  // of a row
+};
+
+/// @param source   at any address: where it is not that of an element, units are read byte by byte
+/// @param target   where rows are written
+/// @param sizes    what, beside a row, is a multiple of the unit
+/// @param element  bytes
+inline CopyPlan plan_copy(const std::byte* source, const std::byte* target, Index sizes,
+                          Index row_bytes, Index element) {
+  const std::uint64_t written = address_of(target) | static_cast<std::uint64_t>(sizes | row_bytes);
+  int unit = common_unit(written | address_of(source));
+  if (unit < element) unit = std::min(common_unit(written), static_cast<int>(element));
+  const Index units = row_bytes / unit;
+  const int bits = bit_width_below(static_cast<std::uint64_t>(units));
+  return {unit, static_cast<unsigned>(std::min(bits, bit_width_below(kBlock))), units};
+}
+
+template <typename Unit>
+__device__ Unit load_unit(const std::byte* from) {
+  if constexpr (sizeof(Unit) == 16) {
+    return *reinterpret_cast<const Unit*>(from);
+  } else {
+    return load_anywhere<Unit>(from);
+  }
+}
+
+/// Writes the rows of a tile that there is room for, and their numbers. Called by all threads of
+/// the block.
+/// @param count   of them
+/// @param source  source(row): a row of the tile, with number(), and load<Unit>(i), its unit i
+template <typename Unit, typename Groups, typename Source>
+__device__ void write_rows(const MarkedRows<Groups>& marked, const Split<Groups::kMost>& split,
+                           unsigned count, const CopyPlan& plan, const Source& source,
+                           Index* indices, std::byte* values) {
+  constexpr int kInFlight = sizeof(Unit) == 16 ? 2 : 4;
+  const unsigned lanes = 1U << plan.lane_bits;
+  const unsigned lane = threadIdx.x & (lanes - 1);
+  for (unsigned at = threadIdx.x >> plan.lane_bits; at < count; at += kBlock >> plan.lane_bits) {
+    const unsigned group = marked.group(at);
+    if (!split.fits(group, at)) continue;
+    const Index to = split.to(group, at);
+    const auto row = source(marked.row(at));
+    if (lane == 0) indices[to] = row.number();
+    auto* const target = reinterpret_cast<Unit*>(values) + to * plan.units;
+    for (Index begin = lane; begin < plan.units; begin += kInFlight * lanes) {
+      Unit units[kInFlight];
+      for (int k = 0; k < kInFlight; ++k) {
+        const Index unit = begin + k * static_cast<Index>(lanes);
+        if (unit < plan.units) units[k] = row.template load<Unit>(unit);
+      }
+      for (int k = 0; k < kInFlight; ++k) {
+        const Index unit = begin + k * static_cast<Index>(lanes);
+        if (unit < plan.units) target[unit] = units[k];
+      }
+    }
+  }
+}
+
+/// The same, in units of the plan.
+template <typename Groups, typename Source>
+__device__ void write_planned_rows(const MarkedRows<Groups>& marked,
+                                   const Split<Groups::kMost>& split, unsigned count,
+                                   const CopyPlan& plan, const Source& source, Index* indices,
+                                   std::byte* values) {
+  switch (plan.unit_bytes) {
+    case 16:
+      return write_rows<uint4>(marked, split, count, plan, source, indices, values);
+    case 8:
+      return write_rows<std::uint64_t>(marked, split, count, plan, source, indices, values);
+    case 4:
+      return write_rows<std::uint32_t>(marked, split, count, plan, source, indices, values);
+    case 2:
+      return write_rows<std::uint16_t>(marked, split, count, plan, source, indices, values);
+    default:
+      return write_rows<std::uint8_t>(marked, split, count, plan, source, indices, values);
+  }
+}
+
+}  // namespace sparsesync::cuda

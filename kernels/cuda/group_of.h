@@ -1,0 +1,122 @@
+// Which group a row belongs to, for kernels that split rows by group. For the sources of the bodies
+// alone.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/row_groups.h"
+#include "kernels/views.h"
+
+namespace sparsesync::cuda {
+
+/// RowGroups::place() without the position, in 32 bits: 64-bit arithmetic takes several times as
+/// long, a 64-bit division most of all.
+class NarrowGroups {
+ public:
+  static bool holds(const RowGroups& groups) {
+    return groups.bijection().rows() <= Index{1} << 32 && groups.groups() < Index{1} << 31;
+  }
+
+  /// @pre holds(from)
+  explicit NarrowGroups(const RowGroups& from)
+      : mask_(static_cast<std::uint32_t>(from.bijection().mask())),
+        shift_(from.bijection().shift()),
+        last_(static_cast<std::uint32_t>(from.bijection().rows() - 1)),
+        groups_(static_cast<std::uint32_t>(from.groups())),
+        // Rounded down, and 1 / 1 less what does not fit: a quotient is at most 1 too small.
+        reciprocal_(static_cast<std::uint32_t>(
+            std::min((std::uint64_t{1} << 32U) / groups_,
+                     std::uint64_t{std::numeric_limits<std::uint32_t>::max()}))),
+        offset_(static_cast<std::uint32_t>(from.offset())) {
+    for (int i = 0; i < Bijection::kRounds; ++i) {
+      add_[i] = static_cast<std::uint32_t>(from.bijection().round(i).add);
+      multiply_[i] = static_cast<std::uint32_t>(from.bijection().round(i).multiply);
+    }
+  }
+
+  /// @param row  in [0, R)
+  __device__ unsigned of(Index row) const {
+    auto x = static_cast<std::uint32_t>(row);
+    do {
+      for (int i = 0; i < Bijection::kRounds; ++i) {
+        x = (x + add_[i]) & mask_;
+        // Of one or two rows there are no bits to mix; a shift is at most 16.
+        x ^= x >> shift_;
+        x = (x * multiply_[i]) & mask_;
+      }
+      x ^= x >> shift_;
+    } while (x > last_);
+    const auto quotient = static_cast<std::uint32_t>((std::uint64_t{x} * reciprocal_) >> 32U);
+    std::uint32_t group = x - quotient * groups_;
+    if (group >= groups_) group -= groups_;
+    group += offset_;
+    return group < groups_ ? group : group - groups_;
+  }
+
+ private:
+  std::uint32_t mask_;
+  std::uint32_t shift_;
+  std::uint32_t last_;
+  std::uint32_t groups_;
+  std::uint32_t reciprocal_;
+  std::uint32_t offset_;
+  std::uint32_t add_[Bijection::kRounds] = {};
+  std::uint32_t multiply_[Bijection::kRounds] = {};
+};
+
+/// RowGroups::place() without the position, of any number of rows.
+class WideGroups {
+ public:
+  explicit WideGroups(const RowGroups& from) : groups_(from) {}
+  __device__ Index of(Index row) const { return groups_.place(row).group; }
+
+ private:
+  RowGroups groups_;
+};
+
+// How a kernel splits: count() groups, kMost at most, whose numbers have bits() bits; of(row) is
+// the number of a row's group, or kMost: the row is none of this kernel's. A Number holds either.
+
+/// All rows together.
+struct OneGroup {
+  static constexpr int kMost = 1;
+  using Number = std::uint8_t;
+
+  __device__ unsigned count() const { return 1; }
+  __device__ int bits() const { return 0; }
+  __device__ unsigned of(Index) const { return 0; }
+};
+
+/// Those groups whose numbers are in a range.
+/// @tparam Groups  NarrowGroups or WideGroups
+template <int most, typename Groups>
+class SomeGroups {
+ public:
+  static constexpr int kMost = most;
+  using Number = std::conditional_t < most<256, std::uint8_t, std::uint16_t>;
+
+  SomeGroups(const RowGroups& from, IndexRange range)
+      : groups_(from),
+        begin_(range.begin),
+        count_(static_cast<unsigned>(range.size())),
+        bits_(bit_width_below(static_cast<std::uint64_t>(range.size()))) {}
+  __device__ unsigned count() const { return count_; }
+  __device__ int bits() const { return bits_; }
+  __device__ unsigned of(Index row) const {
+    const Index number = groups_.of(row) - begin_;
+    return number >= 0 && number < count_ ? static_cast<unsigned>(number) : kMost;
+  }
+
+ private:
+  Groups groups_;
+  Index begin_;
+  unsigned count_;
+  int bits_;
+};
+
+}  // namespace sparsesync::cuda

@@ -1,0 +1,72 @@
+// Dense matrices of random rows at any address, and what compact finds in them, row by row.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "tests/kernels/values.h"
+#include "tests/support/random.h"
+
+namespace sparsesync::testing {
+
+/// A matrix some rows of which are not zero.
+template <typename T>
+class DenseRows {
+ public:
+  /// @param offset   bytes by which it misses a multiple of 64
+  /// @param density  of the rows that are not zero. Those that are zero have zeros of both signs
+  DenseRows(Random& random, Index rows, Index width, Index offset, double density)
+      : DenseRows(random, rows, width, offset, [&](Index) { return random.uniform() < density; }) {}
+
+  /// @param is_nonzero  is_nonzero(row), asked for each row in order
+  template <typename Choose>
+  requires std::is_invocable_r_v<bool, Choose, Index> DenseRows(Random& random, Index rows,
+                                                                Index width, Index offset,
+                                                                Choose&& is_nonzero)
+      : rows_(rows),
+        width_(width),
+        bytes_(static_cast<std::size_t>(rows * width) * sizeof(T) + 128) {
+    begin_ = offset;
+    while (reinterpret_cast<std::uintptr_t>(bytes_.data() + begin_ - offset) % 64 != 0) ++begin_;
+    // Nothing but the matrix may be looked at: its surroundings are not zero.
+    std::fill(bytes_.begin(), bytes_.end(), std::byte{0x11});
+    std::vector<T> row(static_cast<std::size_t>(width));
+    for (Index i = 0; i < rows; ++i) {
+      for (T& element : row) element = value_of<T>(random.below(4) == 0 ? -0.0 : 0.0);
+      if (is_nonzero(i)) {
+        const Index elements = random.below(2) == 0 ? 1 : 1 + random.below(width);
+        for (Index k = 0; k < elements; ++k) {
+          const double number = static_cast<double>(1 + random.below(255));
+          row[static_cast<std::size_t>(random.below(width))] = value_of<T>(number);
+        }
+        nonzero_.push_back(i);
+      }
+      if (width > 0) {
+        std::memcpy(at(i), row.data(), row.size() * sizeof(T));
+      }
+    }
+  }
+
+  ConstMatrix matrix() const {
+    return {bytes_.data() + begin_, ValueTraits<T>::dtype, rows_, width_};
+  }
+  /// The rows that are not zero.
+  const std::vector<Index>& nonzero() const { return nonzero_; }
+  std::vector<T> row(Index i) const {
+    std::vector<T> elements(static_cast<std::size_t>(width_));
+    std::memcpy(elements.data(), bytes_.data() + begin_ + i * matrix().row_bytes(),
+                elements.size() * sizeof(T));
+    return elements;
+  }
+
+ private:
+  std::byte* at(Index i) { return bytes_.data() + begin_ + i * matrix().row_bytes(); }
+
+  Index rows_;
+  Index width_;
+  std::vector<std::byte> bytes_;
+  Index begin_ = 0;
+  std::vector<Index> nonzero_;
+};
+
+}  // namespace sparsesync::testing
