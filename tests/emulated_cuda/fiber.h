@@ -30,6 +30,8 @@ class Fiber {
   std::unique_ptr<std::byte[]> stack_;
   const std::function<void()>* body_ = nullptr;
   bool ended_ = true;
+  bool entered_ = false;
+  bool closing_ = false;
   void* own_ = nullptr;     // the stack pointer while it is left
   void* caller_ = nullptr;  // that of who resumed it
   // What AddressSanitizer wants to know of a stack that is left or entered.

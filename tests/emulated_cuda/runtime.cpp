@@ -113,7 +113,15 @@ bool run_up_to(Stream& stream, std::uint64_t place) {
   return true;
 }
 
-/// The same, until it is there.
+/// Does what all streams were given, as far as nothing waits.
+void run_all() {
+  const std::lock_guard lock(Machine::the().mutex);
+  Stream& of_program = stream_of(nullptr);
+  run_up_to(of_program, of_program.given);
+  for (Stream* const stream : Machine::the().streams) run_up_to(*stream, stream->given);
+}
+
+/// The same for one, until it is there.
 void wait_until(Stream& stream, std::uint64_t place) {
   while (true) {
     {
@@ -148,6 +156,7 @@ void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::Machine;
+using sparsesync::emulated_cuda::run_all;
 using sparsesync::emulated_cuda::run_up_to;
 using sparsesync::emulated_cuda::stream_of;
 using sparsesync::emulated_cuda::wait_until;
@@ -269,11 +278,7 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice);
 }
 cudaError_t cudaFree(void* pointer) {
-  // As CUDA's: it waits for the device.
-  const std::lock_guard lock(Machine::the().mutex);
-  for (sparsesync::emulated_cuda::Stream* const stream : Machine::the().streams) {
-    run_up_to(*stream, stream->given);
-  }
+  run_all();  // as CUDA's: it waits for the device
   return Machine::the().release(pointer);
 }
 cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned) {
@@ -302,6 +307,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  run_all();
   delete pool;
   return cudaSuccess;
 }
