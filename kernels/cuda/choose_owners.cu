@@ -355,7 +355,9 @@ void choose_batches(const Context& context, const Choice& choice, const std::uin
     launch(context, blocks_of(context, batch.size, 4), kBlock, choose_one, choice, sorted,
            number++);
   }
-  launch(context, 1, kLargeBlock, choose_others, choice, sorted, number);
+  // A batch of a small union has few rows: more threads would only wait for each other.
+  const int threads = choice.rows <= kLargeBlock ? kBlock : kLargeBlock;
+  launch(context, 1, threads, choose_others, choice, sorted, number);
 }
 
 }  // namespace

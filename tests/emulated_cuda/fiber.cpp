@@ -101,6 +101,7 @@ void Fiber::enter() {
     (*fiber->body_)();
     fiber->ended_ = true;
     fiber->give_way();
+    if (fiber->closing_) fiber->give_way();  // for ever
   }
 }
 
