@@ -24,7 +24,7 @@ void compact(const Context& context, ConstMatrix dense, Index first_row, std::sp
 
 /// compact(), and a partition of what it finds: each group has the same room, indices.size() /
 /// groups() rows, one group's behind the other's, and its rows stand at the begin of it in
-/// increasing order. On a GPU `dense` is read once for each 256 groups. Does not synchronize the
+/// increasing order. On a GPU `dense` is read once for each 128 groups. Does not synchronize the
 /// stream.
 /// @param first_row  what is added to a row's number; that number's group is the row's
 /// @param groups     of at least first_row + dense.rows rows

@@ -129,8 +129,8 @@ void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
   const Index row_bytes = dense.row_bytes();
   const Index room = std::ssize(indices) / groups.groups();
   // Of each part but the last, for each group: its rows, then where they begin.
-  constexpr Index kMostOffsets = 8192;
-  std::array<Index, kMostOffsets> offsets;
+  constexpr Index kMostOffsets = 4096;
+  std::array<Index, kMostOffsets> offsets{};
   const auto parts = static_cast<int>(std::min<Index>(row_parts(context, dense.rows, row_bytes),
                                                       kMostOffsets / groups.groups() + 1));
   const auto of_part = [&](int part) {
@@ -142,7 +142,7 @@ void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
     return static_cast<std::size_t>(groups.place(first_row + row).group);
   };
   for_dtype(dense.dtype, [&]<typename T>(T) {
-    for (int part = 0; part < parts; ++part) std::ranges::fill(of_part(part), Index{0});
+    std::ranges::fill(counts, Index{0});
     if (parts > 1) {
       for_each_part(context, dense.rows, parts, [&](int part, IndexRange rows) {
         const std::span<Index> found = of_part(part);

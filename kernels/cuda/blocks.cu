@@ -337,7 +337,7 @@ struct ScatteredRow {
 };
 
 __global__ void __launch_bounds__(kBlock, 4)
-    blocks_to_rows_kernel(ToRows task, TileSums sums, CopyPlan plan) {
+    blocks_to_rows_kernel(ToRows task, TileSums sums, SmallDivisor piece_divisor, CopyPlan plan) {
   __shared__ Split<1> split;
   __shared__ MarkedRows<OneGroup> marked;
   __shared__ Pieces pieces;
@@ -354,31 +354,27 @@ __global__ void __launch_bounds__(kBlock, 4)
   const std::byte* const data = task.from + first_piece.at;
   const Index bytes = last_piece.at + last_piece.end - last_piece.begin - first_piece.at;
   find_nonzero(data, bytes, task.mask, [&](const Chunk& chunk, Index at) {
-    const Index end = at + Chunk::kBytes < bytes ? at + Chunk::kBytes : bytes;
-    for (Index begin = at < 0 ? 0 : at; begin < end;) {
-      // A tile is no longer than 32 bits count.
-      const unsigned piece =
-          count == 1 ? 0 : static_cast<unsigned>(begin) / static_cast<unsigned>(task.piece);
-      const Index piece_begin = piece * task.piece;
-      Index stop = piece_begin + task.piece;
-      const Index within = begin - piece_begin + pieces.behind[piece];
+    // A tile is short.
+    for (int begin = at < 0 ? static_cast<int>(-at) : 0, end = 0; begin < 16; begin = end) {
+      const auto place = static_cast<unsigned>(static_cast<int>(at) + begin);
+      if (place >= bytes) return;
+      const unsigned piece = count == 1 ? 0 : piece_divisor.divide(place);
+      Index left = (piece + 1) * task.piece - place;
+      const Index within = task.piece - left + pieces.behind[piece];
       Index row = pieces.rows_before[piece];
+      Index left_of_row = -within;
       if (within < 0) {  // of the last row of those before
         --row;
-        stop = begin - within < stop ? begin - within : stop;
       } else {
         const Index further = quotient(within, task.row);
         row += further;
-        const Index row_end = begin + (further + 1) * task.row - within;
-        stop = row_end < stop ? row_end : stop;
+        left_of_row = (further + 1) * task.row - within;
       }
-      stop = stop < end ? stop : end;
-      // Of the tile before, or behind the matrix' end.
+      if (left_of_row < left) left = left_of_row;
+      end = left < 16 - begin ? begin + static_cast<int>(left) : 16;
+      // Others are of the tile before, or behind the matrix' end.
       const bool is_own = row >= 0 && row < rows;
-      if (is_own && is_nonzero(chunk, static_cast<int>(begin - at), static_cast<int>(stop - at))) {
-        marked.mark(row);
-      }
-      begin = stop;
+      if (is_own && is_nonzero(chunk, begin, end)) marked.mark(row);
     }
   });
   find_nonzero(data + bytes, pieces.rest, task.mask,
@@ -470,7 +466,7 @@ void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
   Scratch scratch(context);
   const TileSums sums =
       fresh_tile_sums(context, scratch, tiles, 1, std::ssize(indices), count.location());
-  launch(context, tiles, kBlock, blocks_to_rows_kernel, task, sums, plan);
+  launch(context, tiles, kBlock, blocks_to_rows_kernel, task, sums, SmallDivisor(task.piece), plan);
 }
 
 }  // namespace sparsesync::cuda

@@ -2,10 +2,10 @@
 //
 // What the kernels are written for: 214 M elements on an H200 (132 processors, 4.3 TB/s of plain
 // reading). 856 MB of f32 are 0.20 ms; the rows that are not zero add, at a density of 5.2% and
-// width 1, 12 bytes each, 134 MB: 0.23 ms. 1 us at 33 KB/us must be in flight for each processor: 5
-// blocks have 8 warps each, and these 2 KiB each: 80 KiB. A processor issues 111 instructions of a
-// warp in the time in which 512 bytes come: narrow rows take about 45 of them in f32 and 75 in
-// bf16.
+// width 1, 12 bytes each, 134 MB: 0.23 ms. 1 us at 33 KB/us must be in flight for each processor:
+// its 40 warps have 2 KiB each, 80 KiB. A processor issues 111 instructions of a warp in the time
+// in which 512 bytes come. Narrow rows take, by the machine code and at that density, about 45 of
+// f32 and 55 of bf16 for finding them, and for splitting them among 64 groups 40 and 75 more.
 #include "kernels/compact.h"
 
 #include <cstring>
@@ -62,10 +62,11 @@ struct Rows {
       return (word(j / 2) & low & (j % 2 == 0 ? 0xFFFFU : 0xFFFF0000U)) != 0;
     }
   }
-  __device__ unsigned count_nonzero(std::uint64_t mask) const {
-    unsigned count = 0;
-    for (int j = 0; j < kCount; ++j) count += is_nonzero(j, mask) ? 1 : 0;
-    return count;
+  /// Bit j is row j.
+  __device__ unsigned nonzero(std::uint64_t mask) const {
+    unsigned bits = 0;
+    for (int j = 0; j < kCount; ++j) bits |= (is_nonzero(j, mask) ? 1U : 0U) << j;
+    return bits;
   }
 };
 
@@ -107,97 +108,85 @@ template <typename Row, typename Groups>
 struct Lists {
   static constexpr bool kSplits = Groups::kMost > 1;
   static constexpr std::size_t kItemBytes =
-      sizeof(Row) + sizeof(TileRow) +
-      (kSplits ? sizeof(std::uint16_t) + sizeof(typename Groups::Number) : 0);
-  static constexpr unsigned kOfWarp = (std::size_t{1} << 15) / kItemBytes / kBlockWarps;
+      sizeof(Row) + sizeof(TileRow) + (kSplits ? sizeof(typename Groups::Number) : 0);
+  static constexpr unsigned kOfWarp = 20 * 1024 / kItemBytes / kBlockWarps;
+  // A place behind every fourth: threads that read four each then read from different banks.
+  static constexpr int kPlaces = kStep / kInFlight * (kInFlight + 1);
 
+  union {
+    uint4 chunks[kBlockWarps][kPlaces];          // of a step; while rows are found
+    std::uint16_t order[kBlockWarps * kOfWarp];  // once they are
+  };
   Row values[kBlockWarps][kOfWarp];
   TileRow rows[kBlockWarps][kOfWarp];
-  std::uint16_t order[kSplits ? kBlockWarps * kOfWarp : 1];
   typename Groups::Number numbers[kBlockWarps][kSplits ? kOfWarp : 1];
   unsigned sizes[kBlockWarps];  // more than kOfWarp: not all of them are listed
 };
 
-/// What the threads of a warp count, several numbers in one word.
-template <typename Row>
-class Packed {
- public:
-  // All rows of 32 chunks must fit.
-  static constexpr unsigned kBits = Rows<Row>::kCount == 8 ? 16 : 8;
-  using Word = std::conditional_t<kBits == 16, unsigned long long, unsigned>;
-  static_assert(sizeof(Word) * 8 == kInFlight * kBits);
-
-  __device__ void add(int which, unsigned count) {
-    word_ += static_cast<Word>(count) << (kBits * static_cast<unsigned>(which));
+/// The sum of the lanes' numbers up to this one's.
+__device__ unsigned inclusive_sum(unsigned number) {
+  for (unsigned distance = 1; distance < kWarp; distance *= 2) {
+    const unsigned before = __shfl_up_sync(kAllLanes, number, distance);
+    if (threadIdx.x % kWarp >= distance) number += before;
   }
-  __device__ unsigned operator[](int which) const {
-    return static_cast<unsigned>(word_ >> (kBits * static_cast<unsigned>(which))) &
-           ((1U << kBits) - 1);
-  }
-  /// Becomes what the lanes before this one have.
-  /// @return what all have
-  __device__ Packed sum_up() {
-    const unsigned lane = threadIdx.x % kWarp;
-    Word sum = word_;
-    for (unsigned distance = 1; distance < kWarp; distance *= 2) {
-      const Word before = __shfl_up_sync(kAllLanes, sum, distance);
-      if (lane >= distance) sum += before;
-    }
-    word_ = sum - word_;
-    Packed all;
-    all.word_ = __shfl_sync(kAllLanes, sum, kWarp - 1);
-    return all;
-  }
-
- private:
-  Word word_ = 0;
-};
-
-/// Lists the rows of a chunk that are not zero.
-/// @param at   where the first one goes
-/// @param row  of the tile, the first one of the chunk
-template <typename Row>
-__device__ void append(const Rows<Row>& chunk, std::uint64_t mask, unsigned row, unsigned at,
-                       Row* values, TileRow* rows) {
-  for (int j = 0; j < Rows<Row>::kCount; ++j) {
-    if (!chunk.is_nonzero(j, mask)) continue;
-    values[at] = chunk.row(j);
-    rows[at] = static_cast<TileRow>(row + static_cast<unsigned>(j));
-    ++at;
-  }
+  return number;
 }
 
-/// Finds the rows of a warp, in `steps` steps from chunk `begin` on.
+/// Finds the rows of a warp, in its share of `steps` steps of each. What neighbouring threads load
+/// they hand on so that each has rows that follow each other: few have any that are not zero, and
+/// they list these one by one. The next step is on its way meanwhile.
 /// @param first  the first chunk of the tile
 /// @return how many; where there are more than the list holds, it has not all of them
 template <typename Row, typename Groups>
-__device__ unsigned find_rows(const Grid<Row>& grid, std::uint64_t mask, Index first, Index begin,
-                              int steps, Lists<Row, Groups>& lists) {
+__device__ unsigned find_rows(const Grid<Row>& grid, std::uint64_t mask, Index first, int steps,
+                              Lists<Row, Groups>& lists) {
   constexpr int kCount = Rows<Row>::kCount;
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warp = threadIdx.x / kWarp;
+  uint4* const places = lists.chunks[warp];
+  const uint4* const own = places + lane * (kInFlight + 1);
+  const Index begin = first + static_cast<int>(warp) * steps * kStep;
+  const bool is_whole = begin >= grid.whole.begin && begin + steps * kStep <= grid.whole.end;
   unsigned size = 0;
-  for (int step = 0; step < steps && begin < grid.count; ++step, begin += kStep) {
-    Rows<Row> chunks[kInFlight];
-    if (begin >= grid.whole.begin && begin + kStep <= grid.whole.end) {
-      for (int k = 0; k < kInFlight; ++k) chunks[k] = grid.load(begin + k * kWarp + lane);
-    } else {
-      for (int k = 0; k < kInFlight; ++k) chunks[k] = grid.load_part(begin + k * kWarp + lane);
-    }
-    Packed<Row> counts;
-    for (int k = 0; k < kInFlight; ++k) counts.add(k, chunks[k].count_nonzero(mask));
-    const Packed<Row> totals = counts.sum_up();
-    unsigned end = size;
-    for (int k = 0; k < kInFlight; ++k) end += totals[k];
-    if (end <= Lists<Row, Groups>::kOfWarp) {
-      unsigned at = size;
+  Rows<Row> loaded[kInFlight];
+  for (int step = -1; step < steps; ++step) {
+    if (step >= 0) {
       for (int k = 0; k < kInFlight; ++k) {
-        const auto row = static_cast<unsigned>(begin - first + k * kWarp + lane) * unsigned{kCount};
-        append(chunks[k], mask, row, at + counts[k], lists.values[warp], lists.rows[warp]);
-        at += totals[k];
+        places[k * kWarp / kInFlight * (kInFlight + 1) + lane + lane / kInFlight] = loaded[k].words;
+      }
+      __syncwarp();
+    }
+    if (step + 1 < steps) {
+      const Index next = begin + (step + 1) * kStep + lane;
+      if (is_whole) {
+        for (int k = 0; k < kInFlight; ++k) loaded[k] = grid.load(next + k * kWarp);
+      } else {
+        for (int k = 0; k < kInFlight; ++k) loaded[k] = grid.load_part(next + k * kWarp);
+      }
+    }
+    if (step < 0) continue;
+
+    unsigned nonzero = 0;
+    for (int k = 0; k < kInFlight; ++k) {
+      nonzero |= Rows<Row>{own[k]}.nonzero(mask) << (k * kCount);
+    }
+    const auto count = static_cast<unsigned>(__popc(nonzero));
+    const unsigned sum = inclusive_sum(count);
+    const unsigned end = size + __shfl_sync(kAllLanes, sum, kWarp - 1);
+    if (end <= Lists<Row, Groups>::kOfWarp) {
+      const unsigned row = (static_cast<unsigned>((static_cast<int>(warp) * steps + step) * kStep) +
+                            lane * kInFlight) *
+                           unsigned{kCount};
+      Row* value = lists.values[warp] + size + sum - count;
+      TileRow* number = lists.rows[warp] + size + sum - count;
+      for (; nonzero != 0; nonzero &= nonzero - 1) {
+        const int which = __ffs(static_cast<int>(nonzero)) - 1;
+        *value++ = reinterpret_cast<const Row*>(own)[which];
+        *number++ = static_cast<TileRow>(row + static_cast<unsigned>(which));
       }
     }
     size = end;
+    __syncwarp();
   }
   return size;
 }
@@ -205,46 +194,48 @@ __device__ unsigned find_rows(const Grid<Row>& grid, std::uint64_t mask, Index f
 /// Where a list is too short: goes through the rows of a warp once more, by short lists.
 /// @param listed  listed(size), called by all lanes for each list
 template <typename Row, typename Groups, typename Listed>
-__device__ void find_again(const Grid<Row>& grid, std::uint64_t mask, Index first, Index begin,
-                           int steps, Lists<Row, Groups>& lists, const Listed& listed) {
+__device__ void find_again(const Grid<Row>& grid, std::uint64_t mask, Index first, int steps,
+                           Lists<Row, Groups>& lists, const Listed& listed) {
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warp = threadIdx.x / kWarp;
-  const Index stop = begin + Index{steps} * kStep;
+  Index begin = first + static_cast<int>(warp) * steps * kStep;
+  const Index stop = begin + steps * kStep;
   for (; begin < stop && begin < grid.count; begin += kWarp) {
     const Rows<Row> chunk = grid.load_part(begin + lane);
-    const unsigned count = chunk.count_nonzero(mask);
-    unsigned end = count;
-    for (unsigned distance = 1; distance < kWarp; distance *= 2) {
-      const unsigned before = __shfl_up_sync(kAllLanes, end, distance);
-      if (lane >= distance) end += before;
+    const unsigned nonzero = chunk.nonzero(mask);
+    const unsigned end = inclusive_sum(static_cast<unsigned>(__popc(nonzero)));
+    unsigned at = end - static_cast<unsigned>(__popc(nonzero));
+    for (int j = 0; j < Rows<Row>::kCount; ++j) {
+      if ((nonzero >> j & 1U) == 0) continue;
+      lists.values[warp][at] = chunk.row(j);
+      lists.rows[warp][at] = static_cast<TileRow>(static_cast<unsigned>(begin - first + lane) *
+                                                      unsigned{Rows<Row>::kCount} +
+                                                  static_cast<unsigned>(j));
+      ++at;
     }
-    append(chunk, mask, static_cast<unsigned>(begin - first + lane) * Rows<Row>::kCount,
-           end - count, lists.values[warp], lists.rows[warp]);
     __syncwarp();
     listed(__shfl_sync(kAllLanes, end, kWarp - 1));
     __syncwarp();
   }
 }
 
-// Bytes of shared memory: 32 K of lists (f32 with groups: 9 an item, 11% of 128 KiB), 3 K of sums
-// of 64 groups. Read: the matrix once; where a tile's lists are too short twice, with groups
-// thrice. Written: 8 bytes and the value of each row.
+// Bytes of shared memory: 20 K of lists (with groups 7 a row of f32: 9% of 128 KiB are listed; 5 of
+// bf16: 6%), 20 K of chunks, 3 K of sums of 64 groups. Read: the matrix once; where a tile's lists
+// are too short, twice, with groups thrice. Written: 8 bytes and the value of each row.
 template <typename Row, typename Groups>
-__global__ void __launch_bounds__(kBlock, 5)
+__global__ void __launch_bounds__(kBlock, Groups::kMost <= 64 ? 5 : 4)
     compact_narrow(Task task, Grid<Row> grid, Groups groups, TileSums sums, int steps) {
   using List = Lists<Row, Groups>;
   __shared__ Split<Groups::kMost> split;
   __shared__ List lists;
   const Index tile = split.take(sums);
   const unsigned warp = threadIdx.x / kWarp;
-  const Index of_warp = Index{steps} * kStep;
-  const Index first = tile * kBlockWarps * of_warp;
-  const Index begin = first + warp * of_warp;
+  const Index first = tile * (kBlockWarps * steps * kStep);
   const Index number = task.first_row + first * Rows<Row>::kCount - grid.skipped;
   TileRow* const rows = lists.rows[warp];
   typename Groups::Number* const numbers = lists.numbers[warp];
 
-  const unsigned size = find_rows(grid, task.mask, first, begin, steps, lists);
+  const unsigned size = find_rows(grid, task.mask, first, steps, lists);
   lists.sizes[warp] = size;
   __syncthreads();
   bool all_listed = true;
@@ -254,7 +245,7 @@ __global__ void __launch_bounds__(kBlock, 5)
     if (all_listed) name_groups(groups, number, rows, size, numbers);
     count_groups(groups, numbers, size, split.next());
   } else {
-    find_again(grid, task.mask, first, begin, steps, lists, [&](unsigned listed) {
+    find_again(grid, task.mask, first, steps, lists, [&](unsigned listed) {
       name_groups(groups, number, rows, listed, numbers);
       count_groups(groups, numbers, listed, split.next());
     });
@@ -286,7 +277,7 @@ __global__ void __launch_bounds__(kBlock, 5)
   if (all_listed) {
     place_groups(groups, numbers, size, split.next(), write_listed);
   } else {
-    find_again(grid, task.mask, first, begin, steps, lists, [&](unsigned listed) {
+    find_again(grid, task.mask, first, steps, lists, [&](unsigned listed) {
       name_groups(groups, number, rows, listed, numbers);
       place_groups(groups, numbers, listed, split.next(), write_listed);
     });
@@ -311,7 +302,8 @@ struct DenseRow {
 // that are not zero, from L2 in part (tiles in flight: 4 * 132 * 128 KiB = 69 MB; L2: 50 MB).
 template <typename Groups>
 __global__ void __launch_bounds__(kBlock, 4)
-    compact_wide(Task task, Groups groups, TileSums sums, Index tile_rows, CopyPlan plan) {
+    compact_wide(Task task, Groups groups, TileSums sums, Index tile_rows, SmallDivisor row_divisor,
+                 CopyPlan plan) {
   __shared__ Split<Groups::kMost> split;
   __shared__ MarkedRows<Groups> marked;
   marked.clear();
@@ -320,20 +312,19 @@ __global__ void __launch_bounds__(kBlock, 4)
   const Index left = task.dense.rows - first;
   const auto rows = static_cast<unsigned>(left < tile_rows ? left : tile_rows);
   const std::byte* const data = task.dense.data + first * task.row_bytes;
-  const Index bytes = rows * task.row_bytes;
-  find_nonzero(data, bytes, task.mask, [&](const Chunk& chunk, Index at) {
-    const Index end = at + Chunk::kBytes < bytes ? at + Chunk::kBytes : bytes;
-    Index begin = at < 0 ? 0 : at;
-    // Tiles of several rows are no longer than 32 bits count.
-    Index row =
-        rows == 1 ? 0 : static_cast<unsigned>(begin) / static_cast<unsigned>(task.row_bytes);
-    for (; begin < end; ++row) {
-      const Index row_end = (row + 1) * task.row_bytes;
-      const Index stop = row_end < end ? row_end : end;
-      if (is_nonzero(chunk, static_cast<int>(begin - at), static_cast<int>(stop - at))) {
-        marked.mark(row);
-      }
-      begin = stop;
+  find_nonzero(data, rows * task.row_bytes, task.mask, [&](const Chunk& chunk, Index at) {
+    if (rows == 1) return marked.mark(0);
+    // Tiles of several rows are short.
+    int begin = at < 0 ? static_cast<int>(-at) : 0;
+    const auto row_bytes = static_cast<unsigned>(task.row_bytes);
+    const unsigned place = static_cast<unsigned>(static_cast<int>(at) + begin);
+    unsigned row = row_divisor.divide(place);
+    for (unsigned left = (row + 1) * row_bytes - place;; left = row_bytes, ++row) {
+      const int end =
+          left < static_cast<unsigned>(16 - begin) ? begin + static_cast<int>(left) : 16;
+      if (is_nonzero(chunk, begin, end)) marked.mark(row);
+      if (end == 16) break;
+      begin = end;
     }
   });
   const unsigned all = marked.settle(groups, split, sums, rows, task.first_row + first);
@@ -378,7 +369,9 @@ void run_wide(const Context& context, const Task& task, const Groups& groups, In
       plan_copy(task.dense.data, task.values, 0, task.row_bytes, element_bytes(task.dense.dtype));
   Scratch scratch(context);
   const TileSums sums = fresh_tile_sums(context, scratch, tiles, group_count, room, counts);
-  launch(context, tiles, kBlock, compact_wide<Groups>, task, groups, sums, tile_rows, plan);
+  const SmallDivisor divisor(tile_rows == 1 ? 1 : task.row_bytes);
+  launch(context, tiles, kBlock, compact_wide<Groups>, task, groups, sums, tile_rows, divisor,
+         plan);
 }
 
 /// @param group_count  that `groups` has
@@ -446,11 +439,11 @@ void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
   if (dense.bytes() == 0) return clear(context, counts.data(), counts.size_bytes());
   const Index room = std::ssize(indices) / groups.groups();
   if (!NarrowGroups::holds(groups)) {
-    run_some<256, WideGroups>(context, task, groups, room, counts);
+    run_some<128, WideGroups>(context, task, groups, room, counts);
   } else if (groups.groups() <= 64) {
     run_some<64, NarrowGroups>(context, task, groups, room, counts);
   } else {
-    run_some<256, NarrowGroups>(context, task, groups, room, counts);
+    run_some<128, NarrowGroups>(context, task, groups, room, counts);
   }
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
 #include "kernels/row_groups.h"
 #include "kernels/views.h"
@@ -43,13 +42,12 @@ class NarrowGroups {
   __device__ unsigned of(Index row) const {
     auto x = static_cast<std::uint32_t>(row);
     do {
+      // Modulo 2^b all along; the upper bits are in nobody's way until a shift would bring them in.
+      x += add_[0];
       for (int i = 0; i < Bijection::kRounds; ++i) {
-        x = (x + add_[i]) & mask_;
-        // Of one or two rows there are no bits to mix; a shift is at most 16.
-        x ^= x >> shift_;
-        x = (x * multiply_[i]) & mask_;
+        x = mixed(x) * multiply_[i] + add_[i + 1];
       }
-      x ^= x >> shift_;
+      x = mixed(x);
     } while (x > last_);
     const auto quotient = static_cast<std::uint32_t>((std::uint64_t{x} * reciprocal_) >> 32U);
     std::uint32_t group = x - quotient * groups_;
@@ -59,13 +57,18 @@ class NarrowGroups {
   }
 
  private:
+  __device__ std::uint32_t mixed(std::uint32_t x) const {
+    x &= mask_;
+    return x ^ x >> shift_;
+  }
+
   std::uint32_t mask_;
   std::uint32_t shift_;
   std::uint32_t last_;
   std::uint32_t groups_;
   std::uint32_t reciprocal_;
   std::uint32_t offset_;
-  std::uint32_t add_[Bijection::kRounds] = {};
+  std::uint32_t add_[Bijection::kRounds + 1] = {};  // the last one: 0
   std::uint32_t multiply_[Bijection::kRounds] = {};
 };
 

@@ -1,9 +1,12 @@
 // Dense matrices of random rows at any address, and what compact finds in them, row by row.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/bits.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
 
@@ -25,9 +28,8 @@ class DenseRows {
                                                                 Choose&& is_nonzero)
       : rows_(rows),
         width_(width),
-        bytes_(static_cast<std::size_t>(rows * width) * sizeof(T) + 128) {
-    begin_ = offset;
-    while (reinterpret_cast<std::uintptr_t>(bytes_.data() + begin_ - offset) % 64 != 0) ++begin_;
+        bytes_(static_cast<std::size_t>(rows * width) * sizeof(T) + 128),
+        begin_(round_up<Index>(address(), 64) - address() + offset) {
     // Nothing but the matrix may be looked at: its surroundings are not zero.
     std::fill(bytes_.begin(), bytes_.end(), std::byte{0x11});
     std::vector<T> row(static_cast<std::size_t>(width));
@@ -36,7 +38,7 @@ class DenseRows {
       if (is_nonzero(i)) {
         const Index elements = random.below(2) == 0 ? 1 : 1 + random.below(width);
         for (Index k = 0; k < elements; ++k) {
-          const double number = static_cast<double>(1 + random.below(255));
+          const auto number = static_cast<double>(1 + random.below(255));
           row[static_cast<std::size_t>(random.below(width))] = value_of<T>(number);
         }
         nonzero_.push_back(i);
@@ -60,10 +62,13 @@ class DenseRows {
   }
 
  private:
+  Index address() const {
+    return static_cast<Index>(reinterpret_cast<std::uintptr_t>(bytes_.data()));
+  }
   std::byte* at(Index i) { return bytes_.data() + begin_ + i * matrix().row_bytes(); }
 
-  Index rows_;
-  Index width_;
+  Index rows_ = 0;
+  Index width_ = 0;
   std::vector<std::byte> bytes_;
   Index begin_ = 0;
   std::vector<Index> nonzero_;
