@@ -9,6 +9,7 @@
 
 #include "analysis/output_file.h"
 #include "analysis/safetensors.h"
+#include "engine/memory.h"
 #include "kernels/bits.h"
 
 namespace sparsesync {

@@ -14,7 +14,6 @@
 #include "analysis/reference.h"
 #include "analysis/trace.h"
 #include "engine/gpu_worker.h"
-#include "engine/memory.h"
 #include "engine/session.h"
 #include "engine/transport/recording.h"
 #include "engine/worker_record.h"

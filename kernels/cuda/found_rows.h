@@ -102,9 +102,11 @@ class MarkedRows {
 
   // Once the block has synchronized.
 
+  /// The row that stands there, in the order of groups.
   __device__ TileRow row(unsigned at) const {
     return rows_[order_[at] / kOfWarp][order_[at] % kOfWarp];
   }
+  /// Its group.
   __device__ unsigned group(unsigned at) const {
     return Groups::kMost == 1 ? 0 : numbers_[order_[at] / kOfWarp][order_[at] % kOfWarp];
   }
@@ -161,6 +163,7 @@ inline CopyPlan plan_copy(const std::byte* source, const std::byte* target, Inde
   return {unit, static_cast<unsigned>(std::min(bits, bit_width_below(kBlock))), units};
 }
 
+/// Elements that are looked at together.
 template <typename Unit>
 __device__ Unit load_unit(const std::byte* from) {
   if constexpr (sizeof(Unit) == 16) {

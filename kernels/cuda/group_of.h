@@ -17,6 +17,7 @@ namespace sparsesync::cuda {
 /// long, a 64-bit division most of all.
 class NarrowGroups {
  public:
+  /// Whether numbers of 32 bits do for it.
   static bool holds(const RowGroups& groups) {
     return groups.bijection().rows() <= Index{1} << 32 && groups.groups() < Index{1} << 31;
   }
@@ -76,6 +77,7 @@ class NarrowGroups {
 class WideGroups {
  public:
   explicit WideGroups(const RowGroups& from) : groups_(from) {}
+  /// A row's group.
   __device__ Index of(Index row) const { return groups_.place(row).group; }
 
  private:
@@ -92,6 +94,7 @@ struct OneGroup {
 
   __device__ unsigned count() const { return 1; }
   __device__ int bits() const { return 0; }
+  /// A row's group: the only one.
   __device__ unsigned of(Index) const { return 0; }
 };
 
@@ -110,6 +113,7 @@ class SomeGroups {
         bits_(bit_width_below(static_cast<std::uint64_t>(range.size()))) {}
   __device__ unsigned count() const { return count_; }
   __device__ int bits() const { return bits_; }
+  /// A row's group, counted from the first of the range.
   __device__ unsigned of(Index row) const {
     const Index number = groups_.of(row) - begin_;
     return number >= 0 && number < count_ ? static_cast<unsigned>(number) : kMost;

@@ -31,6 +31,7 @@ struct Chunk {
   std::uint64_t high = 0;
 };
 
+/// The bits that tell whether elements are zero.
 __device__ inline Chunk masked(const uint4& words, std::uint64_t mask) {
   return {(words.x | std::uint64_t{words.y} << 32U) & mask,
           (words.z | std::uint64_t{words.w} << 32U) & mask};

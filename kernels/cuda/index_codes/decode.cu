@@ -7,6 +7,7 @@
 // operations that follow see it before the host hears of the fault.
 #include "kernels/cuda/index_codes/job_table.h"
 #include "kernels/cuda/index_codes/words.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/tile_scan.h"
 
 namespace sparsesync::cuda {

@@ -8,6 +8,7 @@
 // before.
 #include "kernels/cuda/index_codes/job_table.h"
 #include "kernels/cuda/index_codes/words.h"
+#include "kernels/cuda/launch.h"
 
 namespace sparsesync::cuda {
 namespace {

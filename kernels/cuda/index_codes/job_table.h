@@ -2,8 +2,10 @@
 // sources of the index codes alone.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "kernels/cuda/index_code.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/views.h"
 
 namespace sparsesync::cuda {
 
@@ -15,6 +17,7 @@ class JobTable {
   bool is_full() const { return count_ == kJobs; }
   Index tiles() const { return tiles_; }
 
+  /// @pre !is_full()
   void add(const Work& work, Index tiles) {
     works_[count_] = work;
     works_[count_].first_tile = tiles_;

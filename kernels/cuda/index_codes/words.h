@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/host_device.h"
+#include <cuda_runtime.h>
+
+#include "kernels/views.h"
 
 namespace sparsesync::cuda {
 
@@ -14,7 +15,7 @@ inline constexpr Index kWordBytes = 8;
 inline constexpr Index kWordBits = 64;
 
 /// Bytes of the word at a multiple of 8 that lie before an address.
-SPARSESYNC_HOST_DEVICE inline Index skew_of(const std::byte* at) {
+__host__ __device__ inline Index skew_of(const std::byte* at) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(at) % 8);
 }
 
