@@ -3,6 +3,8 @@
 // (NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30 on), or on the emulated device.
 #include "engine/transport/nccl.h"
 
+#include <gmock/gmock.h>
+
 #include "tests/support/scheme_suite.h"
 #include "tests/support/transport_suite.h"
 
@@ -31,7 +33,10 @@ WorkersUnderTest nccl_workers() {
   return workers;
 }
 
-INSTANTIATE_TEST_SUITE_P(nccl, TransportSuite, ::testing::Values(nccl_workers()),
+// Of GPUs alone: on the host there is nothing to connect.
+INSTANTIATE_TEST_SUITE_P(nccl, TransportSuite,
+                         ::testing::ValuesIn(on_cuda() ? std::vector{nccl_workers()}
+                                                       : std::vector<WorkersUnderTest>{}),
                          [](const auto& each) { return each.param.name; });
 
 const std::array<std::vector<int>, 3> kSizes =
@@ -39,8 +44,13 @@ const std::array<std::vector<int>, 3> kSizes =
                : std::array<std::vector<int>, 3>{{{1, 2, 3, 5, 8}, {4}, {3}}};
 
 INSTANTIATE_TEST_SUITE_P(nccl, SchemeSuite,
-                         ::testing::ValuesIn(all_schemes_over(nccl_workers(), 8, kSizes)),
+                         ::testing::ValuesIn(on_cuda() ? all_schemes_over(nccl_workers(), 8, kSizes)
+                                                       : std::vector<SchemeUnderTest>{}),
                          [](const auto& each) { return each.param.variant.label; });
+
+TEST(Nccl, says_its_version_or_why_there_is_none) {
+  EXPECT_THAT(nccl_text(), ::testing::MatchesRegex("[0-9]+[.][0-9]+[.][0-9]+|[(].+[)]"));
+}
 
 }  // namespace
 }  // namespace sparsesync::testing
