@@ -33,6 +33,9 @@ WorkersUnderTest nccl_workers() {
   return workers;
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportSuite);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SchemeSuite);
+
 // Of GPUs alone: on the host there is nothing to connect.
 INSTANTIATE_TEST_SUITE_P(nccl, TransportSuite,
                          ::testing::ValuesIn(on_cuda() ? std::vector{nccl_workers()}
