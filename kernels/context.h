@@ -115,6 +115,7 @@ Operation(Result (&)(const Context&, Arguments...), Result (*)(const Context&, A
 #endif
 
 /// Makes an operation of the bodies cpu::name and cuda::name, which is declared here.
+// NOLINTBEGIN(bugprone-macro-parentheses): a name that is declared takes none
 #define SPARSESYNC_OPERATION(name)        \
   namespace cuda {                        \
   decltype(cpu::name) name;               \
@@ -122,6 +123,7 @@ Operation(Result (&)(const Context&, Arguments...), Result (*)(const Context&, A
   inline constexpr Operation name {       \
     cpu::name, SPARSESYNC_CUDA_BODY(name) \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// A number that a kernel computes, in the context's memory until somebody needs it.
 /// A view: it owns nothing.

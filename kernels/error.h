@@ -51,11 +51,13 @@ class DeviceError : public Error {
 /// A GPU's memory, or memory that it reaches, that is not to be had. Nothing was allocated.
 class DeviceMemoryError : public std::bad_alloc {
  public:
+  // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is kept, not thrown
   explicit DeviceMemoryError(const std::string& what) : what_(what) {}
   const char* what() const noexcept override { return what_.what(); }
 
  private:
-  std::runtime_error what_;  // which may be copied without a throw, as a string may not
+  // May be copied without a throw, as a string may not.
+  std::runtime_error what_;
 };
 
 /// A broken contract: a bug in the caller or in the library, not a state of the world.
