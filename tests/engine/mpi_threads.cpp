@@ -21,8 +21,7 @@ int main(int argc, char** argv) {
   try {
     sparsesync::MpiWorld world({std::string(argv[2]) == "yes", std::chrono::milliseconds(20'000)});
     const std::unique_ptr<sparsesync::Transport> transport = world.join();
-    sparsesync::HostMemory memory;
-    sparsesync::testing::exchange_all(*transport, sparsesync::Context(memory), 1, 1000);
+    sparsesync::testing::exchange_all(*transport, 1, 1000);
     std::printf("exchanged\n");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
