@@ -426,7 +426,7 @@ def test_info_knows_what_it_is(run):
     assert result.returncode == 0
     info = json.loads(result.stdout)
     assert [scheme["name"] for scheme in info["schemes"]] == sorted(SCHEMES + OVER_MPI_ALONE)
-    assert info["transports"] == ["local", "mpi"]
+    assert info["transports"] == ["local", "mpi"] + (["nccl"] if info["cuda"]["compiled_in"] else [])
     table = run("info", "--schemes").stdout
     for scheme in info["schemes"]:
         assert scheme["communication"] in table and scheme["summary"] in table
