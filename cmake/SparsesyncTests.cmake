@@ -12,7 +12,6 @@ set_target_properties(sparsesync_test_prelude PROPERTIES RUNTIME_OUTPUT_DIRECTOR
 target_precompile_headers(sparsesync_test_prelude PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
 
 function(sparsesync_test_options target)
-  target_compile_definitions(${target} PRIVATE SPARSESYNC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   # -fpch-preprocess: without it ccache cannot keep what uses a precompiled header.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   target_link_libraries(${target} PRIVATE sparsesync_options GTest::gtest_main GTest::gmock)

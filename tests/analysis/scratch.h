@@ -117,11 +117,14 @@ void expect_changed_files_are_read_or_refused(const std::string& good, Read&& re
 
 /// The real index data, or an empty path where it is not there.
 inline std::filesystem::path real_data() {
-  const char* given = std::getenv("SPARSESYNC_DATA");  // NOLINT(concurrency-mt-unsafe): one thread
+  // NOLINTBEGIN(concurrency-mt-unsafe): one thread
+  const char* const given = std::getenv("SPARSESYNC_DATA");
+  const char* const sources = std::getenv("SPARSESYNC_SOURCE_DIR");
+  // NOLINTEND(concurrency-mt-unsafe)
   const std::filesystem::path path =
       given != nullptr
           ? std::filesystem::path(given)
-          : std::filesystem::path(SPARSESYNC_SOURCE_DIR).parent_path() / "shared" / "data";
+          : std::filesystem::path(sources != nullptr ? sources : ".") / ".." / "shared" / "data";
   return std::filesystem::exists(path / "lm1b_tokens.npy") ? path : std::filesystem::path();
 }
 
