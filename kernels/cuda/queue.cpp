@@ -194,8 +194,8 @@ std::byte* Queue::scratch(std::size_t bytes) {
   bytes = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
   if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
     // A quarter more than asked: sparsity wanders from step to step, and growth should end.
-    const std::size_t wanted =
-        round_up(std::max(bytes + bytes / 4, std::size_t{1} << 16), kAlignment);
+    const std::size_t slack = memory_.has_to_spare(bytes + bytes / 4) ? bytes / 4 : 0;
+    const std::size_t wanted = round_up(std::max(bytes + slack, std::size_t{1} << 16), kAlignment);
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back(
         {static_cast<std::byte*>(memory_.allocate(wanted, kAlignment, stream())), wanted});
