@@ -8,6 +8,7 @@
 #include "engine/bucket_agreement.h"
 #include "engine/log.h"
 #include "engine/registered_bucket.h"
+#include "kernels/device_queue.h"
 
 namespace sparsesync {
 namespace {
@@ -34,6 +35,17 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
                   bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
 }
 
+/// Gradients in another memory than the session's are an error, not a fault of the device.
+void expect_reachable(const Context& context, std::span<const Gradient> gradients) {
+  if (context.queue() == nullptr) return;
+  for (const Gradient& gradient : gradients) {
+    context.queue()->expect_reachable(gradient.indices().data(), "a gradient's indices");
+    if (gradient.layout() == Gradient::Layout::dense || !gradient.indices().empty()) {
+      context.queue()->expect_reachable(gradient.values(), "a gradient's values");
+    }
+  }
+}
+
 /// @throws what is no refusal: it ends the session
 PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase,
                         std::span<const Gradient> gradients) {
@@ -52,6 +64,7 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
     return {error, false, true};
   };
   try {
+    expect_reachable(ground.context, gradients);
     if (phase == Phase::announce) bucket.announced().set(gradients);
     if (phase == Phase::reduce) bucket.input().set(gradients);
     for (int round = 0; round < bucket.rounds(); ++round) {

@@ -10,6 +10,7 @@ namespace sparsesync::emulated_cuda {
 struct Limits {
   int devices = 1;
   int driver_version = 13000;
+  bool reaches_all_memory = true;  // the host's that is neither pinned nor managed, too
   std::size_t memory = std::size_t{8} << 30;
   /// So many more allocations of device memory go well, then one fails.
   std::optional<std::int64_t> allocations_until_failure;

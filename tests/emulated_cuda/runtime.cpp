@@ -33,11 +33,18 @@ class Stream {
   std::uint64_t given = 0;
   std::uint64_t done = 0;
   bool busy = false;
+  int device = 0;
 };
 
-class Pool {};
+class Pool {
+ public:
+  int device = 0;
+};
 
 namespace {
+
+/// Of the calling thread.
+thread_local int current_device = 0;
 
 class Machine {
  public:
@@ -50,9 +57,15 @@ class Machine {
   Limits limits;
   std::set<Stream*> streams;
   std::size_t in_use = 0;
-  std::map<const void*, std::pair<std::size_t, cudaMemoryType>> blocks;
+  struct Block {
+    std::size_t bytes;
+    cudaMemoryType type;
+    int device;
+  };
+  std::map<const void*, Block> blocks;
 
-  cudaError_t allocate(void** pointer, std::size_t bytes, cudaMemoryType type) {
+  cudaError_t allocate(void** pointer, std::size_t bytes, cudaMemoryType type,
+                       int device = current_device) {
     const std::lock_guard lock(mutex);
     if (type == cudaMemoryTypeDevice) {
       if (limits.allocations_until_failure && (*limits.allocations_until_failure)-- == 0) {
@@ -65,7 +78,7 @@ class Machine {
     // At a multiple of 256, as on a GPU; what lies behind it is AddressSanitizer's to watch.
     if (posix_memalign(pointer, 256, bytes == 0 ? 1 : bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, 0xA5, bytes);
-    blocks[*pointer] = {bytes, type};
+    blocks[*pointer] = {bytes, type, device};
     return cudaSuccess;
   }
 
@@ -74,20 +87,20 @@ class Machine {
     if (pointer == nullptr) return cudaSuccess;
     const auto found = blocks.find(pointer);
     if (found == blocks.end()) return cudaErrorInvalidValue;
-    if (found->second.second == cudaMemoryTypeDevice) in_use -= found->second.first;
+    if (found->second.type == cudaMemoryTypeDevice) in_use -= found->second.bytes;
     blocks.erase(found);
     std::free(pointer);
     return cudaSuccess;
   }
 
   /// What a pointer points into.
-  const std::pair<std::size_t, cudaMemoryType>* block_of(const void* pointer) {
+  const Block* block_of(const void* pointer) {
     const auto after = blocks.upper_bound(pointer);
     if (after == blocks.begin()) return nullptr;
     const auto& [begin, block] = *std::prev(after);
     const auto offset = static_cast<std::size_t>(static_cast<const char*>(pointer) -
                                                  static_cast<const char*>(begin));
-    return offset < std::max<std::size_t>(block.first, 1) ? &block : nullptr;
+    return offset < std::max<std::size_t>(block.bytes, 1) ? &block : nullptr;
   }
 };
 
@@ -153,6 +166,7 @@ void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
 
 }  // namespace sparsesync::emulated_cuda
 
+using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::Machine;
@@ -166,11 +180,12 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) {
-  return device >= 0 && device < Machine::the().limits.devices ? cudaSuccess
-                                                               : cudaErrorInvalidDevice;
+  if (device < 0 || device >= Machine::the().limits.devices) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -183,6 +198,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
       *value = 0;
+      return cudaSuccess;
+    case cudaDevAttrPageableMemoryAccess:
+      *value = Machine::the().limits.reaches_all_memory ? 1 : 0;
       return cudaSuccess;
     case cudaDevAttrMemoryPoolsSupported:
       *value = 1;
@@ -227,6 +245,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   const std::lock_guard lock(Machine::the().mutex);
   *stream = new sparsesync::emulated_cuda::Stream;
+  (*stream)->device = current_device;
   Machine::the().streams.insert(*stream);
   return cudaSuccess;
 }
@@ -235,6 +254,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const std::lock_guard lock(Machine::the().mutex);
   Machine::the().streams.erase(stream);
   delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  *device = stream == nullptr ? current_device : stream->device;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -299,11 +322,12 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   const std::lock_guard lock(Machine::the().mutex);
   const auto* const block = Machine::the().block_of(pointer);
-  *attributes = {block != nullptr ? block->second : cudaMemoryTypeUnregistered, 0};
+  *attributes = {cudaMemoryTypeUnregistered, 0};
+  if (block != nullptr) *attributes = {block->type, block->device};
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
-  *pool = new sparsesync::emulated_cuda::Pool;
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  *pool = new sparsesync::emulated_cuda::Pool{properties->location.id};
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
@@ -314,9 +338,9 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;
 }
-cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t,
+cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t) {
-  return cudaMalloc(pointer, bytes);
+  return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice, pool->device);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   enqueue(stream, [pointer] { Machine::the().release(pointer); });
