@@ -153,8 +153,13 @@ void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
 
 }  // namespace sparsesync::emulated_cuda
 
+namespace {
+constexpr int kRuntimeVersion = 13000;
+}  // namespace
+
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
+using sparsesync::emulated_cuda::Limits;
 using sparsesync::emulated_cuda::Machine;
 using sparsesync::emulated_cuda::run_all;
 using sparsesync::emulated_cuda::run_up_to;
@@ -162,7 +167,10 @@ using sparsesync::emulated_cuda::stream_of;
 using sparsesync::emulated_cuda::wait_until;
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = Machine::the().limits.devices;
+  const Limits& limits = Machine::the().limits;
+  *count = 0;
+  if (limits.driver_version < kRuntimeVersion) return cudaErrorInsufficientDriver;
+  *count = limits.devices;
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) {
@@ -195,7 +203,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = 13000;
+  *version = kRuntimeVersion;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() {
