@@ -106,7 +106,7 @@ function(sparsesync_add_to_ctest name slow only without labels)
 endfunction()
 
 # sparsesync_test(FOLDER/NAME [DEVICES [NCCL] [SHARDS n]] [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
-# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given.
+# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given; tests of kernels link these and memory.
 # With WORKERS it runs as so many processes under mpirun, with the label mpi, too. Cases with `SLOW` in their names are
 # FOLDER.NAME_slow, with the label slow, too. With DEVICES all of it runs a second time where the build has CUDA, as
 # FOLDER.NAME_cuda with the label cuda, too: tests/support/devices.h. Skipped, by name, where there is no GPU. NCCL: its workers
@@ -118,6 +118,9 @@ function(sparsesync_test test)
   endif()
   if(NOT arg_LIBRARIES)
     set(arg_LIBRARIES sparsesync_engine)
+    if(folder STREQUAL "kernels")
+      set(arg_LIBRARIES sparsesync_memory)
+    endif()
   endif()
   set(target ${folder}_${name}_test)
   add_executable(${target} ${file})
@@ -175,6 +178,7 @@ endfunction()
 
 # sparsesync_python_test(FOLDER/NAME [LABELS ...] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.py, run by pytest in .venv,
 # in ctest as FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
+# With the label cuda scripts/gpu-check runs it, too.
 # Cases with `SLOW` in their names are FOLDER.NAME_slow, with the label slow, too.
 function(sparsesync_python_test test)
   sparsesync_begin_test(${test} py "" "" "LABELS;SLOW" ${ARGN})
@@ -184,6 +188,10 @@ function(sparsesync_python_test test)
                           "${labels}" ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
                           ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
+  if("cuda" IN_LIST labels AND SPARSESYNC_CUDA)
+    set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK
+      "python\t${folder}.${name}\t${PROJECT_SOURCE_DIR}/cmake/python-test.sh\t${PROJECT_SOURCE_DIR}\t${CMAKE_CURRENT_SOURCE_DIR}/${file}\n")
+  endif()
 endfunction()
 
 # Call it last: one error that names every listed test without a file.

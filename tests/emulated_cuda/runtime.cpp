@@ -13,6 +13,7 @@
 
 #include "cuda_runtime.h"
 #include "tests/emulated_cuda/controls.h"
+#include "tests/emulated_cuda/reach.h"
 
 namespace sparsesync::emulated_cuda {
 
@@ -66,6 +67,9 @@ class Machine {
     if (posix_memalign(pointer, 256, bytes == 0 ? 1 : bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, 0xA5, bytes);
     blocks[*pointer] = {bytes, type};
+    if (type == cudaMemoryTypeDevice && working == 0 && !shares_heap()) {
+      close_memory(*pointer, bytes);
+    }
     return cudaSuccess;
   }
 
@@ -75,9 +79,18 @@ class Machine {
     const auto found = blocks.find(pointer);
     if (found == blocks.end()) return cudaErrorInvalidValue;
     if (found->second.second == cudaMemoryTypeDevice) in_use -= found->second.first;
+    open_memory(pointer, found->second.first);
     blocks.erase(found);
     std::free(pointer);
     return cudaSuccess;
+  }
+
+  /// Work of a stream begins, or ends: it alone reaches memory of the device.
+  void begin_work() {
+    if (++working == 1) for_device_memory(open_memory);
+  }
+  void end_work() {
+    if (--working == 0) for_device_memory(close_memory);
   }
 
   /// What a pointer points into.
@@ -89,6 +102,16 @@ class Machine {
                                                  static_cast<const char*>(begin));
     return offset < std::max<std::size_t>(block.first, 1) ? &block : nullptr;
   }
+
+ private:
+  void for_device_memory(void (*act)(const void*, std::size_t)) {
+    if (shares_heap()) return;
+    for (const auto& [begin, block] : blocks) {
+      if (block.second == cudaMemoryTypeDevice) act(begin, block.first);
+    }
+  }
+
+  int working = 0;  // pieces of work: one may run others
 };
 
 /// A stream; null is the one that every program has.
@@ -104,7 +127,9 @@ bool run_up_to(Stream& stream, std::uint64_t place) {
   while (stream.done < place) {
     if (stream.busy) return true;  // it waits for an event of its own, which is behind it
     stream.busy = true;
+    Machine::the().begin_work();
     const bool done = stream.waiting.front()();
+    Machine::the().end_work();
     stream.busy = false;
     if (!done) return false;
     stream.waiting.pop_front();
@@ -136,6 +161,12 @@ void wait_until(Stream& stream, std::uint64_t place) {
 
 Limits& limits() {
   return Machine::the().limits;
+}
+
+void check_parameters(const void* parameters, std::size_t bytes) {
+  const std::lock_guard lock(Machine::the().mutex);
+  check_reach(parameters, bytes,
+              [](const void* address) { return Machine::the().block_of(address) != nullptr; });
 }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {

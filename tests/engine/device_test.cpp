@@ -301,7 +301,9 @@ void expect_refusal(const std::string& text) {
       [] { device_bytes(0); },
       [] { device_of_worker(0); },
       [] { GpuWorker(0, std::nullopt, 1); },
-      [&] { nccl_over(nullptr, {0, &memory, &memory, kDeadline}); },
+      [&] {
+        nccl_over(nullptr, {0, &memory, &memory, kDeadline});
+      },
   };
   for (std::size_t i = 0; i < attempts.size(); ++i) {
     try {

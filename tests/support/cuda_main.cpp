@@ -1,5 +1,5 @@
-// The main() of a program of tests that may run on a GPU. Exit status 77: they were to, and there is
-// none that they can use; it says why.
+// The main() of a program of tests that may run on a GPU. Exit status 77: they were to, and there
+// is none that they can use; it says why.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
