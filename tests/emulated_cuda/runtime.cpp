@@ -13,6 +13,7 @@
 
 #include "cuda_runtime.h"
 #include "tests/emulated_cuda/controls.h"
+#include "tests/emulated_cuda/reach.h"
 
 namespace sparsesync::emulated_cuda {
 
@@ -79,6 +80,9 @@ class Machine {
     if (posix_memalign(pointer, 256, bytes == 0 ? 1 : bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, 0xA5, bytes);
     blocks[*pointer] = {bytes, type, device};
+    if (type == cudaMemoryTypeDevice && working == 0 && !shares_heap()) {
+      close_memory(*pointer, bytes);
+    }
     return cudaSuccess;
   }
 
@@ -88,9 +92,18 @@ class Machine {
     const auto found = blocks.find(pointer);
     if (found == blocks.end()) return cudaErrorInvalidValue;
     if (found->second.type == cudaMemoryTypeDevice) in_use -= found->second.bytes;
+    open_memory(pointer, found->second.bytes);
     blocks.erase(found);
     std::free(pointer);
     return cudaSuccess;
+  }
+
+  /// Work of a stream begins, or ends: it alone reaches memory of the device.
+  void begin_work() {
+    if (++working == 1) for_device_memory(open_memory);
+  }
+  void end_work() {
+    if (--working == 0) for_device_memory(close_memory);
   }
 
   /// What a pointer points into.
@@ -102,6 +115,16 @@ class Machine {
                                                  static_cast<const char*>(begin));
     return offset < std::max<std::size_t>(block.bytes, 1) ? &block : nullptr;
   }
+
+ private:
+  void for_device_memory(void (*act)(const void*, std::size_t)) {
+    if (shares_heap()) return;
+    for (const auto& [begin, block] : blocks) {
+      if (block.type == cudaMemoryTypeDevice) act(begin, block.bytes);
+    }
+  }
+
+  int working = 0;  // pieces of work: one may run others
 };
 
 /// A stream; null is the one that every program has.
@@ -117,7 +140,9 @@ bool run_up_to(Stream& stream, std::uint64_t place) {
   while (stream.done < place) {
     if (stream.busy) return true;  // it waits for an event of its own, which is behind it
     stream.busy = true;
+    Machine::the().begin_work();
     const bool done = stream.waiting.front()();
+    Machine::the().end_work();
     stream.busy = false;
     if (!done) return false;
     stream.waiting.pop_front();
@@ -151,6 +176,12 @@ Limits& limits() {
   return Machine::the().limits;
 }
 
+void check_parameters(const void* parameters, std::size_t bytes) {
+  const std::lock_guard lock(Machine::the().mutex);
+  check_reach(parameters, bytes,
+              [](const void* address) { return Machine::the().block_of(address) != nullptr; });
+}
+
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   enqueue_waiting(stream, [work = std::move(work)] {
     work();
@@ -166,9 +197,14 @@ void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
 
 }  // namespace sparsesync::emulated_cuda
 
+namespace {
+constexpr int kRuntimeVersion = 13000;
+}  // namespace
+
 using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
+using sparsesync::emulated_cuda::Limits;
 using sparsesync::emulated_cuda::Machine;
 using sparsesync::emulated_cuda::run_all;
 using sparsesync::emulated_cuda::run_up_to;
@@ -176,7 +212,10 @@ using sparsesync::emulated_cuda::stream_of;
 using sparsesync::emulated_cuda::wait_until;
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = Machine::the().limits.devices;
+  const Limits& limits = Machine::the().limits;
+  *count = 0;
+  if (limits.driver_version < kRuntimeVersion) return cudaErrorInsufficientDriver;
+  *count = limits.devices;
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) {
@@ -213,7 +252,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = 13000;
+  *version = kRuntimeVersion;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() {

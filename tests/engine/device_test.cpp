@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "engine/device_memory.h"
+#include "engine/gpu_worker.h"
+#include "engine/transport/nccl.h"
 #include "kernels/index_code.h"
 #include "kernels/rows.h"
 #include "tests/support/devices.h"
@@ -346,6 +349,95 @@ TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_wo
         << text_of(errors[rank]);
   }
 }
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+
+/// What a test sets of the emulated device, until it ends.
+class Machine {
+ public:
+  ~Machine() { emulated_cuda::limits() = before_; }
+  emulated_cuda::Limits* operator->() { return &emulated_cuda::limits(); }
+
+ private:
+  emulated_cuda::Limits before_ = emulated_cuda::limits();
+};
+
+/// Everything that begins work on a GPU refuses with this text.
+void expect_refusal(const std::string& text) {
+  HostMemory memory;
+  const DeviceFacts facts = device_facts();
+  EXPECT_EQ(facts.problem, text);
+  EXPECT_EQ(facts.devices, 0);
+  EXPECT_TRUE(facts.compiled_in);
+  const std::vector<std::function<void()>> attempts{
+      [&] { make_device_queue(memory, memory); },
+      [] { DeviceMemory(0); },
+      [] { device_bytes(0); },
+      [] { device_of_worker(0); },
+      [] { GpuWorker(0, std::nullopt, 1); },
+      [&] {
+        nccl_over(nullptr, {0, &memory, &memory, kDeadline});
+      },
+  };
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    try {
+      attempts[i]();
+      ADD_FAILURE() << "attempt " << i << " went on";
+    } catch (const DeviceError& error) {
+      EXPECT_EQ(error.what(), text) << "attempt " << i;
+    }
+  }
+}
+
+TEST_F(DeviceTest, without_a_driver_everything_refuses_and_says_so) {
+  Machine machine;
+  machine->driver_version = 0;
+  expect_refusal("no GPU: this machine has no CUDA driver");
+}
+
+TEST_F(DeviceTest, a_driver_that_is_too_old_is_named_with_both_versions) {
+  Machine machine;
+  machine->driver_version = 12040;
+  expect_refusal(
+      "no GPU: the driver is of CUDA 12.4, the library of CUDA 13.0: install a newer driver");
+}
+
+TEST_F(DeviceTest, a_driver_that_finds_no_gpu) {
+  Machine machine;
+  machine->devices = 0;
+  expect_refusal("no GPU: cudaErrorNoDevice");
+}
+
+TEST_F(DeviceTest, a_newer_driver_serves) {
+  Machine machine;
+  machine->driver_version = 14010;
+  EXPECT_EQ(device_facts().problem, "");
+  EXPECT_NO_THROW(DeviceMemory(0));
+}
+
+// Workers of a machine share its GPUs in turn.
+TEST_F(DeviceTest, workers_take_gpus_in_turn) {
+  Machine machine;
+  machine->devices = 3;
+  for (int worker = 0; worker < 7; ++worker) EXPECT_EQ(device_of_worker(worker), worker % 3);
+}
+
+// The runtime's own refusal: typed, counted as nothing, and the next one goes well.
+TEST_F(DeviceTest, a_device_out_of_memory_is_typed_and_passes) {
+  Machine machine;
+  DeviceMemory memory(0);
+  machine->allocations_until_failure = 1;
+  void* const a = memory.allocate(100, 256, {});
+  EXPECT_THROW(memory.allocate(200, 256, {}), DeviceMemoryError);
+  EXPECT_EQ(memory.in_use(), 100);
+  EXPECT_EQ(memory.high_water(), 100);
+  void* const b = memory.allocate(200, 256, {});
+  EXPECT_EQ(memory.in_use(), 300);
+  memory.deallocate(a, 100, 256, {});
+  memory.deallocate(b, 200, 256, {});
+}
+
+#endif
 
 }  // namespace
 }  // namespace sparsesync::testing
