@@ -8,6 +8,7 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace sparsesync::emulated_cuda {
@@ -52,6 +53,7 @@ void check_reach(const void* parameters, std::size_t bytes, bool (*is_of_cuda)(c
     std::fprintf(
         stderr, "emulated CUDA: a kernel is given an address that a GPU does not reach: %.*s, %p\n",
         static_cast<int>(kind.size()), kind.data(), address);
+    __sanitizer_print_stack_trace();
     std::abort();
   }
 }

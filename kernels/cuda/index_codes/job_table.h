@@ -44,7 +44,7 @@ class JobTable {
 /// @param add_to  add_to(table, job): adds the job if it has tiles
 template <typename Work, typename Job, typename AddTo, typename Run>
 void for_tables(std::span<const Job> jobs, AddTo&& add_to, Run&& run) {
-  JobTable<Work> table;
+  JobTable<Work> table{};  // what is unused of it is a parameter, too
   for (const Job& job : jobs) {
     add_to(table, job);
     if (!table.is_full()) continue;

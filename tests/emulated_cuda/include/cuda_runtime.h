@@ -239,8 +239,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (blocks == 0 || blocks > 0x7FFFFFFFU || threads == 0 || threads > 1024) {
     return cudaErrorInvalidValue;
   }
-  const std::tuple<std::remove_cv_t<Parameters>...> parameters(
-      std::forward<Arguments>(arguments)...);
+  std::tuple<std::remove_cv_t<Parameters>...> parameters(std::forward<Arguments>(arguments)...);
+#if defined(__GNUC__) && !defined(__clang__)
+  // Where nothing is, something of before would stand.
+  __builtin_clear_padding(&parameters);
+#endif
   sparsesync::emulated_cuda::check_parameters(&parameters, sizeof(parameters));
   sparsesync::emulated_cuda::enqueue(config->stream, [=] {
     sparsesync::emulated_cuda::run_grid(dim3(blocks), dim3(threads),
