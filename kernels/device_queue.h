@@ -39,7 +39,9 @@ class DeviceQueue {
   /// Makes the GPU the calling thread's. Each thread calls it before it first uses the queue.
   /// @throws DeviceError
   virtual void make_current() const = 0;
-  /// Waits until all work is done.
+  /// Work was given to the stream by somebody else than operations: a network.
+  virtual void note_work() = 0;
+  /// Waits until all work is done, if there was any since it last waited.
   /// @throws CorruptDataError, ContractError as noted by an operation, the first one; DeviceError
   virtual void synchronize() = 0;
   /// Waits until all work before a mark in this stream is done.

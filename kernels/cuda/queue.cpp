@@ -114,6 +114,7 @@ void Queue::make_current() const {
 }
 
 void Queue::synchronize() {
+  if (!has_work_) return;
   ++counters_.synchronizations;
   if (watch_ == nullptr) {
     check(cudaStreamSynchronize(stream_), "waiting for the device");
@@ -121,6 +122,7 @@ void Queue::synchronize() {
     check(cudaEventRecord(end_, stream_), "setting a mark");
     wait_for_event(end_);
   }
+  has_work_ = false;
   if (*faults_ == 0) return;
   const auto fault = static_cast<Fault>(*faults_);
   *faults_ = 0;

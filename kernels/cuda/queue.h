@@ -41,6 +41,7 @@ class Queue : public DeviceQueue {
   void synchronize() override;
   void wait_for(const Mark& mark) override;
   void watch(DeviceWatch* watch) override { watch_ = watch; }
+  void note_work() override { has_work_ = true; }
   bool is_checked() const override { return checked_; }
   Counters counters() const override { return counters_; }
 
@@ -49,10 +50,16 @@ class Queue : public DeviceQueue {
   int multiprocessors() const { return multiprocessors_; }
   /// Where kernels note what they find wrong.
   FaultWord* faults() const { return faults_; }
-  /// A kernel was launched.
-  void count_launch() { ++counters_.launches; }
-  /// A copy or a fill was started.
-  void count_copy() { ++counters_.copies; }
+  /// So many kernels were launched.
+  void count_launch(int launches = 1) {
+    counters_.launches += launches;
+    note_work();
+  }
+  /// So many copies or fills were started.
+  void count_copy(int copies = 1) {
+    counters_.copies += copies;
+    note_work();
+  }
 
   /// Copies from the host. `from` may be used again at once.
   void upload(std::span<const std::byte> from, std::byte* to);
@@ -90,6 +97,7 @@ class Queue : public DeviceQueue {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t end_ = nullptr;  // of all work so far
   DeviceWatch* watch_ = nullptr;
+  bool has_work_ = true;  // since synchronize() last waited
   FaultWord* faults_ = nullptr;
   Counters counters_;
 

@@ -11,6 +11,7 @@
 #include "kernels/context.h"
 #include "kernels/views.h"
 #include "schemes/bucket.h"
+#include "schemes/message/known_numbers.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/scheme.h"
@@ -73,6 +74,14 @@ class RowSummation {
   MessageGather::Extent read_leading(std::span<const SectionSpec> specs,
                                      std::span<const std::byte> bytes, ReceivedRows& received);
 
+  /// read() of several messages. Synchronizes the stream only where numbers do not follow from
+  /// bytes: those that do are `known`'s to compare.
+  /// @param received  one for each message; a view of it afterwards
+  /// @throws CorruptDataError, BudgetError
+  void read_all(std::span<const SectionSpec> specs,
+                std::span<const std::span<const std::byte>> messages,
+                std::span<ReceivedRows> received, KnownNumbers& known);
+
   /// The union of what was received in one row space. Synchronizes the stream.
   /// @param range  all indices lie in it
   /// @return how many of `united` there are
@@ -95,9 +104,22 @@ class RowSummation {
   void sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range, DType dtype,
            Index width, double scale, RowSums& sums);
 
+  /// The same where the host need not know yet how many rows there are: sums.rows is room for them.
+  /// Does not synchronize the stream.
+  /// @param count  receives how many there are
+  void sum_counted(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
+                   DType dtype, Index width, double scale, RowSums& sums, Count count);
+
  private:
+  /// @return room for the union
+  Index take_sets(std::span<const ReceivedRows> received, std::size_t space, IndexRange range);
+  void take_parts(std::span<const ReceivedRows> received, std::size_t space, DType dtype,
+                  Index width);
+  void take_rows(std::span<const SectionSpec> specs, ReceivedRows& received);
+
   Context context_;
   std::vector<SectionCounts> counts_;
+  std::vector<DecodeJob> jobs_;
   std::vector<std::span<const Index>> sets_;
   std::vector<RowSparse> parts_;
   Buffer<Index> count_;

@@ -39,10 +39,10 @@ class ValuesAlone : public Scheme {
         peers_(peers_after(rank_, size_)),
         ownerships_(std::move(ownerships)),
         padded_(buffers<std::byte>(context_, spaces_.size())),
-        outbox_(context_, rank_, size_),
-        inbox_(context_, peers_.size()),
+        room_(context_, size_),
+        outbox_(context_, rank_, size_, room_.sent),
         pushed_(static_cast<std::size_t>(size_)),
-        pull_(context_, rank_, size_, Communication::point_to_point),
+        pull_(context_, rank_, size_, Communication::point_to_point, &room_),
         places_(context_),
         counts_(context_),
         workspace_(context_),
@@ -67,7 +67,7 @@ class ValuesAlone : public Scheme {
     take_values(round, input);
     pack_pushes(round);
     if (size_ > 1) {
-      exchange.step(outbox_.payloads(), inbox_, [&](Rank from, std::span<const std::byte> message) {
+      exchange.step(outbox_.payloads(), room_.received, [&](Rank from, std::span<const std::byte> message) {
         read_push(round, from, message);
       });
     }
@@ -223,7 +223,7 @@ class ValuesAlone : public Scheme {
       specify_served(round, peer);
       limit = std::max(limit, message_bytes(specs_, numbers_));
     }
-    inbox_.set_limit(limit);
+    room_.received.set_limit(limit);
   }
 
   /// @throws CorruptDataError unless it has just the rows that all know of
@@ -324,8 +324,8 @@ class ValuesAlone : public Scheme {
   std::vector<RowSparse> parts_;
   std::vector<ConstMatrix> values_;  // [row space]: of the rows that this worker told of
   std::vector<Buffer<std::byte>> padded_;
+  MessageRoom room_;  // of pushes, then of pulls
   Outbox outbox_;
-  Inbox inbox_;
   std::vector<std::vector<ConstSection>> pushed_;  // [worker][row space]
   MessageGather pull_;
   std::vector<ConstSection> pulled_;  // [row space], of one server

@@ -1,13 +1,17 @@
-// Jobs of one launch, each cut into tiles: a block carries out a tile of one of them. For the
-// sources of the index codes alone.
+// Jobs of one launch, each cut into tiles: a block, or a thread, carries out a tile of one of them.
+// For the sources of the bodies alone.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/index_code.h"
+#include <span>
+
 #include "kernels/views.h"
 
 namespace sparsesync::cuda {
+
+/// How many go into one launch: a kernel's parameters hold their descriptions.
+inline constexpr int kJobs = 16;
 
 /// A kernel's parameter.
 /// @tparam Work  what a kernel knows of a job; its `first_tile` is set by add()
