@@ -37,8 +37,8 @@ class Buffer {
   std::span<T> reserve(std::int64_t count) {
     SPARSESYNC_EXPECT(count, >=, std::int64_t{0});
     if (count > capacity_) {
-      // A quarter more than asked: sparsity wanders from step to step, and growth should end.
-      grow(count, count <= kLargest / 5 * 4 ? count + count / 4 : count);
+      // An eighth more than asked: sparsity wanders from step to step, and growth should end.
+      grow(count, count <= kLargest / 9 * 8 ? count + count / 8 : count);
     }
     return first(count);
   }

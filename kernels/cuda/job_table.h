@@ -30,12 +30,15 @@ class JobTable {
     ++count_;
   }
 
-  /// The job of a tile, which there is.
-  __device__ const Work& of(Index tile) const {
+  /// The job of a tile, which there is: its number in the table.
+  __device__ int number_of(Index tile) const {
     int job = 0;
     while (ends_[job] <= tile) ++job;
-    return works_[job];
+    return job;
   }
+  __device__ const Work& work(int number) const { return works_[number]; }
+  /// The job of a tile.
+  __device__ const Work& of(Index tile) const { return works_[number_of(tile)]; }
 
  private:
   Work works_[kJobs];

@@ -195,9 +195,9 @@ void Queue::download(std::span<const std::byte> from, std::byte* to) {
 std::byte* Queue::scratch(std::size_t bytes) {
   bytes = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
   if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
-    // A quarter more than asked: sparsity wanders from step to step, and growth should end.
+    // As a Buffer: an eighth more than asked.
     const std::size_t wanted =
-        round_up(std::max(bytes + bytes / 4, std::size_t{1} << 16), kAlignment);
+        round_up(std::max(bytes + bytes / 8, std::size_t{1} << 16), kAlignment);
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back(
         {static_cast<std::byte*>(memory_.allocate(wanted, kAlignment, stream())), wanted});
@@ -273,6 +273,7 @@ void Mark::make_wait(const Context& context) const {
   if (!event_) return;
   cuda::check(cudaStreamWaitEvent(cuda::queue_of(context).handle(), event_->handle, 0),
               "waiting for a mark");
+  context.queue()->note_work();
 }
 
 void Mark::wait() const {

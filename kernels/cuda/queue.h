@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -97,7 +98,8 @@ class Queue : public DeviceQueue {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t end_ = nullptr;  // of all work so far
   DeviceWatch* watch_ = nullptr;
-  bool has_work_ = true;  // since synchronize() last waited
+  // Since synchronize() last waited; another queue's thread may note that this one waits for it.
+  std::atomic<bool> has_work_ = true;
   FaultWord* faults_ = nullptr;
   Counters counters_;
 

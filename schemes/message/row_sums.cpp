@@ -1,6 +1,7 @@
 #include "schemes/message/row_sums.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/error.h"
 #include "kernels/pieces.h"
@@ -76,6 +77,15 @@ void RowSummation::read_all(std::span<const SectionSpec> specs,
   decode_all(context_, jobs_);
 }
 
+void RowSummation::take_own(std::span<const SectionSpec> specs,
+                            std::span<const SectionCounts> counts,
+                            std::span<const std::byte> message, ReceivedRows& received) {
+  take_layout(specs, counts, message, received.sections);
+  jobs_.clear();
+  take_rows(specs, received);
+  decode_all(context_, jobs_);
+}
+
 /// Adds jobs that decode the indices of the sections.
 void RowSummation::take_rows(std::span<const SectionSpec> specs, ReceivedRows& received) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -110,11 +120,15 @@ void RowSummation::take_parts(std::span<const ReceivedRows> received, std::size_
 }
 
 Index RowSummation::unite(std::span<const ReceivedRows> received, std::size_t space,
-                          IndexRange range, Buffer<Index>& united) {
+                          IndexRange range, Buffer<Index>& united, KnownNumbers* known) {
   const Index room = take_sets(received, space, range);
   const Count count(count_.data());
   sparsesync::unite(context_, range, sets_, united.reserve(room), count, workspace_);
-  return resolve(context_, count);
+  if (known == nullptr) return resolve(context_, count);
+  Index rows = 0;
+  known->settle(std::array{std::as_bytes(std::span<const Index>(count_.first(1)))},
+                std::as_writable_bytes(std::span(&rows, 1)));
+  return rows;
 }
 
 void RowSummation::add_up(std::span<const ReceivedRows> received, std::size_t space,
@@ -137,8 +151,9 @@ void RowSummation::sum_counted(std::span<const ReceivedRows> received, std::size
 }
 
 void RowSummation::sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
-                       DType dtype, Index width, double scale, RowSums& sums) {
-  sums.rows = unite(received, space, range, sums.indices);
+                       DType dtype, Index width, double scale, RowSums& sums,
+                       KnownNumbers* known) {
+  sums.rows = unite(received, space, range, sums.indices, known);
   const std::span<std::byte> values = sums.values.reserve(sums.rows * width * element_bytes(dtype));
   add_up(received, space, sums.named(), scale, {values.data(), dtype, sums.rows, width});
 }

@@ -82,12 +82,19 @@ class RowSummation {
                 std::span<const std::span<const std::byte>> messages,
                 std::span<ReceivedRows> received, KnownNumbers& known);
 
+  /// read() of a message that is this worker's own. Does not synchronize the stream.
+  /// @param counts  its numbers
+  /// @throws BudgetError
+  void take_own(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                std::span<const std::byte> message, ReceivedRows& received);
+
   /// The union of what was received in one row space. Synchronizes the stream.
   /// @param range  all indices lie in it
+  /// @param known  compared in the same synchronization; null: none
   /// @return how many of `united` there are
-  /// @throws BudgetError
+  /// @throws BudgetError, CorruptDataError of what is compared
   Index unite(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
-              Buffer<Index>& united);
+              Buffer<Index>& united, KnownNumbers* known = nullptr);
   /// The sums of rows that unite() was last called with, made in the order of `received`. Does not
   /// synchronize the stream.
   /// @param scale  what the sums are multiplied by, once
@@ -100,9 +107,10 @@ class RowSummation {
   /// `received`. Synchronizes the stream.
   /// @param range  all indices lie in it
   /// @param scale  what the sums are multiplied by, once
-  /// @throws BudgetError
+  /// @param known  as unite() takes it
+  /// @throws as unite()
   void sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range, DType dtype,
-           Index width, double scale, RowSums& sums);
+           Index width, double scale, RowSums& sums, KnownNumbers* known = nullptr);
 
   /// The same where the host need not know yet how many rows there are: sums.rows is room for them.
   /// Does not synchronize the stream.

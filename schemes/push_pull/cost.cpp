@@ -165,8 +165,12 @@ Cost push_pull_cost(
 double push_pull_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& statistics,
                                  Grid grid, Index universe) {
   const auto row = static_cast<double>(space.row_bytes()) + 3 * sizeof(Index);
-  return (statistics.touched_max + statistics.touched_mean + statistics.united * (2.0 / size + 2)) *
-             row +
+  // Messages that go out and that come, which the pull has where the push had its own; sums; the
+  // result.
+  const double part = statistics.united / size;
+  const double sent = std::max(statistics.touched_max, part);
+  const double received = std::max(statistics.touched_mean, statistics.united - part);
+  return (sent + received + part + statistics.united) * row +
          static_cast<double>(unite_workspace_bytes(
              universe, static_cast<Index>(size * statistics.touched_mean / grid.row_groups)));
 }
