@@ -19,7 +19,7 @@ template <typename Work>
 class JobTable {
  public:
   bool is_full() const { return count_ == kJobs; }
-  Index tiles() const { return tiles_; }
+  __host__ __device__ Index tiles() const { return tiles_; }
 
   /// @pre !is_full()
   void add(const Work& work, Index tiles) {

@@ -79,7 +79,8 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
       pinned_(pinned),
       device_(options.device),
       checked_(options.checked),
-      own_stream_(!options.stream) {
+      own_stream_(!options.stream),
+      times_(options.times) {
   const OnDevice here(device_);
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
         "asking for multiprocessors");
@@ -90,6 +91,10 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
   }
   for (cudaEvent_t* event : {&half_free_[0], &half_free_[1], &end_}) {
     check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+  }
+  for (cudaEvent_t& event : timing_) {
+    if (times_ == nullptr) break;
+    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "making an event");
   }
   staging_ = static_cast<std::byte*>(
       pinned_.allocate(2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream()));
@@ -105,8 +110,32 @@ Queue::~Queue() {
   release_scratch();
   pinned_.deallocate(staging_, 2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream());
   for (const cudaEvent_t event : {half_free_[0], half_free_[1], end_}) cudaEventDestroy(event);
+  for (const cudaEvent_t event : timing_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
   if (own_stream_) cudaStreamDestroy(stream_);
   cudaSetDevice(before);
+}
+
+Queue::Timed::Timed(Queue& queue) : queue_(queue) {
+  if (queue.times_ == nullptr) return;
+  lock_ = std::unique_lock(queue.times_->one_at_a_time);
+  // What the piece has to wait for is no part of it.
+  check(cudaStreamSynchronize(queue.stream_), "waiting for the device");
+  check(cudaEventRecord(queue.timing_[0], queue.stream_), "setting a mark");
+}
+
+Queue::Timed::~Timed() {
+  if (queue_.times_ == nullptr) return;
+  float milliseconds = 0;
+  // What fails here the next call tells.
+  if (cudaEventRecord(queue_.timing_[1], queue_.stream_) != cudaSuccess ||
+      cudaEventSynchronize(queue_.timing_[1]) != cudaSuccess ||
+      cudaEventElapsedTime(&milliseconds, queue_.timing_[0], queue_.timing_[1]) != cudaSuccess) {
+    return;
+  }
+  queue_.times_->seconds += static_cast<double>(milliseconds) * 1e-3;
+  ++queue_.times_->pieces;
 }
 
 void Queue::make_current() const {
@@ -169,6 +198,7 @@ void Queue::upload(std::span<const std::byte> from, std::byte* to) {
     const std::size_t bytes = std::min(from.size(), kStagingBytes);
     std::byte* const staged = next_staging(bytes);
     std::memcpy(staged, from.data(), bytes);
+    const Timed timed(*this);
     check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
           "copy to the device");
     count_copy();
@@ -182,8 +212,11 @@ void Queue::download(std::span<const std::byte> from, std::byte* to) {
   while (!from.empty()) {
     const std::size_t bytes = std::min(from.size(), kStagingBytes);
     std::byte* const staged = next_staging(bytes);
-    check(cudaMemcpyAsync(staged, from.data(), bytes, cudaMemcpyDeviceToHost, stream_),
-          "copy to the host");
+    {
+      const Timed timed(*this);
+      check(cudaMemcpyAsync(staged, from.data(), bytes, cudaMemcpyDeviceToHost, stream_),
+            "copy to the host");
+    }
     count_copy();
     synchronize();
     std::memcpy(to, staged, bytes);

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -67,6 +68,19 @@ class Queue : public DeviceQueue {
   /// Copies to the host and waits for it.
   void download(std::span<const std::byte> from, std::byte* to);
 
+  /// What is given to the stream while it lives is timed as DeviceTimes says, if the queue has any.
+  class [[nodiscard]] Timed {
+   public:
+    explicit Timed(Queue& queue);
+    ~Timed();
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
+
+   private:
+    Queue& queue_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
   // ---- For Scratch.
 
   /// An operation begins to take scratch; it may be part of another one.
@@ -97,6 +111,8 @@ class Queue : public DeviceQueue {
   int multiprocessors_ = 1;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t end_ = nullptr;  // of all work so far
+  DeviceTimes* times_ = nullptr;
+  std::array<cudaEvent_t, 2> timing_{};  // where there are times
   DeviceWatch* watch_ = nullptr;
   // Since synchronize() last waited; another queue's thread may note that this one waits for it.
   std::atomic<bool> has_work_ = true;

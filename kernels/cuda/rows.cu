@@ -154,6 +154,7 @@ void scatter_rows(const Context& context, ConstMatrix from, std::span<const Inde
 
 void copy(const Context& context, std::span<const std::byte> from, std::byte* to) {
   if (from.empty()) return;
+  const Queue::Timed timed(queue_of(context));
   check(
       cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, queue_of(context).handle()),
       "copy on the device");
