@@ -156,8 +156,14 @@ std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs
     const std::array counts{SectionCounts{rows, rows}};
     return message_bytes(specs, counts);
   };
+  const Index most = std::min(specs[0].range.size(), specs[0].most_rows);
+  // All rows of a range need no code: they may take as many bytes as fewer rows do.
+  if (!specs[0].code && most == specs[0].range.size() && bytes == bytes_of(most)) {
+    return std::nullopt;
+  }
   Index rows = 0;
-  Index more = std::min({specs[0].range.size(), specs[0].most_rows, bytes / specs[0].row_bytes});
+  Index more = std::min(specs[0].code ? most : std::min(most, specs[0].range.size() - 1),
+                        bytes / specs[0].row_bytes);
   while (more > 0) {  // the first number that gives enough bytes
     const Index half = more / 2;
     if (bytes_of(rows + half) < bytes) {

@@ -71,7 +71,7 @@ void lay_out_unnumbered(std::span<const SectionSpec> specs, std::span<const Sect
                         std::span<std::byte> message, std::vector<Section>& sections);
 
 /// The numbers of a message in which each index has a row, where they follow from its bytes: of one
-/// row space whose rows are not too narrow.
+/// row space whose rows are not too narrow, and not of as many bytes as all rows of the range take.
 /// @throws CorruptDataError if no numbers give so many bytes
 std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs,
                                               std::int64_t bytes);
