@@ -87,8 +87,7 @@ void rows_of_owner(const Context& context, std::span<const std::int32_t> owners,
 /// rows_of_owner() of each job. Does not synchronize the stream.
 /// @param counts  as many as jobs
 void rows_of_owner_all(const Context& context, std::span<const std::int32_t> owners,
-                       std::span<const OwnedJob> jobs, std::int32_t owner,
-                       std::span<Index> counts);
+                       std::span<const OwnedJob> jobs, std::int32_t owner, std::span<Index> counts);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(find_places);

@@ -105,9 +105,8 @@ bool BucketInput::settle(std::span<const Index> outcome) {
   bool all_coalesced = true;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (gradients_[i].layout() == Gradient::Layout::dense) continue;
-    const IndexCheck check = FoundIndices::check(
-        std::span<const Index, FoundIndices::kNumbers>(outcome.data() + i * FoundIndices::kNumbers,
-                                                       FoundIndices::kNumbers));
+    const IndexCheck check = FoundIndices::check(std::span<const Index, FoundIndices::kNumbers>(
+        outcome.data() + i * FoundIndices::kNumbers, FoundIndices::kNumbers));
     if (check.outside) {
       const Index place = *check.outside;
       Index index = 0;

@@ -206,8 +206,8 @@ class RecursiveDoubling : public SumsEverywhere {
     ReceivedRows& sums = pairs_[1 - pair_][side];
     counts_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const Index rows = summation_.unite(pairs_[pair_], i, specs_[i].range, sums.indices[i],
-                                          &known_);
+      const Index rows =
+          summation_.unite(pairs_[pair_], i, specs_[i].range, sums.indices[i], &known_);
       counts_.push_back({rows, rows});
     }
     lay_out(context_, specs_, counts_, next_message(specs_, message_bytes(specs_, counts_)),

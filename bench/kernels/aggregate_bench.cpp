@@ -71,8 +71,8 @@ void unite_parts(benchmark::State& state) {
   Workplace workplace(state.range(2));
   const Parts parts(workplace, state.range(0), 1, state.range(1));
   AggregateWorkspace workspace(workplace.context());
-  const std::span<Index> united = workplace.room<Index>(
-      static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
+  const std::span<Index> united =
+      workplace.room<Index>(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
   const std::span<Index> counted = workplace.room<Index>(1);
   workplace.measure(state, [&] {
     unite(workplace.context(), parts.range, parts.sets, united, Count(counted.data()), workspace);
@@ -95,8 +95,8 @@ void aggregate_parts(benchmark::State& state) {
   Workplace workplace(state.range(3));
   const Parts parts(workplace, state.range(0), width, state.range(2));
   AggregateWorkspace workspace(workplace.context());
-  const std::span<Index> room = workplace.room<Index>(
-      static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
+  const std::span<Index> room =
+      workplace.room<Index>(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
   const std::span<Index> counted = workplace.room<Index>(1);
   unite(workplace.context(), parts.range, parts.sets, room, Count(counted.data()), workspace);
   const Index found = workplace.fetch(counted)[0];

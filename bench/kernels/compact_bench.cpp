@@ -1,4 +1,5 @@
-// Compact: a dense tensor to its non-zero rows, and to groups of them, beside what the memory gives.
+// Compact: a dense tensor to its non-zero rows, and to groups of them, beside what the memory
+// gives.
 #include "kernels/compact.h"
 
 #include <benchmark/benchmark.h>
@@ -39,7 +40,8 @@ struct Dense {
     const float value = value_at(row, 0);
     const Index bytes = element_bytes(dtype);
     std::memcpy(to + element * bytes,
-                reinterpret_cast<const std::byte*>(&value) + (sizeof(value) - static_cast<std::size_t>(bytes)),
+                reinterpret_cast<const std::byte*>(&value) +
+                    (sizeof(value) - static_cast<std::size_t>(bytes)),
                 static_cast<std::size_t>(bytes));
   }
 
@@ -126,9 +128,8 @@ void compact_groups_dtype(benchmark::State& state, DType dtype) {
     right = got_counts[group] == std::ssize(expected[group]) && got_counts[group] <= room &&
             std::equal(expected[group].begin(), expected[group].end(), got.begin() + first);
     for (std::size_t i = 0; right && i < expected[group].size(); ++i) {
-      right = dense.is_row(
-          got_values.data() + (first + static_cast<Index>(i)) * dense.row_bytes(),
-          expected[group][i]);
+      right = dense.is_row(got_values.data() + (first + static_cast<Index>(i)) * dense.row_bytes(),
+                           expected[group][i]);
     }
   }
   if (!right) state.SkipWithError("wrong groups");

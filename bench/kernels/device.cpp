@@ -17,7 +17,8 @@ namespace sparsesync::bench {
 namespace {
 
 bool wants_cuda() {
-  const char* const device = std::getenv("SPARSESYNC_BENCH_DEVICE");  // NOLINT(concurrency-mt-unsafe)
+  const char* const device =
+      std::getenv("SPARSESYNC_BENCH_DEVICE");  // NOLINT(concurrency-mt-unsafe)
   if (device == nullptr) return false;
   if (std::string_view(device) != "cuda") {
     std::fprintf(stderr, "SPARSESYNC_BENCH_DEVICE is '%s': cuda, or not set\n", device);

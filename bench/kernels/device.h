@@ -69,8 +69,7 @@ class Workplace {
   template <typename T>
   std::vector<T> fetch(std::span<const T> from) const {
     std::vector<T> to(from.size());
-    sparsesync::fetch(context(), std::as_bytes(from),
-                      std::as_writable_bytes(std::span(to)).data());
+    sparsesync::fetch(context(), std::as_bytes(from), std::as_writable_bytes(std::span(to)).data());
     return to;
   }
   template <typename T>

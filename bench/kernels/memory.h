@@ -1,7 +1,7 @@
 // What the memory gives, the yardsticks of the benches whose inputs lie outside the caches: on the
-// CPU a copy and STREAM's triad (McCalpin 1995); on a GPU a copy and a plain kernel that reads. They
-// stand in the same executable as what is compared with them, so that both are measured in the same
-// run.
+// CPU a copy and STREAM's triad (McCalpin 1995); on a GPU a copy and a plain kernel that reads.
+// They stand in the same executable as what is compared with them, so that both are measured in the
+// same run.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -68,8 +68,8 @@ inline void read_reduce(benchmark::State& state) {
   const std::vector<std::uint32_t> given(static_cast<std::size_t>(words), 3);
   const std::span<const std::uint32_t> from = workplace.place(given);
   const std::span<std::uint32_t> sum = workplace.room<std::uint32_t>(1);
-  workplace.measure(
-      state, [&] { read_reduce(workplace.context(), std::as_bytes(from), sum.data()); });
+  workplace.measure(state,
+                    [&] { read_reduce(workplace.context(), std::as_bytes(from), sum.data()); });
   if (workplace.fetch(sum)[0] != static_cast<std::uint32_t>(3 * words)) {
     state.SkipWithError("a wrong sum");
   }

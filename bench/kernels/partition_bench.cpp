@@ -157,9 +157,8 @@ void rows_of_positions(benchmark::State& state) {
   partition(workplace.context(), data.groups, placed.rows, placed.positions, placed.sources,
             placed.begin, workspace);
   const std::span<Index> rows_there = workplace.room<Index>(data.rows.size());
-  workplace.measure(state, [&] {
-    rows_at(workplace.context(), data.groups, 0, placed.positions, rows_there);
-  });
+  workplace.measure(
+      state, [&] { rows_at(workplace.context(), data.groups, 0, placed.positions, rows_there); });
   placed.fetch(workplace, data);
   const std::vector<Index> rows = workplace.fetch(rows_there);
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -1,10 +1,10 @@
 // A whole synchronization with several workers on one GPU, of the paper's LSTM case: what each
 // worker and phase asks of the device, and how long the device is at it.
 //   gpu_sync [--tokens lm1b_tokens.npy] [--batch 2560] [--scheme balanced] [--json FILE]
-// Without tokens their ids are drawn by Zipf's law. Times are of two runs: one as in training, whose
-// wall clock counts; and one in which each kernel, copy and fill of all workers runs alone and is
-// timed by events (DeviceTimes), whose sum is the device's busy time: at least what it takes where
-// some of them run beside each other. docs/kernels.md says which bytes it is held against.
+// Without tokens their ids are drawn by Zipf's law. Times are of two runs: one as in training,
+// whose wall clock counts; and one in which each kernel, copy and fill of all workers runs alone
+// and is timed by events (DeviceTimes), whose sum is the device's busy time: at least what it takes
+// where some of them run beside each other. docs/kernels.md says which bytes it is held against.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -126,9 +126,9 @@ constexpr std::array kPhaseNames{"announce", "reduce", "gather"};
 
 /// What one phase took, of all steps.
 struct PhaseFigures {
-  DeviceQueue::Counters most;     // of a worker and step
-  std::vector<double> seconds;    // of each step, of the slowest worker
-  double busy_seconds = 0;        // of a step, of all workers together
+  DeviceQueue::Counters most;   // of a worker and step
+  std::vector<double> seconds;  // of each step, of the slowest worker
+  double busy_seconds = 0;      // of a step, of all workers together
 };
 
 /// What all workers found.
@@ -141,8 +141,8 @@ struct Figures {
 
 /// The bytes that values take on their way through a step, of all workers together: what
 /// docs/kernels.md names. A row is gathered into a message (read, written), crosses (read, written,
-/// unless it stays), is added up (read; sums are written); sums are copied into a message, cross and
-/// go to their places (each time read and written).
+/// unless it stays), is added up (read; sums are written); sums are copied into a message, cross
+/// and go to their places (each time read and written).
 double value_bytes(const Input& input, const Arguments& given) {
   const double n = given.workers;
   const double crosses = (n - 1) / n;
@@ -157,11 +157,7 @@ class Run {
  public:
   /// @param times  null: as in training
   Run(const Arguments& given, const Input& input, DeviceTimes* times, Figures& figures)
-      : given_(given),
-        input_(input),
-        times_(times),
-        figures_(figures),
-        together_(given.workers) {}
+      : given_(given), input_(input), times_(times), figures_(figures), together_(given.workers) {}
 
   void run() {
     LocalNetwork network(given_.workers, {});
@@ -358,14 +354,11 @@ Json as_json(const Arguments& given, const Input& input, const Figures& figures,
 }
 
 std::string as_text(const Json& json) {
-  Table table({{"phase", Table::Align::left},
-               {"launches"},
-               {"copies"},
-               {"waits"},
-               {"wall"},
-               {"busy"}});
+  Table table(
+      {{"phase", Table::Align::left}, {"launches"}, {"copies"}, {"waits"}, {"wall"}, {"busy"}});
   for (const Json& phase : json["phases"]) {
-    table.add_row({phase["phase"].get<std::string>(), fmt::format("{}", phase["launches"].get<int>()),
+    table.add_row({phase["phase"].get<std::string>(),
+                   fmt::format("{}", phase["launches"].get<int>()),
                    fmt::format("{}", phase["copies"].get<int>()),
                    fmt::format("{}", phase["host_synchronizations"].get<int>()),
                    format_seconds(phase["seconds_median"].get<double>()),

@@ -86,7 +86,7 @@ Owners owners_of(std::span<const std::int32_t> owners) {
 void keep_owned(const Context& context, const JobTable<KeepWork>& table, const OwnedLists& lists,
                 const Owners& owners, std::int32_t owner) {
   Scratch scratch(context);
-  keep_some(context, scratch, table, [=] __device__(int list, Index i, Index * row) {
+  keep_some(context, scratch, table, [=] __device__(int list, Index i, Index* row) {
     *row = lists.rows[list][i];
     return owners.of(lists.places[list][i]) == owner;
   });
@@ -105,9 +105,9 @@ void find_places_all(const Context& context, std::span<const Index> set,
     Index* const count = &found[next++];
     if (job.rows.empty()) return clear(context, count, sizeof(Index));
     const auto size = std::ssize(job.rows);
-    table.add({job.rows.data(), size, job.places.data(),
-               reinterpret_cast<unsigned long long*>(count), 0},
-              ceil_div(size, kFoundTogether));
+    table.add(
+        {job.rows.data(), size, job.places.data(), reinterpret_cast<unsigned long long*>(count), 0},
+        ceil_div(size, kFoundTogether));
   };
   for_tables<FindWork>(jobs, add_to, [&](const JobTable<FindWork>& table) {
     launch(context, table.tiles(), kBlock, find, table, set.data(), std::ssize(set));

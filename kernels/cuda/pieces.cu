@@ -78,7 +78,8 @@ void fetch_pieces(const Context& context, std::span<const std::span<const std::b
   std::size_t filled = 0;
   for (std::size_t first = 0; first < from.size(); first += kPieces) {
     Pieces<const Word> pieces;
-    for (const auto piece : from.subspan(first, std::min<std::size_t>(kPieces, from.size() - first)))
+    for (const auto piece :
+         from.subspan(first, std::min<std::size_t>(kPieces, from.size() - first)))
       add(pieces, piece);
     launch(context, pieces.count, kWarp, fetch_kernel, pieces, all.data() + filled);
     filled += pieces.begin[pieces.count];

@@ -32,8 +32,8 @@ __global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, unsi
     const CopyWork& work = table.of(row);
     const Index i = row - work.first_tile;
     const Index listed = work.rows[i];
-    const auto* const source = reinterpret_cast<const Unit*>(work.from) +
-                               (scatters ? i : listed) * work.from_stride;
+    const auto* const source =
+        reinterpret_cast<const Unit*>(work.from) + (scatters ? i : listed) * work.from_stride;
     auto* const target =
         reinterpret_cast<Unit*>(work.to) + (scatters ? listed : i) * work.to_stride;
     for (Index unit = lane; unit < work.units; unit += lanes) target[unit] = source[unit];

@@ -104,7 +104,7 @@ void unite_by_merging(const Context& context, Scratch& scratch, IndexRange range
   JobTable<KeepWork> kept;
   const KeepWork work{total, out, count, 0};
   kept.add(work, work.tiles());
-  keep_some(context, scratch, kept, [=] __device__(int /*list*/, Index i, Index * index) {
+  keep_some(context, scratch, kept, [=] __device__(int /*list*/, Index i, Index* index) {
     const std::uint64_t number = sorted[i];
     *index = begin + static_cast<Index>(number);
     return i == 0 || sorted[i - 1] != number;

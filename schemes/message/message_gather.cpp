@@ -63,7 +63,8 @@ MessageGather::MessageGather(const Context& context, Rank rank, int size, Commun
       own_room_(room == nullptr ? std::make_unique<MessageRoom>(context, size) : nullptr),
       room_(room == nullptr ? *own_room_ : *room),
       all_(room_.sent),
-      heads_(context, way == Communication::point_to_point ? static_cast<std::size_t>(size - 1) : 0),
+      heads_(context,
+             way == Communication::point_to_point ? static_cast<std::size_t>(size - 1) : 0),
       spill_(context),
       held_(static_cast<std::size_t>(size)) {}
 

@@ -75,9 +75,9 @@ class Outbox {
   std::vector<std::int64_t> begins_;
   std::vector<Section> sections_;
   std::vector<Payload> payloads_;
-  std::vector<SectionCounts> numbers_;           // of all messages
-  std::vector<std::span<std::byte>> numbered_;   // where they go
-  std::span<const std::byte> own_;  // the last one
+  std::vector<SectionCounts> numbers_;          // of all messages
+  std::vector<std::span<std::byte>> numbered_;  // where they go
+  std::span<const std::byte> own_;              // the last one
 };
 
 }  // namespace sparsesync

@@ -151,8 +151,7 @@ void RowSummation::sum_counted(std::span<const ReceivedRows> received, std::size
 }
 
 void RowSummation::sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
-                       DType dtype, Index width, double scale, RowSums& sums,
-                       KnownNumbers* known) {
+                       DType dtype, Index width, double scale, RowSums& sums, KnownNumbers* known) {
   sums.rows = unite(received, space, range, sums.indices, known);
   const std::span<std::byte> values = sums.values.reserve(sums.rows * width * element_bytes(dtype));
   add_up(received, space, sums.named(), scale, {values.data(), dtype, sums.rows, width});

@@ -30,9 +30,9 @@ void DividedRows::find(Round round, BucketInput& input) {
 void DividedRows::divide(std::size_t space, std::span<const Index> rows) {
   OfSpace& own = spaces_[space];
   own.rows = std::ssize(rows);
-  placements_[space]->divide(
-      context_, rows, own.divided.reserve(own.rows), own.sources.reserve(own.rows),
-      own.group_begin.first(placements_[space]->grid().row_groups + 1));
+  placements_[space]->divide(context_, rows, own.divided.reserve(own.rows),
+                             own.sources.reserve(own.rows),
+                             own.group_begin.first(placements_[space]->grid().row_groups + 1));
 }
 
 std::span<const Index> DividedRows::locate(Round round) {

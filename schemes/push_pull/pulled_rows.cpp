@@ -80,10 +80,9 @@ void PulledRows::place(const Context& context, Round round, const Placement& pla
       copy(context, each.section->values, result_.data + first * result_.row_bytes());
       continue;
     }
-    jobs_.push_back(
-        {{each.section->values.data(), result_.dtype, rows, placement.slice_width()},
-         {slots_.data() + first, static_cast<std::size_t>(rows)},
-         placement.first_column(each.server)});
+    jobs_.push_back({{each.section->values.data(), result_.dtype, rows, placement.slice_width()},
+                     {slots_.data() + first, static_cast<std::size_t>(rows)},
+                     placement.first_column(each.server)});
   }
   scatter_rows_all(context, jobs_, result_);
 }

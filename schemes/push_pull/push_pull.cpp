@@ -287,8 +287,7 @@ class PushPull : public Scheme {
                     sections_[i]);
         continue;
       }
-      const std::span<const Index> share =
-          part_of(sums.named(), storage_[i].shares[round.place()]);
+      const std::span<const Index> share = part_of(sums.named(), storage_[i].shares[round.place()]);
       encodes_.push_back({sections_[i].code, specs[i].range,
                           placement.renumber(context_, placement.group_of(rank_), share),
                           sections_[i].indices});
@@ -308,8 +307,8 @@ class PushPull : public Scheme {
   /// one is this worker's own.
   MessageGather::Extent take_pull(Round round, Rank server, std::span<const std::byte> bytes) {
     messages_[server.index()] = bytes;
-    if (!defers()) return in_pieces_ ? read_pull_head(round, server, bytes)
-                                     : read_pull(round, server, bytes);
+    if (!defers())
+      return in_pieces_ ? read_pull_head(round, server, bytes) : read_pull(round, server, bytes);
     const bool is_own = server == rank_;
     return {std::ssize(bytes),
             is_own ? index_bytes(sections_of(round, rank_, Phase::gather), counts_of_) : 0};
@@ -423,7 +422,8 @@ class PushPull : public Scheme {
   void place_all_values(Round round) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       placing_.clear();
-      for (const Rank server : Ranks(size_)) placing_.push_back({server, &pulled(round, server)[i]});
+      for (const Rank server : Ranks(size_))
+        placing_.push_back({server, &pulled(round, server)[i]});
       storage_[i].pulled.place(context_, round, *placements_[i], placing_);
     }
   }

@@ -115,8 +115,8 @@ double values_alone_workspace_bytes(const RowSpace& space, int size,
                                     const SpaceStatistics& statistics) {
   const auto row = static_cast<double>(space.row_bytes());
   const double touches = size * statistics.touched_mean;
-  // Sets, places and rows served of every worker; messages that go out and that come, which the pull
-  // has where the push had its own; sums; the result.
+  // Sets, places and rows served of every worker; messages that go out and that come, which the
+  // pull has where the push had its own; sums; the result.
   const double part = statistics.united / size;
   const double sent = std::max(statistics.touched_max, part);
   const double received = std::max(statistics.touched_mean, statistics.united - part);

@@ -50,8 +50,8 @@ void RowPlan::make(const IndexSets& sets, IndexRange range, Rank rank, int group
                  part_of(counts, {begins, 2 * begins}));
   jobs_.clear();
   for (std::size_t worker = 0; worker < sets.size(); ++worker) {
-    jobs_.push_back(
-        {sets[worker], touched_[worker], served_buffers_[worker].reserve(std::ssize(sets[worker]))});
+    jobs_.push_back({sets[worker], touched_[worker],
+                     served_buffers_[worker].reserve(std::ssize(sets[worker]))});
   }
   jobs_.push_back({united_, all, served_union_buffer_.reserve(std::ssize(all))});
   rows_of_owner_all(context_, groups, jobs_, static_cast<std::int32_t>(group),

@@ -46,8 +46,8 @@ class RowPlan {
   std::span<const Index> served_union() const { return served_union_; }
 
  private:
-  static std::span<const Index> of_group(const Buffer<Index>& order,
-                                         std::span<const Index> begin, int group) {
+  static std::span<const Index> of_group(const Buffer<Index>& order, std::span<const Index> begin,
+                                         int group) {
     const auto at = static_cast<std::size_t>(group);
     return {order.data() + begin[at], static_cast<std::size_t>(begin[at + 1] - begin[at])};
   }

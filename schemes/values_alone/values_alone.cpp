@@ -73,9 +73,9 @@ class ValuesAlone : public Scheme {
     take_values(round, input);
     pack_pushes(round);
     if (size_ > 1) {
-      exchange.step(outbox_.payloads(), room_.received, [&](Rank from, std::span<const std::byte> message) {
-        read_push(round, from, message);
-      });
+      exchange.step(
+          outbox_.payloads(), room_.received,
+          [&](Rank from, std::span<const std::byte> message) { read_push(round, from, message); });
     }
     for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
     known_.settle({}, {});
@@ -171,10 +171,10 @@ class ValuesAlone : public Scheme {
     find_places(context_, told, rows, places_.reserve(std::ssize(rows)), count);
     const std::span<const Index> outcome = input.outcome();
     fetched_.resize(1 + outcome.size());
-    fetch_pieces(context_,
-                 std::array{std::as_bytes(std::span<const Index>(counts_.first(1))),
-                            std::as_bytes(outcome)},
-                 std::as_writable_bytes(std::span(fetched_)).data());
+    fetch_pieces(
+        context_,
+        std::array{std::as_bytes(std::span<const Index>(counts_.first(1))), std::as_bytes(outcome)},
+        std::as_writable_bytes(std::span(fetched_)).data());
     return input.settle(std::span(fetched_).subspan(1)) && fetched_[0] == std::ssize(rows);
   }
 

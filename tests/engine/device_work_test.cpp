@@ -171,9 +171,8 @@ class Step {
       phases.push_back(worker_.phase(
           "announce", [&](Session& session) { return session.announce(id_, rows_); }));
     }
-    phases.push_back(worker_.phase("reduce", [&](Session& session) {
-      return session.submit(id_, Phase::reduce, given_);
-    }));
+    phases.push_back(worker_.phase(
+        "reduce", [&](Session& session) { return session.submit(id_, Phase::reduce, given_); }));
     phases.push_back(worker_.phase(
         "gather", [&](Session& session) { return session.submit(id_, Phase::gather); }));
     return phases;
@@ -269,7 +268,6 @@ TEST(Workspace, of_balanced_is_in_proportion_to_the_rows) {
   const double bytes = workspace_of(gradients, 0);
   EXPECT_LE(bytes, workspace_aim(gradients))
       << gradients.touched << " rows touched, " << gradients.in_union << " in the union";
-
 }
 
 // A copy of the tensor would be seen.

@@ -21,7 +21,7 @@ using testing::Random;
 
 class Jobs : public OperationTest {
  protected:
-  static constexpr std::array kCounts{std::size_t{0}, std::size_t{1}, std::size_t{15},
+  static constexpr std::array kCounts{std::size_t{0},  std::size_t{1},  std::size_t{15},
                                       std::size_t{16}, std::size_t{17}, std::size_t{40}};
   static constexpr Index kRows = 3000;
 
