@@ -56,9 +56,19 @@ void unite(const Context& context, IndexRange range, std::span<const std::span<c
 void aggregate(const Context& context, std::span<const Index> united,
                std::span<const RowSparse> parts, double scale, Matrix out,
                AggregateWorkspace& workspace);
+
+/// The same right behind unite(), where the host does not know yet how many rows there are. Does
+/// not synchronize the stream.
+/// @param united  room for rows, of which `count` are there
+/// @param out     united.size() rows, of which as many are written
+/// @throws BudgetError if the workspace may not grow
+void aggregate_counted(const Context& context, std::span<const Index> united, Count count,
+                       std::span<const RowSparse> parts, double scale, Matrix out,
+                       AggregateWorkspace& workspace);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(unite);
 SPARSESYNC_OPERATION(aggregate);
+SPARSESYNC_OPERATION(aggregate_counted);
 
 }  // namespace sparsesync

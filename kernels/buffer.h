@@ -77,9 +77,9 @@ class Buffer {
     // The old block goes first: contents are not kept, and a budget should not pay for both.
     release();
     MemoryResource& memory = context_.memory();
-    // A quarter more than asked: sparsity wanders from step to step, and growth should end.
-    if (with_slack && count <= kLargest / 5 * 4 && memory.has_to_spare(bytes(count + count / 4))) {
-      count += count / 4;
+    // An eighth more than asked: sparsity wanders from step to step, and growth should end.
+    if (with_slack && count <= kLargest / 9 * 8 && memory.has_to_spare(bytes(count + count / 8))) {
+      count += count / 8;
     }
     data_ = static_cast<T*>(memory.allocate(bytes(count), kAlignment, context_.stream()));
     capacity_ = count;

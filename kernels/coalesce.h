@@ -19,6 +19,24 @@ struct IndexCheck {
   bool coalesced = true;
 };
 
+/// What start_check() writes.
+struct FoundIndices {
+  /// Two numbers: the first place whose index is outside, and the first whose index is not above
+  /// the one before it; kNowhere where there is none.
+  static constexpr std::size_t kNumbers = 2;
+  static constexpr Index kNowhere = -1;
+
+  /// What the numbers say.
+  static IndexCheck check(std::span<const Index, kNumbers> found) {
+    const auto place = [&](std::size_t i) { return static_cast<std::uint64_t>(found[i]); };
+    IndexCheck check;
+    // What is behind the first one outside is not looked at.
+    check.coalesced = place(1) >= place(0);
+    if (found[0] != kNowhere) check.outside = found[0];
+    return check;
+  }
+};
+
 /// Scratch of coalesce().
 struct CoalesceWorkspace {
   explicit CoalesceWorkspace(const Context& context)
@@ -33,6 +51,11 @@ namespace cpu {
 /// @param rows  of the tensor that the indices are of
 IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices);
 
+/// The same, whose outcome stays in the context's memory. Does not synchronize the stream.
+/// @param found  receives what FoundIndices says
+void start_check(const Context& context, Index rows, std::span<const Index> indices,
+                 std::span<Index> found);
+
 /// Writes the distinct rows of `from` in increasing order, each with the sum of its values: in the
 /// order of `from`, in the sum type, rounded once. Does not synchronize the stream.
 /// @param from     indices in [0, rows.size()): check_indices() says so
@@ -46,6 +69,7 @@ void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(check_indices);
+SPARSESYNC_OPERATION(start_check);
 SPARSESYNC_OPERATION(coalesce);
 
 }  // namespace sparsesync

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -39,7 +40,9 @@ class DeviceQueue {
   /// Makes the GPU the calling thread's. Each thread calls it before it first uses the queue.
   /// @throws DeviceError
   virtual void make_current() const = 0;
-  /// Waits until all work is done.
+  /// Work was given to the stream by somebody else than operations: a network.
+  virtual void note_work() = 0;
+  /// Waits until all work is done, if there was any since it last waited.
   /// @throws CorruptDataError, ContractError as noted by an operation, the first one; DeviceError
   virtual void synchronize() = 0;
   /// Waits until all work before a mark in this stream is done.
@@ -63,12 +66,22 @@ class DeviceQueue {
   virtual Counters counters() const = 0;
 };
 
+/// How long a GPU works for some queues: each kernel, copy and fill runs alone, none beside another
+/// of these queues, and is waited for and timed. For benches: it takes much longer than that.
+struct DeviceTimes {
+  std::mutex one_at_a_time;
+  double seconds = 0;
+  std::int64_t pieces = 0;
+};
+
 /// How a queue works.
 struct DeviceQueueOptions {
   int device = 0;
   bool checked = false;
   /// A stream of the caller's, which outlives the queue; nothing: one of its own.
   std::optional<Stream> stream = std::nullopt;
+  /// What its work is timed by; outlives the queue; null: it is not.
+  DeviceTimes* times = nullptr;
 };
 
 /// @param memory  of the device, for scratch; outlives the queue

@@ -110,6 +110,22 @@ void expect_room(IndexCode code, IndexRange range, Index count, Index bytes);
 void expect_bytes(IndexCode code, IndexRange range, Index count, Index bytes);
 }  // namespace detail
 
+/// What encode() is given.
+struct EncodeJob {
+  IndexCode code{};
+  IndexRange range;
+  std::span<const Index> indices;
+  std::span<std::byte> out;
+};
+
+/// What decode() is given.
+struct DecodeJob {
+  IndexCode code{};
+  IndexRange range;
+  std::span<const std::byte> bytes;
+  std::span<Index> indices;
+};
+
 namespace cpu {
 /// Writes `indices` in `code`. Does not synchronize the stream.
 /// @param range    what the indices are known to lie in: range.size() is the code's universe
@@ -126,9 +142,21 @@ void encode(const Context& context, IndexCode code, IndexRange range,
 ///         `range`, indices that do not increase strictly, another number of them
 void decode(const Context& context, IndexCode code, IndexRange range,
             std::span<const std::byte> bytes, std::span<Index> indices);
+
+/// encode() of each job: of the messages of a phase each is small. Does not synchronize the stream.
+/// @param jobs  no output overlaps what another one reads or writes
+/// @pre as encode()
+void encode_all(const Context& context, std::span<const EncodeJob> jobs);
+
+/// decode() of each job. Does not synchronize the stream.
+/// @param jobs  no output overlaps what another one reads or writes
+/// @throws CorruptDataError as decode(); where a size is wrong, before anything is written
+void decode_all(const Context& context, std::span<const DecodeJob> jobs);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(encode);
 SPARSESYNC_OPERATION(decode);
+SPARSESYNC_OPERATION(encode_all);
+SPARSESYNC_OPERATION(decode_all);
 
 }  // namespace sparsesync

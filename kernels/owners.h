@@ -20,6 +20,19 @@ struct OwnersWorkspace {
   Buffer<std::uint64_t> levels;    // what each worker sends, receives, weighs
 };
 
+/// Rows whose places are sought.
+struct PlacesJob {
+  std::span<const Index> rows;
+  std::span<Index> places;
+};
+
+/// Rows of which some are sought.
+struct OwnedJob {
+  std::span<const Index> rows;
+  std::span<const Index> places;
+  std::span<Index> out;
+};
+
 namespace cpu {
 /// The place of each row in a set. Does not synchronize the stream.
 /// @param set     increasing
@@ -29,6 +42,11 @@ namespace cpu {
 ///                place of the first one that is not in the set
 void find_places(const Context& context, std::span<const Index> set, std::span<const Index> rows,
                  std::span<Index> places, Count found);
+
+/// find_places() of each job, in one set. Does not synchronize the stream.
+/// @param found  as many counts as jobs
+void find_places_all(const Context& context, std::span<const Index> set,
+                     std::span<const PlacesJob> jobs, std::span<Index> found);
 
 /// Chooses for each row of a union one of the workers that touched it, so that all workers send
 /// nearly the same, and receive nearly the same: worker i sends its own rows and n - 2 more for
@@ -65,11 +83,18 @@ void order_by_owner(const Context& context, std::span<const std::int32_t> owners
 void rows_of_owner(const Context& context, std::span<const std::int32_t> owners,
                    std::span<const Index> rows, std::span<const Index> places, std::int32_t owner,
                    std::span<Index> out, Count count);
+
+/// rows_of_owner() of each job. Does not synchronize the stream.
+/// @param counts  as many as jobs
+void rows_of_owner_all(const Context& context, std::span<const std::int32_t> owners,
+                       std::span<const OwnedJob> jobs, std::int32_t owner, std::span<Index> counts);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(find_places);
+SPARSESYNC_OPERATION(find_places_all);
 SPARSESYNC_OPERATION(choose_owners);
 SPARSESYNC_OPERATION(order_by_owner);
 SPARSESYNC_OPERATION(rows_of_owner);
+SPARSESYNC_OPERATION(rows_of_owner_all);
 
 }  // namespace sparsesync

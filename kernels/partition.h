@@ -11,6 +11,13 @@
 
 namespace sparsesync {
 
+/// What rows_at() is given.
+struct PositionsJob {
+  Index group = 0;
+  std::span<const Index> positions;
+  std::span<Index> rows;
+};
+
 namespace cpu {
 /// Computes where each row stands and sorts by it. Does not synchronize the stream.
 /// @param rows         distinct, in [0, R)
@@ -30,6 +37,11 @@ void partition(const Context& context, const RowGroups& groups, std::span<const 
 void rows_at(const Context& context, const RowGroups& groups, Index group,
              std::span<const Index> positions, std::span<Index> rows);
 
+/// rows_at() of each job. Does not synchronize the stream.
+/// @throws CorruptDataError as rows_at()
+void rows_at_all(const Context& context, const RowGroups& groups,
+                 std::span<const PositionsJob> jobs);
+
 /// groups_of[i] = the group of rows[i]. Does not synchronize the stream.
 /// @param groups  at most 2^31 of them
 /// @param rows    in [0, R)
@@ -47,6 +59,7 @@ void divide_evenly(const Context& context, const EvenRanges& ranges, std::span<c
 
 SPARSESYNC_OPERATION(partition);
 SPARSESYNC_OPERATION(rows_at);
+SPARSESYNC_OPERATION(rows_at_all);
 SPARSESYNC_OPERATION(find_groups);
 SPARSESYNC_OPERATION(divide_evenly);
 

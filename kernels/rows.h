@@ -10,6 +10,20 @@
 
 namespace sparsesync {
 
+/// What gather_rows() is given beside the matrix that it reads.
+struct GatherJob {
+  std::span<const Index> rows;
+  Index first_column = 0;
+  Matrix out;
+};
+
+/// What scatter_rows() is given beside the matrix that it writes.
+struct ScatterJob {
+  ConstMatrix from;
+  std::span<const Index> rows;
+  Index first_column = 0;
+};
+
 // Sums are matrices of the element type's sum_dtype(), aligned for it (design: "Bits").
 
 namespace cpu {
@@ -24,6 +38,14 @@ void gather_rows(const Context& context, ConstMatrix from, std::span<const Index
 /// @param rows  distinct, each in [0, out.rows); from.rows of them
 void scatter_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                   Index first_column, Matrix out);
+
+/// gather_rows() of each job. Does not synchronize the stream.
+/// @param jobs  no output overlaps what another one reads or writes
+void gather_rows_all(const Context& context, ConstMatrix from, std::span<const GatherJob> jobs);
+
+/// scatter_rows() of each job. Does not synchronize the stream.
+/// @param jobs  no two write the same element
+void scatter_rows_all(const Context& context, std::span<const ScatterJob> jobs, Matrix out);
 
 /// Copies bytes that do not overlap. Does not synchronize the stream. On a GPU either side may be
 /// pinned memory of the host, too, which stays as it is until the stream has come there.
@@ -72,6 +94,8 @@ void round_sums(const Context& context, ConstMatrix sums, double scale, Matrix o
 
 SPARSESYNC_OPERATION(gather_rows);
 SPARSESYNC_OPERATION(scatter_rows);
+SPARSESYNC_OPERATION(gather_rows_all);
+SPARSESYNC_OPERATION(scatter_rows_all);
 SPARSESYNC_OPERATION(copy);
 SPARSESYNC_OPERATION(fill_zero);
 SPARSESYNC_OPERATION(shift);

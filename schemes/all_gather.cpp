@@ -1,9 +1,12 @@
 // all_gather (AGsparse): every worker's coalesced rows go to all others, around a ring, by a
 // hierarchy or each to each (message_gather.h), and each worker adds them up in rank order: the
 // same bits in every way. One phase: gather is empty. Rows cross as COO, by the book.
+#include <array>
+
 #include "kernels/aggregate.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
+#include "schemes/message/known_numbers.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/own_rows.h"
 #include "schemes/message/sums_everywhere.h"
@@ -22,6 +25,7 @@ class AllGather : public SumsEverywhere {
   explicit AllGather(const SchemeEnvironment& environment)
       : SumsEverywhere(environment),
         way_(environment.bucket->options.pattern),
+        known_(context_),
         own_(context_, spaces_),
         gather_(context_, rank_, size_, way_) {
     for ([[maybe_unused]] const Rank worker : Ranks(size_)) {
@@ -39,13 +43,12 @@ class AllGather : public SumsEverywhere {
     specs_.clear();
     for (const RowSpace& space : spaces_) specs_.push_back(section_spec(space, round));
     own_.write(specs_, input, dtypes_, gather_.own(own_.find(specs_, input)));
+    known_.clear();
     gather_.run(exchange, largest_message_bytes(specs_),
-                [&](Rank worker, std::span<const std::byte> bytes) {
-                  return summation_.read_leading(specs_, bytes, received_[worker.index()]);
-                });
+                [&](Rank worker, std::span<const std::byte> bytes) { return read(worker, bytes); });
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       summation_.sum(received_, i, specs_[i].range, spaces_[i].dtype, spaces_[i].width, scale_,
-                     sums_[i].of(round));
+                     sums_[i].of(round), &known_);
     }
   }
 
@@ -69,9 +72,21 @@ class AllGather : public SumsEverywhere {
   }
 
  private:
+  MessageGather::Extent read(Rank worker, std::span<const std::byte> bytes) {
+    ReceivedRows& received = received_[worker.index()];
+    // In a hierarchy other messages may follow.
+    if (way_ == Communication::hierarchy) return summation_.read_leading(specs_, bytes, received);
+    summation_.read_all(specs_, std::array{bytes}, {&received, 1}, known_);
+    counts_.clear();
+    for (const ConstSection& section : received.sections) counts_.push_back(section.counts);
+    return {std::ssize(bytes), index_bytes(specs_, counts_)};
+  }
+
   Communication way_;
   std::vector<DType> dtypes_;
   std::vector<SectionSpec> specs_;  // of the round
+  std::vector<SectionCounts> counts_;
+  KnownNumbers known_;
   OwnRows own_;
   MessageGather gather_;
   std::vector<ReceivedRows> received_;  // [worker]

@@ -46,9 +46,10 @@ class GridPlacement : public Placement {
               std::span<Index> sources, std::span<Index> group_begin) override {
     partition(context, groups_, rows, indices, sources, group_begin, workspace_);
   }
-  void name_rows(const Context& context, int group, std::span<const Index> pulled,
-                 std::span<Index> rows) override {
-    rows_at(context, groups_, group, pulled, rows);
+  void name_rows(const Context& context, std::span<const Naming> groups) override {
+    jobs_.clear();
+    for (const Naming& of : groups) jobs_.push_back({of.group, of.pulled, of.rows});
+    rows_at_all(context, groups_, jobs_);
   }
 
   void adapt(const SpaceStatistics& statistics) override {
@@ -72,6 +73,7 @@ class GridPlacement : public Placement {
   RowGroups groups_;
   IndexCode code_ = IndexCode::coo;  // of most pushes
   SortWorkspace workspace_;
+  std::vector<PositionsJob> jobs_;
 };
 
 /// The same groups where rows are announced. Slices then cost no indices: as many as there can be.

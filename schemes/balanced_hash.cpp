@@ -55,9 +55,10 @@ class HashPlacement final : public Placement {
     positions_in_domain(context, domains_, group, indices, positions);
     return positions;
   }
-  void name_rows(const Context& context, int group, std::span<const Index> pulled,
-                 std::span<Index> rows) override {
-    rows_in_domain(context, domains_, group, pulled, rows);
+  void name_rows(const Context& context, std::span<const Naming> groups) override {
+    for (const Naming& of : groups) {
+      rows_in_domain(context, domains_, of.group, of.pulled, of.rows);
+    }
   }
 
   SpaceChoice choice() const override {

@@ -7,6 +7,7 @@
 #include "kernels/cast.h"
 #include "kernels/compact.h"
 #include "kernels/host_copy.h"
+#include "kernels/pieces.h"
 #include "kernels/rows.h"
 
 namespace sparsesync {
@@ -52,11 +53,14 @@ BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors
       tensors_(std::move(tensors)),
       spaces_(std::move(spaces)),
       is_coalesced_(tensors_.size()),
+      checks_(context),
+      checked_(tensors_.size() * FoundIndices::kNumbers),
       workspace_(context),
       count_(context),
       wide_(context) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) storage_.emplace_back(context);
   count_.reserve_exactly(1);
+  checks_.reserve_exactly(std::ssize(checked_));
 }
 
 void BucketInput::set(std::span<const Gradient> gradients) {
@@ -64,21 +68,56 @@ void BucketInput::set(std::span<const Gradient> gradients) {
     throw InputError(fmt::format("{} gradients for a bucket of {} tensors: give one for each",
                                  gradients.size(), tensors_.size()));
   }
+  gradients_.assign(gradients.begin(), gradients.end());
+  for (SpaceStorage& storage : storage_) storage.ready = false;
+  is_pending_ = false;
+  unchecked_.clear();
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const std::span<Index> found(checks_.data() + i * FoundIndices::kNumbers,
+                                 FoundIndices::kNumbers);
     if (gradients[i].layout() == Gradient::Layout::dense) continue;
-    const std::span<const Index> indices = gradients[i].indices();
-    const IndexCheck check = check_indices(context_, tensors_[i].rows, indices);
+    start_check(context_, tensors_[i].rows, gradients[i].indices(), found);
+    is_pending_ = true;
+  }
+  if (fetches_at_once(context_)) return settle();
+  if (is_pending_) find_unchecked();
+}
+
+void BucketInput::find_unchecked() {
+  for (const RowSpace& space : spaces_) {
+    const std::size_t only = space.members.front().tensor;
+    if (space.members.size() > 1 || gradients_[only].layout() == Gradient::Layout::dense) {
+      return unchecked_.clear();
+    }
+    unchecked_.push_back(gradients_[only].indices());
+  }
+}
+
+void BucketInput::settle() {
+  if (!is_pending_) return;
+  fetch_numbers(context_, outcome(), checked_);
+  settle(checked_);
+}
+
+bool BucketInput::settle(std::span<const Index> outcome) {
+  is_pending_ = false;
+  unchecked_.clear();
+  bool all_coalesced = true;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (gradients_[i].layout() == Gradient::Layout::dense) continue;
+    const IndexCheck check = FoundIndices::check(std::span<const Index, FoundIndices::kNumbers>(
+        outcome.data() + i * FoundIndices::kNumbers, FoundIndices::kNumbers));
     if (check.outside) {
       const Index place = *check.outside;
       Index index = 0;
-      fetch_numbers(context_, part_of(indices, {place, place + 1}), {&index, 1});
+      fetch_numbers(context_, part_of(gradients_[i].indices(), {place, place + 1}), {&index, 1});
       throw InputError(fmt::format("tensor '{}': index {} at place {} is outside its {} rows",
                                    tensors_[i].name, index, place, tensors_[i].rows));
     }
     is_coalesced_[i] = check.coalesced;
+    all_coalesced = all_coalesced && check.coalesced;
   }
-  gradients_.assign(gradients.begin(), gradients.end());
-  for (SpaceStorage& storage : storage_) storage.ready = false;
+  return all_coalesced;
 }
 
 ConstMatrix BucketInput::values_of(std::size_t tensor) const {
@@ -127,6 +166,7 @@ ConstMatrix BucketInput::values_as(std::size_t tensor, DType dtype) {
 }
 
 RowSparse BucketInput::coalesced(std::size_t space) {
+  settle();
   SpaceStorage& storage = storage_[space];
   if (storage.ready) return storage.view;
   const RowSpace& shape = spaces_[space];
@@ -186,6 +226,7 @@ Index BucketInput::touched(std::size_t space) const {
 }
 
 void BucketInput::start_sums(std::size_t space, Matrix sums) {
+  settle();
   const RowSpace& shape = spaces_[space];
   SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
   for (const RowSpace::Member& member : shape.members) {

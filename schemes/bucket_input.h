@@ -27,20 +27,31 @@ class BucketInput {
   BucketInput(const Context& context, std::span<const RowSpace> spaces);
 
   /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
-  /// phase is over.
+  /// phase is over. Does not synchronize the stream: on a GPU the outcome of looking at the indices
+  /// is waited for by whatever needs it first.
   /// @throws InputError naming the tensor, if an index is outside [0, rows) or the number of
   /// gradients is wrong
   void set(std::span<const Gradient> gradients);
 
+  /// The rows of each row space, as they were given, where the outcome is not known yet and they
+  /// will do if it is good: to work with them ahead and to fetch it with what that counts. Empty
+  /// where it is known, or some of them will have to be converted anyway.
+  std::span<const std::span<const Index>> unchecked() const { return unchecked_; }
+  /// While there are unchecked() ones: the outcome, for settle().
+  std::span<const Index> outcome() const { return checks_.first(std::ssize(checked_)); }
+  /// Takes the outcome.
+  /// @return whether unchecked() were the rows of coalesced()
+  /// @throws InputError as set()
+  bool settle(std::span<const Index> outcome);
+
   /// Row space `space`, coalesced; valid until set(). Converts on the first call. Rows are numbered
   /// in the row space. Synchronizes the stream.
-  /// @throws BudgetError
+  /// @throws BudgetError, InputError as set()
   RowSparse coalesced(std::size_t space);
 
-  /// Writes row space `space` as dense sums, all rows × width of them. Does not synchronize the
-  /// stream.
+  /// Writes row space `space` as dense sums, all rows × width of them. Synchronizes the stream.
   /// @param sums  of the row space's sum_dtype(), aligned for it; overwritten
-  /// @throws BudgetError
+  /// @throws BudgetError, InputError as set()
   void start_sums(std::size_t space, Matrix sums);
 
   /// The tensor of a row of row space `space`, by its name, and the row's number there.
@@ -62,6 +73,8 @@ class BucketInput {
     bool ready = false;
   };
 
+  void find_unchecked();
+  void settle();
   ConstMatrix values_of(std::size_t tensor) const;
   /// The same, cast where the row space has another dtype. Valid until the next call.
   ConstMatrix values_as(std::size_t tensor, DType dtype);
@@ -74,6 +87,12 @@ class BucketInput {
   std::vector<SpaceStorage> storage_;
   std::vector<Gradient> gradients_;
   std::vector<bool> is_coalesced_;  // of each tensor's gradient, as it was given
+  // What start_check() found, two numbers for each tensor, and a copy on the host; whether that is
+  // yet to be made.
+  Buffer<Index> checks_;
+  std::vector<Index> checked_;
+  bool is_pending_ = false;
+  std::vector<std::span<const Index>> unchecked_;  // [row space]
   CoalesceWorkspace workspace_;
   Buffer<Index> count_;
   Buffer<std::byte> wide_;  // rows of a tensor before they are rounded to the wire type

@@ -18,6 +18,7 @@
 #include "kernels/rows.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
+#include "schemes/message/known_numbers.h"
 #include "schemes/message/own_rows.h"
 #include "schemes/message/sums_everywhere.h"
 #include "schemes/registry.h"
@@ -86,6 +87,7 @@ class RecursiveDoubling : public SumsEverywhere {
   explicit RecursiveDoubling(const SchemeEnvironment& environment)
       : SumsEverywhere(environment),
         doubling_(environment.size),
+        known_(context_),
         own_(context_, spaces_),
         inbox_(context_, 1),
         wide_(context_) {
@@ -104,6 +106,7 @@ class RecursiveDoubling : public SumsEverywhere {
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
+    known_.clear();
     specs_.clear();
     result_specs_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
@@ -154,7 +157,7 @@ class RecursiveDoubling : public SumsEverywhere {
 
   void double_up(Exchange& exchange, Round round) {
     const auto read_other = [&](Rank, std::span<const std::byte> message) {
-      summation_.read(specs_, message, pairs_[pair_][1 - side_]);
+      summation_.read_all(specs_, std::array{message}, {&pairs_[pair_][1 - side_], 1}, known_);
     };
     bool both = false;  // whether the pair has its other side, to be added up
     if (doubling_.folded() > 0) {
@@ -193,9 +196,8 @@ class RecursiveDoubling : public SumsEverywhere {
     side_ = doubling_.takes_in(rank_) || doubling_.size == 1 ? 0 : side_in(1);
     const std::span<std::byte> message = messages_[pair_].reserve(own_.find(specs_, input));
     own_.write(specs_, input, partial_, message);
-    const MessageGather::Extent extent =
-        summation_.read_leading(specs_, message, pairs_[pair_][side_]);
-    held_ = {message.data(), extent.bytes, extent.index_bytes};
+    summation_.take_own(specs_, own_.counts(), message, pairs_[pair_][side_]);
+    held_ = {message.data(), std::ssize(message), index_bytes(specs_, own_.counts())};
   }
 
   /// Adds up the pair: the sums are what is held, written where they will be sent from.
@@ -204,7 +206,8 @@ class RecursiveDoubling : public SumsEverywhere {
     ReceivedRows& sums = pairs_[1 - pair_][side];
     counts_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const Index rows = summation_.unite(pairs_[pair_], i, specs_[i].range, sums.indices[i]);
+      const Index rows =
+          summation_.unite(pairs_[pair_], i, specs_[i].range, sums.indices[i], &known_);
       counts_.push_back({rows, rows});
     }
     lay_out(context_, specs_, counts_, next_message(specs_, message_bytes(specs_, counts_)),
@@ -229,10 +232,10 @@ class RecursiveDoubling : public SumsEverywhere {
       RowSums& sums = sums_[i].of(round);
       const DType partial = partial_[i];
       if (partial == space.dtype) {
-        summation_.sum(parts, i, specs_[i].range, partial, space.width, scale_, sums);
+        summation_.sum(parts, i, specs_[i].range, partial, space.width, scale_, sums, &known_);
         continue;
       }
-      sums.rows = summation_.unite(parts, i, specs_[i].range, sums.indices);
+      sums.rows = summation_.unite(parts, i, specs_[i].range, sums.indices, &known_);
       const Matrix wide{wide_.reserve(sums.rows * specs_[i].row_bytes).data(), partial, sums.rows,
                         space.width};
       summation_.add_up(parts, i, sums.named(), 1, wide);
@@ -263,6 +266,7 @@ class RecursiveDoubling : public SumsEverywhere {
   std::vector<SectionSpec> result_specs_;
   std::vector<SectionCounts> counts_;
   std::vector<Section> sections_;
+  KnownNumbers known_;
   OwnRows own_;
   Inbox inbox_;
   // What is held, and what came from the other side: the lower ranks' first. The sums of a pair

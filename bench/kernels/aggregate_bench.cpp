@@ -14,13 +14,15 @@ namespace {
 
 /// Bytes of all parts' values together: many times the last cache, unless that were more rows than
 /// kCount of each.
-constexpr Index kValueBytes = Index{1} << 28;
+Index value_bytes() {
+  return on_cuda() ? Index{1} << 31 : Index{1} << 28;
+}
 
 /// `per_mille` of the rows in each of the workers' parts.
 struct Parts {
-  Parts(Index workers, Index width, Index per_mille) : width(width) {
+  Parts(Workplace& workplace, Index workers, Index width, Index per_mille) : width(width) {
     const Index row_bytes = width * static_cast<Index>(sizeof(float));
-    const Index count = sized(std::min(kCount, kValueBytes / workers / row_bytes));
+    const Index count = sized(std::min(kCount, value_bytes() / workers / row_bytes));
     range = {0, count * 1000 / per_mille};
     for (Index worker = 0; worker < workers; ++worker) {
       indices.push_back(
@@ -28,8 +30,8 @@ struct Parts {
       values.push_back(values_of(indices.back(), width));
     }
     for (std::size_t worker = 0; worker < indices.size(); ++worker) {
-      sets.emplace_back(indices[worker]);
-      views.push_back({indices[worker], matrix_of(std::as_const(values[worker]), width)});
+      sets.emplace_back(workplace.place(indices[worker]));
+      views.push_back({sets.back(), as_const(matrix_of(workplace.place(values[worker]), width))});
     }
     total = count * workers;
   }
@@ -66,60 +68,69 @@ struct Parts {
 };
 
 void unite_parts(benchmark::State& state) {
-  const Parts parts(state.range(0), 1, state.range(1));
-  const Host host(state.range(2));
-  AggregateWorkspace workspace(host.context());
-  std::vector<Index> united(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
-  Index found = 0;
-  for ([[maybe_unused]] auto _ : state) {
-    unite(host.context(), parts.range, parts.sets, united, Count(&found), workspace);
-    benchmark::ClobberMemory();
-  }
-  united.resize(static_cast<std::size_t>(found));
+  Workplace workplace(state.range(2));
+  const Parts parts(workplace, state.range(0), 1, state.range(1));
+  AggregateWorkspace workspace(workplace.context());
+  const std::span<Index> united =
+      workplace.room<Index>(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
+  const std::span<Index> counted = workplace.room<Index>(1);
+  workplace.measure(state, [&] {
+    unite(workplace.context(), parts.range, parts.sets, united, Count(counted.data()), workspace);
+  });
+  const Index found = workplace.fetch(counted)[0];
   std::vector<Index> expected;
   for (const std::vector<Index>& set : parts.indices) {
     expected.insert(expected.end(), set.begin(), set.end());
   }
   std::sort(expected.begin(), expected.end());
   expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
-  if (united != expected) state.SkipWithError("a wrong union");
+  if (workplace.fetch(united.first(static_cast<std::size_t>(found))) != expected) {
+    state.SkipWithError("a wrong union");
+  }
   set_rates(state, parts.total, (parts.total + found) * static_cast<Index>(sizeof(Index)));
 }
 
 void aggregate_parts(benchmark::State& state) {
   const Index width = state.range(1);
-  const Parts parts(state.range(0), width, state.range(2));
-  const Host host(state.range(3));
-  AggregateWorkspace workspace(host.context());
-  std::vector<Index> united(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
-  Index found = 0;
-  unite(host.context(), parts.range, parts.sets, united, Count(&found), workspace);
-  united.resize(static_cast<std::size_t>(found));
-  std::vector<float> sums(united.size() * static_cast<std::size_t>(width));
-  for ([[maybe_unused]] auto _ : state) {
-    aggregate(host.context(), united, parts.views, 1, matrix_of(sums, width), workspace);
-    benchmark::ClobberMemory();
+  Workplace workplace(state.range(3));
+  const Parts parts(workplace, state.range(0), width, state.range(2));
+  AggregateWorkspace workspace(workplace.context());
+  const std::span<Index> room =
+      workplace.room<Index>(static_cast<std::size_t>(std::min(parts.total, parts.range.size())));
+  const std::span<Index> counted = workplace.room<Index>(1);
+  unite(workplace.context(), parts.range, parts.sets, room, Count(counted.data()), workspace);
+  const Index found = workplace.fetch(counted)[0];
+  const std::span<const Index> united = room.first(static_cast<std::size_t>(found));
+  const std::span<float> sums =
+      workplace.room<float>(united.size() * static_cast<std::size_t>(width));
+  workplace.measure(state, [&] {
+    aggregate(workplace.context(), united, parts.views, 1, matrix_of(sums, width), workspace);
+  });
+  if (!parts.is_sum(workplace.fetch(united), workplace.fetch(sums))) {
+    state.SkipWithError("wrong sums");
   }
-  if (!parts.is_sum(united, sums)) state.SkipWithError("wrong sums");
   // What must be read and written: the parts once, the union's indices once, its sums once.
   set_rates(state, parts.total,
             (parts.total + found) *
                 (static_cast<Index>(sizeof(Index)) + width * static_cast<Index>(sizeof(float))));
 }
 
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(1);
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(2)->UseRealTime();
+const bool kYardsticks = add_yardsticks();
 BENCHMARK(unite_parts)
     ->ArgNames({"workers", "per_mille", "threads"})
-    ->ArgsProduct({{8}, {10, 250}, {1}});
+    ->ArgsProduct({{8}, {10, 250}, {1}})
+    ->Apply(timed);
 BENCHMARK(aggregate_parts)
     ->ArgNames({"workers", "width", "per_mille", "threads"})
     ->ArgsProduct({{8}, {1, 8, 32, 128}, {10, 250}, {1}})
-    ->ArgsProduct({{2, 16}, {32}, {10}, {1}});
-BENCHMARK(aggregate_parts)
-    ->ArgNames({"workers", "width", "per_mille", "threads"})
-    ->ArgsProduct({{8}, {1, 8, 32, 128}, {10, 250}, {2}})
-    ->UseRealTime();
+    ->ArgsProduct({{2, 16}, {32}, {10}, {1}})
+    ->Apply(timed);
+const bool kThreads = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("aggregate_parts", aggregate_parts)
+      ->ArgNames({"workers", "width", "per_mille", "threads"})
+      ->ArgsProduct({{8}, {1, 8, 32, 128}, {10, 250}, {2}})
+      ->UseRealTime();
+});
 
 }  // namespace
 }  // namespace sparsesync::bench

@@ -45,37 +45,43 @@ bool is_coalesced(const std::vector<Index>& drawn, std::span<const Index> indice
 void coalesce_rows(benchmark::State& state) {
   const Index count = sized(state.range(0));
   const Index width = state.range(2);
-  const Host host(state.range(3));
-  CoalesceWorkspace workspace(host.context());
+  Workplace workplace(state.range(3));
+  CoalesceWorkspace workspace(workplace.context());
   const std::vector<Index> drawn = drawn_rows(count, state.range(1));
-  const std::vector<float> from = values_of(drawn, width);
-  std::vector<Index> indices(drawn.size());
-  std::vector<float> values(from.size());
-  Index found = 0;
-  for ([[maybe_unused]] auto _ : state) {
-    coalesce(host.context(), {drawn, matrix_of(from, width)}, {0, kRows}, indices,
-             matrix_of(values, width), Count(&found), workspace);
-    benchmark::ClobberMemory();
+  const std::vector<float> given = values_of(drawn, width);
+  const RowSparse from{workplace.place(drawn), as_const(matrix_of(workplace.place(given), width))};
+  const std::span<Index> indices = workplace.room<Index>(drawn.size());
+  const std::span<float> values = workplace.room<float>(given.size());
+  const std::span<Index> counted = workplace.room<Index>(1);
+  workplace.measure(state, [&] {
+    coalesce(workplace.context(), from, {0, kRows}, indices, matrix_of(values, width),
+             Count(counted.data()), workspace);
+  });
+  const Index found = workplace.fetch(counted)[0];
+  const std::vector<Index> distinct =
+      workplace.fetch(indices.first(static_cast<std::size_t>(found)));
+  if (!is_coalesced(drawn, distinct, workplace.fetch(values), width)) {
+    state.SkipWithError("wrong sums");
   }
-  const auto distinct = std::span(indices).first(static_cast<std::size_t>(found));
-  if (!is_coalesced(drawn, distinct, values, width)) state.SkipWithError("wrong sums");
   // What must be read and written: indices and values, in and out, once.
   set_rates(state, count,
             (count + found) *
                 (static_cast<Index>(sizeof(Index)) + width * static_cast<Index>(sizeof(float))));
 }
 
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(1);
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(2)->UseRealTime();
+const bool kYardsticks = add_yardsticks();
 BENCHMARK(coalesce_rows)
     ->ArgNames({"count", "repeats", "width", "threads"})
     ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {1}})
-    ->ArgsProduct({{kCount / 4}, {1, 4}, {128}, {1}});
-BENCHMARK(coalesce_rows)
-    ->ArgNames({"count", "repeats", "width", "threads"})
-    ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {2}})
-    ->ArgsProduct({{kCount / 4}, {1, 4}, {128}, {2}})
-    ->UseRealTime();
+    ->ArgsProduct({{kCount / 4}, {1, 4}, {128}, {1}})
+    ->Apply(timed);
+const bool kThreadsOf_coalesce_rows = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("coalesce_rows", coalesce_rows)
+      ->ArgNames({"count", "repeats", "width", "threads"})
+      ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {2}})
+      ->ArgsProduct({{kCount / 4}, {1, 4}, {128}, {2}})
+      ->UseRealTime();
+});
 
 }  // namespace
 }  // namespace sparsesync::bench

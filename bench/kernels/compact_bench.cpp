@@ -1,59 +1,205 @@
-// Compact: 256 MiB of a dense tensor to its non-zero rows, beside the triad.
+// Compact: a dense tensor to its non-zero rows, and to groups of them, beside what the memory
+// gives.
 #include "kernels/compact.h"
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
+#include "kernels/hierarchical_hash.h"
 
 namespace sparsesync::bench {
 namespace {
 
 constexpr Index kDenseBytes = Index{1} << 28;
+constexpr Index kGroups = 16;
 
-/// `per_mille` of the rows are not zero, each in one element only: in its last, where it is found
-/// last.
-void compact_rows(benchmark::State& state) {
-  const Index width = state.range(0);
-  const Index rows = sized(kDenseBytes / static_cast<Index>(sizeof(float)) / width);
-  const Host host(state.range(2));
-  const std::vector<Index> touched = distinct_rows(rows, rows * state.range(1) / 1000);
-  std::vector<float> dense(static_cast<std::size_t>(rows * width));
-  for (const Index row : touched) {
-    dense[static_cast<std::size_t>((row + 1) * width - 1)] = value_at(row, 0);
-  }
-  std::vector<Index> indices(touched.size());
-  std::vector<float> values(touched.size() * static_cast<std::size_t>(width));
-  Index found = 0;
-  for ([[maybe_unused]] auto _ : state) {
-    compact(host.context(), matrix_of(std::as_const(dense), width), 0, indices,
-            matrix_of(values, width), Count(&found));
-    benchmark::ClobberMemory();
-  }
-  bool right = found == static_cast<Index>(touched.size()) && indices == touched;
-  for (std::size_t i = 0; right && i < values.size(); ++i) {
-    const Index row = touched[i / static_cast<std::size_t>(width)];
-    const bool last = (i + 1) % static_cast<std::size_t>(width) == 0;
-    right = values[i] == (last ? value_at(row, 0) : 0.0F);
-  }
-  if (!right) state.SkipWithError("wrong rows");
-  // What must be read and written: the tensor once, the result once.
-  set_rates(state, rows,
-            static_cast<Index>((dense.size() + values.size()) * sizeof(float) +
-                               indices.size() * sizeof(Index)));
+/// Elements of the tensor: on a GPU the paper's.
+Index elements_of(DType dtype) {
+  return sized(on_cuda() ? kTensorElements : kDenseBytes / element_bytes(dtype));
 }
 
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(1);
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(2)->UseRealTime();
+/// A dense tensor `per_mille` of whose rows are not zero, each in one element only: in its last,
+/// where it is found last.
+struct Dense {
+  Dense(DType dtype, Index width, Index per_mille)
+      : dtype(dtype),
+        width(width),
+        rows(std::max<Index>(elements_of(dtype) / width, 1)),
+        touched(distinct_rows(rows, rows * per_mille / 1000)),
+        elements(static_cast<std::size_t>(rows * width * element_bytes(dtype))) {
+    for (const Index row : touched) write(elements.data(), (row + 1) * width - 1, row);
+  }
+
+  /// Of f32 and bf16, whose numbers from 1 to 8 are the upper halves of those of f32.
+  void write(std::byte* to, Index element, Index row) const {
+    const float value = value_at(row, 0);
+    const Index bytes = element_bytes(dtype);
+    std::memcpy(to + element * bytes,
+                reinterpret_cast<const std::byte*>(&value) +
+                    (sizeof(value) - static_cast<std::size_t>(bytes)),
+                static_cast<std::size_t>(bytes));
+  }
+
+  ConstMatrix place(Workplace& workplace) const {
+    return {workplace.place(elements).data(), dtype, rows, width};
+  }
+  Index row_bytes() const { return width * element_bytes(dtype); }
+
+  /// Whether a row of values is that of the tensor.
+  bool is_row(const std::byte* values, Index row) const {
+    return std::memcmp(values, elements.data() + row * row_bytes(),
+                       static_cast<std::size_t>(row_bytes())) == 0;
+  }
+
+  DType dtype;
+  Index width;
+  Index rows;
+  std::vector<Index> touched;
+  std::vector<std::byte> elements;
+};
+
+/// What must be read and written: the tensor once, the result once.
+void set_compact_rates(benchmark::State& state, const Dense& dense) {
+  const auto found = static_cast<Index>(dense.touched.size());
+  set_rates(state, dense.rows,
+            static_cast<Index>(dense.elements.size()) +
+                found * (dense.row_bytes() + static_cast<Index>(sizeof(Index))));
+}
+
+void compact_dtype(benchmark::State& state, DType dtype, Index threads) {
+  const Dense dense(dtype, state.range(0), state.range(1));
+  Workplace workplace(threads);
+  const ConstMatrix from = dense.place(workplace);
+  const std::size_t found = dense.touched.size();
+  const std::span<Index> indices = workplace.room<Index>(found);
+  const std::span<std::byte> values =
+      workplace.room<std::byte>(found * static_cast<std::size_t>(dense.row_bytes()));
+  const std::span<Index> count = workplace.room<Index>(1);
+  workplace.measure(state, [&] {
+    compact(workplace.context(), from, 0, indices,
+            {values.data(), dtype, static_cast<Index>(found), dense.width}, Count(count.data()));
+  });
+  bool right = workplace.fetch(count)[0] == static_cast<Index>(found) &&
+               workplace.fetch(indices) == dense.touched;
+  const std::vector<std::byte> got = workplace.fetch(values);
+  for (std::size_t i = 0; right && i < found; ++i) {
+    right = dense.is_row(got.data() + static_cast<Index>(i) * dense.row_bytes(), dense.touched[i]);
+  }
+  if (!right) state.SkipWithError("wrong rows");
+  set_compact_rates(state, dense);
+}
+
+void compact_rows(benchmark::State& state) {
+  compact_dtype(state, DType::f32, state.range(2));
+}
+
+/// Compact and partition by the bijection in one pass.
+void compact_groups_dtype(benchmark::State& state, DType dtype) {
+  const Dense dense(dtype, state.range(0), state.range(1));
+  const RowGroups groups({.rows = dense.rows, .groups = kGroups, .seed = kSeed + 1});
+  Workplace workplace(1);
+  const ConstMatrix from = dense.place(workplace);
+  // The bijection spreads rows evenly; of a group that had more some would be missing.
+  const auto mean = static_cast<Index>(dense.touched.size()) / kGroups;
+  const Index room = mean + mean / 8 + 64;
+  const std::span<Index> indices = workplace.room<Index>(static_cast<std::size_t>(kGroups * room));
+  const std::span<std::byte> values =
+      workplace.room<std::byte>(static_cast<std::size_t>(kGroups * room * dense.row_bytes()));
+  const std::span<Index> counts = workplace.room<Index>(kGroups);
+  workplace.measure(state, [&] {
+    compact_groups(workplace.context(), from, 0, groups, indices,
+                   {values.data(), dtype, kGroups * room, dense.width}, counts);
+  });
+  std::vector<std::vector<Index>> expected(kGroups);
+  for (const Index row : dense.touched) {
+    expected[static_cast<std::size_t>(groups.place(row).group)].push_back(row);
+  }
+  const std::vector<Index> got_counts = workplace.fetch(counts);
+  const std::vector<Index> got = workplace.fetch(indices);
+  const std::vector<std::byte> got_values = workplace.fetch(values);
+  bool right = true;
+  for (std::size_t group = 0; right && group < expected.size(); ++group) {
+    const Index first = static_cast<Index>(group) * room;
+    right = got_counts[group] == std::ssize(expected[group]) && got_counts[group] <= room &&
+            std::equal(expected[group].begin(), expected[group].end(), got.begin() + first);
+    for (std::size_t i = 0; right && i < expected[group].size(); ++i) {
+      right = dense.is_row(got_values.data() + (first + static_cast<Index>(i)) * dense.row_bytes(),
+                           expected[group][i]);
+    }
+  }
+  if (!right) state.SkipWithError("wrong groups");
+  set_compact_rates(state, dense);
+}
+
+/// Compact, then Algorithm 1 (Zen): what compact and the bijection are held against.
+void compact_and_hash(benchmark::State& state) {
+  const Dense dense(DType::f32, state.range(0), state.range(1));
+  Workplace workplace(1);
+  const ConstMatrix from = dense.place(workplace);
+  const std::size_t found = dense.touched.size();
+  const std::span<Index> indices = workplace.room<Index>(found);
+  const std::span<std::byte> values =
+      workplace.room<std::byte>(found * static_cast<std::size_t>(dense.row_bytes()));
+  const std::span<Index> count = workplace.room<Index>(1);
+  const RowHash hash(kGroups, kSeed + 1);
+  HashMemory memory(workplace.context());
+  const std::span<Index> parts = workplace.room<Index>(found);
+  const std::span<Index> sources = workplace.room<Index>(found);
+  const std::span<Index> begin = workplace.room<Index>(kGroups + 1);
+  workplace.measure(state, [&] {
+    compact(workplace.context(), from, 0, indices,
+            {values.data(), dense.dtype, static_cast<Index>(found), dense.width},
+            Count(count.data()));
+    partition_by_hash(workplace.context(), hash, indices, parts, sources, begin, memory);
+  });
+  const std::vector<Index> got = workplace.fetch(parts);
+  const std::vector<Index> begins = workplace.fetch(begin);
+  bool right = begins.back() == static_cast<Index>(found);
+  for (std::size_t part = 0; part + 1 < begins.size(); ++part) {
+    for (Index i = begins[part]; right && i < begins[part + 1]; ++i) {
+      right = hash.partition(got[static_cast<std::size_t>(i)]) == static_cast<Index>(part);
+    }
+  }
+  if (!right) state.SkipWithError("a wrong partition");
+  set_compact_rates(state, dense);
+}
+
+/// Of a tensor of 214 M elements a few iterations are long enough.
+void few_where_large(benchmark::internal::Benchmark* row) {
+  timed(row);
+  if (on_cuda() && !is_small()) row->Iterations(20);
+}
+
+const bool kYardsticks = add_yardsticks();
 BENCHMARK(compact_rows)
     ->ArgNames({"width", "per_mille", "threads"})
-    ->ArgsProduct({{1, 8, 32, 128}, {1, 10, 100}, {1}});
-BENCHMARK(compact_rows)
-    ->ArgNames({"width", "per_mille", "threads"})
-    ->ArgsProduct({{32, 128}, {10}, {2}})
-    ->UseRealTime();
+    ->ArgsProduct({{1, 8, 32, 128}, {1, 10, 52, 100}, {1}})
+    ->Apply(few_where_large);
+BENCHMARK_CAPTURE(compact_groups_dtype, f32, DType::f32)
+    ->Name("compact_groups/f32")
+    ->ArgNames({"width", "per_mille"})
+    ->ArgsProduct({{1, 128}, {1, 10, 52}})
+    ->Apply(few_where_large);
+BENCHMARK_CAPTURE(compact_groups_dtype, bf16, DType::bf16)
+    ->Name("compact_groups/bf16")
+    ->ArgNames({"width", "per_mille"})
+    ->ArgsProduct({{1, 128}, {1, 10, 52}})
+    ->Apply(few_where_large);
+BENCHMARK(compact_and_hash)
+    ->ArgNames({"width", "per_mille"})
+    ->ArgsProduct({{1, 128}, {10, 52}})
+    ->Apply(few_where_large);
+const bool kThreads = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("compact_rows", compact_rows)
+      ->ArgNames({"width", "per_mille", "threads"})
+      ->ArgsProduct({{32, 128}, {10}, {2}})
+      ->UseRealTime();
+});
 
 }  // namespace
 }  // namespace sparsesync::bench

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/kernels/inputs.h"
+#include "kernels/hash_domains.h"
 
 namespace sparsesync::bench {
 namespace {
@@ -33,56 +34,97 @@ void set_code_rates(benchmark::State& state, std::size_t count, std::size_t inde
       static_cast<double>(code_bytes) * 8 / static_cast<double>(count);
 }
 
-/// @param code  all, bytes, encode() and decode(back): ours, or the other's
-template <typename Code>
-void measure_encode(benchmark::State& state, Code&& code) {
-  for ([[maybe_unused]] auto _ : state) {
-    code.encode();
-    benchmark::ClobberMemory();
-  }
-  decltype(code.all) back(code.all.size());
-  code.decode(back);
-  if (back != code.all) state.SkipWithError("a wrong code");
-  set_code_rates(state, back.size(), sizeof(back.front()), code.bytes.size());
-}
-
-template <typename Code>
-void measure_decode(benchmark::State& state, Code&& code) {
-  code.encode();
-  decltype(code.all) back(code.all.size());
-  for ([[maybe_unused]] auto _ : state) {
-    code.decode(back);
-    benchmark::ClobberMemory();
-  }
-  if (back != code.all) state.SkipWithError("wrong indices");
-  set_code_rates(state, back.size(), sizeof(back.front()), code.bytes.size());
-}
-
-/// The indices, and bytes that hold them in one of our codes.
+/// The indices, and bytes that hold them in one of our codes, on the device that is measured.
 struct OurCode {
   OurCode(const Indices& indices, IndexCode index_code)
       : range(indices.range),
         code(index_code),
         all(indices.all),
-        bytes(static_cast<std::size_t>(
-            encoded_bytes(code, range.size(), static_cast<Index>(all.size())))) {}
+        placed(workplace.place(all)),
+        back(workplace.room<Index>(all.size())),
+        bytes(workplace.room<std::byte>(static_cast<std::size_t>(
+            encoded_bytes(code, range.size(), static_cast<Index>(all.size()))))) {}
 
-  void encode() { sparsesync::encode(host.context(), code, range, all, bytes); }
-  void decode(std::vector<Index>& back) const {
-    sparsesync::decode(host.context(), code, range, bytes, back);
-  }
-  Host host{1};
+  void encode() { sparsesync::encode(workplace.context(), code, range, placed, bytes); }
+  void decode() { sparsesync::decode(workplace.context(), code, range, bytes, back); }
+  bool is_right() { return workplace.fetch(back) == all; }
+
+  Workplace workplace{1};
   IndexRange range;
   IndexCode code;
   std::vector<Index> all;
-  std::vector<std::byte> bytes;
+  std::span<Index> placed;
+  std::span<Index> back;
+  std::span<std::byte> bytes;
 };
 
 void encode(benchmark::State& state, IndexCode code) {
-  measure_encode(state, OurCode(indices_of(state), code));
+  OurCode own(indices_of(state), code);
+  own.workplace.measure(state, [&] { own.encode(); });
+  own.decode();
+  if (!own.is_right()) state.SkipWithError("a wrong code");
+  set_code_rates(state, own.all.size(), sizeof(Index), own.bytes.size());
 }
 void decode(benchmark::State& state, IndexCode code) {
-  measure_decode(state, OurCode(indices_of(state), code));
+  OurCode own(indices_of(state), code);
+  own.encode();
+  own.workplace.measure(state, [&] { own.decode(); });
+  if (!own.is_right()) state.SkipWithError("wrong indices");
+  set_code_rates(state, own.all.size(), sizeof(Index), own.bytes.size());
+}
+
+/// Zen's bitmap of a server's domain (Algorithm 2): its rows to positions and to bits, and back.
+struct HashBitmap {
+  explicit HashBitmap(const benchmark::State& state)
+      : rows(state.range(0)), hash(kGroups, kSeed + 1), domains(workplace.context()) {
+    build_domains(workplace.context(), hash, rows, domains);
+    for (const Index row : distinct_rows(rows, sized(state.range(1)))) {
+      if (hash.partition(row) == 0) all.push_back(row);
+    }
+    placed = workplace.place(all);
+    positions = workplace.room<Index>(all.size());
+    back = workplace.room<Index>(all.size());
+    bytes = workplace.room<std::byte>(static_cast<std::size_t>(
+        encoded_bytes(IndexCode::bitmap, domains.size(0), static_cast<Index>(all.size()))));
+  }
+
+  void encode() {
+    positions_in_domain(workplace.context(), domains, 0, placed, positions);
+    sparsesync::encode(workplace.context(), IndexCode::bitmap, {0, domains.size(0)}, positions,
+                       bytes);
+  }
+  void decode() {
+    sparsesync::decode(workplace.context(), IndexCode::bitmap, {0, domains.size(0)}, bytes,
+                       positions);
+    rows_in_domain(workplace.context(), domains, 0, positions, back);
+  }
+  bool is_right() { return workplace.fetch(back) == all; }
+
+  static constexpr Index kGroups = 16;
+  Workplace workplace{1};
+  Index rows;
+  RowHash hash;
+  HashDomains domains;
+  std::vector<Index> all;
+  std::span<Index> placed;
+  std::span<Index> positions;
+  std::span<Index> back;
+  std::span<std::byte> bytes;
+};
+
+void encode_hash_bitmap(benchmark::State& state) {
+  HashBitmap own(state);
+  own.workplace.measure(state, [&] { own.encode(); });
+  own.decode();
+  if (!own.is_right()) state.SkipWithError("a wrong code");
+  set_code_rates(state, own.all.size(), sizeof(Index), own.bytes.size());
+}
+void decode_hash_bitmap(benchmark::State& state) {
+  HashBitmap own(state);
+  own.encode();
+  own.workplace.measure(state, [&] { own.decode(); });
+  if (!own.is_right()) state.SkipWithError("wrong indices");
+  set_code_rates(state, own.all.size(), sizeof(Index), own.bytes.size());
 }
 
 struct FreeRoaring {
@@ -112,20 +154,38 @@ struct RoaringCode {
 
 /// From sorted 32-bit indices, as its interface has it: with the bitmap between them and the bytes.
 void encode_roaring(benchmark::State& state) {
-  measure_encode(state, RoaringCode(indices_of(state)));
+  RoaringCode code(indices_of(state));
+  for ([[maybe_unused]] auto _ : state) {
+    code.encode();
+    benchmark::ClobberMemory();
+  }
+  std::vector<std::uint32_t> back(code.all.size());
+  code.decode(back);
+  if (back != code.all) state.SkipWithError("a wrong code");
+  set_code_rates(state, back.size(), sizeof(back.front()), code.bytes.size());
 }
 void decode_roaring(benchmark::State& state) {
-  measure_decode(state, RoaringCode(indices_of(state)));
+  RoaringCode code(indices_of(state));
+  code.encode();
+  std::vector<std::uint32_t> back(code.all.size());
+  for ([[maybe_unused]] auto _ : state) {
+    code.decode(back);
+    benchmark::ClobberMemory();
+  }
+  if (back != code.all) state.SkipWithError("wrong indices");
+  set_code_rates(state, back.size(), sizeof(back.front()), code.bytes.size());
 }
 
 /// A worker's share of many rows, half as dense as a bitmap pays, denser, and a small one that
-/// stays in the nearest cache.
+/// stays in the nearest cache. A GPU is kept busy by sixteen times as many.
 void densities(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"rows", "count"})
       ->Args({kRows, kCount})
       ->Args({Index{1} << 23, kCount})
       ->Args({Index{1} << 21, kCount})
       ->Args({793'471, 2560});
+  if (on_cuda()) bench->Args({16 * kRows, 16 * kCount})->Args({Index{1} << 27, 16 * kCount});
+  timed(bench);
 }
 
 // CRoaring's indices have 32 bits; ours may have more: rows beyond 2^32 are measured without it.
@@ -134,14 +194,24 @@ void wide(benchmark::internal::Benchmark* bench) {
   bench->Args({Index{1} << 40, kCount});
 }
 
+/// Domains take 4 bytes for each row.
+void domains(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"rows", "count"})->Args({sized(Index{1} << 26), Index{1} << 24});
+  timed(bench);
+}
+
 BENCHMARK_CAPTURE(encode, coo, IndexCode::coo)->Apply(wide);
 BENCHMARK_CAPTURE(encode, elias_fano, IndexCode::elias_fano)->Apply(wide);
 BENCHMARK_CAPTURE(encode, bitmap, IndexCode::bitmap)->Apply(densities);
-BENCHMARK(encode_roaring)->Apply(densities);
+BENCHMARK(encode_hash_bitmap)->Apply(domains);
 BENCHMARK_CAPTURE(decode, coo, IndexCode::coo)->Apply(wide);
 BENCHMARK_CAPTURE(decode, elias_fano, IndexCode::elias_fano)->Apply(wide);
 BENCHMARK_CAPTURE(decode, bitmap, IndexCode::bitmap)->Apply(densities);
-BENCHMARK(decode_roaring)->Apply(densities);
+BENCHMARK(decode_hash_bitmap)->Apply(domains);
+const bool kRoaring = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("encode_roaring", encode_roaring)->Apply(densities);
+  benchmark::RegisterBenchmark("decode_roaring", decode_roaring)->Apply(densities);
+});
 
 }  // namespace
 }  // namespace sparsesync::bench

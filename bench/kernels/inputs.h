@@ -1,5 +1,4 @@
-// What the kernels' benches share: inputs, a context with threads, and how a row of a bench says
-// that its result is wrong.
+// What the kernels' benches share: inputs, and how a row of a bench tells its rates.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -10,9 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/memory.h"
+#include "bench/kernels/device.h"
 #include "kernels/bijection.h"
-#include "kernels/context.h"
 #include "kernels/threads.h"
 #include "kernels/views.h"
 
@@ -31,18 +29,6 @@ inline bool is_small() {
 inline Index sized(Index size) {
   return is_small() ? std::max<Index>(size >> 10, 1) : size;
 }
-
-/// A context with memory and threads of its own.
-class Host {
- public:
-  explicit Host(Index threads) : threads_(static_cast<int>(threads)) {}
-  const Context& context() const { return context_; }
-
- private:
-  HostMemory memory_;
-  Threads threads_;
-  Context context_{memory_, threads_};
-};
 
 /// `count` distinct rows of [0, rows), increasing: the images of the first ones under a bijection.
 inline std::vector<Index> distinct_rows(Index rows, Index count, std::uint64_t seed = kSeed) {
@@ -71,12 +57,8 @@ inline std::vector<float> values_of(std::span<const Index> rows, Index width) {
   return values;
 }
 
-inline Matrix matrix_of(std::vector<float>& values, Index width) {
+inline Matrix matrix_of(std::span<float> values, Index width) {
   return {reinterpret_cast<std::byte*>(values.data()), DType::f32,
-          static_cast<Index>(values.size()) / width, width};
-}
-inline ConstMatrix matrix_of(const std::vector<float>& values, Index width) {
-  return {reinterpret_cast<const std::byte*>(values.data()), DType::f32,
           static_cast<Index>(values.size()) / width, width};
 }
 

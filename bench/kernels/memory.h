@@ -1,6 +1,7 @@
-// What the memory gives: a copy and STREAM's triad (McCalpin 1995), the yardsticks of the benches
-// whose inputs lie outside the caches. They stand in the same executable as what is compared with
-// them, so that both are measured in the same run.
+// What the memory gives, the yardsticks of the benches whose inputs lie outside the caches: on the
+// CPU a copy and STREAM's triad (McCalpin 1995); on a GPU a copy and a plain kernel that reads.
+// They stand in the same executable as what is compared with them, so that both are measured in the
+// same run.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -9,48 +10,88 @@
 #include <vector>
 
 #include "bench/kernels/inputs.h"
+#include "kernels/rows.h"
+#if defined(SPARSESYNC_WITH_CUDA)
+#include "bench/kernels/read_reduce.h"
+#endif
 
 namespace sparsesync::bench {
 
-// Each array is many times the last cache.
+// Each array is many times the last cache; on a GPU as long as the paper's tensor.
 constexpr Index kTriadElements = Index{1} << 25;
+constexpr Index kTensorElements = 214'000'000;
 
 /// Bytes as STREAM counts them: what the program reads and writes, without the lines that a
 /// processor reads before it writes to them.
 inline void copy(benchmark::State& state) {
-  const Index bytes = sized(kTriadElements * static_cast<Index>(sizeof(double)));
-  const Host host(state.range(0));
-  const std::vector<char> from(static_cast<std::size_t>(bytes), 1);
-  std::vector<char> to(from.size());
-  for ([[maybe_unused]] auto _ : state) {
-    parallel_for(host.context(), bytes, 1, [&](IndexRange range) {
+  const Index bytes = sized((on_cuda() ? kTensorElements / 2 : kTriadElements) *
+                            static_cast<Index>(sizeof(double)));
+  Workplace workplace(state.range(0));
+  const std::vector<std::byte> given(static_cast<std::size_t>(bytes), std::byte{1});
+  const std::span<const std::byte> from = workplace.place(given);
+  const std::span<std::byte> to = workplace.room<std::byte>(given.size());
+  workplace.measure(state, [&] {
+    if (on_cuda()) return sparsesync::copy(workplace.context(), from, to.data());
+    parallel_for(workplace.context(), bytes, 1, [&](IndexRange range) {
       std::memcpy(to.data() + range.begin, from.data() + range.begin,
                   static_cast<std::size_t>(range.size()));
     });
-    benchmark::ClobberMemory();
-  }
-  if (to != from) state.SkipWithError("not a copy");
+  });
+  if (workplace.fetch(to) != given) state.SkipWithError("not a copy");
   set_rates(state, bytes, 2 * bytes);
 }
 
-/// Bytes as in copy().
+/// Bytes as in copy(). Of the CPU.
 inline void triad(benchmark::State& state) {
   const Index elements = sized(kTriadElements);
-  const Host host(state.range(0));
+  Workplace workplace(state.range(0));
   std::vector<double> a(static_cast<std::size_t>(elements));
   const std::vector<double> b(a.size(), 1);
   const std::vector<double> c(a.size(), 2);
-  for ([[maybe_unused]] auto _ : state) {
-    parallel_for(host.context(), elements, 1, [&](IndexRange range) {
+  workplace.measure(state, [&] {
+    parallel_for(workplace.context(), elements, 1, [&](IndexRange range) {
       double* to = a.data();
       const double* left = b.data();
       const double* right = c.data();
       for (Index i = range.begin; i < range.end; ++i) to[i] = left[i] + 3.0 * right[i];
     });
-    benchmark::ClobberMemory();
-  }
+  });
   if (a != std::vector<double>(a.size(), 7)) state.SkipWithError("wrong sums");
   set_rates(state, elements, 3 * elements * static_cast<Index>(sizeof(double)));
+}
+
+#if defined(SPARSESYNC_WITH_CUDA)
+/// Bytes are read once. Of a GPU.
+inline void read_reduce(benchmark::State& state) {
+  const Index words = sized(kTensorElements) / 4 * 4;
+  Workplace workplace(1);
+  const std::vector<std::uint32_t> given(static_cast<std::size_t>(words), 3);
+  const std::span<const std::uint32_t> from = workplace.place(given);
+  const std::span<std::uint32_t> sum = workplace.room<std::uint32_t>(1);
+  workplace.measure(state,
+                    [&] { read_reduce(workplace.context(), std::as_bytes(from), sum.data()); });
+  if (workplace.fetch(sum)[0] != static_cast<std::uint32_t>(3 * words)) {
+    state.SkipWithError("a wrong sum");
+  }
+  set_rates(state, words, words * static_cast<Index>(sizeof(std::uint32_t)));
+}
+#endif
+
+/// Registers the yardsticks of the device that is measured.
+/// @return something to begin a constant with
+inline bool add_yardsticks() {
+#if defined(SPARSESYNC_WITH_CUDA)
+  if (on_cuda()) {
+    benchmark::RegisterBenchmark("copy", copy)->ArgName("threads")->Arg(1)->Apply(timed);
+    benchmark::RegisterBenchmark("read_reduce",
+                                 static_cast<void (*)(benchmark::State&)>(read_reduce))
+        ->Apply(timed);
+    return true;
+  }
+#endif
+  benchmark::RegisterBenchmark("triad", triad)->ArgName("threads")->Arg(1);
+  benchmark::RegisterBenchmark("triad", triad)->ArgName("threads")->Arg(2)->UseRealTime();
+  return true;
 }
 
 }  // namespace sparsesync::bench

@@ -1,13 +1,14 @@
-// The yardsticks themselves, with one and with two threads.
+// The yardsticks themselves: on the CPU with one and with two threads.
 #include "bench/kernels/memory.h"
 
 namespace sparsesync::bench {
 namespace {
 
-BENCHMARK(copy)->ArgNames({"threads"})->Arg(1);
-BENCHMARK(copy)->ArgNames({"threads"})->Arg(2)->UseRealTime();
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(1);
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(2)->UseRealTime();
+const bool kYardsticks = add_yardsticks();
+const bool kCopies = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("copy", copy)->ArgName("threads")->Arg(1);
+  benchmark::RegisterBenchmark("copy", copy)->ArgName("threads")->Arg(2)->UseRealTime();
+});
 
 }  // namespace
 }  // namespace sparsesync::bench

@@ -34,15 +34,6 @@ std::vector<std::vector<Index>> sets_of(std::span<const Index> united, Index tou
   return sets;
 }
 
-void find_all_places(const Context& context, std::span<const Index> united,
-                     const std::vector<std::vector<Index>>& sets,
-                     std::vector<std::vector<Index>>& places) {
-  Index found = 0;
-  for (std::size_t worker = 0; worker < sets.size(); ++worker) {
-    find_places(context, united, sets[worker], places[worker], Count(&found));
-  }
-}
-
 /// Whether every owner touched its row.
 bool are_touchers(std::span<const std::vector<Index>> places,
                   std::span<const std::int32_t> owners) {
@@ -58,31 +49,43 @@ bool are_touchers(std::span<const std::vector<Index>> places,
 
 /// @param from_sets  whether the union and the places are part of what is timed
 void measure(benchmark::State& state, bool from_sets) {
-  const Host host(1);
+  Workplace workplace(1);
   const std::vector<Index> rows = distinct_rows(kRows, sized(state.range(0)));
   const std::vector<std::vector<Index>> sets = sets_of(rows, state.range(1));
-  std::vector<std::vector<Index>> places;
-  for (const std::vector<Index>& set : sets) places.emplace_back(set.size());
-  find_all_places(host.context(), rows, sets, places);
-  const std::vector<std::span<const Index>> touched(places.begin(), places.end());
-  const std::vector<std::span<const Index>> views(sets.begin(), sets.end());
+  const std::span<const Index> rows_there = workplace.place(rows);
+  std::vector<std::span<const Index>> views;
+  std::vector<PlacesJob> jobs;
+  std::vector<std::span<const Index>> touched;
   Index touches = 0;
-  for (const std::vector<Index>& set : sets) touches += static_cast<Index>(set.size());
-  AggregateWorkspace aggregate_workspace(host.context());
-  OwnersWorkspace workspace(host.context());
-  std::vector<Index> united(static_cast<std::size_t>(touches));
-  std::vector<std::int32_t> owners(rows.size());
-  for ([[maybe_unused]] auto _ : state) {
-    if (from_sets) {
-      Index count = 0;
-      unite(host.context(), {0, kRows}, views, united, Count(&count), aggregate_workspace);
-      find_all_places(host.context(), std::span(united).first(rows.size()), sets, places);
-    }
-    choose_owners(host.context(), rows, touched, owners, workspace);
-    benchmark::ClobberMemory();
+  for (const std::vector<Index>& set : sets) {
+    views.emplace_back(workplace.place(set));
+    jobs.push_back({views.back(), workplace.room<Index>(set.size())});
+    touched.emplace_back(jobs.back().places);
+    touches += std::ssize(set);
   }
-  if (!are_touchers(places, owners)) state.SkipWithError("an owner that did not touch its row");
-  set_rates(state, static_cast<Index>(rows.size()), touches * static_cast<Index>(sizeof(Index)));
+  AggregateWorkspace aggregate_workspace(workplace.context());
+  OwnersWorkspace workspace(workplace.context());
+  const std::span<Index> united = workplace.room<Index>(static_cast<std::size_t>(touches));
+  const std::span<Index> counts = workplace.room<Index>(sets.size() + 1);
+  const std::span<std::int32_t> owners = workplace.room<std::int32_t>(rows.size());
+  find_places_all(workplace.context(), rows_there, jobs, counts.first(sets.size()));
+  workplace.measure(state, [&] {
+    if (from_sets) {
+      unite(workplace.context(), {0, kRows}, views, united, Count(&counts.back()),
+            aggregate_workspace);
+      find_places_all(workplace.context(), united.first(rows.size()), jobs,
+                      counts.first(sets.size()));
+    }
+    choose_owners(workplace.context(), rows_there, touched, owners, workspace);
+  });
+  std::vector<std::vector<Index>> places;
+  for (const std::span<const Index> of_worker : touched) {
+    places.push_back(workplace.fetch(of_worker));
+  }
+  if (!are_touchers(places, workplace.fetch(owners))) {
+    state.SkipWithError("an owner that did not touch its row");
+  }
+  set_rates(state, std::ssize(rows), touches * static_cast<Index>(sizeof(Index)));
 }
 
 void choose_from_places(benchmark::State& state) {
@@ -94,8 +97,8 @@ void choose_from_sets(benchmark::State& state) {
 
 const std::vector<std::vector<std::int64_t>> kInputs{{1'000'000},
                                                      {3, static_cast<Index>(kWorkers)}};
-BENCHMARK(choose_from_places)->ArgNames({"rows", "touchers"})->ArgsProduct(kInputs);
-BENCHMARK(choose_from_sets)->ArgNames({"rows", "touchers"})->ArgsProduct(kInputs);
+BENCHMARK(choose_from_places)->ArgNames({"rows", "touchers"})->ArgsProduct(kInputs)->Apply(timed);
+BENCHMARK(choose_from_sets)->ArgNames({"rows", "touchers"})->ArgsProduct(kInputs)->Apply(timed);
 
 }  // namespace
 }  // namespace sparsesync::bench

@@ -49,15 +49,36 @@ struct Partitioned {
   std::vector<Index> begin;
 };
 
+/// The same on the device that is measured.
+struct PlacedPartition {
+  PlacedPartition(Workplace& workplace, const Partitioned& host)
+      : rows(workplace.place(host.rows)),
+        positions(workplace.room<Index>(host.rows.size())),
+        sources(workplace.room<Index>(host.rows.size())),
+        begin(workplace.room<Index>(host.begin.size())) {}
+
+  void fetch(Workplace& workplace, Partitioned& host) const {
+    host.positions = workplace.fetch(positions);
+    host.sources = workplace.fetch(sources);
+    host.begin = workplace.fetch(begin);
+  }
+
+  std::span<const Index> rows;
+  std::span<Index> positions;
+  std::span<Index> sources;
+  std::span<Index> begin;
+};
+
 void partition_rows(benchmark::State& state) {
   Partitioned data(state.range(0), sized(state.range(1)), state.range(2));
-  const Host host(state.range(3));
-  SortWorkspace workspace(host.context());
-  for ([[maybe_unused]] auto _ : state) {
-    partition(host.context(), data.groups, data.rows, data.positions, data.sources, data.begin,
-              workspace);
-    benchmark::ClobberMemory();
-  }
+  Workplace workplace(state.range(3));
+  const PlacedPartition placed(workplace, data);
+  SortWorkspace workspace(workplace.context());
+  workplace.measure(state, [&] {
+    partition(workplace.context(), data.groups, placed.rows, placed.positions, placed.sources,
+              placed.begin, workspace);
+  });
+  placed.fetch(workplace, data);
   if (!data.is_right()) state.SkipWithError("a wrong partition");
   const auto count = static_cast<Index>(data.rows.size());
   set_rates(state, count, count * 3 * static_cast<Index>(sizeof(Index)));
@@ -67,15 +88,20 @@ void partition_rows(benchmark::State& state) {
 void partition_by_hash(benchmark::State& state) {
   const std::vector<Index> rows = distinct_rows(state.range(0), sized(state.range(1)));
   const RowHash hash(state.range(2), kSeed + 1);
-  const Host host(state.range(3));
-  HashMemory memory(host.context());
-  std::vector<Index> parts(rows.size());
-  std::vector<Index> sources(rows.size());
-  std::vector<Index> begin(static_cast<std::size_t>(hash.partitions()) + 1);
-  for ([[maybe_unused]] auto _ : state) {
-    sparsesync::partition_by_hash(host.context(), hash, rows, parts, sources, begin, memory);
-    benchmark::ClobberMemory();
-  }
+  Workplace workplace(state.range(3));
+  HashMemory memory(workplace.context());
+  const std::span<const Index> given = workplace.place(rows);
+  const std::span<Index> parts_there = workplace.room<Index>(rows.size());
+  const std::span<Index> sources_there = workplace.room<Index>(rows.size());
+  const std::span<Index> begin_there =
+      workplace.room<Index>(static_cast<std::size_t>(hash.partitions()) + 1);
+  workplace.measure(state, [&] {
+    sparsesync::partition_by_hash(workplace.context(), hash, given, parts_there, sources_there,
+                                  begin_there, memory);
+  });
+  const std::vector<Index> parts = workplace.fetch(parts_there);
+  const std::vector<Index> sources = workplace.fetch(sources_there);
+  const std::vector<Index> begin = workplace.fetch(begin_there);
   bool right = begin.back() == static_cast<Index>(rows.size());
   for (std::size_t part = 0; part + 1 < begin.size(); ++part) {
     for (auto i = static_cast<std::size_t>(begin[part]);
@@ -92,20 +118,20 @@ void partition_by_hash(benchmark::State& state) {
 }
 
 /// What partition does before it sorts by position, alone: places, packed with where each row came
-/// from, group after group.
+/// from, group after group. Of the CPU.
 void place_and_group(benchmark::State& state) {
   Partitioned data(state.range(0), sized(state.range(1)), state.range(2));
-  const Host host(state.range(3));
-  SortWorkspace workspace(host.context());
+  const Workplace workplace(state.range(3));
+  SortWorkspace workspace(workplace.context());
   const auto count = static_cast<Index>(data.rows.size());
   const int low_bits = cpu::place_bits(data.rows.size());
   const std::span<std::uint64_t> words = cpu::words_of(data.positions);
   std::span<std::uint64_t> grouped;
   for ([[maybe_unused]] auto _ : state) {
-    parallel_for(host.context(), count, Index{1} << 14, [&](IndexRange range) {
+    parallel_for(workplace.context(), count, Index{1} << 14, [&](IndexRange range) {
       cpu::pack_places(data.groups, data.rows, range, low_bits, words);
     });
-    grouped = cpu::radix_sort(host.context(), words, workspace.words.reserve(count),
+    grouped = cpu::radix_sort(workplace.context(), words, workspace.words.reserve(count),
                               low_bits + cpu::position_bits(data.groups),
                               low_bits + cpu::key_bits(data.groups), workspace.counts);
     benchmark::ClobberMemory();
@@ -125,15 +151,16 @@ void place_and_group(benchmark::State& state) {
 
 void rows_of_positions(benchmark::State& state) {
   Partitioned data(state.range(0), sized(state.range(1)), 1);
-  const Host host(state.range(2));
-  SortWorkspace workspace(host.context());
-  partition(host.context(), data.groups, data.rows, data.positions, data.sources, data.begin,
-            workspace);
-  std::vector<Index> rows(data.rows.size());
-  for ([[maybe_unused]] auto _ : state) {
-    rows_at(host.context(), data.groups, 0, data.positions, rows);
-    benchmark::ClobberMemory();
-  }
+  Workplace workplace(state.range(2));
+  const PlacedPartition placed(workplace, data);
+  SortWorkspace workspace(workplace.context());
+  partition(workplace.context(), data.groups, placed.rows, placed.positions, placed.sources,
+            placed.begin, workspace);
+  const std::span<Index> rows_there = workplace.room<Index>(data.rows.size());
+  workplace.measure(
+      state, [&] { rows_at(workplace.context(), data.groups, 0, placed.positions, rows_there); });
+  placed.fetch(workplace, data);
+  const std::vector<Index> rows = workplace.fetch(rows_there);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] != data.rows[static_cast<std::size_t>(data.sources[i])]) {
       state.SkipWithError("a wrong row");
@@ -148,32 +175,43 @@ BENCHMARK(partition_rows)
     ->ArgNames({"rows", "count", "groups", "threads"})
     ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {1}})
     ->Args({kRows, Index{1} << 14, 16, 1})
-    ->Args({Index{1} << 33, kCount, 16, 1});
-BENCHMARK(partition_rows)
-    ->ArgNames({"rows", "count", "groups", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
-    ->UseRealTime();
+    ->Args({Index{1} << 33, kCount, 16, 1})
+    ->Apply(timed);
+const bool kThreadsOf_partition_rows = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("partition_rows", partition_rows)
+      ->ArgNames({"rows", "count", "groups", "threads"})
+      ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
+      ->UseRealTime();
+});
 BENCHMARK(partition_by_hash)
     ->ArgNames({"rows", "count", "groups", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {1}});
-BENCHMARK(partition_by_hash)
-    ->ArgNames({"rows", "count", "groups", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
-    ->UseRealTime();
-BENCHMARK(place_and_group)
-    ->ArgNames({"rows", "count", "groups", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {16, 1024}, {1}});
-BENCHMARK(place_and_group)
-    ->ArgNames({"rows", "count", "groups", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {16, 1024}, {2}})
-    ->UseRealTime();
+    ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {1}})
+    ->Apply(timed);
+const bool kThreadsOf_partition_by_hash = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("partition_by_hash", partition_by_hash)
+      ->ArgNames({"rows", "count", "groups", "threads"})
+      ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
+      ->UseRealTime();
+});
 BENCHMARK(rows_of_positions)
     ->ArgNames({"rows", "count", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {1}});
-BENCHMARK(rows_of_positions)
-    ->ArgNames({"rows", "count", "threads"})
-    ->ArgsProduct({{kRows}, {kCount}, {2}})
-    ->UseRealTime();
+    ->ArgsProduct({{kRows}, {kCount}, {1}})
+    ->Apply(timed);
+const bool kThreadsOf_rows_of_positions = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("rows_of_positions", rows_of_positions)
+      ->ArgNames({"rows", "count", "threads"})
+      ->ArgsProduct({{kRows}, {kCount}, {2}})
+      ->UseRealTime();
+});
+const bool kPlaces = of_cpu_alone([] {
+  benchmark::RegisterBenchmark("place_and_group", place_and_group)
+      ->ArgNames({"rows", "count", "groups", "threads"})
+      ->ArgsProduct({{kRows}, {kCount}, {16, 1024}, {1}});
+  benchmark::RegisterBenchmark("place_and_group", place_and_group)
+      ->ArgNames({"rows", "count", "groups", "threads"})
+      ->ArgsProduct({{kRows}, {kCount}, {16, 1024}, {2}})
+      ->UseRealTime();
+});
 
 }  // namespace
 }  // namespace sparsesync::bench

@@ -3,6 +3,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <utility>
 #include <vector>
 
 #include "bench/kernels/inputs.h"
@@ -11,12 +12,15 @@
 namespace sparsesync::bench {
 namespace {
 
-constexpr Index kTensorBytes = Index{1} << 27;
+/// On a GPU many times its L2, too.
+Index tensor_bytes() {
+  return on_cuda() ? Index{1} << 30 : Index{1} << 27;
+}
 
 /// Every fourth row of a tensor, in no order.
 struct Tensor {
   explicit Tensor(Index width)
-      : row_count(sized(kTensorBytes / static_cast<Index>(sizeof(float)) / width)),
+      : row_count(sized(tensor_bytes() / static_cast<Index>(sizeof(float)) / width)),
         values(static_cast<std::size_t>(row_count * width)),
         rows(static_cast<std::size_t>(row_count / 4)) {
     const Bijection bijection(row_count, kSeed);
@@ -40,48 +44,59 @@ void set_row_rates(benchmark::State& state, const Tensor& tensor, Index width) {
 void gather(benchmark::State& state) {
   const Index width = state.range(0);
   Tensor tensor(width);
-  const Host host(state.range(1));
+  Workplace workplace(state.range(1));
   for (const Index row : tensor.rows) {
     for (Index column = 0; column < width; ++column) {
       tensor.values[static_cast<std::size_t>(row * width + column)] = value_at(row, column);
     }
   }
-  std::vector<float> out(tensor.rows.size() * static_cast<std::size_t>(width));
-  for ([[maybe_unused]] auto _ : state) {
-    gather_rows(host.context(), matrix_of(std::as_const(tensor.values), width), tensor.rows, 0,
-                matrix_of(out, width));
-    benchmark::ClobberMemory();
-  }
-  if (out != values_of(tensor.rows, width)) state.SkipWithError("wrong rows");
+  const ConstMatrix from = as_const(matrix_of(workplace.place(tensor.values), width));
+  const std::span<const Index> rows = workplace.place(tensor.rows);
+  const std::span<float> out =
+      workplace.room<float>(tensor.rows.size() * static_cast<std::size_t>(width));
+  workplace.measure(
+      state, [&] { gather_rows(workplace.context(), from, rows, 0, matrix_of(out, width)); });
+  if (workplace.fetch(out) != values_of(tensor.rows, width)) state.SkipWithError("wrong rows");
   set_row_rates(state, tensor, width);
 }
 
 void scatter(benchmark::State& state) {
   const Index width = state.range(0);
   Tensor tensor(width);
-  const Host host(state.range(1));
-  const std::vector<float> from = values_of(tensor.rows, width);
-  for ([[maybe_unused]] auto _ : state) {
-    scatter_rows(host.context(), matrix_of(from, width), tensor.rows, 0,
-                 matrix_of(tensor.values, width));
-    benchmark::ClobberMemory();
-  }
+  Workplace workplace(state.range(1));
+  const ConstMatrix from =
+      as_const(matrix_of(workplace.place(values_of(tensor.rows, width)), width));
+  const std::span<const Index> rows = workplace.place(tensor.rows);
+  const std::span<float> values = workplace.place(tensor.values);
+  workplace.measure(
+      state, [&] { scatter_rows(workplace.context(), from, rows, 0, matrix_of(values, width)); });
   std::vector<float> expected(tensor.values.size());
   for (const Index row : tensor.rows) {
     for (Index column = 0; column < width; ++column) {
       expected[static_cast<std::size_t>(row * width + column)] = value_at(row, column);
     }
   }
-  if (tensor.values != expected) state.SkipWithError("wrong rows");
+  if (workplace.fetch(values) != expected) state.SkipWithError("wrong rows");
   set_row_rates(state, tensor, width);
 }
 
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(1);
-BENCHMARK(triad)->ArgNames({"threads"})->Arg(2)->UseRealTime();
-BENCHMARK(gather)->ArgNames({"width", "threads"})->ArgsProduct({{1, 8, 32, 128}, {1}});
-BENCHMARK(gather)->ArgNames({"width", "threads"})->ArgsProduct({{32, 128}, {2}})->UseRealTime();
-BENCHMARK(scatter)->ArgNames({"width", "threads"})->ArgsProduct({{1, 8, 32, 128}, {1}});
-BENCHMARK(scatter)->ArgNames({"width", "threads"})->ArgsProduct({{32, 128}, {2}})->UseRealTime();
+const bool kYardsticks = add_yardsticks();
+BENCHMARK(gather)
+    ->ArgNames({"width", "threads"})
+    ->ArgsProduct({{1, 8, 32, 128}, {1}})
+    ->Apply(timed);
+BENCHMARK(scatter)
+    ->ArgNames({"width", "threads"})
+    ->ArgsProduct({{1, 8, 32, 128}, {1}})
+    ->Apply(timed);
+const bool kThreads = of_cpu_alone([] {
+  for (const auto& [name, row] : {std::pair{"gather", &gather}, std::pair{"scatter", &scatter}}) {
+    benchmark::RegisterBenchmark(name, row)
+        ->ArgNames({"width", "threads"})
+        ->ArgsProduct({{32, 128}, {2}})
+        ->UseRealTime();
+  }
+});
 
 }  // namespace
 }  // namespace sparsesync::bench

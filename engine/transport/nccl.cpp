@@ -184,7 +184,9 @@ class NcclTransport : public Transport, private DeviceWatch {
   }
 
  private:
+  /// To give work to.
   static cudaStream_t stream_of(const Context& context) {
+    context.queue()->note_work();
     return static_cast<cudaStream_t>(context.stream().handle);
   }
   static std::span<Header> sent(Group& group) {

@@ -190,4 +190,13 @@ void aggregate(const Context& context, std::span<const Index> united,
   });
 }
 
+void aggregate_counted(const Context& context, std::span<const Index> united, Count count,
+                       std::span<const RowSparse> parts, double scale, Matrix out,
+                       AggregateWorkspace& workspace) {
+  SPARSESYNC_EXPECT(out.rows, ==, std::ssize(united));
+  SPARSESYNC_EXPECT(*count.location(), <=, out.rows);
+  out.rows = *count.location();
+  aggregate(context, part_of(united, {0, out.rows}), parts, scale, out, workspace);
+}
+
 }  // namespace sparsesync::cpu

@@ -75,6 +75,14 @@ IndexCheck check_indices(const Context&, Index rows, std::span<const Index> indi
   return check;
 }
 
+void start_check(const Context& context, Index rows, std::span<const Index> indices,
+                 std::span<Index> found) {
+  SPARSESYNC_EXPECT(found.size(), ==, FoundIndices::kNumbers);
+  const IndexCheck check = check_indices(context, rows, indices);
+  found[0] = check.outside.value_or(FoundIndices::kNowhere);
+  found[1] = check.coalesced ? FoundIndices::kNowhere : 0;
+}
+
 void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span<Index> indices,
               Matrix values, Count count, CoalesceWorkspace& workspace) {
   const auto nnz = std::ssize(from.indices);

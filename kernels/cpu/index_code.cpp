@@ -21,4 +21,16 @@ void decode(const Context&, IndexCode code, IndexRange range, std::span<const st
   for_index_code(code, [&](auto type) { decode_as(type, range, bytes, indices); });
 }
 
+void encode_all(const Context& context, std::span<const EncodeJob> jobs) {
+  for (const EncodeJob& job : jobs) encode(context, job.code, job.range, job.indices, job.out);
+}
+
+void decode_all(const Context& context, std::span<const DecodeJob> jobs) {
+  for (const DecodeJob& job : jobs) {
+    sparsesync::detail::expect_bytes(job.code, job.range, std::ssize(job.indices),
+                                     std::ssize(job.bytes));
+  }
+  for (const DecodeJob& job : jobs) decode(context, job.code, job.range, job.bytes, job.indices);
+}
+
 }  // namespace sparsesync::cpu

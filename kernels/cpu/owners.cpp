@@ -258,4 +258,22 @@ void rows_of_owner(const Context&, std::span<const std::int32_t> owners,
   *count.location() = written;
 }
 
+void find_places_all(const Context& context, std::span<const Index> set,
+                     std::span<const PlacesJob> jobs, std::span<Index> found) {
+  SPARSESYNC_EXPECT(jobs.size(), ==, found.size());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    find_places(context, set, jobs[i].rows, jobs[i].places, Count(&found[i]));
+  }
+}
+
+void rows_of_owner_all(const Context& context, std::span<const std::int32_t> owners,
+                       std::span<const OwnedJob> jobs, std::int32_t owner,
+                       std::span<Index> counts) {
+  SPARSESYNC_EXPECT(jobs.size(), ==, counts.size());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    rows_of_owner(context, owners, jobs[i].rows, jobs[i].places, owner, jobs[i].out,
+                  Count(&counts[i]));
+  }
+}
+
 }  // namespace sparsesync::cpu

@@ -63,6 +63,13 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
   });
 }
 
+void rows_at_all(const Context& context, const RowGroups& groups,
+                 std::span<const PositionsJob> jobs) {
+  for (const PositionsJob& job : jobs) {
+    rows_at(context, groups, job.group, job.positions, job.rows);
+  }
+}
+
 void find_groups(const Context& context, const RowGroups& groups, std::span<const Index> rows,
                  std::span<std::int32_t> groups_of) {
   SPARSESYNC_EXPECT(groups_of.size(), ==, rows.size());

@@ -62,6 +62,18 @@ void scatter_rows(const Context& context, ConstMatrix from, std::span<const Inde
   });
 }
 
+void gather_rows_all(const Context& context, ConstMatrix from, std::span<const GatherJob> jobs) {
+  for (const GatherJob& job : jobs) {
+    gather_rows(context, from, job.rows, job.first_column, job.out);
+  }
+}
+
+void scatter_rows_all(const Context& context, std::span<const ScatterJob> jobs, Matrix out) {
+  for (const ScatterJob& job : jobs) {
+    scatter_rows(context, job.from, job.rows, job.first_column, out);
+  }
+}
+
 void copy(const Context&, std::span<const std::byte> from, std::byte* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
 }

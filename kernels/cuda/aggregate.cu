@@ -36,7 +36,8 @@ struct Work {
   int part_count;
   unsigned lane_bits;  // lanes that look at a part's indices together
   const Index* united;
-  Index rows;
+  Index rows;          // or room for them:
+  const Index* count;  // how many are there; null: all
   Index rows_of_block;
   int rows_at_once;  // a power of two
   Index row_bytes;
@@ -335,7 +336,9 @@ template <typename T, typename Unit>
 __global__ void __launch_bounds__(kBlock, 4)
     aggregate_rows(Work work, Sums<typename ValueTraits<T>::Sum> sums) {
   __shared__ Shared shared;
+  if (work.count != nullptr) work.rows = smaller(*work.count, work.rows);
   const Index begin = blockIdx.x / work.chunks * work.rows_of_block;
+  if (begin >= work.rows) return;
   const Index end = smaller(begin + work.rows_of_block, work.rows);
   const Index first_unit = Index{blockIdx.x % work.chunks} * work.units_of_chunk;
   const auto units = static_cast<unsigned>(smaller(work.units_of_chunk, work.units - first_unit));
@@ -386,7 +389,7 @@ Index cut(const Context& context, Work& work) {
 
 template <typename T, typename Unit>
 void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part> parts,
-                  std::span<const Index> united, double scale, Matrix out) {
+                  std::span<const Index> united, const Index* rows, double scale, Matrix out) {
   using Sum = typename ValueTraits<T>::Sum;
   const auto count = static_cast<int>(parts.size());
   Sum* partial = nullptr;
@@ -401,6 +404,7 @@ void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part
     work.part_count = std::min(count - first, kMostParts);
     work.united = united.data();
     work.rows = out.rows;
+    work.count = rows;
     work.row_bytes = out.row_bytes();
     work.units = work.row_bytes / static_cast<Index>(sizeof(Unit));
     work.out = out.data;
@@ -417,27 +421,26 @@ void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part
 /// @param unit  bytes that divide the rows and where they begin
 template <typename T>
 void aggregate_of(const Context& context, Scratch& scratch, std::span<const Part> parts,
-                  std::span<const Index> united, double scale, Matrix out, int unit) {
+                  std::span<const Index> united, const Index* rows, double scale, Matrix out,
+                  int unit) {
   if (unit == 16) {
-    aggregate_in<T, uint4>(context, scratch, parts, united, scale, out);
+    aggregate_in<T, uint4>(context, scratch, parts, united, rows, scale, out);
   } else if constexpr (sizeof(T) == 2) {
     if (unit >= 4) {
-      aggregate_in<T, std::uint32_t>(context, scratch, parts, united, scale, out);
+      aggregate_in<T, std::uint32_t>(context, scratch, parts, united, rows, scale, out);
     } else {
-      aggregate_in<T, Anywhere<T>>(context, scratch, parts, united, scale, out);
+      aggregate_in<T, Anywhere<T>>(context, scratch, parts, united, rows, scale, out);
     }
   } else if (unit >= static_cast<int>(sizeof(T))) {
-    aggregate_in<T, T>(context, scratch, parts, united, scale, out);
+    aggregate_in<T, T>(context, scratch, parts, united, rows, scale, out);
   } else {
-    aggregate_in<T, Anywhere<T>>(context, scratch, parts, united, scale, out);
+    aggregate_in<T, Anywhere<T>>(context, scratch, parts, united, rows, scale, out);
   }
 }
 
-}  // namespace
-
-void aggregate(const Context& context, std::span<const Index> united,
-               std::span<const RowSparse> parts, double scale, Matrix out,
-               AggregateWorkspace& /*workspace*/) {
+/// @param rows  as Work's count
+void run(const Context& context, std::span<const Index> united, const Index* rows,
+         std::span<const RowSparse> parts, double scale, Matrix out) {
   SPARSESYNC_EXPECT(out.rows, ==, std::ssize(united));
   Index filled = 0;
   std::uint64_t addresses = address_of(out.data) | static_cast<std::uint64_t>(out.row_bytes());
@@ -463,8 +466,22 @@ void aggregate(const Context& context, std::span<const Index> united,
       });
   const int unit = common_unit(addresses);
   for_dtype(out.dtype, [&]<typename T>(T) {
-    aggregate_of<T>(context, scratch, on_device, united, scale, out, unit);
+    aggregate_of<T>(context, scratch, on_device, united, rows, scale, out, unit);
   });
+}
+
+}  // namespace
+
+void aggregate(const Context& context, std::span<const Index> united,
+               std::span<const RowSparse> parts, double scale, Matrix out,
+               AggregateWorkspace& /*workspace*/) {
+  run(context, united, nullptr, parts, scale, out);
+}
+
+void aggregate_counted(const Context& context, std::span<const Index> united, Count count,
+                       std::span<const RowSparse> parts, double scale, Matrix out,
+                       AggregateWorkspace& /*workspace*/) {
+  run(context, united, count.location(), parts, scale, out);
 }
 
 }  // namespace sparsesync::cuda

@@ -11,13 +11,17 @@ namespace sparsesync::cuda {
 namespace {
 
 /// Calls a CUB function twice: for the bytes of scratch that it wants, and with them.
+/// @param launches, fills  that it makes, as its sources have them (CCCL 3)
 template <typename Call>
-void with_scratch(const Context& context, Scratch& scratch, const char* what, Call&& call) {
+void with_scratch(const Context& context, Scratch& scratch, const char* what, int launches,
+                  int fills, Call&& call) {
   std::size_t bytes = 0;
   check(call(nullptr, bytes), what);
   void* const room = scratch.take<std::byte>(static_cast<Index>(bytes)).data();
+  const Queue::Timed timed(queue_of(context));
   check(call(room, bytes), what);
-  queue_of(context).count_launch();
+  queue_of(context).count_launch(launches);
+  queue_of(context).count_copy(fills);
 }
 
 }  // namespace
@@ -26,18 +30,22 @@ std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
                                     std::span<std::uint64_t> words, int first_bit, int last_bit) {
   if (words.empty() || first_bit == last_bit) return words;
   const std::span<std::uint64_t> sorted = scratch.take<std::uint64_t>(std::ssize(words));
-  with_scratch(context, scratch, "sorting", [&](void* room, std::size_t& bytes) {
+  // A histogram, its sums, and a pass for each eight bits; each pass has a fill of its own. (Of a
+  // few thousand words it is one launch.)
+  const int passes = ceil_div(last_bit - first_bit, 8);
+  const auto sort = [&](void* room, std::size_t& bytes) {
     return cub::DeviceRadixSort::SortKeys(room, bytes, words.data(), sorted.data(),
                                           std::ssize(words), first_bit, last_bit,
                                           queue_of(context).handle());
-  });
+  };
+  with_scratch(context, scratch, "sorting", 2 + passes, 2 + passes, sort);
   return sorted;
 }
 
 void exclusive_sums(const Context& context, Scratch& scratch, std::span<const Index> numbers,
                     std::span<Index> sums) {
   if (numbers.empty()) return;
-  with_scratch(context, scratch, "summing", [&](void* room, std::size_t& bytes) {
+  with_scratch(context, scratch, "summing", 2, 0, [&](void* room, std::size_t& bytes) {
     return cub::DeviceScan::ExclusiveSum(room, bytes, numbers.data(), sums.data(),
                                          std::ssize(numbers), queue_of(context).handle());
   });

@@ -76,21 +76,25 @@ struct FirstOfRow {
 
 }  // namespace
 
-IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices) {
-  if (indices.empty()) return {};
-  Scratch scratch(context);
-  const std::span<unsigned long long> found = scratch.take<unsigned long long>(2);
+void start_check(const Context& context, Index rows, std::span<const Index> indices,
+                 std::span<Index> found) {
+  SPARSESYNC_EXPECT(found.size(), ==, FoundIndices::kNumbers);
+  static_assert(static_cast<Index>(kNowhere) == FoundIndices::kNowhere);
   set_bytes(context, found.data(), 0xFF, found.size_bytes());
   const auto count = std::ssize(indices);
   launch(context, blocks_for(context, count), kBlock, check_kernel,
-         static_cast<std::uint64_t>(rows), indices.data(), count, found.data());
-  std::array<unsigned long long, 2> first{};
+         static_cast<std::uint64_t>(rows), indices.data(), count,
+         reinterpret_cast<unsigned long long*>(found.data()));
+}
+
+IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices) {
+  if (indices.empty()) return {};
+  Scratch scratch(context);
+  const std::span<Index> found = scratch.take<Index>(FoundIndices::kNumbers);
+  start_check(context, rows, indices, found);
+  std::array<Index, FoundIndices::kNumbers> first{};
   queue_of(context).download(std::as_bytes(found), std::as_writable_bytes(std::span(first)).data());
-  IndexCheck check;
-  // What is behind the first one outside is not looked at.
-  check.coalesced = first[1] >= first[0];
-  if (first[0] != kNowhere) check.outside = static_cast<Index>(first[0]);
-  return check;
+  return FoundIndices::check(first);
 }
 
 void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span<Index> indices,

@@ -1,22 +1,37 @@
-// Some of many elements, in their order, in one pass. For the sources of the bodies alone.
+// Some of many elements, in their order, in one pass; of several lists at once. For the sources of
+// the bodies alone.
 #pragma once
 
+#include "kernels/cuda/job_table.h"
 #include "kernels/cuda/tile_scan.h"
 
 namespace sparsesync::cuda {
 
-namespace detail {
 inline constexpr int kKeptOfThread = 8;
 inline constexpr Index kKeepTile = Index{kKeptOfThread} * kBlock;
 
+/// A list of which some elements are kept.
+struct KeepWork {
+  Index size;
+  Index* out;
+  Index* kept;  // receives how many were
+  Index first_tile;
+
+  Index tiles() const { return ceil_div(size, kKeepTile); }
+};
+
+namespace detail {
 template <typename Look>
-__global__ void keep_some(Index size, Index tile_count, Tiles tiles, Look look, Index* out,
-                          Index* kept) {
+__global__ void keep_some(const __grid_constant__ JobTable<KeepWork> table, Tiles tiles,
+                          Look look) {
   __shared__ Index shared;
   __shared__ Index sums[kWarp + 1];
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned lanes_before = (1U << lane) - 1;
-  for (Index tile = tiles.take(&shared); tile < tile_count; tile = tiles.take(&shared)) {
+  for (Index taken = tiles.take(&shared); taken < table.tiles(); taken = tiles.take(&shared)) {
+    const int number = table.number_of(taken);
+    const KeepWork& work = table.work(number);
+    const Index tile = taken - work.first_tile;
     // A warp has elements that follow each other.
     const Index begin =
         tile * kKeepTile + (threadIdx.x / kWarp) * Index{kKeptOfThread * kWarp} + lane;
@@ -26,33 +41,32 @@ __global__ void keep_some(Index size, Index tile_count, Tiles tiles, Look look, 
     for (int k = 0; k < kKeptOfThread; ++k) {
       const Index i = begin + k * kWarp;
       values[k] = 0;
-      votes[k] = __ballot_sync(kAllLanes, i < size && look(i, &values[k]) ? 1 : 0);
+      votes[k] = __ballot_sync(kAllLanes, i < work.size && look(number, i, &values[k]) ? 1 : 0);
       of_warp += __popc(votes[k]);
     }
     Index of_tile = 0;
     const Index before_warp =
         block_exclusive_sum(lane == kWarp - 1 ? of_warp : Index{0}, sums, &of_tile);
-    const Index before_tile = tiles.before(tile, of_tile, &shared);
+    const Index before_tile = tiles.from(work.first_tile).before(tile, of_tile, &shared);
     Index at = before_tile + before_warp;
     for (int k = 0; k < kKeptOfThread; ++k) {
-      if ((votes[k] >> lane & 1U) != 0) out[at + __popc(votes[k] & lanes_before)] = values[k];
+      if ((votes[k] >> lane & 1U) != 0) work.out[at + __popc(votes[k] & lanes_before)] = values[k];
       at += __popc(votes[k]);
     }
-    if (tile == tile_count - 1 && threadIdx.x == 0) *kept = before_tile + of_tile;
+    if ((tile + 1) * kKeepTile >= work.size && threadIdx.x == 0) *work.kept = before_tile + of_tile;
   }
 }
 }  // namespace detail
 
-/// Writes some of `size` numbers, in their order. Does not synchronize the stream.
-/// @param look  [=] __device__(Index i, Index* number): whether the i-th is kept; it writes it
-/// @param kept  receives how many were
+/// Writes some of the elements of each list, in their order. Does not synchronize the stream.
+/// @param table  of lists that are not empty, with work.tiles() tiles each
+/// @param look   [=] __device__(int list, Index i, Index* number): whether the i-th of a list is
+///               kept; it writes it
 template <typename Look>
-void keep_some(const Context& context, Scratch& scratch, Index size, Look look, Index* out,
-               Index* kept) {
-  if (size == 0) return clear(context, kept, sizeof(Index));
-  const Index tiles = ceil_div(size, detail::kKeepTile);
-  launch(context, blocks_for(context, tiles, 1), kBlock, detail::keep_some<Look>, size, tiles,
-         fresh_tiles(context, scratch, tiles), look, out, kept);
+void keep_some(const Context& context, Scratch& scratch, const JobTable<KeepWork>& table,
+               Look look) {
+  launch(context, blocks_for(context, table.tiles(), 1), kBlock, detail::keep_some<Look>, table,
+         fresh_tiles(context, scratch, table.tiles()), look);
 }
 
 }  // namespace sparsesync::cuda

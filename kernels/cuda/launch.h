@@ -32,6 +32,7 @@ void launch(const Context& context, Index blocks, int threads, void (*kernel)(Pa
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = queue.handle();
+  const Queue::Timed timed(queue);
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...),
         "launching a kernel");
   queue.count_launch();
@@ -41,6 +42,7 @@ void launch(const Context& context, Index blocks, int threads, void (*kernel)(Pa
 inline void set_bytes(const Context& context, void* memory, int byte, std::size_t bytes) {
   if (bytes == 0) return;
   Queue& queue = queue_of(context);
+  const Queue::Timed timed(queue);
   check(cudaMemsetAsync(memory, byte, bytes, queue.handle()), "setting memory of the device");
   queue.count_copy();
 }

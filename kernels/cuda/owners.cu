@@ -15,16 +15,27 @@ namespace {
 constexpr int kOfThread = 4;
 constexpr Index kFoundTogether = Index{kOfThread} * kBlock;
 
+/// The rows of one job.
+struct FindWork {
+  const Index* rows;
+  Index size;
+  Index* places;
+  unsigned long long* found;
+  Index first_tile;
+};
+
 /// Two warps find where the first and the last of a block's rows are, then each thread searches
 /// between.
-__global__ void find(const Index* set, Index set_size, const Index* rows, Index size, Index* places,
-                     unsigned long long* found) {
+__global__ void find(const __grid_constant__ JobTable<FindWork> table, const Index* set,
+                     Index set_size) {
   __shared__ Index bounds[2];
-  const Index begin = static_cast<Index>(blockIdx.x) * kFoundTogether;
-  const Index end = smaller(begin + kFoundTogether, size);
+  const FindWork& work = table.of(blockIdx.x);
+  const Index begin = (static_cast<Index>(blockIdx.x) - work.first_tile) * kFoundTogether;
+  const Index end = smaller(begin + kFoundTogether, work.size);
   if (threadIdx.x < 2 * kWarp) {
     const LaneGroup warp(5);
-    const Index bound = warp.lower_bound(set, set_size, rows[warp.number() == 0 ? begin : end - 1]);
+    const Index bound =
+        warp.lower_bound(set, set_size, work.rows[warp.number() == 0 ? begin : end - 1]);
     if (warp.lane() == 0) bounds[warp.number()] = bound;
   }
   __syncthreads();
@@ -33,22 +44,30 @@ __global__ void find(const Index* set, Index set_size, const Index* rows, Index 
   Index sought[kOfThread];
   for (int k = 0; k < kOfThread; ++k) {
     const Index i = begin + k * kBlock + threadIdx.x;
-    sought[k] = i < end ? rows[i] : 0;
+    sought[k] = i < end ? work.rows[i] : 0;
   }
   for (int k = 0; k < kOfThread; ++k) {
     const Index i = begin + k * kBlock + threadIdx.x;
     const Index place = first + lower_bound(set + first, span, sought[k]);
     const bool is_there = place < set_size && set[place] == sought[k];
     // A place that is none would be an address of nothing to who uses it.
-    if (i < end) places[i] = is_there ? place : 0;
+    if (i < end) work.places[i] = is_there ? place : 0;
     const unsigned missing = __ballot_sync(kAllLanes, i < end && !is_there ? 1 : 0);
     const unsigned lane = threadIdx.x % kWarp;
     if (missing != 0 && lane == static_cast<unsigned>(__ffs(static_cast<int>(missing))) - 1) {
-      atomicMin(found, static_cast<unsigned long long>(i));
+      atomicMin(work.found, static_cast<unsigned long long>(i));
     }
   }
-  if (begin == 0 && threadIdx.x == 0) atomicMin(found, static_cast<unsigned long long>(size));
+  if (begin == 0 && threadIdx.x == 0) {
+    atomicMin(work.found, static_cast<unsigned long long>(work.size));
+  }
 }
+
+/// What a launch of keep_some() looks at.
+struct OwnedLists {
+  const Index* rows[kJobs];
+  const Index* places[kJobs];
+};
 
 /// Whose row stands at a place; what was never found may be anywhere.
 struct Owners {
@@ -64,19 +83,41 @@ Owners owners_of(std::span<const std::int32_t> owners) {
   return {owners.data(), owners.size()};
 }
 
+void keep_owned(const Context& context, const JobTable<KeepWork>& table, const OwnedLists& lists,
+                const Owners& owners, std::int32_t owner) {
+  Scratch scratch(context);
+  keep_some(context, scratch, table, [=] __device__(int list, Index i, Index* row) {
+    *row = lists.rows[list][i];
+    return owners.of(lists.places[list][i]) == owner;
+  });
+}
+
 }  // namespace
+
+void find_places_all(const Context& context, std::span<const Index> set,
+                     std::span<const PlacesJob> jobs, std::span<Index> found) {
+  SPARSESYNC_EXPECT(jobs.size(), ==, found.size());
+  // The largest number: what is missing, and in the end how many there are, lowers it.
+  set_bytes(context, found.data(), 0xFF, found.size_bytes());
+  std::size_t next = 0;
+  const auto add_to = [&](JobTable<FindWork>& table, const PlacesJob& job) {
+    SPARSESYNC_EXPECT(job.rows.size(), ==, job.places.size());
+    Index* const count = &found[next++];
+    if (job.rows.empty()) return clear(context, count, sizeof(Index));
+    const auto size = std::ssize(job.rows);
+    table.add(
+        {job.rows.data(), size, job.places.data(), reinterpret_cast<unsigned long long*>(count), 0},
+        ceil_div(size, kFoundTogether));
+  };
+  for_tables<FindWork>(jobs, add_to, [&](const JobTable<FindWork>& table) {
+    launch(context, table.tiles(), kBlock, find, table, set.data(), std::ssize(set));
+  });
+}
 
 void find_places(const Context& context, std::span<const Index> set, std::span<const Index> rows,
                  std::span<Index> places, Count found) {
-  SPARSESYNC_EXPECT(rows.size(), ==, places.size());
-  if (rows.empty()) return clear(context, found.location(), sizeof(Index));
-  // The largest number: what is missing, and in the end how many there are, lowers it.
-  Queue& queue = queue_of(context);
-  check(cudaMemsetAsync(found.location(), 0xFF, sizeof(Index), queue.handle()), "setting a count");
-  queue.count_copy();
-  launch(context, ceil_div(std::ssize(rows), kFoundTogether), kBlock, find, set.data(),
-         std::ssize(set), rows.data(), std::ssize(rows), places.data(),
-         reinterpret_cast<unsigned long long*>(found.location()));
+  const PlacesJob job{rows, places};
+  find_places_all(context, set, {&job, 1}, {found.location(), 1});
 }
 
 void order_by_owner(const Context& context, std::span<const std::int32_t> owners,
@@ -112,22 +153,35 @@ void order_by_owner(const Context& context, std::span<const std::int32_t> owners
   });
 }
 
+void rows_of_owner_all(const Context& context, std::span<const std::int32_t> owners,
+                       std::span<const OwnedJob> jobs, std::int32_t owner,
+                       std::span<Index> counts) {
+  SPARSESYNC_EXPECT(jobs.size(), ==, counts.size());
+  const Owners all = owners_of(owners);
+  std::size_t next = 0;
+  int listed = 0;
+  OwnedLists lists{};
+  const auto add_to = [&](JobTable<KeepWork>& table, const OwnedJob& job) {
+    SPARSESYNC_EXPECT(job.rows.size(), ==, job.places.size());
+    SPARSESYNC_EXPECT(job.rows.size(), <=, job.out.size());
+    Index* const count = &counts[next++];
+    if (job.rows.empty()) return clear(context, count, sizeof(Index));
+    lists.rows[listed] = job.rows.data();
+    lists.places[listed++] = job.places.data();
+    const KeepWork work{std::ssize(job.rows), job.out.data(), count, 0};
+    table.add(work, work.tiles());
+  };
+  for_tables<KeepWork>(jobs, add_to, [&](const JobTable<KeepWork>& table) {
+    keep_owned(context, table, lists, all, owner);
+    listed = 0;
+  });
+}
+
 void rows_of_owner(const Context& context, std::span<const std::int32_t> owners,
                    std::span<const Index> rows, std::span<const Index> places, std::int32_t owner,
                    std::span<Index> out, Count count) {
-  SPARSESYNC_EXPECT(rows.size(), ==, places.size());
-  SPARSESYNC_EXPECT(rows.size(), <=, out.size());
-  Scratch scratch(context);
-  const Owners all = owners_of(owners);
-  const Index* const row_of = rows.data();
-  const Index* const place_of = places.data();
-  keep_some(
-      context, scratch, std::ssize(rows),
-      [=] __device__(Index i, Index * row) {
-        *row = row_of[i];
-        return all.of(place_of[i]) == owner;
-      },
-      out.data(), count.location());
+  const OwnedJob job{rows, places, out};
+  rows_of_owner_all(context, owners, {&job, 1}, owner, {count.location(), 1});
 }
 
 }  // namespace sparsesync::cuda

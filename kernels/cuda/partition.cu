@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/group_begin.h"
+#include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/places.h"
 #include "kernels/error.h"
@@ -68,18 +69,27 @@ SortedWords sort_rows(const Context& context, Scratch& scratch, const RowGroups&
           nullptr};
 }
 
+/// Positions of one group.
+struct FindWork {
+  const Index* positions;
+  Index* rows;
+  Index residue;
+  Index held;        // rows of the group
+  Index first_tile;  // a tile is a position
+};
+
 template <typename Word>
-void find_rows(const Context& context, const Places<Word>& places, Index residue, Index held,
-               std::span<const Index> positions, Index* rows) {
-  const Index* const from = positions.data();
-  FaultWord* const faults = queue_of(context).faults();
-  for_each(context, std::ssize(positions), [=] __device__(Index i) {
-    const Index position = from[i];
+__global__ void find_rows(const __grid_constant__ JobTable<FindWork> table, Places<Word> places,
+                          FaultWord* faults) {
+  for (Index all = thread_number(); all < table.tiles(); all += thread_count()) {
+    const FindWork& work = table.of(all);
+    const Index i = all - work.first_tile;
+    const Index position = work.positions[i];
     // As unsigned numbers, so that a negative position is too large.
-    const bool holds = static_cast<std::uint64_t>(position) < static_cast<std::uint64_t>(held);
+    const bool holds = static_cast<std::uint64_t>(position) < static_cast<std::uint64_t>(work.held);
     if (!holds) note(faults, Fault::no_row_there);
-    rows[i] = places.row(static_cast<Word>(residue), holds ? position : 0);
-  });
+    work.rows[i] = places.row(static_cast<Word>(work.residue), holds ? position : 0);
+  }
 }
 
 template <typename Word>
@@ -149,12 +159,27 @@ void partition(const Context& context, const RowGroups& groups, std::span<const 
   });
 }
 
+void rows_at_all(const Context& context, const RowGroups& groups,
+                 std::span<const PositionsJob> jobs) {
+  const auto add_to = [&](JobTable<FindWork>& table, const PositionsJob& job) {
+    SPARSESYNC_EXPECT(job.positions.size(), ==, job.rows.size());
+    if (job.rows.empty()) return;
+    table.add({job.positions.data(), job.rows.data(), groups.residue(job.group),
+               groups.size(job.group), 0},
+              std::ssize(job.rows));
+  };
+  for_tables<FindWork>(jobs, add_to, [&](const JobTable<FindWork>& table) {
+    with_places(groups, [&]<typename Word>(const Places<Word>& places) {
+      launch(context, blocks_for(context, table.tiles()), kBlock, find_rows<Word>, table, places,
+             queue_of(context).faults());
+    });
+  });
+}
+
 void rows_at(const Context& context, const RowGroups& groups, Index group,
              std::span<const Index> positions, std::span<Index> rows) {
-  SPARSESYNC_EXPECT(positions.size(), ==, rows.size());
-  with_places(groups, [&](const auto& places) {
-    find_rows(context, places, groups.residue(group), groups.size(group), positions, rows.data());
-  });
+  const PositionsJob job{group, positions, rows};
+  rows_at_all(context, groups, {&job, 1});
 }
 
 void find_groups(const Context& context, const RowGroups& groups, std::span<const Index> rows,

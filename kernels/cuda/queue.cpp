@@ -79,7 +79,8 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
       pinned_(pinned),
       device_(options.device),
       checked_(options.checked),
-      own_stream_(!options.stream) {
+      own_stream_(!options.stream),
+      times_(options.times) {
   const OnDevice here(device_);
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
         "asking for multiprocessors");
@@ -98,6 +99,10 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
   for (cudaEvent_t* event : {&half_free_[0], &half_free_[1], &end_}) {
     check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
   }
+  for (cudaEvent_t& event : timing_) {
+    if (times_ == nullptr) break;
+    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "making an event");
+  }
   staging_ = static_cast<std::byte*>(
       pinned_.allocate(2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream()));
   faults_ = reinterpret_cast<FaultWord*>(staging_ + 2 * kStagingBytes);
@@ -112,8 +117,32 @@ Queue::~Queue() {
   release_scratch();
   pinned_.deallocate(staging_, 2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream());
   for (const cudaEvent_t event : {half_free_[0], half_free_[1], end_}) cudaEventDestroy(event);
+  for (const cudaEvent_t event : timing_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
   if (own_stream_) cudaStreamDestroy(stream_);
   cudaSetDevice(before);
+}
+
+Queue::Timed::Timed(Queue& queue) : queue_(queue) {
+  if (queue.times_ == nullptr) return;
+  lock_ = std::unique_lock(queue.times_->one_at_a_time);
+  // What the piece has to wait for is no part of it.
+  check(cudaStreamSynchronize(queue.stream_), "waiting for the device");
+  check(cudaEventRecord(queue.timing_[0], queue.stream_), "setting a mark");
+}
+
+Queue::Timed::~Timed() {
+  if (queue_.times_ == nullptr) return;
+  float milliseconds = 0;
+  // What fails here the next call tells.
+  if (cudaEventRecord(queue_.timing_[1], queue_.stream_) != cudaSuccess ||
+      cudaEventSynchronize(queue_.timing_[1]) != cudaSuccess ||
+      cudaEventElapsedTime(&milliseconds, queue_.timing_[0], queue_.timing_[1]) != cudaSuccess) {
+    return;
+  }
+  queue_.times_->seconds += static_cast<double>(milliseconds) * 1e-3;
+  ++queue_.times_->pieces;
 }
 
 void Queue::make_current() const {
@@ -145,6 +174,7 @@ void Queue::expect_reachable(const void* pointer, const char* what) const {
 }
 
 void Queue::synchronize() {
+  if (!has_work_) return;
   ++counters_.synchronizations;
   if (watch_ == nullptr) {
     check(cudaStreamSynchronize(stream_), "waiting for the device");
@@ -152,6 +182,7 @@ void Queue::synchronize() {
     check(cudaEventRecord(end_, stream_), "setting a mark");
     wait_for_event(end_);
   }
+  has_work_ = false;
   if (*faults_ == 0) return;
   const auto fault = static_cast<Fault>(*faults_);
   *faults_ = 0;
@@ -198,6 +229,7 @@ void Queue::upload(std::span<const std::byte> from, std::byte* to) {
     const std::size_t bytes = std::min(from.size(), kStagingBytes);
     std::byte* const staged = next_staging(bytes);
     std::memcpy(staged, from.data(), bytes);
+    const Timed timed(*this);
     check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
           "copy to the device");
     count_copy();
@@ -211,8 +243,11 @@ void Queue::download(std::span<const std::byte> from, std::byte* to) {
   while (!from.empty()) {
     const std::size_t bytes = std::min(from.size(), kStagingBytes);
     std::byte* const staged = next_staging(bytes);
-    check(cudaMemcpyAsync(staged, from.data(), bytes, cudaMemcpyDeviceToHost, stream_),
-          "copy to the host");
+    {
+      const Timed timed(*this);
+      check(cudaMemcpyAsync(staged, from.data(), bytes, cudaMemcpyDeviceToHost, stream_),
+            "copy to the host");
+    }
     count_copy();
     synchronize();
     std::memcpy(to, staged, bytes);
@@ -224,8 +259,8 @@ void Queue::download(std::span<const std::byte> from, std::byte* to) {
 std::byte* Queue::scratch(std::size_t bytes) {
   bytes = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
   if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
-    // A quarter more than asked: sparsity wanders from step to step, and growth should end.
-    const std::size_t slack = memory_.has_to_spare(bytes + bytes / 4) ? bytes / 4 : 0;
+    // As a Buffer: an eighth more than asked.
+    const std::size_t slack = memory_.has_to_spare(bytes + bytes / 8) ? bytes / 8 : 0;
     const std::size_t wanted = round_up(std::max(bytes + slack, std::size_t{1} << 16), kAlignment);
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back(
@@ -302,6 +337,7 @@ void Mark::make_wait(const Context& context) const {
   if (!event_) return;
   cuda::check(cudaStreamWaitEvent(cuda::queue_of(context).handle(), event_->handle, 0),
               "waiting for a mark");
+  context.queue()->note_work();
 }
 
 void Mark::wait() const {

@@ -4,7 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -42,6 +44,7 @@ class Queue : public DeviceQueue {
   void wait_for(const Mark& mark) override;
   void watch(DeviceWatch* watch) override { watch_ = watch; }
   void expect_reachable(const void* pointer, const char* what) const override;
+  void note_work() override { has_work_ = true; }
   bool is_checked() const override { return checked_; }
   Counters counters() const override { return counters_; }
 
@@ -50,15 +53,34 @@ class Queue : public DeviceQueue {
   int multiprocessors() const { return multiprocessors_; }
   /// Where kernels note what they find wrong.
   FaultWord* faults() const { return faults_; }
-  /// A kernel was launched.
-  void count_launch() { ++counters_.launches; }
-  /// A copy or a fill was started.
-  void count_copy() { ++counters_.copies; }
+  /// So many kernels were launched.
+  void count_launch(int launches = 1) {
+    counters_.launches += launches;
+    note_work();
+  }
+  /// So many copies or fills were started.
+  void count_copy(int copies = 1) {
+    counters_.copies += copies;
+    note_work();
+  }
 
   /// Copies from the host. `from` may be used again at once.
   void upload(std::span<const std::byte> from, std::byte* to);
   /// Copies to the host and waits for it.
   void download(std::span<const std::byte> from, std::byte* to);
+
+  /// What is given to the stream while it lives is timed as DeviceTimes says, if the queue has any.
+  class [[nodiscard]] Timed {
+   public:
+    explicit Timed(Queue& queue);
+    ~Timed();
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
+
+   private:
+    Queue& queue_;
+    std::unique_lock<std::mutex> lock_;
+  };
 
   // ---- For Scratch.
 
@@ -90,7 +112,11 @@ class Queue : public DeviceQueue {
   int multiprocessors_ = 1;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t end_ = nullptr;  // of all work so far
+  DeviceTimes* times_ = nullptr;
+  std::array<cudaEvent_t, 2> timing_{};  // where there are times
   DeviceWatch* watch_ = nullptr;
+  // Since synchronize() last waited; another queue's thread may note that this one waits for it.
+  std::atomic<bool> has_work_ = true;
   FaultWord* faults_ = nullptr;
   Counters counters_;
 

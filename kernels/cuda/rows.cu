@@ -1,42 +1,103 @@
 // CUDA bodies of the row operations.
 #include "kernels/rows.h"
 
+#include <algorithm>
+
+#include "kernels/cuda/job_table.h"
 #include "kernels/cuda/segments.h"
 #include "kernels/cuda/values.h"
 
 namespace sparsesync::cuda {
 namespace {
 
-/// Rows of `bytes` bytes each, in a matrix whose rows are `stride` bytes apart.
-template <typename Byte>
-struct Strided {
-  Byte* data;
-  Index stride;
+/// Copies rows of so many units between matrices whose rows are so many units apart: from the rows
+/// of a list, or to them.
+struct CopyWork {
+  const std::byte* from;
+  Index from_stride;
+  std::byte* to;
+  Index to_stride;
+  const Index* rows;
+  Index units;
+  Index first_tile;  // a tile is a row
 };
 
-/// to.row(i) = from.row(rows[i]), or to.row(rows[i]) = from.row(i) where it scatters.
+/// As for_each_of_rows(): 2^lane_bits neighbouring threads have a row.
 template <bool scatters, typename Unit>
-void copy_rows(const Context& context, Strided<const std::byte> from, Strided<std::byte> to,
-               const Index* rows, Index count, Index bytes) {
-  const auto* const source = reinterpret_cast<const Unit*>(from.data);
-  auto* const target = reinterpret_cast<Unit*>(to.data);
-  const Index from_stride = from.stride / static_cast<Index>(sizeof(Unit));
-  const Index to_stride = to.stride / static_cast<Index>(sizeof(Unit));
-  for_each_of_rows(context, count, bytes / static_cast<Index>(sizeof(Unit)),
-                   [=] __device__(Index i, Index unit) {
-                     const Index from_row = scatters ? i : rows[i];
-                     const Index to_row = scatters ? rows[i] : i;
-                     target[to_row * to_stride + unit] = source[from_row * from_stride + unit];
-                   });
+__global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, unsigned lane_bits) {
+  const Index lanes = Index{1} << lane_bits;
+  const Index lane = thread_number() & (lanes - 1);
+  for (Index row = thread_number() >> lane_bits; row < table.tiles();
+       row += thread_count() >> lane_bits) {
+    const CopyWork& work = table.of(row);
+    const Index i = row - work.first_tile;
+    const Index listed = work.rows[i];
+    const auto* const source =
+        reinterpret_cast<const Unit*>(work.from) + (scatters ? i : listed) * work.from_stride;
+    auto* const target =
+        reinterpret_cast<Unit*>(work.to) + (scatters ? listed : i) * work.to_stride;
+    for (Index unit = lane; unit < work.units; unit += lanes) target[unit] = source[unit];
+  }
 }
 
-template <bool scatters>
-void copy_rows(const Context& context, Strided<const std::byte> from, Strided<std::byte> to,
-               std::span<const Index> rows, Index bytes) {
-  const int unit = common_unit(address_of(from.data) | address_of(to.data) |
-                               static_cast<std::uint64_t>(from.stride | to.stride | bytes));
-  for_unit(unit, [&]<typename Unit>(Unit) {
-    copy_rows<scatters, Unit>(context, from, to, rows.data(), std::ssize(rows), bytes);
+/// A copy of rows, in bytes.
+struct RowCopy {
+  const std::byte* from;
+  Index from_stride;
+  std::byte* to;
+  Index to_stride;
+  std::span<const Index> rows;
+  Index bytes;  // of a row
+};
+
+RowCopy copy_of(ConstMatrix from, const GatherJob& job) {
+  SPARSESYNC_EXPECT(std::ssize(job.rows), ==, job.out.rows);
+  return {from.data + job.first_column * element_bytes(from.dtype),
+          from.row_bytes(),
+          job.out.data,
+          job.out.row_bytes(),
+          job.rows,
+          job.out.row_bytes()};
+}
+
+RowCopy copy_of(const ScatterJob& job, Matrix out) {
+  SPARSESYNC_EXPECT(std::ssize(job.rows), ==, job.from.rows);
+  return {job.from.data,
+          job.from.row_bytes(),
+          out.data + job.first_column * element_bytes(out.dtype),
+          out.row_bytes(),
+          job.rows,
+          job.from.row_bytes()};
+}
+
+/// @param copy_of_job  copy_of_job(job): its RowCopy
+template <bool scatters, typename Job, typename CopyOfJob>
+void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& copy_of_job) {
+  std::uint64_t addresses = 0;
+  Index longest = 0;  // row
+  for (const Job& job : jobs) {
+    const RowCopy copy = copy_of_job(job);
+    if (copy.rows.empty() || copy.bytes == 0) continue;
+    addresses |= address_of(copy.from) | address_of(copy.to) |
+                 static_cast<std::uint64_t>(copy.from_stride | copy.to_stride | copy.bytes);
+    longest = std::max(longest, copy.bytes);
+  }
+  if (longest == 0) return;
+  const int unit = common_unit(addresses);
+  const auto add_to = [&](JobTable<CopyWork>& table, const Job& job) {
+    const RowCopy copy = copy_of_job(job);
+    if (copy.rows.empty() || copy.bytes == 0) return;
+    table.add({copy.from, copy.from_stride / unit, copy.to, copy.to_stride / unit, copy.rows.data(),
+               copy.bytes / unit, 0},
+              std::ssize(copy.rows));
+  };
+  const auto lane_bits = static_cast<unsigned>(
+      std::min(bit_width_below(static_cast<std::uint64_t>(longest / unit)), 5));
+  for_tables<CopyWork>(jobs, add_to, [&](const JobTable<CopyWork>& table) {
+    for_unit(unit, [&]<typename Unit>(Unit) {
+      launch(context, blocks_for(context, table.tiles() << lane_bits), kBlock,
+             copy_rows<scatters, Unit>, table, lane_bits);
+    });
   });
 }
 
@@ -71,24 +132,29 @@ void round_sums_of(const Context& context, ConstMatrix sums, double scale, Matri
 
 }  // namespace
 
+void gather_rows_all(const Context& context, ConstMatrix from, std::span<const GatherJob> jobs) {
+  copy_all<false>(context, jobs, [&](const GatherJob& job) { return copy_of(from, job); });
+}
+
+void scatter_rows_all(const Context& context, std::span<const ScatterJob> jobs, Matrix out) {
+  copy_all<true>(context, jobs, [&](const ScatterJob& job) { return copy_of(job, out); });
+}
+
 void gather_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                  Index first_column, Matrix out) {
-  SPARSESYNC_EXPECT(std::ssize(rows), ==, out.rows);
-  copy_rows<false>(context,
-                   {from.data + first_column * element_bytes(from.dtype), from.row_bytes()},
-                   {out.data, out.row_bytes()}, rows, out.row_bytes());
+  const GatherJob job{rows, first_column, out};
+  gather_rows_all(context, from, {&job, 1});
 }
 
 void scatter_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                   Index first_column, Matrix out) {
-  SPARSESYNC_EXPECT(std::ssize(rows), ==, from.rows);
-  copy_rows<true>(context, {from.data, from.row_bytes()},
-                  {out.data + first_column * element_bytes(out.dtype), out.row_bytes()}, rows,
-                  from.row_bytes());
+  const ScatterJob job{from, rows, first_column};
+  scatter_rows_all(context, {&job, 1}, out);
 }
 
 void copy(const Context& context, std::span<const std::byte> from, std::byte* to) {
   if (from.empty()) return;
+  const Queue::Timed timed(queue_of(context));
   check(
       cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, queue_of(context).handle()),
       "copy on the device");

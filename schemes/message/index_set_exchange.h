@@ -7,6 +7,7 @@
 #include "kernels/buffer.h"
 #include "kernels/context.h"
 #include "schemes/exchange.h"
+#include "schemes/message/known_numbers.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/own_rows.h"
@@ -31,6 +32,8 @@ class IndexSetExchange {
 
  private:
   void read(Rank worker, std::span<const std::byte> message);
+  void read_all();
+  void add_jobs(Rank worker);
 
   Context context_;
   std::span<const RowSpace> spaces_;  // the scheme's
@@ -39,6 +42,9 @@ class IndexSetExchange {
   std::vector<SectionSpec> specs_;
   std::vector<SectionCounts> counts_;
   std::vector<ConstSection> sections_;
+  std::vector<std::span<const std::byte>> messages_;  // [worker]
+  KnownNumbers numbers_;
+  std::vector<DecodeJob> jobs_;
   std::vector<std::vector<Buffer<Index>>> indices_;  // [row space][worker]
   std::vector<IndexSets> sets_;                      // [row space]
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include "kernels/bits.h"
@@ -128,21 +130,59 @@ void lay_out(const Context& context, std::span<const SectionSpec> specs,
              std::span<const SectionCounts> counts, std::span<std::byte> message,
              std::vector<Section>& sections) {
   place(context, std::as_bytes(counts), message.data());
+  lay_out_unnumbered(specs, counts, message, sections);
+}
+
+void lay_out_unnumbered(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                        std::span<std::byte> message, std::vector<Section>& sections) {
   fill_sections(specs, counts, message, sections);
+}
+
+std::span<const std::byte> numbers_in(std::span<const std::byte> message, std::size_t spaces) {
+  const std::size_t bytes = spaces * sizeof(SectionCounts);
+  if (message.size() < bytes) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes: too few for its numbers", message.size()));
+  }
+  return message.first(bytes);
+}
+
+std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs,
+                                              std::int64_t bytes) {
+  // The more rows, the more bytes: a code that gets shorter by an index does so by less than this.
+  constexpr Index kWideRow = 32;
+  if (specs.size() != 1 || specs[0].densifies || specs[0].row_bytes < kWideRow) return std::nullopt;
+  const auto bytes_of = [&](Index rows) {
+    const std::array counts{SectionCounts{rows, rows}};
+    return message_bytes(specs, counts);
+  };
+  const Index most = std::min(specs[0].range.size(), specs[0].most_rows);
+  // All rows of a range need no code: they may take as many bytes as fewer rows do.
+  if (!specs[0].code && most == specs[0].range.size() && bytes == bytes_of(most)) {
+    return std::nullopt;
+  }
+  Index rows = 0;
+  Index more = std::min(specs[0].code ? most : std::min(most, specs[0].range.size() - 1),
+                        bytes / specs[0].row_bytes);
+  while (more > 0) {  // the first number that gives enough bytes
+    const Index half = more / 2;
+    if (bytes_of(rows + half) < bytes) {
+      rows += half + 1;
+      more -= half + 1;
+    } else {
+      more = half;
+    }
+  }
+  if (bytes_of(rows) != bytes) {
+    throw CorruptDataError(fmt::format("a message of {} bytes: no rows take so many", bytes));
+  }
+  return SectionCounts{rows, rows};
 }
 
 namespace {
 
 /// @throws CorruptDataError unless they are possible
-void read_numbers(const Context& context, std::span<const SectionSpec> specs,
-                  std::span<const std::byte> bytes, std::vector<SectionCounts>& counts) {
-  counts.resize(specs.size());
-  const std::span<std::byte> numbers = std::as_writable_bytes(std::span(counts));
-  if (bytes.size() < numbers.size()) {
-    throw CorruptDataError(
-        fmt::format("a message of {} bytes: too few for its numbers", bytes.size()));
-  }
-  fetch(context, bytes.first(numbers.size()), numbers.data());
+void expect_possible(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const auto [indices, rows] = counts[i];
     if (indices < 0 || indices > specs[i].range.size() || rows < 0 || rows > specs[i].most_rows) {
@@ -153,7 +193,38 @@ void read_numbers(const Context& context, std::span<const SectionSpec> specs,
   }
 }
 
+/// @throws CorruptDataError unless they are possible
+void read_numbers(const Context& context, std::span<const SectionSpec> specs,
+                  std::span<const std::byte> message, std::vector<SectionCounts>& counts) {
+  counts.resize(specs.size());
+  fetch(context, numbers_in(message, specs.size()),
+        std::as_writable_bytes(std::span(counts)).data());
+  expect_possible(specs, counts);
+}
+
 }  // namespace
+
+void take_layout(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                 std::span<const std::byte> message, std::vector<ConstSection>& sections) {
+  expect_possible(specs, counts);
+  const std::int64_t bytes = message_bytes(specs, counts);
+  if (bytes != std::ssize(message)) {
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes whose numbers say {}", message.size(), bytes));
+  }
+  fill_sections(specs, counts, message, sections);
+}
+
+void take_head(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+               std::span<const std::byte> head, std::vector<ConstSection>& sections) {
+  expect_possible(specs, counts);
+  const std::int64_t bytes = head_bytes(specs, counts);
+  if (bytes != std::ssize(head)) {
+    throw CorruptDataError(
+        fmt::format("a head of {} bytes whose numbers say {}", head.size(), bytes));
+  }
+  fill_codes(specs, counts, head, sections);
+}
 
 std::int64_t read_leading(const Context& context, std::span<const SectionSpec> specs,
                           std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
@@ -171,11 +242,8 @@ std::int64_t read_leading(const Context& context, std::span<const SectionSpec> s
 void read_layout(const Context& context, std::span<const SectionSpec> specs,
                  std::span<const std::byte> message, std::vector<SectionCounts>& counts,
                  std::vector<ConstSection>& sections) {
-  const std::int64_t bytes = read_leading(context, specs, message, counts, sections);
-  if (bytes != std::ssize(message)) {
-    throw CorruptDataError(
-        fmt::format("a message of {} bytes whose numbers say {}", message.size(), bytes));
-  }
+  read_numbers(context, specs, message, counts);
+  take_layout(specs, counts, message, sections);
 }
 
 std::int64_t head_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts) {
@@ -191,12 +259,7 @@ void read_head(const Context& context, std::span<const SectionSpec> specs,
                std::span<const std::byte> head, std::vector<SectionCounts>& counts,
                std::vector<ConstSection>& sections) {
   read_numbers(context, specs, head, counts);
-  const std::int64_t bytes = head_bytes(specs, counts);
-  if (bytes != std::ssize(head)) {
-    throw CorruptDataError(
-        fmt::format("a head of {} bytes whose numbers say {}", head.size(), bytes));
-  }
-  fill_codes(specs, counts, head, sections);
+  take_head(specs, counts, head, sections);
 }
 
 void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> body,

@@ -62,6 +62,30 @@ void lay_out(const Context& context, std::span<const SectionSpec> specs,
              std::span<const SectionCounts> counts, std::span<std::byte> message,
              std::vector<Section>& sections);
 
+/// The numbers at the head of a message of so many row spaces.
+/// @throws CorruptDataError if it is too short for them
+std::span<const std::byte> numbers_in(std::span<const std::byte> message, std::size_t spaces);
+
+/// The same as lay_out() where the numbers are yet to be written. Does not synchronize the stream.
+void lay_out_unnumbered(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                        std::span<std::byte> message, std::vector<Section>& sections);
+
+/// The numbers of a message in which each index has a row, where they follow from its bytes: of one
+/// row space whose rows are not too narrow, and not of as many bytes as all rows of the range take.
+/// @throws CorruptDataError if no numbers give so many bytes
+std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs,
+                                              std::int64_t bytes);
+
+/// As read_layout(), with numbers that are known. Does not synchronize the stream.
+/// @throws CorruptDataError unless they are possible and give exactly the message's bytes
+void take_layout(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                 std::span<const std::byte> message, std::vector<ConstSection>& sections);
+
+/// As read_head(), with numbers that are known. Does not synchronize the stream.
+/// @throws CorruptDataError unless they are possible and give exactly the head's bytes
+void take_head(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+               std::span<const std::byte> head, std::vector<ConstSection>& sections);
+
 /// Reads the numbers of a message. It is not trusted. Synchronizes the stream.
 /// @param counts    receives the numbers of each row space
 /// @param sections  receives one for each row space; a view of `message`

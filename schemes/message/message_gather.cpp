@@ -54,15 +54,17 @@ int crossing_messages(int held, int size) {
 
 }  // namespace
 
-MessageGather::MessageGather(const Context& context, Rank rank, int size, Communication way)
+MessageGather::MessageGather(const Context& context, Rank rank, int size, Communication way,
+                             MessageRoom* room)
     : context_(context),
       rank_(rank),
       size_(size),
       way_(way),
-      all_(context),
-      inbox_(context, way == Communication::hierarchy ? 0 : static_cast<std::size_t>(size - 1)),
-      bodies_(context,
-              way == Communication::point_to_point ? static_cast<std::size_t>(size - 1) : 0),
+      own_room_(room == nullptr ? std::make_unique<MessageRoom>(context, size) : nullptr),
+      room_(room == nullptr ? *own_room_ : *room),
+      all_(room_.sent),
+      heads_(context,
+             way == Communication::point_to_point ? static_cast<std::size_t>(size - 1) : 0),
       spill_(context),
       held_(static_cast<std::size_t>(size)) {}
 
@@ -87,7 +89,7 @@ std::span<std::byte> MessageGather::own(std::int64_t bytes) {
 void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read) {
   read_whole(0, all_.first(own_bytes_), read);
   if (size_ == 1) return;
-  inbox_.set_limit(limit);
+  room_.received.set_limit(limit);
   switch (way_) {
     case Communication::ring:
       return pass_around(exchange, read);
@@ -111,7 +113,7 @@ void MessageGather::pass_around(Exchange& exchange, const Read& read) {
   for (int step = 0; step + 1 < size_; ++step) {
     const Held& passed_on = held_[static_cast<std::size_t>(step)];
     const std::array payload{Payload{passed_on.message.data(), std::ssize(passed_on.message)}};
-    OnePlace place(inbox_, static_cast<std::size_t>(step));
+    OnePlace place(room_.received, static_cast<std::size_t>(step));
     exchange.step(
         payload, place,
         [&](Rank, std::span<const std::byte> message) {
@@ -128,7 +130,7 @@ void MessageGather::pass_around(Exchange& exchange, const Read& read) {
 void MessageGather::send_to_each(Exchange& exchange, const Read& read) {
   payloads_.assign(static_cast<std::size_t>(size_ - 1),
                    {held_[0].message.data(), own_bytes_, held_[0].index_bytes});
-  exchange.step(payloads_, inbox_, [&](Rank from, std::span<const std::byte> message) {
+  exchange.step(payloads_, room_.received, [&](Rank from, std::span<const std::byte> message) {
     read_whole(place_of(from), message, read);
   });
 }
@@ -145,8 +147,8 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
     read.body(rank_, {body, static_cast<std::size_t>(body_bytes)});
   };
   if (awaited == 0) return own_is_read();
-  inbox_.set_limit(limit);
-  bodies_.set_limit(limit);
+  heads_.set_limit(limit);
+  room_.received.set_limit(limit);
   const auto peers = static_cast<std::size_t>(awaited);
   payloads_.assign(peers, {held_[0].message.data(), own_head, held_[0].index_bytes});
   body_payloads_.assign(peers, {body, body_bytes});
@@ -155,7 +157,7 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
     if (--awaited == 0) own_is_read();
   };
   const auto on_body = [&](Rank from, std::span<const std::byte> bytes) { read.body(from, bytes); };
-  exchange.step({payloads_, inbox_, on_head}, {body_payloads_, bodies_, on_body});
+  exchange.step({payloads_, heads_, on_head}, {body_payloads_, room_.received, on_body});
 }
 
 /// What came is read once it is on its way further, but where only some of it goes further.

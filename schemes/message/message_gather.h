@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -17,7 +18,16 @@
 
 namespace sparsesync {
 
-/// Moves one message of each worker to all others. Owns the memory of all of them; keeps it.
+/// Memory of messages: those that one worker sends, and those that come to it. Phases of a scheme
+/// that follow each other may use the same.
+struct MessageRoom {
+  MessageRoom(const Context& context, int size)
+      : sent(context), received(context, static_cast<std::size_t>(size - 1)) {}
+  Buffer<std::byte> sent;
+  Inbox received;  // one from each other worker
+};
+
+/// Moves one message of each worker to all others. Keeps its memory.
 ///
 /// `ring`: size - 1 steps, in each of which a worker passes on what came last. `hierarchy`: Bruck's
 /// all-gather (Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all
@@ -27,7 +37,9 @@ namespace sparsesync {
 /// bytes on; as each says itself how long it is, nothing more is said. `point_to_point`: one step.
 class MessageGather {
  public:
-  MessageGather(const Context& context, Rank rank, int size, Communication way);
+  /// @param room  for messages, but heads that cross ahead; outlives this; null: its own
+  MessageGather(const Context& context, Rank rank, int size, Communication way,
+                MessageRoom* room = nullptr);
 
   /// The steps of one round.
   Pattern pattern() const;
@@ -85,10 +97,11 @@ class MessageGather {
   Rank rank_;
   int size_;
   Communication way_;
-  Buffer<std::byte> all_;  // the own message; in a hierarchy the others behind it
+  std::unique_ptr<MessageRoom> own_room_;
+  MessageRoom& room_;
+  Buffer<std::byte>& all_;  // the own message; in a hierarchy the others behind it
   std::int64_t own_bytes_ = 0;
-  Inbox inbox_;
-  Inbox bodies_;                             // where heads have the other one
+  Inbox heads_;
   Buffer<std::byte> spill_;                  // what came when `all_` was full
   std::vector<Buffer<std::byte>> outgrown_;  // views of them are given out
   std::vector<Held> held_;                   // [place]

@@ -8,17 +8,19 @@
 #include "kernels/bits.h"
 #include "kernels/buffer.h"
 #include "kernels/context.h"
+#include "kernels/pieces.h"
 #include "schemes/exchange.h"
 #include "schemes/message/message.h"
 
 namespace sparsesync {
 
-/// Messages to all workers, this one among them, one behind the other; keeps its memory from one
-/// step to the next. Goes with the pattern all_to_all().
+/// Messages to all workers, this one among them, one behind the other. Goes with the pattern
+/// all_to_all().
 class Outbox {
  public:
-  Outbox(const Context& context, Rank rank, int size)
-      : context_(context), workers_(peers_after(rank, size)), all_(context) {
+  /// @param room  for messages; outlives this
+  Outbox(const Context& context, Rank rank, int size, Buffer<std::byte>& room)
+      : context_(context), workers_(peers_after(rank, size)), all_(room) {
     workers_.push_back(rank);
   }
 
@@ -43,15 +45,20 @@ class Outbox {
     }
     const std::span<std::byte> all = all_.reserve(begins_.back());
     payloads_.clear();
+    numbers_.clear();
+    numbered_.clear();
     for (std::size_t place = 0; place < workers_.size(); ++place) {
       const Contents contents = describe(workers_[place]);
       const std::int64_t bytes = message_bytes(contents.specs, contents.counts);
       const std::span<std::byte> message = part_of(all, {begins_[place], begins_[place] + bytes});
-      lay_out(context_, contents.specs, contents.counts, message, sections_);
+      lay_out_unnumbered(contents.specs, contents.counts, message, sections_);
+      numbers_.insert(numbers_.end(), contents.counts.begin(), contents.counts.end());
+      numbered_.push_back(message.first(contents.counts.size_bytes()));
       write(workers_[place], contents, std::span<const Section>(sections_));
       payloads_.push_back({message.data(), bytes, index_bytes(contents.specs, contents.counts)});
       own_ = message;
     }
+    place_pieces(context_, std::as_bytes(std::span(numbers_)), numbered_);
   }
 
   /// After pack(): the messages to the others, in the order of the pattern's `to`.
@@ -64,11 +71,13 @@ class Outbox {
  private:
   Context context_;
   std::vector<Rank> workers_;  // the others, then this one
-  Buffer<std::byte> all_;
+  Buffer<std::byte>& all_;
   std::vector<std::int64_t> begins_;
   std::vector<Section> sections_;
   std::vector<Payload> payloads_;
-  std::span<const std::byte> own_;  // the last one
+  std::vector<SectionCounts> numbers_;          // of all messages
+  std::vector<std::span<std::byte>> numbered_;  // where they go
+  std::span<const std::byte> own_;              // the last one
 };
 
 }  // namespace sparsesync

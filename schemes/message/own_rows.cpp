@@ -14,16 +14,26 @@ OwnRows::OwnRows(const Context& context, std::span<const RowSpace> spaces)
 }
 
 std::int64_t OwnRows::find(std::span<const SectionSpec> specs, BucketInput& input) {
+  bool all = true;  // rows are the round's
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
-    locate(context_, input.coalesced(i).indices, specs[i].range, {located_.data() + 2 * i, 2});
+    bounds_[2 * i] = 0;
+    bounds_[2 * i + 1] = std::ssize(input.coalesced(i).indices);
+    all = all && specs[i].range == IndexRange{0, spaces_[i].rows};
   }
-  fetch_numbers(context_, {located_.data(), bounds_.size()}, bounds_);
+  if (!all) locate_rows(specs, input);
   counts_.clear();
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     const Index rows = bounds_[2 * i + 1] - bounds_[2 * i];
     counts_.push_back({rows, std::min(rows, specs[i].most_rows)});
   }
   return message_bytes(specs, counts_);
+}
+
+void OwnRows::locate_rows(std::span<const SectionSpec> specs, BucketInput& input) {
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    locate(context_, input.coalesced(i).indices, specs[i].range, {located_.data() + 2 * i, 2});
+  }
+  fetch_numbers(context_, {located_.data(), bounds_.size()}, bounds_);
 }
 
 void OwnRows::write(std::span<const SectionSpec> specs, BucketInput& input,

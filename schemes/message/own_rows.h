@@ -31,7 +31,12 @@ class OwnRows {
   void write(std::span<const SectionSpec> specs, BucketInput& input, std::span<const DType> dtypes,
              std::span<std::byte> message);
 
+  /// After find(): what a message has of each row space.
+  std::span<const SectionCounts> counts() const { return counts_; }
+
  private:
+  void locate_rows(std::span<const SectionSpec> specs, BucketInput& input);
+
   Context context_;
   std::span<const RowSpace> spaces_;
   Buffer<Index> located_;

@@ -11,6 +11,7 @@
 #include "kernels/context.h"
 #include "kernels/views.h"
 #include "schemes/bucket.h"
+#include "schemes/message/known_numbers.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/scheme.h"
@@ -73,12 +74,27 @@ class RowSummation {
   MessageGather::Extent read_leading(std::span<const SectionSpec> specs,
                                      std::span<const std::byte> bytes, ReceivedRows& received);
 
+  /// read() of several messages. Synchronizes the stream only where numbers do not follow from
+  /// bytes: those that do are `known`'s to compare.
+  /// @param received  one for each message; a view of it afterwards
+  /// @throws CorruptDataError, BudgetError
+  void read_all(std::span<const SectionSpec> specs,
+                std::span<const std::span<const std::byte>> messages,
+                std::span<ReceivedRows> received, KnownNumbers& known);
+
+  /// read() of a message that is this worker's own. Does not synchronize the stream.
+  /// @param counts  its numbers
+  /// @throws BudgetError
+  void take_own(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
+                std::span<const std::byte> message, ReceivedRows& received);
+
   /// The union of what was received in one row space. Synchronizes the stream.
   /// @param range  all indices lie in it
+  /// @param known  compared in the same synchronization; null: none
   /// @return how many of `united` there are
-  /// @throws BudgetError
+  /// @throws BudgetError, CorruptDataError of what is compared
   Index unite(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
-              Buffer<Index>& united);
+              Buffer<Index>& united, KnownNumbers* known = nullptr);
   /// The sums of rows that unite() was last called with, made in the order of `received`. Does not
   /// synchronize the stream.
   /// @param scale  what the sums are multiplied by, once
@@ -91,13 +107,27 @@ class RowSummation {
   /// `received`. Synchronizes the stream.
   /// @param range  all indices lie in it
   /// @param scale  what the sums are multiplied by, once
-  /// @throws BudgetError
+  /// @param known  as unite() takes it
+  /// @throws as unite()
   void sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range, DType dtype,
-           Index width, double scale, RowSums& sums);
+           Index width, double scale, RowSums& sums, KnownNumbers* known = nullptr);
+
+  /// The same where the host need not know yet how many rows there are: sums.rows is room for them.
+  /// Does not synchronize the stream.
+  /// @param count  receives how many there are
+  void sum_counted(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
+                   DType dtype, Index width, double scale, RowSums& sums, Count count);
 
  private:
+  /// @return room for the union
+  Index take_sets(std::span<const ReceivedRows> received, std::size_t space, IndexRange range);
+  void take_parts(std::span<const ReceivedRows> received, std::size_t space, DType dtype,
+                  Index width);
+  void take_rows(std::span<const SectionSpec> specs, ReceivedRows& received);
+
   Context context_;
   std::vector<SectionCounts> counts_;
+  std::vector<DecodeJob> jobs_;
   std::vector<std::span<const Index>> sets_;
   std::vector<RowSparse> parts_;
   Buffer<Index> count_;

@@ -29,9 +29,10 @@ class EvenPlacement : public Placement {
     divide_evenly(context, ranges_, rows, indices, group_begin);
     number(context, sources);
   }
-  void name_rows(const Context& context, int group, std::span<const Index> pulled,
-                 std::span<Index> rows) override {
-    shift(context, pulled, ranges_.range(group).begin, rows);
+  void name_rows(const Context& context, std::span<const Naming> groups) override {
+    for (const Naming& of : groups) {
+      shift(context, of.pulled, ranges_.range(of.group).begin, of.rows);
+    }
   }
 
  private:

@@ -96,10 +96,15 @@ class Placement {
                                           std::span<const Index> indices) {
     return indices;
   }
-  /// From what a pull calls a group's rows to the rows. Does not synchronize the stream.
-  /// @throws CorruptDataError if no row of the group has such an index
-  virtual void name_rows(const Context& context, int group, std::span<const Index> pulled,
-                         std::span<Index> rows) = 0;
+  /// Some of a group's rows, and where their numbers go.
+  struct Naming {
+    Index group = 0;
+    std::span<const Index> pulled;
+    std::span<Index> rows;
+  };
+  /// From what a pull calls rows of some groups to the rows. Does not synchronize the stream.
+  /// @throws CorruptDataError if no row of a group has such an index
+  virtual void name_rows(const Context& context, std::span<const Naming> groups) = 0;
 
   /// Chooses anew, from what all workers agree on.
   virtual void adapt(const SpaceStatistics&) {}

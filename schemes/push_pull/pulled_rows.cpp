@@ -1,7 +1,6 @@
 #include "schemes/push_pull/pulled_rows.h"
 
 #include "kernels/error.h"
-#include "kernels/rows.h"
 
 namespace sparsesync {
 
@@ -27,6 +26,7 @@ void PulledRows::name(const Context& context, Round round, Placement& placement,
   const std::span<Index> rows = rows_[round.place()].reserve(total);
   row_count_[round.place()] = total;
   const auto slices = static_cast<std::size_t>(placement.grid().column_slices);
+  naming_.clear();
   std::size_t filled = 0;
   for (int group = 0; group < placement.grid().row_groups; ++group) {
     const auto first_server = static_cast<std::size_t>(group) * slices;
@@ -34,8 +34,7 @@ void PulledRows::name(const Context& context, Round round, Placement& placement,
     first_[round.place()][static_cast<std::size_t>(group)] = static_cast<Index>(before);
     for (std::size_t server = first_server; server < first_server + slices; ++server) {
       const auto count = static_cast<std::size_t>(pulled[server][space].counts.indices);
-      placement.name_rows(context, group, {shares_[server].data(), count},
-                          rows.subspan(filled, count));
+      naming_.push_back({group, {shares_[server].data(), count}, rows.subspan(filled, count)});
       filled += count;
     }
     for (std::size_t server = first_server; server < first_server + slices; ++server) {
@@ -44,6 +43,7 @@ void PulledRows::name(const Context& context, Round round, Placement& placement,
       }
     }
   }
+  placement.name_rows(context, naming_);
 }
 
 SpaceResult PulledRows::sort(const Context& context, const Placement& placement) {
@@ -67,19 +67,24 @@ SpaceResult PulledRows::sort(const Context& context, const Placement& placement)
   return {Gradient::Layout::row_sparse, indices, as_const(result_)};
 }
 
-void PulledRows::place(const Context& context, Round round, Rank server, const Placement& placement,
-                       const ConstSection& section) {
-  const auto group = static_cast<std::size_t>(placement.group_of(server));
-  Index first = first_[round.place()][group];
-  for (std::size_t earlier = 0; earlier < round.place(); ++earlier) first += row_count_[earlier];
-  const Index rows = section.counts.rows;
-  if (in_order_) {
-    copy(context, section.values, result_.data + first * result_.row_bytes());
-    return;
+void PulledRows::place(const Context& context, Round round, const Placement& placement,
+                       std::span<const Placing> sent) {
+  Index before = 0;
+  for (std::size_t earlier = 0; earlier < round.place(); ++earlier) before += row_count_[earlier];
+  jobs_.clear();
+  for (const Placing& each : sent) {
+    const auto group = static_cast<std::size_t>(placement.group_of(each.server));
+    const Index first = before + first_[round.place()][group];
+    const Index rows = each.section->counts.rows;
+    if (in_order_) {
+      copy(context, each.section->values, result_.data + first * result_.row_bytes());
+      continue;
+    }
+    jobs_.push_back({{each.section->values.data(), result_.dtype, rows, placement.slice_width()},
+                     {slots_.data() + first, static_cast<std::size_t>(rows)},
+                     placement.first_column(each.server)});
   }
-  const std::span<const Index> slots(slots_.data() + first, static_cast<std::size_t>(rows));
-  scatter_rows(context, {section.values.data(), result_.dtype, rows, placement.slice_width()},
-               slots, placement.first_column(server), result_);
+  scatter_rows_all(context, jobs_, result_);
 }
 
 }  // namespace sparsesync

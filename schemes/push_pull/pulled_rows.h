@@ -6,6 +6,7 @@
 
 #include "kernels/buffer.h"
 #include "kernels/context.h"
+#include "kernels/rows.h"
 #include "kernels/sort.h"
 #include "schemes/message/message.h"
 #include "schemes/pattern.h"
@@ -38,10 +39,15 @@ class PulledRows {
   /// @throws BudgetError
   SpaceResult sort(const Context& context, const Placement& placement);
 
-  /// Brings what a server sent to its rows and columns of the result. Does not synchronize the
+  /// What a server sent, by rank; values are there.
+  struct Placing {
+    Rank server;
+    const ConstSection* section = nullptr;
+  };
+  /// Brings what servers sent to its rows and columns of the result. Does not synchronize the
   /// stream.
-  void place(const Context& context, Round round, Rank server, const Placement& placement,
-             const ConstSection& section);
+  void place(const Context& context, Round round, const Placement& placement,
+             std::span<const Placing> sent);
 
  private:
   std::vector<Buffer<Index>> shares_;      // [server]
@@ -52,6 +58,8 @@ class PulledRows {
   Buffer<Index> order_;
   Buffer<Index> slots_;
   SortWorkspace workspace_;
+  std::vector<Placement::Naming> naming_;
+  std::vector<ScatterJob> jobs_;
   Buffer<Index> indices_;
   Buffer<std::byte> values_;
   Matrix result_;

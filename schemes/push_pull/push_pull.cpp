@@ -1,19 +1,22 @@
 #include "schemes/push_pull/push_pull.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/compact.h"
 #include "kernels/locate.h"
+#include "kernels/pieces.h"
 #include "kernels/rows.h"
-#include "kernels/sort.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
+#include "schemes/message/known_numbers.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/outbox.h"
 #include "schemes/message/row_sums.h"
 #include "schemes/push_pull/cost.h"
+#include "schemes/push_pull/divided_rows.h"
 #include "schemes/push_pull/pulled_rows.h"
 
 namespace sparsesync {
@@ -35,14 +38,18 @@ class PushPull : public Scheme {
         placements_(std::move(placements)),
         pulling_(pulling),
         more_rounds_may_help_(environment.more_rounds_may_help),
-        outbox_(context_, rank_, size_),
-        push_inbox_(context_, peers_.size()),
+        divided_(context_, placements_, size_),
+        room_(context_, size_),
+        outbox_(context_, rank_, size_, room_.sent),
+        messages_(static_cast<std::size_t>(size_)),
+        known_(context_),
         counts_(context_),
         gathered_(context_),
         places_(context_),
         summation_(context_) {
     for (int round = 0; round < rounds_; ++round) {
-      pulls_.emplace_back(context_, rank_, size_, pulling_);
+      // Pushes are over when pulls begin: the first one's memory is theirs.
+      pulls_.emplace_back(context_, rank_, size_, pulling_, round == 0 ? &room_ : nullptr);
       pulled_.emplace_back(static_cast<std::size_t>(size_));
     }
     for (int worker = 0; worker < size_; ++worker) pushed_.emplace_back(context_, spaces_.size());
@@ -57,17 +64,21 @@ class PushPull : public Scheme {
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
-    if (round.index == 0) divide_input(input);
-    find_selections(round);
-    push_inbox_.set_limit(largest_message_bytes(sections_of(round, rank_, Phase::reduce)));
+    known_.clear();
+    divided_.find(round, input);
+    room_.received.set_limit(largest_message_bytes(sections_of(round, rank_, Phase::reduce)));
     pack_pushes(round, input);
+    take_push(round, rank_, outbox_.own());
     if (size_ > 1) {
       if (round.index == 0) expect_memory();
       exchange.step(
-          outbox_.payloads(), push_inbox_,
-          [&](Rank from, std::span<const std::byte> message) { read_push(round, from, message); });
+          outbox_.payloads(), room_.received,
+          [&](Rank from, std::span<const std::byte> message) { take_push(round, from, message); });
     }
-    for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
+    if (!fetches_at_once(context_)) {
+      summation_.read_all(sections_of(round, rank_, Phase::reduce), messages_, pushed_, known_);
+    }
+    sum_pushes(round);
   }
 
   void gather(Exchange& exchange) override {
@@ -80,22 +91,26 @@ class PushPull : public Scheme {
     if (in_pieces_) {
       pull_of(round).run_in_pieces(exchange, head, limit,
                                    {[&](Rank server, std::span<const std::byte> bytes) {
-                                      return read_pull_head(round, server, bytes);
+                                      return take_pull(round, server, bytes);
                                     },
-                                    [&] { order_rows(round); },
+                                    [&] {
+                                      if (defers()) read_pulls(round);
+                                      order_rows(round);
+                                    },
                                     [&](Rank server, std::span<const std::byte> bytes) {
                                       read_body(sections_of(round, server, Phase::gather), bytes,
                                                 pulled(round, server));
-                                      if (round.last()) place_values(round, server);
+                                      if (round.last() && !defers()) place_values(round, server);
                                     }});
+      if (round.last() && defers()) place_all_values(round);
       return;
     }
     pull_of(round).run(exchange, limit, [&](Rank server, std::span<const std::byte> bytes) {
-      return read_pull(round, server, bytes);
+      return take_pull(round, server, bytes);
     });
+    if (defers()) read_pulls(round);
     order_rows(round);
-    if (!round.last()) return;
-    for (const Rank server : Ranks(size_)) place_values(round, server);
+    if (round.last()) place_all_values(round);
   }
 
   void adapt(const Statistics& statistics) override {
@@ -127,26 +142,15 @@ class PushPull : public Scheme {
  private:
   /// Workspace of one row space.
   struct SpaceStorage {
-    SpaceStorage(const Context& context, int rounds, int size)
-        : divided(context),
-          sources(context),
-          group_begin(context),
-          counts(context),
-          pulled(context, rounds, size) {
-      group_begin.reserve_exactly(size + 1);
+    SpaceStorage(const Context& context, int rounds, int size) : pulled(context, rounds, size) {
       for (int round = 0; round < rounds; ++round) sums.emplace_back(context);
+      shares.resize(sums.size());
       for (int i = 0; i < rounds * size; ++i) kept.emplace_back(context);
     }
-    Index most_united = 0;      // rows that there were sums of: there is room for them
-    double union_of_a_row = 0;  // rows of the union for each of a worker's; 0: not known
-    // The input, divided among the groups.
-    Index input_rows = 0;
-    Buffer<Index> divided;
-    Buffer<Index> sources;
-    Buffer<Index> group_begin;
-    Buffer<Index> counts;
-    std::vector<Index> bounds;            // of what the round moves of each group, on the host
+    Index most_united = 0;                // rows that there were sums of: there is room for them
+    double union_of_a_row = 0;            // rows of the union for each of a worker's; 0: not known
     std::vector<RowSums> sums;            // [round]
+    std::vector<IndexRange> shares;       // [round]: places of the sums that this server names
     std::vector<Buffer<std::byte>> kept;  // [round][server], of what came dense: rows not zero
     PulledRows pulled;
   };
@@ -162,44 +166,8 @@ class PushPull : public Scheme {
     return specs_;
   }
 
-  void divide_input(BucketInput& input) {
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const std::span<const Index> rows = input.coalesced(i).indices;
-      SpaceStorage& storage = storage_[i];
-      storage.input_rows = std::ssize(rows);
-      placements_[i]->divide(context_, rows, storage.divided.reserve(storage.input_rows),
-                             storage.sources.reserve(storage.input_rows), group_begin(i));
-    }
-  }
-
-  std::span<Index> group_begin(std::size_t space) {
-    return storage_[space].group_begin.first(placements_[space]->grid().row_groups + 1);
-  }
-
-  /// Finds, in each group, the indices that a round moves: the one synchronization of a push.
-  void find_selections(Round round) {
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      SpaceStorage& storage = storage_[i];
-      storage.bounds.resize(2 * static_cast<std::size_t>(placements_[i]->grid().row_groups));
-      const std::span<Index> counts = storage.counts.reserve(std::ssize(storage.bounds));
-      locate_in_groups(context_, storage.divided.first(storage.input_rows), group_begin(i),
-                       placements_[i]->range(round), counts);
-      fetch_numbers(context_, counts, storage.bounds);
-    }
-  }
-
-  /// This worker's indices in a server's group that the round moves, and where their rows are in
-  /// the input.
-  struct Selection {
-    std::span<const Index> indices;
-    std::span<const Index> sources;
-  };
-  Selection selection(std::size_t space, Rank server) const {
-    const SpaceStorage& storage = storage_[space];
-    const auto group = static_cast<std::size_t>(placements_[space]->group_of(server));
-    const Index begin = storage.bounds[2 * group];
-    const auto count = static_cast<std::size_t>(storage.bounds[2 * group + 1] - begin);
-    return {{storage.divided.data() + begin, count}, {storage.sources.data() + begin, count}};
+  DividedRows::Selection selection(std::size_t space, Rank server) const {
+    return divided_.selection(space, placements_[space]->group_of(server));
   }
 
   /// What is pushed to a server; valid until the next call.
@@ -213,21 +181,29 @@ class PushPull : public Scheme {
   }
 
   void pack_pushes(Round round, BucketInput& input) {
+    gathers_.resize(spaces_.size());
+    for (std::vector<GatherJob>& of_space : gathers_) of_space.clear();
+    encodes_.clear();
     outbox_.pack([&](Rank server) { return describe_push(round, server); },
                  [&](Rank server, const Outbox::Contents& push, std::span<const Section> sections) {
                    for (std::size_t i = 0; i < spaces_.size(); ++i) {
                      write_push(server, i, input.coalesced(i).values, push.specs[i], sections[i]);
                    }
                  });
-    read_push(round, rank_, outbox_.own());
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      gather_rows_all(context_, input.coalesced(i).values, gathers_[i]);
+    }
+    encode_all(context_, encodes_);
   }
 
   /// Takes what the step needs while it can still be refused: the others' pushes are about as large
   /// as this worker's to itself, and there will be sums. What these need is given back at once:
   /// they take it as they come.
   void expect_memory() {
-    push_inbox_.expect(std::ssize(outbox_.own()));
-    double bytes = 0;
+    const std::int64_t own = std::ssize(outbox_.own());
+    room_.received.expect(own);
+    // Pulls have the memory of pushes.
+    double bytes = -static_cast<double>(room_.sent.capacity() + std::ssize(peers_) * own);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const double more = expected_sums(i) - static_cast<double>(storage_[i].most_united);
       if (more > 0) bytes += sums_workspace_bytes(spaces_[i], size_, more);
@@ -238,7 +214,7 @@ class PushPull : public Scheme {
   /// Where more rounds are an answer, as many as are likely; else only those that are certain.
   double expected_sums(std::size_t space) const {
     const SpaceStorage& storage = storage_[space];
-    const auto own = static_cast<double>(storage.input_rows);
+    const auto own = static_cast<double>(divided_.rows(space));
     if (!more_rounds_may_help_) return own;
     const auto rows = static_cast<double>(spaces_[space].rows);
     // Nothing is known yet: as if each worker drew its rows for itself.
@@ -248,17 +224,17 @@ class PushPull : public Scheme {
 
   void write_push(Rank server, std::size_t space, ConstMatrix values, const SectionSpec& spec,
                   const Section& section) {
-    const Selection chosen = selection(space, server);
+    const DividedRows::Selection chosen = selection(space, server);
     Matrix rows{section.values.data(), spaces_[space].dtype, std::ssize(chosen.indices),
                 placements_[space]->slice_width()};
-    const bool densified = rows.rows < section.counts.rows;
-    if (densified) rows.data = gathered_.reserve(rows.bytes()).data();
-    gather_rows(context_, values, chosen.sources, placements_[space]->first_column(server), rows);
-    if (densified) {
-      write_dense(spec, chosen.indices, as_const(rows), section);
-    } else {
-      encode(context_, section.code, spec.range, chosen.indices, section.indices);
+    const Index first_column = placements_[space]->first_column(server);
+    if (rows.rows < section.counts.rows) {
+      rows.data = gathered_.reserve(rows.bytes()).data();
+      gather_rows(context_, values, chosen.sources, first_column, rows);
+      return write_dense(spec, chosen.indices, as_const(rows), section);
     }
+    gathers_[space].push_back({chosen.sources, first_column, rows});
+    encodes_.push_back({section.code, spec.range, chosen.indices, section.indices});
   }
 
   /// Writes all rows of a section's range: those that are there, and zeros between.
@@ -271,16 +247,41 @@ class PushPull : public Scheme {
                  {section.values.data(), rows.dtype, section.counts.rows, rows.width});
   }
 
-  void read_push(Round round, Rank worker, std::span<const std::byte> message) {
+  /// Reads a push that came; or keeps it, to be read with all others.
+  void take_push(Round round, Rank worker, std::span<const std::byte> message) {
+    messages_[worker.index()] = message;
+    if (!fetches_at_once(context_)) return;
     summation_.read(sections_of(round, rank_, Phase::reduce), message, pushed_[worker.index()]);
   }
 
   RowSums& sums_of(Round round, std::size_t space) { return storage_[space].sums[round.place()]; }
 
-  void sum_pushes(Round round, std::size_t space) {
-    const Placement& placement = *placements_[space];
-    summation_.sum(pushed_, space, placement.range(round, placement.group_of(rank_)),
-                   spaces_[space].dtype, placement.slice_width(), scale_, sums_of(round, space));
+  /// Sums up what was pushed, and finds what of it this server will name in the pull. The host
+  /// hears how much that is when all is done.
+  void sum_pushes(Round round) {
+    // Of each row space: 0 and how many sums there are, as the begin and the end of a group; and
+    // what of them is named.
+    constexpr Index kNumbers = 4;
+    const std::span<Index> counted = counts_.reserve(kNumbers * std::ssize(spaces_));
+    fill_zero(context_, std::as_writable_bytes(counted));
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Placement& placement = *placements_[i];
+      RowSums& sums = sums_of(round, i);
+      const std::span<Index> numbers = counted.subspan(i * kNumbers, kNumbers);
+      summation_.sum_counted(pushed_, i, placement.range(round, placement.group_of(rank_)),
+                             spaces_[i].dtype, placement.slice_width(), scale_, sums,
+                             Count(numbers.data() + 1));
+      locate_in_groups(context_, sums.named(), numbers.first(2), placement.share(round, rank_),
+                       numbers.last(2));
+    }
+    fetched_.resize(counted.size());
+    known_.settle(std::array{std::as_bytes(std::span<const Index>(counted))},
+                  std::as_writable_bytes(std::span(fetched_)));
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const std::span<const Index> numbers = std::span(fetched_).subspan(i * kNumbers, kNumbers);
+      sums_of(round, i).rows = numbers[1];
+      storage_[i].shares[round.place()] = {numbers[2], numbers[3]};
+    }
   }
 
   /// A gather of its own for each round: results are read from it after the last one.
@@ -301,23 +302,17 @@ class PushPull : public Scheme {
   /// @return bytes of its head
   std::int64_t pack_pull(Round round) {
     const std::size_t spaces = spaces_.size();
-    const std::span<Index> located = counts_.reserve(static_cast<Index>(2 * spaces));
-    for (std::size_t i = 0; i < spaces; ++i) {
-      locate(context_, sums_of(round, i).named(), placements_[i]->share(round, rank_),
-             located.subspan(2 * i, 2));
-    }
-    bounds_.resize(2 * spaces);
-    fetch_numbers(context_, located, bounds_);
     const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::gather);
     counts_of_.clear();
     for (std::size_t i = 0; i < spaces; ++i) {
       const Index rows = sums_of(round, i).rows;
       counts_of_.push_back(specs[i].densifies
                                ? crossing(specs[i], rows)
-                               : SectionCounts{bounds_[2 * i + 1] - bounds_[2 * i], rows});
+                               : SectionCounts{storage_[i].shares[round.place()].size(), rows});
     }
     lay_out(context_, specs, counts_of_, pull_of(round).own(message_bytes(specs, counts_of_)),
             sections_);
+    encodes_.clear();
     for (std::size_t i = 0; i < spaces; ++i) {
       Placement& placement = *placements_[i];
       const RowSums& sums = sums_of(round, i);
@@ -327,14 +322,57 @@ class PushPull : public Scheme {
                     sections_[i]);
         continue;
       }
-      const std::span<const Index> share =
-          sums.named().subspan(static_cast<std::size_t>(bounds_[2 * i]),
-                               static_cast<std::size_t>(counts_of_[i].indices));
-      encode(context_, sections_[i].code, specs[i].range,
-             placement.renumber(context_, placement.group_of(rank_), share), sections_[i].indices);
+      const std::span<const Index> share = part_of(sums.named(), storage_[i].shares[round.place()]);
+      encodes_.push_back({sections_[i].code, specs[i].range,
+                          placement.renumber(context_, placement.group_of(rank_), share),
+                          sections_[i].indices});
       copy(context_, {sums.values.data(), sections_[i].values.size()}, sections_[i].values.data());
     }
+    encode_all(context_, encodes_);
     return head_bytes(specs, counts_of_);
+  }
+
+  /// Whether messages of a pull are kept until all have come, to be read together. Elsewhere what
+  /// comes is passed on, or read while others are on their way.
+  bool defers() const {
+    return !fetches_at_once(context_) && pulling_ == Communication::point_to_point && !densifies();
+  }
+
+  /// Reads a message of a pull, or the head of one where other messages may follow it. The first
+  /// one is this worker's own.
+  MessageGather::Extent take_pull(Round round, Rank server, std::span<const std::byte> bytes) {
+    messages_[server.index()] = bytes;
+    if (!defers())
+      return in_pieces_ ? read_pull_head(round, server, bytes) : read_pull(round, server, bytes);
+    const bool is_own = server == rank_;
+    return {std::ssize(bytes),
+            is_own ? index_bytes(sections_of(round, rank_, Phase::gather), counts_of_) : 0};
+  }
+
+  /// Reads all of them: the second synchronization of a pull comes at its end.
+  void read_pulls(Round round) {
+    const std::size_t spaces = spaces_.size();
+    known_.fetch(spaces, messages_, counts_read_);
+    decodes_.clear();
+    for (const Rank server : Ranks(size_)) {
+      const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
+      const std::span<const SectionCounts> counts =
+          std::span(counts_read_).subspan(server.index() * spaces, spaces);
+      std::vector<ConstSection>& sections = pulled(round, server);
+      if (in_pieces_) {
+        take_head(specs, counts, messages_[server.index()], sections);
+      } else {
+        take_layout(specs, counts, messages_[server.index()], sections);
+      }
+      for (std::size_t i = 0; i < spaces; ++i) add_decode(server, i, specs[i], sections[i]);
+    }
+    decode_all(context_, decodes_);
+  }
+
+  void add_decode(Rank server, std::size_t space, const SectionSpec& spec,
+                  const ConstSection& section) {
+    decodes_.push_back(
+        {section.code, spec.range, section.indices, share_of(server, space, section)});
   }
 
   /// @param bytes  other messages may follow
@@ -342,15 +380,16 @@ class PushPull : public Scheme {
     const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
     std::vector<ConstSection>& sections = pulled(round, server);
     const std::int64_t own = read_leading(context_, specs, bytes, counts_read_, sections);
+    decodes_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       if (specs[i].densifies && sections[i].code == IndexCode::all) {
         drop_zeros(i, specs[i].range, share_of(server, i, sections[i]), kept_of(round, server, i),
                    sections[i]);
       } else {
-        decode(context_, sections[i].code, specs[i].range, sections[i].indices,
-               share_of(server, i, sections[i]));
+        add_decode(server, i, specs[i], sections[i]);
       }
     }
+    decode_all(context_, decodes_);
     return {own, index_bytes(specs, counts_read_)};
   }
 
@@ -358,10 +397,11 @@ class PushPull : public Scheme {
     const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
     std::vector<ConstSection>& sections = pulled(round, server);
     read_head(context_, specs, bytes, counts_read_, sections);
+    decodes_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      decode(context_, sections[i].code, specs[i].range, sections[i].indices,
-             share_of(server, i, sections[i]));
+      add_decode(server, i, specs[i], sections[i]);
     }
+    decode_all(context_, decodes_);
     return {std::ssize(bytes), index_bytes(specs, counts_read_)};
   }
 
@@ -403,14 +443,25 @@ class PushPull : public Scheme {
       storage_[i].most_united = std::max(storage_[i].most_united, results_[i].values.rows);
     }
     for (int earlier = 0; round.last() && earlier < round.index; ++earlier) {
-      for (const Rank server : Ranks(size_)) place_values({earlier, rounds_}, server);
+      place_all_values({earlier, rounds_});
     }
   }
 
   /// Once order_rows() was called with the last round.
   void place_values(Round round, Rank server) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      storage_[i].pulled.place(context_, round, server, *placements_[i], pulled(round, server)[i]);
+      storage_[i].pulled.place(context_, round, *placements_[i],
+                               std::array{PulledRows::Placing{server, &pulled(round, server)[i]}});
+    }
+  }
+
+  /// The same of all servers.
+  void place_all_values(Round round) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      placing_.clear();
+      for (const Rank server : Ranks(size_))
+        placing_.push_back({server, &pulled(round, server)[i]});
+      storage_[i].pulled.place(context_, round, *placements_[i], placing_);
     }
   }
 
@@ -424,9 +475,16 @@ class PushPull : public Scheme {
   std::vector<Section> sections_;
   std::vector<SectionCounts> counts_of_;
   std::vector<SectionCounts> counts_read_;
-  std::vector<Index> bounds_;
+  std::vector<Index> fetched_;
+  std::vector<std::vector<GatherJob>> gathers_;  // [row space]
+  std::vector<EncodeJob> encodes_;
+  std::vector<DecodeJob> decodes_;
+  std::vector<PulledRows::Placing> placing_;
+  DividedRows divided_;
+  MessageRoom room_;
   Outbox outbox_;
-  Inbox push_inbox_;
+  std::vector<std::span<const std::byte>> messages_;  // [worker], of the step
+  KnownNumbers known_;
   std::vector<ReceivedRows> pushed_;                            // [worker]
   std::vector<MessageGather> pulls_;                            // [round]
   std::vector<std::vector<std::vector<ConstSection>>> pulled_;  // [round][server][row space]

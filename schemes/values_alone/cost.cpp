@@ -115,10 +115,13 @@ double values_alone_workspace_bytes(const RowSpace& space, int size,
                                     const SpaceStatistics& statistics) {
   const auto row = static_cast<double>(space.row_bytes());
   const double touches = size * statistics.touched_mean;
-  // Sets, places and rows served of every worker; what is pushed and what comes; sums and pulls.
-  return touches * (3.0 * sizeof(Index) + 2) +
-         statistics.united * (row * (2 + 2.0 / size) + 7.0 * sizeof(Index)) +
-         (statistics.touched_max + statistics.touched_mean) * row +
+  // Sets, places and rows served of every worker; messages that go out and that come, which the
+  // pull has where the push had its own; sums; the result.
+  const double part = statistics.united / size;
+  const double sent = std::max(statistics.touched_max, part);
+  const double received = std::max(statistics.touched_mean, statistics.united - part);
+  return touches * (3.0 * sizeof(Index) + 2) + statistics.united * 7.0 * sizeof(Index) +
+         (sent + received + part + statistics.united) * row +
          static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(touches)));
 }
 

@@ -23,7 +23,7 @@ RowPlan::RowPlan(const Context& context, int size)
       counts_(context),
       unite_workspace_(context),
       owners_workspace_(context) {
-  counts_.reserve_exactly(size + 1);
+  counts_.reserve_exactly(3 * Index{size + 1});
 }
 
 void RowPlan::make(const IndexSets& sets, IndexRange range, Rank rank, int group,
@@ -36,42 +36,47 @@ void RowPlan::make(const IndexSets& sets, IndexRange range, Rank rank, int group
   united_ = united_buffer_.first(resolve(context_, count));
   const std::span<const std::int32_t> groups = assign(sets, ownership);
 
-  const auto begins = static_cast<std::size_t>(ownership.grid().row_groups) + 1;
-  const std::span<Index> begin(counts_.data(), begins);
-  const auto order = [&](std::span<const Index> places, Buffer<Index>& ordered,
-                         std::vector<Index>& begin_on_host) {
-    order_by_owner(context_, groups, places, ordered.reserve(std::ssize(places)), begin);
-    begin_on_host.resize(begins);
-    fetch_numbers(context_, begin, begin_on_host);
-  };
-  order(touched_[rank.index()], push_order_, push_begin_);
+  // What the host wants to know of it: where groups begin in both orders, and how many rows of each
+  // worker and of all this one serves.
+  const Index begins = ownership.grid().row_groups + 1;
+  const auto served = static_cast<Index>(sets.size()) + 1;
+  const std::span<Index> counts = counts_.first(2 * begins + served);
+  const std::span<const Index> own = touched_[rank.index()];
+  order_by_owner(context_, groups, own, push_order_.reserve(std::ssize(own)),
+                 part_of(counts, {0, begins}));
   const std::span<Index> all = all_.reserve(std::ssize(united_));
   number(context_, all);
-  order(all, pull_order_, pull_begin_);
-
-  const auto mine = static_cast<std::int32_t>(group);
+  order_by_owner(context_, groups, all, pull_order_.reserve(std::ssize(all)),
+                 part_of(counts, {begins, 2 * begins}));
+  jobs_.clear();
   for (std::size_t worker = 0; worker < sets.size(); ++worker) {
-    const std::span<Index> rows = served_buffers_[worker].reserve(std::ssize(sets[worker]));
-    const Count served(counts_.data() + worker);
-    rows_of_owner(context_, groups, sets[worker], touched_[worker], mine, rows, served);
+    jobs_.push_back({sets[worker], touched_[worker],
+                     served_buffers_[worker].reserve(std::ssize(sets[worker]))});
   }
-  const std::span<Index> of_group = served_union_buffer_.reserve(std::ssize(all));
-  rows_of_owner(context_, groups, united_, all, mine, of_group,
-                Count(counts_.data() + sets.size()));
-  served_counts_.resize(sets.size() + 1);
-  fetch_numbers(context_, {counts_.data(), served_counts_.size()}, served_counts_);
+  jobs_.push_back({united_, all, served_union_buffer_.reserve(std::ssize(all))});
+  rows_of_owner_all(context_, groups, jobs_, static_cast<std::int32_t>(group),
+                    counts.last(static_cast<std::size_t>(served)));
+  known_.resize(counts.size());
+  fetch_numbers(context_, counts, known_);
+  const std::span<const Index> known(known_);
+  push_begin_ = part_of(known, {0, begins});
+  pull_begin_ = part_of(known, {begins, 2 * begins});
+  const std::span<const Index> served_counts = known.last(static_cast<std::size_t>(served));
   for (std::size_t worker = 0; worker < sets.size(); ++worker) {
-    served_[worker] = served_buffers_[worker].first(served_counts_[worker]);
+    served_[worker] = served_buffers_[worker].first(served_counts[worker]);
   }
-  served_union_ = served_union_buffer_.first(served_counts_.back());
+  served_union_ = served_union_buffer_.first(served_counts.back());
 }
 
 std::span<const std::int32_t> RowPlan::assign(const IndexSets& sets, const Ownership& ownership) {
+  sought_.clear();
   for (std::size_t worker = 0; worker < sets.size(); ++worker) {
     const std::span<Index> places = place_buffers_[worker].reserve(std::ssize(sets[worker]));
-    find_places(context_, united_, sets[worker], places, Count(counts_.data()));
+    sought_.push_back({sets[worker], places});
     touched_[worker] = places;
   }
+  // All are found: the union is made of them.
+  find_places_all(context_, united_, sought_, counts_.first(std::ssize(sets)));
   const std::span<std::int32_t> groups = groups_.reserve(std::ssize(united_));
   ownership.choose(context_, united_, touched_, groups, owners_workspace_);
   return groups;

@@ -46,8 +46,8 @@ class RowPlan {
   std::span<const Index> served_union() const { return served_union_; }
 
  private:
-  static std::span<const Index> of_group(const Buffer<Index>& order,
-                                         const std::vector<Index>& begin, int group) {
+  static std::span<const Index> of_group(const Buffer<Index>& order, std::span<const Index> begin,
+                                         int group) {
     const auto at = static_cast<std::size_t>(group);
     return {order.data() + begin[at], static_cast<std::size_t>(begin[at + 1] - begin[at])};
   }
@@ -66,10 +66,12 @@ class RowPlan {
   Buffer<std::int32_t> groups_;
   Buffer<Index> push_order_;
   Buffer<Index> pull_order_;
-  std::vector<Index> push_begin_;
-  std::vector<Index> pull_begin_;
+  std::vector<PlacesJob> sought_;
+  std::vector<OwnedJob> jobs_;
   Buffer<Index> counts_;
-  std::vector<Index> served_counts_;  // of each worker, and of all
+  std::vector<Index> known_;  // of them, on the host
+  std::span<const Index> push_begin_;
+  std::span<const Index> pull_begin_;
   AggregateWorkspace unite_workspace_;
   OwnersWorkspace owners_workspace_;
 };

@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/aggregate.h"
 #include "kernels/locate.h"
 #include "kernels/owners.h"
+#include "kernels/pieces.h"
 #include "kernels/rows.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
 #include "schemes/message/index_set_exchange.h"
+#include "schemes/message/known_numbers.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
 #include "schemes/message/outbox.h"
@@ -38,11 +41,12 @@ class ValuesAlone : public Scheme {
         announced_(environment.bucket->announce),
         peers_(peers_after(rank_, size_)),
         ownerships_(std::move(ownerships)),
+        known_(context_),
         padded_(buffers<std::byte>(context_, spaces_.size())),
-        outbox_(context_, rank_, size_),
-        inbox_(context_, peers_.size()),
+        room_(context_, size_),
+        outbox_(context_, rank_, size_, room_.sent),
         pushed_(static_cast<std::size_t>(size_)),
-        pull_(context_, rank_, size_, Communication::point_to_point),
+        pull_(context_, rank_, size_, Communication::point_to_point, &room_),
         places_(context_),
         counts_(context_),
         workspace_(context_),
@@ -62,16 +66,19 @@ class ValuesAlone : public Scheme {
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
+    known_.clear();
     if (!announced_) learn_sets(exchange, input);
-    if (announced_ && round.index == 0) expect_announced(input);
+    places_are_known_ = announced_ && round.index == 0 && are_told_unchecked(input);
+    if (announced_ && round.index == 0 && !places_are_known_) expect_announced(input);
     take_values(round, input);
     pack_pushes(round);
     if (size_ > 1) {
-      exchange.step(outbox_.payloads(), inbox_, [&](Rank from, std::span<const std::byte> message) {
-        read_push(round, from, message);
-      });
+      exchange.step(
+          outbox_.payloads(), room_.received,
+          [&](Rank from, std::span<const std::byte> message) { read_push(round, from, message); });
     }
     for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
+    known_.settle({}, {});
   }
 
   void gather(Exchange& exchange) override {
@@ -82,10 +89,18 @@ class ValuesAlone : public Scheme {
       specify_pull(round, peer);
       limit = std::max(limit, message_bytes(specs_, numbers_));
     }
+    known_.clear();
+    scatters_.resize(spaces_.size());
+    for (std::vector<ScatterJob>& of_space : scatters_) of_space.clear();
     pack_pull(round);
     pull_.run(exchange, limit, [&](Rank server, std::span<const std::byte> message) {
-      return read_pull(round, server, message);
+      const MessageGather::Extent extent = read_pull(round, server, message);
+      // On a GPU all of them together, at the end.
+      if (fetches_at_once(context_)) place_pulls(round);
+      return extent;
     });
+    place_pulls(round);
+    known_.settle({}, {});
   }
 
   std::vector<SpaceChoice> choices() const override {
@@ -122,6 +137,7 @@ class ValuesAlone : public Scheme {
 
   /// The rows of the input that lie in a round's range, as places in it. Synchronizes the stream.
   IndexRange rows_in(Round round, std::size_t space, std::span<const Index> rows) {
+    if (rounds_ == 1) return {0, std::ssize(rows)};
     return places_in(context_, rows, round.part_of(spaces_[space].rows), counts_.first(2));
   }
 
@@ -142,6 +158,24 @@ class ValuesAlone : public Scheme {
         fmt::format("tensor '{}': row {} was touched and not announced: announce every row that "
                     "the step may touch",
                     tensor, of_tensor));
+  }
+
+  /// As expect_announced(), of rows that are still being looked at: the host asks for both outcomes
+  /// together.
+  /// @return whether both are good
+  bool are_told_unchecked(BucketInput& input) {
+    if (rounds_ > 1 || spaces_.size() > 1 || input.unchecked().empty()) return false;
+    const std::span<const Index> rows = input.unchecked().front();
+    const std::span<const Index> told = state(Round{}).sets.sets(0)[rank_.index()];
+    const Count count(counts_.data());
+    find_places(context_, told, rows, places_.reserve(std::ssize(rows)), count);
+    const std::span<const Index> outcome = input.outcome();
+    fetched_.resize(1 + outcome.size());
+    fetch_pieces(
+        context_,
+        std::array{std::as_bytes(std::span<const Index>(counts_.first(1))), std::as_bytes(outcome)},
+        std::as_writable_bytes(std::span(fetched_)).data());
+    return input.settle(std::span(fetched_).subspan(1)) && fetched_[0] == std::ssize(rows);
   }
 
   /// Of all rounds, before the first one sends: the step can still be refused.
@@ -171,8 +205,10 @@ class ValuesAlone : public Scheme {
       const Matrix padded{padded_[i].reserve(told * values.row_bytes()).data(), values.dtype, told,
                           values.width};
       fill_zero(context_, padded.as_bytes());
-      scatter_rows(context_, values, told_places(round, i, part_of(all.indices, part), input), 0,
-                   padded);
+      scatter_rows(context_, values,
+                   places_are_known_ ? places_.first(part.size())
+                                     : told_places(round, i, part_of(all.indices, part), input),
+                   0, padded);
       values_.push_back(as_const(padded));
     }
   }
@@ -204,6 +240,8 @@ class ValuesAlone : public Scheme {
   }
 
   void pack_pushes(Round round) {
+    gathers_.resize(spaces_.size());
+    for (std::vector<GatherJob>& of_space : gathers_) of_space.clear();
     outbox_.pack(
         [&](Rank server) -> Outbox::Contents {
           specify_push(round, server);
@@ -211,30 +249,29 @@ class ValuesAlone : public Scheme {
         },
         [&](Rank server, const Outbox::Contents&, std::span<const Section> sections) {
           for (std::size_t i = 0; i < spaces_.size(); ++i) {
-            gather_rows(context_, values_[i], state(round).plans[i].pushed(group_of(i, server)),
-                        grid(i).first_column(spaces_[i], server),
-                        {sections[i].values.data(), spaces_[i].dtype, sections[i].counts.rows,
-                         slice_width(i)});
+            gathers_[i].push_back({state(round).plans[i].pushed(group_of(i, server)),
+                                   grid(i).first_column(spaces_[i], server),
+                                   {sections[i].values.data(), spaces_[i].dtype,
+                                    sections[i].counts.rows, slice_width(i)}});
           }
         });
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      gather_rows_all(context_, values_[i], gathers_[i]);
+    }
     read_push(round, rank_, outbox_.own());
     std::int64_t limit = 0;
     for (const Rank peer : peers_) {
       specify_served(round, peer);
       limit = std::max(limit, message_bytes(specs_, numbers_));
     }
-    inbox_.set_limit(limit);
+    room_.received.set_limit(limit);
   }
 
-  /// @throws CorruptDataError unless it has just the rows that all know of
+  /// Both ends know what a message has.
+  /// @throws CorruptDataError unless it has as many bytes
   void read_sections(std::span<const std::byte> message, std::vector<ConstSection>& sections) {
-    read_layout(context_, specs_, message, numbers_read_, sections);
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      if (numbers_read_[i].rows != numbers_[i].rows) {
-        throw CorruptDataError(fmt::format("a message of {} rows where {} were to come",
-                                           numbers_read_[i].rows, numbers_[i].rows));
-      }
-    }
+    take_layout(specs_, numbers_, message, sections);
+    known_.expect(message, numbers_);
   }
 
   void read_push(Round round, Rank worker, std::span<const std::byte> message) {
@@ -293,23 +330,31 @@ class ValuesAlone : public Scheme {
     }
   }
 
-  /// Brings a server's sums to their rows and columns of the result.
+  /// Of a server's sums, where they go in the result.
   MessageGather::Extent read_pull(Round round, Rank server, std::span<const std::byte> message) {
     specify_pull(round, server);
     read_sections(message, pulled_);
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const RowPlan& plan = state(round).plans[i];
+      scatters_[i].push_back(
+          {{pulled_[i].values.data(), spaces_[i].dtype, numbers_[i].rows, slice_width(i)},
+           state(round).plans[i].pulled(group_of(i, server)),
+           grid(i).first_column(spaces_[i], server)});
+    }
+    return {std::ssize(message), index_bytes(specs_, numbers_)};
+  }
+
+  /// Brings sums to their rows and columns of the result.
+  void place_pulls(Round round) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
       Index before = 0;
       for (std::size_t earlier = 0; earlier < round.place(); ++earlier) {
         before += std::ssize(states_[earlier].plans[i].united());
       }
       const Matrix out{result_values_[i].data() + before * spaces_[i].row_bytes(), spaces_[i].dtype,
-                       std::ssize(plan.united()), spaces_[i].width};
-      scatter_rows(context_,
-                   {pulled_[i].values.data(), spaces_[i].dtype, numbers_[i].rows, slice_width(i)},
-                   plan.pulled(group_of(i, server)), grid(i).first_column(spaces_[i], server), out);
+                       std::ssize(state(round).plans[i].united()), spaces_[i].width};
+      scatter_rows_all(context_, scatters_[i], out);
+      scatters_[i].clear();
     }
-    return {std::ssize(message), index_bytes(specs_, numbers_)};
   }
 
   bool announced_;
@@ -319,17 +364,21 @@ class ValuesAlone : public Scheme {
   // Of the message that is being written or read: kept, so that a step allocates nothing.
   std::vector<SectionSpec> specs_;
   std::vector<SectionCounts> numbers_;
-  std::vector<SectionCounts> numbers_read_;
+  std::vector<Index> fetched_;
+  std::vector<std::vector<GatherJob>> gathers_;    // [row space]
+  std::vector<std::vector<ScatterJob>> scatters_;  // [row space]
+  KnownNumbers known_;
   std::vector<Section> sections_;
   std::vector<RowSparse> parts_;
   std::vector<ConstMatrix> values_;  // [row space]: of the rows that this worker told of
   std::vector<Buffer<std::byte>> padded_;
+  MessageRoom room_;  // of pushes, then of pulls
   Outbox outbox_;
-  Inbox inbox_;
   std::vector<std::vector<ConstSection>> pushed_;  // [worker][row space]
   MessageGather pull_;
   std::vector<ConstSection> pulled_;  // [row space], of one server
   Buffer<Index> places_;
+  bool places_are_known_ = false;  // of the rows of the only row space and round
   Buffer<Index> counts_;
   AggregateWorkspace workspace_;
   std::vector<Buffer<Index>> result_indices_;

@@ -1,5 +1,6 @@
 // Streams, events and memory. All of the "device" is under one lock: one piece of work at a time.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -26,6 +27,8 @@ class Event {
  public:
   cudaStream_t stream = nullptr;
   std::uint64_t place = 0;  // pieces of work that the stream had been given
+  // When these were done; null where nobody wants to know.
+  std::shared_ptr<std::chrono::steady_clock::time_point> at;
 };
 
 class Stream {
@@ -311,8 +314,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
                   [of = event->stream, place = event->place] { return run_up_to(*of, place); });
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new sparsesync::emulated_cuda::Event;
+  if ((flags & cudaEventDisableTiming) == 0) {
+    (*event)->at = std::make_shared<std::chrono::steady_clock::time_point>();
+  }
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -321,8 +327,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(Machine::the().mutex);
+  if (event->at) {
+    sparsesync::emulated_cuda::enqueue(
+        stream, [at = event->at] { *at = std::chrono::steady_clock::now(); });
+  }
   event->stream = &stream_of(stream);
   event->place = event->stream->given;
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(*end->at - *begin->at).count();
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
 #include "engine/memory.h"
 #include "kernels/error.h"
+#include "schemes/message/known_numbers.h"
 #include "tests/support/random.h"
 
 namespace sparsesync::testing {
@@ -163,6 +165,71 @@ TEST(Message, crosses_dense_where_that_takes_fewer_bytes) {
   }
   const Index huge = Index{1} << 40;
   EXPECT_EQ(crossing({{0, huge}, huge, Index{1} << 30, IndexCode::coo, true}, 7).rows, 7);
+}
+
+// The more rows, the more bytes: so the bytes tell how many rows there are.
+TEST(Message, of_wide_rows_tells_its_numbers_by_its_bytes) {
+  for (const Index universe : {Index{1}, Index{7}, Index{1000}, Index{99'184}, Index{1} << 40}) {
+    for (const std::optional<IndexCode> code :
+         {std::optional<IndexCode>{}, std::optional(IndexCode::coo),
+          std::optional(IndexCode::bitmap)}) {
+      if (code == IndexCode::bitmap && universe > 99'184) continue;
+      const std::vector<SectionSpec> specs{{{5, 5 + universe}, universe, 32, code}};
+      const std::vector<SectionCounts> full{{universe, universe}};
+      const Index all = universe <= 99'184 && !code ? message_bytes(specs, full) : -1;
+      Index before = -1;
+      for (Index rows = 0; rows <= std::min<Index>(universe, 70'000); ++rows) {
+        const std::vector<SectionCounts> counts{{rows, rows}};
+        const Index bytes = message_bytes(specs, counts);
+        // All rows of a range need no code, and may take the bytes of fewer.
+        if (bytes == all) {
+          ASSERT_FALSE(numbers_of_bytes(specs, bytes));
+          continue;
+        }
+        ASSERT_GT(bytes, before) << rows << " of " << universe;
+        before = bytes;
+        if (rows % 97 != 0 && rows < universe - 2) continue;
+        const std::optional<SectionCounts> told = numbers_of_bytes(specs, bytes);
+        ASSERT_TRUE(told);
+        ASSERT_EQ(told->rows, rows);
+        ASSERT_EQ(told->indices, rows);
+        if (bytes + 1 == all) continue;
+        EXPECT_THROW(numbers_of_bytes(specs, bytes + 1), CorruptDataError);
+      }
+    }
+  }
+  EXPECT_THROW(numbers_of_bytes(std::vector<SectionSpec>{{{0, 10}, 10, 32, std::nullopt}}, 0),
+               CorruptDataError);
+  // Narrow rows, several row spaces, and what may cross dense say nothing.
+  EXPECT_FALSE(numbers_of_bytes(kSpecs, 100));
+  EXPECT_FALSE(numbers_of_bytes(std::vector<SectionSpec>{{{0, 10}, 10, 4, std::nullopt}}, 56));
+  EXPECT_FALSE(
+      numbers_of_bytes(std::vector<SectionSpec>{{{0, 10}, 10, 32, IndexCode::coo, true}}, 64));
+}
+
+TEST(KnownNumbers, are_compared_with_what_messages_say) {
+  const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
+  std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
+  std::vector<Section> sections;
+  lay_out(kContext, kSpecs, counts, message, sections);
+  KnownNumbers known(kContext);
+  known.expect(message, counts);
+  const std::vector<Index> other{42};
+  std::vector<Index> fetched(1);
+  known.settle(std::array{std::as_bytes(std::span(other))},
+               std::as_writable_bytes(std::span(fetched)));
+  EXPECT_EQ(fetched, other);
+  known.expect(message, counts);
+  message[8] ^= std::byte{1};
+  EXPECT_THROW(known.settle({}, {}), CorruptDataError);
+  known.settle({}, {});  // forgotten
+  std::vector<SectionCounts> read;
+  known.fetch(kSpecs.size(), std::array{std::span<const std::byte>(message)}, read);
+  EXPECT_EQ(read[0].rows, 4);
+  EXPECT_EQ(read[2].indices, 1);
+  EXPECT_THROW(
+      known.fetch(kSpecs.size(), std::array{std::span<const std::byte>(message).first(47)}, read),
+      CorruptDataError);
 }
 
 TEST(Message, bounds_do_not_overflow) {

@@ -23,9 +23,8 @@ class OneServer : public Placement {
     divide_evenly(context, ranges, rows, indices, group_begin);
     number(context, sources);
   }
-  void name_rows(const Context& context, int, std::span<const Index> pulled,
-                 std::span<Index> rows) override {
-    shift(context, pulled, 0, rows);
+  void name_rows(const Context& context, std::span<const Naming> groups) override {
+    for (const Naming& of : groups) shift(context, of.pulled, 0, of.rows);
   }
 };
 

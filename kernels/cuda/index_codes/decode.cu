@@ -5,8 +5,10 @@
 // completes them from the low parts. The bytes are not trusted: no more is written than was
 // announced, and what is written lies in the range even where a fault is noted, because the
 // operations that follow see it before the host hears of the fault.
-#include "kernels/cuda/index_codes/job_table.h"
+#include "kernels/index_code.h"
+
 #include "kernels/cuda/index_codes/words.h"
+#include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tile_scan.h"
 

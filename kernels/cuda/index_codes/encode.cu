@@ -6,8 +6,10 @@
 // atomics go to the device's memory. Indices that broke the order or left the range would make
 // wrong bytes, never bytes outside the output: an operation whose input was damaged may come
 // before.
-#include "kernels/cuda/index_codes/job_table.h"
+#include "kernels/index_code.h"
+
 #include "kernels/cuda/index_codes/words.h"
+#include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
 
 namespace sparsesync::cuda {

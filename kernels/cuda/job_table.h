@@ -1,13 +1,17 @@
-// Jobs of one launch, each cut into tiles: a block carries out a tile of one of them. For the
-// sources of the index codes alone.
+// Jobs of one launch, each cut into tiles: a block, or a thread, carries out a tile of one of them.
+// For the sources of the bodies alone.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/index_code.h"
+#include <span>
+
 #include "kernels/views.h"
 
 namespace sparsesync::cuda {
+
+/// How many go into one launch: a kernel's parameters hold their descriptions.
+inline constexpr int kJobs = 16;
 
 /// A kernel's parameter.
 /// @tparam Work  what a kernel knows of a job; its `first_tile` is set by add()
@@ -15,7 +19,7 @@ template <typename Work>
 class JobTable {
  public:
   bool is_full() const { return count_ == kJobs; }
-  Index tiles() const { return tiles_; }
+  __host__ __device__ Index tiles() const { return tiles_; }
 
   /// @pre !is_full()
   void add(const Work& work, Index tiles) {
@@ -26,12 +30,15 @@ class JobTable {
     ++count_;
   }
 
-  /// The job of a tile, which there is.
-  __device__ const Work& of(Index tile) const {
+  /// The job of a tile, which there is: its number in the table.
+  __device__ int number_of(Index tile) const {
     int job = 0;
     while (ends_[job] <= tile) ++job;
-    return works_[job];
+    return job;
   }
+  __device__ const Work& work(int number) const { return works_[number]; }
+  /// The job of a tile.
+  __device__ const Work& of(Index tile) const { return works_[number_of(tile)]; }
 
  private:
   Work works_[kJobs];

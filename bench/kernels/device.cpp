@@ -1,0 +1,125 @@
+#include "bench/kernels/device.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/error.h"
+
+#if defined(SPARSESYNC_WITH_CUDA)
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/check.h"
+#endif
+
+namespace sparsesync::bench {
+
+namespace {
+
+bool wants_cuda() {
+  const char* const device =
+      std::getenv("SPARSESYNC_BENCH_DEVICE");  // NOLINT(concurrency-mt-unsafe)
+  if (device == nullptr) return false;
+  if (std::string_view(device) != "cuda") {
+    std::fprintf(stderr, "SPARSESYNC_BENCH_DEVICE is '%s': cuda, or not set\n", device);
+    std::exit(2);  // NOLINT(concurrency-mt-unsafe): nothing has begun
+  }
+  try {
+    expect_device(0);
+  } catch (const DeviceError& error) {
+    constexpr int kSkipped = 77;
+    std::fprintf(stderr, "%s\n", error.what());
+    std::exit(kSkipped);  // NOLINT(concurrency-mt-unsafe)
+  }
+  return true;
+}
+
+}  // namespace
+
+bool on_cuda() {
+  static const bool wanted = wants_cuda();
+  return wanted;
+}
+
+#if defined(SPARSESYNC_WITH_CUDA)
+
+struct StreamClock::Events {
+  Events() {
+    for (cudaEvent_t* event : {&begin, &end}) {
+      cuda::check(cudaEventCreateWithFlags(event, cudaEventDefault), "making an event");
+    }
+  }
+  ~Events() {
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+  }
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+};
+
+void StreamClock::start() {
+  if (!events_) return;
+  cuda::check(cudaEventRecord(events_->begin, static_cast<cudaStream_t>(queue_->stream().handle)),
+              "setting a mark");
+}
+
+double StreamClock::stop() {
+  if (!events_) return 0;
+  cuda::check(cudaEventRecord(events_->end, static_cast<cudaStream_t>(queue_->stream().handle)),
+              "setting a mark");
+  cuda::check(cudaEventSynchronize(events_->end), "waiting for the device");
+  float milliseconds = 0;
+  cuda::check(cudaEventElapsedTime(&milliseconds, events_->begin, events_->end), "timing");
+  queue_->synchronize();  // throws what operations found
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
+#else
+
+struct StreamClock::Events {};
+void StreamClock::start() {}
+double StreamClock::stop() {
+  return 0;
+}
+
+#endif
+
+StreamClock::StreamClock(DeviceQueue* queue)
+    : queue_(queue), events_(queue == nullptr ? nullptr : std::make_unique<Events>()) {}
+
+StreamClock::~StreamClock() = default;
+
+Workplace::Workplace(Index threads) {
+  if (on_cuda()) {
+    memory_ = std::make_unique<DeviceMemory>(0);
+    pinned_ = std::make_unique<PinnedMemory>();
+    queue_ = make_device_queue(*memory_, *pinned_);
+    queue_->make_current();
+    context_ = std::make_unique<Context>(*memory_, *queue_);
+  } else {
+    memory_ = std::make_unique<HostMemory>();
+    threads_ = std::make_unique<Threads>(static_cast<int>(threads));
+    context_ = std::make_unique<Context>(*memory_, *threads_);
+  }
+  clock_ = std::make_unique<StreamClock>(queue_.get());
+}
+
+Workplace::~Workplace() {
+  for (const Block& block : blocks_) {
+    memory_->deallocate(block.data, block.bytes, 256, context_->stream());
+  }
+}
+
+std::byte* Workplace::take(std::size_t bytes) {
+  auto* const data = static_cast<std::byte*>(memory_->allocate(bytes, 256, context_->stream()));
+  blocks_.push_back({data, bytes});
+  return data;
+}
+
+void timed(benchmark::internal::Benchmark* row) {
+  if (on_cuda()) row->UseManualTime();
+}
+
+}  // namespace sparsesync::bench

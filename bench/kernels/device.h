@@ -1,0 +1,128 @@
+// The device that a bench measures: the CPU, or, with SPARSESYNC_BENCH_DEVICE=cuda, a GPU; and how.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/device_memory.h"
+#include "engine/memory.h"
+#include "kernels/context.h"
+#include "kernels/device_queue.h"
+#include "kernels/host_copy.h"
+#include "kernels/threads.h"
+#include "kernels/views.h"
+
+namespace sparsesync::bench {
+
+/// Whether a GPU is measured. Where there is none the program ends with one line and status 77.
+bool on_cuda();
+
+/// Times work of a queue by events of its stream: from before its first piece to behind its last.
+class StreamClock {
+ public:
+  /// @param queue  outlives this; null: the CPU, where nothing is timed
+  explicit StreamClock(DeviceQueue* queue);
+  ~StreamClock();
+  StreamClock(const StreamClock&) = delete;
+  StreamClock& operator=(const StreamClock&) = delete;
+
+  void start();
+  /// Waits for the work.
+  /// @return seconds since start()
+  double stop();
+
+ private:
+  struct Events;
+  DeviceQueue* queue_;
+  std::unique_ptr<Events> events_;
+};
+
+/// A context on the device that is measured, with memory of its own that rows of a bench place
+/// their inputs in.
+class Workplace {
+ public:
+  /// @param threads  on the CPU
+  explicit Workplace(Index threads);
+  ~Workplace();
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+
+  const Context& context() const { return *context_; }
+
+  /// Room for so many elements, uninitialized.
+  template <typename T>
+  std::span<T> room(std::size_t count) {
+    return {reinterpret_cast<T*>(take(count * sizeof(T))), count};
+  }
+  /// A copy.
+  template <typename T>
+  std::span<T> place(const std::vector<T>& from) {
+    const std::span<T> to = room<T>(from.size());
+    sparsesync::place(context(), std::as_bytes(std::span(from)), std::as_writable_bytes(to).data());
+    return to;
+  }
+  /// A copy on the host. Synchronizes the stream.
+  template <typename T>
+  std::vector<T> fetch(std::span<const T> from) const {
+    std::vector<T> to(from.size());
+    sparsesync::fetch(context(), std::as_bytes(from), std::as_writable_bytes(std::span(to)).data());
+    return to;
+  }
+  template <typename T>
+  std::vector<T> fetch(std::span<T> from) const {
+    return fetch(std::span<const T>(from));
+  }
+
+  /// Runs `operation` in each iteration. On a GPU the stream's events time it, after a run that
+  /// lets workspaces grow: the row is registered with timed().
+  template <typename Operation>
+  void measure(benchmark::State& state, Operation&& operation) {
+    if (context().queue() != nullptr) {
+      operation();
+      synchronize(context());
+    }
+    for ([[maybe_unused]] auto _ : state) {
+      if (context().queue() != nullptr) {
+        clock_->start();
+        operation();
+        state.SetIterationTime(clock_->stop());
+      } else {
+        operation();
+        benchmark::ClobberMemory();
+      }
+    }
+  }
+
+ private:
+  std::byte* take(std::size_t bytes);
+
+  std::unique_ptr<CountedMemory> memory_;
+  std::unique_ptr<CountedMemory> pinned_;
+  std::unique_ptr<DeviceQueue> queue_;
+  std::unique_ptr<Threads> threads_;
+  std::unique_ptr<Context> context_;
+  std::unique_ptr<StreamClock> clock_;
+  struct Block {
+    std::byte* data;
+    std::size_t bytes;
+  };
+  std::vector<Block> blocks_;
+};
+
+/// For Apply(): how a row's time is told, where its work is a Workplace's. Rows of several threads
+/// tell the wall clock's.
+void timed(benchmark::internal::Benchmark* row);
+
+/// Registers rows that are the CPU's alone: of several threads, or of others' code.
+/// @return something to begin a constant with
+template <typename Register>
+bool of_cpu_alone(Register&& rows) {
+  if (!on_cuda()) rows();
+  return true;
+}
+
+}  // namespace sparsesync::bench
