@@ -23,12 +23,16 @@ class Machine;
 /// A mark in a stream, which whoever asks for it runs the stream up to.
 class Event {
  public:
+  explicit Event(int of_device) : device(of_device) {}
+  int device;
   cudaStream_t stream = nullptr;
   std::uint64_t place = 0;  // pieces of work that the stream had been given
 };
 
 class Stream {
  public:
+  explicit Stream(int of_device) : device(of_device) {}
+  int device;
   std::deque<std::function<bool()>> waiting;
   std::uint64_t given = 0;
   std::uint64_t done = 0;
@@ -91,10 +95,21 @@ class Machine {
   }
 };
 
-/// A stream; null is the one that every program has.
+/// The calling thread's device.
+int& current_device() {
+  static thread_local int device = 0;
+  return device;
+}
+
+/// A stream; null is the one that every program has, on each device.
 Stream& stream_of(cudaStream_t stream) {
-  static Stream of_program;
-  return stream == nullptr ? of_program : *stream;
+  static std::deque<Stream> of_program;
+  if (stream != nullptr) return *stream;
+  const std::lock_guard lock(Machine::the().mutex);
+  for (int device = static_cast<int>(of_program.size()); device <= current_device(); ++device) {
+    of_program.emplace_back(device);
+  }
+  return of_program[static_cast<std::size_t>(current_device())];
 }
 
 /// With the lock held: does what the stream was given up to a place.
@@ -153,6 +168,7 @@ void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
 
 }  // namespace sparsesync::emulated_cuda
 
+using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::Machine;
@@ -166,11 +182,12 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) {
-  return device >= 0 && device < Machine::the().limits.devices ? cudaSuccess
-                                                               : cudaErrorInvalidDevice;
+  if (device < 0 || device >= Machine::the().limits.devices) return cudaErrorInvalidDevice;
+  current_device() = device;
+  return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -215,6 +232,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
       return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady:
       return "cudaErrorNotReady";
   }
@@ -226,7 +245,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   const std::lock_guard lock(Machine::the().mutex);
-  *stream = new sparsesync::emulated_cuda::Stream;
+  *stream = new sparsesync::emulated_cuda::Stream(current_device());
   Machine::the().streams.insert(*stream);
   return cudaSuccess;
 }
@@ -250,7 +269,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new sparsesync::emulated_cuda::Event;
+  *event = new sparsesync::emulated_cuda::Event(current_device());
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -259,6 +278,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(Machine::the().mutex);
+  if (stream_of(stream).device != event->device) return cudaErrorInvalidResourceHandle;
   event->stream = &stream_of(stream);
   event->place = event->stream->given;
   return cudaSuccess;

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -262,6 +263,10 @@ def cases() -> Iterator[tuple[str, str, str, str]]:
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+    if os.environ.get("SPARSESYNC_TEST_DEVICE") == "emulated":
+        import emulated_device
+
+        emulated_device.install()
     dist.init_process_group("gloo")
     results = {}
     for number, (model, kind, optimizer, regime) in enumerate(cases()):
