@@ -138,6 +138,12 @@ void PythonDevice::settle() {
   }
 }
 
+void PythonDevice::leave() {
+  const DeviceGuard here(number_);
+  use().in_streams.clear();
+  use().of_session.reset();
+}
+
 PythonDevice::State& PythonDevice::use() const {
   process_.expect("Device");
   return *state_;

@@ -81,8 +81,10 @@ class PythonDevice {
   /// Copies to the host. Called without the GIL.
   void fetch(std::span<const std::byte> from, std::byte* to);
 
-  /// Waits until nothing reads results any more. Called without the GIL.
+  /// Waits until nothing reads results any more. Called without the GIL, before the session ends.
   void settle();
+  /// Gives back what was for the session, which has ended. Called without the GIL.
+  void leave();
 
  private:
   struct State {

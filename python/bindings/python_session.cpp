@@ -123,9 +123,11 @@ void PythonSession::close() {
     const nb::gil_scoped_release without_gil;
     std::unique_lock lock(calls_mutex_);
     calls_ended_.wait(lock, [&] { return calls_ == 0; });
-    if (session_ != nullptr && device_ != nullptr) device_->settle();
+    const bool on_gpu = session_ != nullptr && device_ != nullptr;
+    if (on_gpu) device_->settle();
     session_.reset();
     network_.reset();
+    if (on_gpu) device_->leave();
   }
   held_.clear();
 }

@@ -22,6 +22,7 @@ class CpuDevice:
     """The host: work is done when a call returns."""
 
     name = "cpu"
+    one_backward = False  # in a process at a time
 
     def session(self, memory_bytes: int | None) -> dict[str, Any]:
         """Arguments of the Session that works here."""
@@ -52,6 +53,8 @@ class CudaDevice(CpuDevice):
     stream that torch works in then: what torch does next finds them there, and frees memory as ever. What the session's own
     stream reads is kept until that has come to its end: torch need not be told of it (Tensor.record_stream).
     """
+
+    one_backward = True  # torch has a thread for each GPU, which runs the backward passes of all threads
 
     def __init__(self, number: int, memory_bytes: int | None) -> None:
         self.number = number

@@ -51,6 +51,7 @@ class Connection:
     kind: str  # "mpi", "process_group" or "local"; "nccl", which has one of these for words
     deadline: datetime.timedelta
     payloads: str = "in the host's memory"  # how gradients cross, and why so
+    shares_gpu: bool = False  # with another worker of this process
     one_machine: bool = dataclasses.field(init=False)  # has all workers
 
     def __post_init__(self) -> None:
@@ -152,13 +153,16 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
     )
     seconds = connection.deadline.total_seconds()
     told = connection.transport.all_gather(json.dumps(dataclasses.asdict(own)).encode(), seconds)
-    by_nccl, payloads = payloads_of([Reach(**json.loads(each)) for each in told], connection.transport.reaches_devices)
+    workers = [Reach(**json.loads(each)) for each in told]
+    by_nccl, payloads = payloads_of(workers, connection.transport.reaches_devices)
+    in_process = connection.kind == "local" and device.native is not None
+    shares_gpu = in_process and [each.identity for each in workers].count(own.identity) > 1
     if not by_nccl:
-        return dataclasses.replace(connection, payloads=payloads)
+        return Connection(connection.transport, connection.kind, connection.deadline, payloads, shares_gpu)
     native = device.native
     assert native is not None
     over_nccl = _native.nccl_over(connection.transport, native, seconds)
-    return Connection(over_nccl, "nccl", connection.deadline, f"{payloads}, words over {connection.kind}")
+    return Connection(over_nccl, "nccl", connection.deadline, f"{payloads}, words over {connection.kind}", shares_gpu)
 
 
 @functools.cache

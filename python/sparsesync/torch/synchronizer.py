@@ -63,6 +63,7 @@ class Synchronizer:
         self._kind = connection.kind
         self._payloads = connection.payloads
         self._dense_scheme = connection.dense_scheme
+        self._one_backward = connection.shares_gpu and self._device.one_backward
         # On one machine what crosses takes the processors that the pass needs: no use in starting early. A GPU does both.
         late = connection.one_machine and self._device.native is None
         self._first_bytes = options.full_bytes if late else options.first_bytes
@@ -95,6 +96,11 @@ class Synchronizer:
             raise _native.OrderError(
                 "the last backward pass failed on its way, and the workers are out of step: make the "
                 "DistributedDataParallel again"
+            )
+        if self._one_backward and torch._C._is_multithreading_enabled():
+            raise _native.UnsupportedError(
+                "workers that are threads of one process share a GPU, and torch runs their backward passes in one thread, one after "
+                "another: train within torch.autograd.set_multithreading_enabled(False), or start a process for each"
             )
         if not synchronize:
             self._next = _Next.ACCUMULATE
