@@ -122,13 +122,24 @@ void bind_errors(nb::module_& module) {
     module.attr(name) = type;
     return type.release().ptr();
   };
-  static const Classes classes{
-      taken("Error"),         taken("InputError"),        taken("IoError"),
-      taken("BudgetError"),   taken("DeviceError"),       taken("DeviceMemoryError"),
-      taken("CorruptDataError"), taken("AgreementError"), taken("OrderError"),
-      taken("DeadlineError"), taken("UnsupportedError"),  taken("ProtocolError"),
-      taken("ClosedError"),   taken("ContractError"),     taken("PeerError"),
-      taken("PeerLostError"), taken("RefusedError"),      taken("AbortedError")};
+  static const Classes classes{taken("Error"),
+                               taken("InputError"),
+                               taken("IoError"),
+                               taken("BudgetError"),
+                               taken("DeviceError"),
+                               taken("DeviceMemoryError"),
+                               taken("CorruptDataError"),
+                               taken("AgreementError"),
+                               taken("OrderError"),
+                               taken("DeadlineError"),
+                               taken("UnsupportedError"),
+                               taken("ProtocolError"),
+                               taken("ClosedError"),
+                               taken("ContractError"),
+                               taken("PeerError"),
+                               taken("PeerLostError"),
+                               taken("RefusedError"),
+                               taken("AbortedError")};
   nb::register_exception_translator(translate, const_cast<Classes*>(&classes));
 }
 

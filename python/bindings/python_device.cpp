@@ -53,8 +53,7 @@ std::optional<int> gpu_named(const std::string& device) {
   if (device.starts_with(kGpu) && device[kGpu.size()] == ':') {
     const std::string_view digits = std::string_view(device).substr(kGpu.size() + 1);
     int number = -1;
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
     if (error == std::errc() && end == digits.data() + digits.size() && number >= 0) return number;
   }
   throw InputError(fmt::format("there is no device '{}': cpu, cuda or cuda:0, say", device));
@@ -72,9 +71,8 @@ PythonDevice::PythonDevice(int number, std::optional<StreamNumber> stream, nb::o
     state->memory = std::make_unique<DeviceMemory>(number, budget);
   } else {
     state->memory = std::make_unique<BorrowedMemory>(
-        BorrowedMemory::Calls{
-            [this](std::size_t bytes, Stream of) { return allocate(bytes, of); },
-            [this](void* pointer, std::size_t, Stream) { free(pointer); }},
+        BorrowedMemory::Calls{[this](std::size_t bytes, Stream of) { return allocate(bytes, of); },
+                              [this](void* pointer, std::size_t, Stream) { free(pointer); }},
         budget);
   }
   DeviceQueueOptions options{number, false, std::nullopt};
@@ -204,8 +202,8 @@ void bind_device(nb::module_& module) {
           "__init__",
           [](DeviceHandle* self, int number, std::optional<StreamNumber> stream,
              nb::object allocator, std::optional<std::int64_t> memory_bytes) {
-            new (self) DeviceHandle{std::make_shared<PythonDevice>(
-                number, stream, std::move(allocator), memory_bytes)};
+            new (self) DeviceHandle{
+                std::make_shared<PythonDevice>(number, stream, std::move(allocator), memory_bytes)};
           },
           nb::arg("number") = 0, nb::arg("stream") = nb::none(),
           nb::arg("allocator").none() = nb::none(), nb::arg("memory_bytes") = nb::none(),
@@ -223,7 +221,8 @@ void bind_device(nb::module_& module) {
           "name", [](const DeviceHandle& self) { return self.device->name(); }, "As 'cuda:0'.");
   module.def(
       "device_facts", [] { return dict_of(device_facts()); },
-      "What this build and this machine have of CUDA: compiled_in, emulated (a build for tests, whose "
+      "What this build and this machine have of CUDA: compiled_in, emulated (a build for tests, "
+      "whose "
       "GPU is the host), devices (how many GPUs), problem (why there is none), nccl (its version, "
       "or None) and nccl_problem.",
       nb::sig("def device_facts() -> dict[str, typing.Any]"));

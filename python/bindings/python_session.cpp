@@ -223,7 +223,8 @@ nb::object PythonSession::result(Index bucket, Index tensor) {
   if (device_ != nullptr) {
     const nb::gil_scoped_release without_gil;
     indices.resize(result.indices.size());
-    device_->fetch(std::as_bytes(result.indices), std::as_writable_bytes(std::span(indices)).data());
+    device_->fetch(std::as_bytes(result.indices),
+                   std::as_writable_bytes(std::span(indices)).data());
     values.resize(result.values.as_bytes().size());
     device_->fetch(result.values.as_bytes(), values.data());
     result.indices = indices;
@@ -446,8 +447,7 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   if (phase == (bucket.announces ? Phase::announce : Phase::reduce) && registering_ == 0) {
     static_cast<void>(look_at(number));
   }
-  const Session::Ticket ticket =
-      use().submit(id_of(number), phase, gradients, arrays.after.get());
+  const Session::Ticket ticket = use().submit(id_of(number), phase, gradients, arrays.after.get());
   ++bucket.submitted[index(phase)];
   bucket.last[index(phase)] = ticket;
   if (!arrays.indices.empty() || !arrays.values.empty() || arrays.after != nullptr) {

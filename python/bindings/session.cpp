@@ -194,7 +194,8 @@ void bind_session(nb::module_& module) {
            "Rows of the result; None where it is dense. Of this call and the three that follow: "
            "after wait() for the step's gather, until the bucket's next step begins.")
       .def("result", &PythonSession::result, nb::arg("bucket"), nb::arg("tensor"),
-           "A copy of the result, on the host: (int64 [n], [n, width]), rows increasing, or [rows, width]; bf16 "
+           "A copy of the result, on the host: (int64 [n], [n, width]), rows increasing, or [rows, "
+           "width]; bf16 "
            "stands as uint16.",
            nb::sig("def result(self, bucket: int, tensor: int) -> "
                    "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[typing.Any]] | "

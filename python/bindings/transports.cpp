@@ -325,10 +325,13 @@ void bind_transports(nb::module_& module) {
           },
           "The machine of each worker: equal numbers mean the same one.")
       .def_prop_ro(
-          "reaches_devices", [](const TransportHandle& self) { return self.use().reaches_devices(); },
+          "reaches_devices",
+          [](const TransportHandle& self) { return self.use().reaches_devices(); },
           "Whether it moves what is in the memory of GPUs; else it goes by way of the host.")
       .def("all_gather", &all_gather, nb::arg("own"), nb::arg("deadline_s") = 60.0,
-           "All workers. What each of them gave, by rank; 64 MiB at most.",
+           "All workers. What each of them gave, by rank; 64 MiB at most. deadline_s: seconds that "
+           "it "
+           "waits for them.",
            nb::sig("def all_gather(self, own: bytes, deadline_s: float = 60.0) -> list[bytes]"));
 
   nb::class_<PythonLocalNetwork>(module, "LocalNetwork",
@@ -368,7 +371,8 @@ void bind_transports(nb::module_& module) {
   module.def(
       "nccl_over", &nccl_over_words, nb::arg("words"), nb::arg("device"),
       nb::arg("deadline_s") = 60.0,
-      "Connects workers on GPUs, one each, by NCCL; all of them call it. words: a transport between "
+      "Connects workers on GPUs, one each, by NCCL; all of them call it. words: a transport "
+      "between "
       "the same workers, for what is the host's; it is taken. device: of the Session that is to "
       "have the transport. deadline_s: seconds of connecting, and of waits for the GPU. Raises "
       "DeviceError where NCCL is not there or does not connect them, AgreementError where workers "

@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "cuda_runtime.h"
-#include "python/bindings/bindings.h"
 #include "tests/emulated_cuda/controls.h"
 
 namespace nb = nanobind;
 
 namespace sparsesync::python {
+
+void bind_emulated(
+    nb::module_& module);  // as python/bindings/bindings.h has it, which is of Python's alone
+
 namespace {
 
 using Bytes = nb::ndarray<nb::device::cpu, nb::c_contig>;
@@ -46,7 +49,8 @@ void bind_emulated(nb::module_& module) {
         const auto* const data = static_cast<const char*>(from.data());
         // No reference to the array: it might be dropped where the GIL must not be waited for.
         emulated_cuda::enqueue(
-            stream_of(stream), [to = to.data(), held = std::vector<char>(data, data + from.nbytes())] {
+            stream_of(stream),
+            [to = to.data(), held = std::vector<char>(data, data + from.nbytes())] {
               if (!held.empty()) std::memcpy(to, held.data(), held.size());
             });
       },

@@ -121,7 +121,7 @@ class Bucket:
             return [True] * len(self._used)
         flags = self._session.result(self.number, len(self._used))
         assert not isinstance(flags, tuple)
-        return (flags.reshape(-1) != 0).tolist()
+        return [bool(each) for each in flags.reshape(-1)]
 
     def statistics(self) -> dict[str, Any]:
         """What each of its parameters is told of; bytes and seconds are the bucket's."""

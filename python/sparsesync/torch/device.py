@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.dlpack import to_dlpack
+from torch._C import _to_dlpack
 
 from sparsesync import _native
 
@@ -59,7 +59,7 @@ class CudaDevice(CpuDevice):
     def __init__(self, number: int, memory_bytes: int | None) -> None:
         self.number = number
         self.name = f"cuda:{number}"
-        self.communication = torch.cuda.Stream(number)
+        self.communication = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
         self._native = _native.Device(
             number, self.communication.cuda_stream, TorchAllocator(number), memory_bytes
         )
@@ -72,7 +72,7 @@ class CudaDevice(CpuDevice):
 
     def view(self, tensor: torch.Tensor) -> Any:
         # Not Tensor.__dlpack__, which may let streams wait for each other.
-        return to_dlpack(tensor)
+        return _to_dlpack(tensor)
 
     @property
     def native(self) -> _native.Device:
@@ -89,7 +89,7 @@ class TorchAllocator:
         self._number = number
 
     def allocate(self, size: int, stream: int) -> int:
-        return int(torch.cuda.caching_allocator_alloc(size, self._number, stream))  # type: ignore[no-untyped-call]
+        return int(torch.cuda.caching_allocator_alloc(size, self._number, stream))
 
     def free(self, address: int) -> None:
         torch.cuda.caching_allocator_delete(address)  # type: ignore[no-untyped-call]

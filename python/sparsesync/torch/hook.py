@@ -43,7 +43,7 @@ class _TorchBucket:
         whole = bucket.buffer()
         self._buffer = whole
         # On a GPU who takes the result waits, in its stream, for the one that it is written in.
-        devices = [] if whole.device.type == "cpu" else [whole.device]
+        devices: list[int | str | torch.device] = [] if whole.device.type == "cpu" else [whole.device]
         self.done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         for each, gradient in zip(self.members, [whole] if whole.is_sparse else bucket.gradients(), strict=True):
             each.parameter.grad = gradient
