@@ -78,7 +78,7 @@ class DeviceGuard {
  public:
   /// @throws DeviceError
   explicit DeviceGuard(int device);
-  ~DeviceGuard();
+  ~DeviceGuard();  // NOLINT(performance-trivially-destructible): without CUDA alone
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
