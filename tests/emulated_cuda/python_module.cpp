@@ -65,6 +65,17 @@ void bind_emulated(nb::module_& module) {
       },
       nb::arg("stream"), "Has a stream do all its work.");
   emulated.def(
+      "array_on",
+      [](int device_type, int device) {
+        static float nothing[2]{};  // nobody looks
+        const std::size_t shape[]{1, 2};
+        return nb::cast(nb::ndarray<nb::array_api>(nothing, 2, shape, nb::handle(), nullptr,
+                                                   nb::dtype<float>(), device_type, device),
+                        nb::rv_policy::reference);
+      },
+      nb::arg("device_type"), nb::arg("device"),
+      "An array [1, 2] of f32 that says it is there; numbers as DLPack has them.");
+  emulated.def(
       "set_devices", [](int devices) { emulated_cuda::limits().devices = devices; },
       nb::arg("devices"), "How many GPUs there are.");
 }

@@ -393,25 +393,27 @@ def test_an_index_outside_is_an_error_on_all_workers_and_nothing_is_corrupted():
             assert str(wrong) in str(error) and "table" in str(error)
 
 
-def test_an_array_of_another_device():
-    """What is on no GPU is refused by a session on one; here it can only be told by a build without emulation, and by names."""
-
-    class Elsewhere:
-        """As an array on cuda:1 shows itself."""
-
-        def __init__(self):
-            self._array = np.ones((1, 2), np.float32)
-
-        def __dlpack__(self, **_):
-            raise BufferError("not from here")
-
-        def __dlpack_device__(self):
-            return 2, 1
-
-    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device="cuda:0") as session:
+@pytest.mark.parametrize(
+    ("device", "of", "says"),
+    [
+        ("cuda:0", (2, 1), "an array in the memory of cuda:1: give it in cuda:0's memory"),
+        ("cpu", (2, 0), "an array in the memory of cuda:0: give it in host memory"),
+        ("cuda:0", (8, 0), r"an array in the memory of another device \(DLPack's 8:0\): give it in cuda:0's"),
+    ],
+)
+def test_an_array_of_another_device(device, of, says):
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=device) as session:
         bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", 1, 2)], "balanced")
-        with pytest.raises(sparsesync.InputError, match="in cuda:0's memory"):
-            session.reduce(bucket, [Elsewhere()])
+        elsewhere = emulated.array_on(*of)
+        for call in (
+            lambda: session.reduce(bucket, [elsewhere]),
+            lambda: session.reduce(bucket, [(np.array([0]), elsewhere)]),
+            lambda: session.write_dense(bucket, 0, elsewhere),
+        ):
+            with pytest.raises(sparsesync.InputError, match=says):
+                call()
+        synchronize(session, bucket, [(np.array([0]), np.ones((1, 2), np.float32))])
+        assert session.result(bucket, 0)[1].tolist() == [[1, 1]], "nothing has begun"
 
 
 def test_the_stand_in_has_all_that_cuda_has():
