@@ -12,11 +12,12 @@ set_target_properties(sparsesync_kernels PROPERTIES EXPORT_NAME kernels)
 set_target_properties(sparsesync_schemes_files PROPERTIES EXPORT_NAME schemes_files)
 set_target_properties(sparsesync_schemes PROPERTIES EXPORT_NAME schemes)
 set_target_properties(sparsesync_analysis PROPERTIES EXPORT_NAME analysis)
+set_target_properties(sparsesync_memory PROPERTIES EXPORT_NAME memory)
 
 install(TARGETS sparsesync)
 install(
   TARGETS sparsesync_options sparsesync_kernels sparsesync_schemes_files sparsesync_schemes sparsesync_analysis
-          sparsesync_engine
+          sparsesync_memory sparsesync_engine
   EXPORT sparsesync
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT sparsesync NAMESPACE sparsesync:: FILE sparsesync-targets.cmake DESTINATION ${package_dir})

@@ -26,6 +26,37 @@ function(sparsesync_add_to_folder folder target)
   add_dependencies(tests_${folder} ${target})
 endfunction()
 
+# sparsesync_gpu_check(KIND NAME TARGET [ARGUMENT...]): a program that scripts/gpu-check runs on a GPU. Of kind test
+# (GoogleTest), nccl (the same over NCCL), bench (Google Benchmark), or table (a bench of its own, which takes --json FILE).
+# The target gpu_check builds them all, and gpu-check.list in the build's folder names them.
+function(sparsesync_gpu_check kind name target)
+  if(NOT SPARSESYNC_CUDA)
+    return()
+  endif()
+  add_dependencies(gpu_check ${target})
+  set(program $<PATH:RELATIVE_PATH,$<TARGET_FILE:${target}>,${PROJECT_BINARY_DIR}>)
+  list(JOIN ARGN "\t" arguments)
+  set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK "${kind}\t${name}\t${program}\t${arguments}\n")
+endfunction()
+if(SPARSESYNC_CUDA)
+  add_custom_target(gpu_check DEPENDS sparsesync)
+endif()
+
+# Call it when all is declared: writes gpu-check.list.
+function(sparsesync_write_gpu_check)
+  if(SPARSESYNC_CUDA STREQUAL "EMULATED")
+    set(built "emulated on the host, ${CMAKE_BUILD_TYPE}")
+  elseif(SPARSESYNC_CUDA)
+    list(TRANSFORM SPARSESYNC_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE architectures)
+    list(JOIN architectures " " architectures)
+    set(built "nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${architectures}, ${CMAKE_BUILD_TYPE}")
+  else()
+    return()
+  endif()
+  get_property(programs GLOBAL PROPERTY SPARSESYNC_GPU_CHECK)
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu-check.list CONTENT "built\t${built}\n${programs}")
+endfunction()
+
 # The beginning of sparsesync_test and sparsesync_python_test, in whose place it stands: reads the arguments, sets
 # folder, name and file, and returns from there if there is no such file.
 macro(sparsesync_begin_test test extension options one_value more_values)
@@ -74,20 +105,27 @@ function(sparsesync_add_to_ctest name slow only without labels)
   set(added ${parts} PARENT_SCOPE)
 endfunction()
 
-# sparsesync_test(FOLDER/NAME [DEVICES] [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
-# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given.
+# sparsesync_test(FOLDER/NAME [DEVICES [NCCL] [SHARDS n]] [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
+# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given; tests of kernels link these and memory.
 # With WORKERS it runs as so many processes under mpirun, with the label mpi, too. Cases with `SLOW` in their names are
 # FOLDER.NAME_slow, with the label slow, too. With DEVICES all of it runs a second time where the build has CUDA, as
-# FOLDER.NAME_cuda with the label cuda, too: tests/support/devices.h. Skipped, by name, where there is no GPU.
+# FOLDER.NAME_cuda with the label cuda, too: tests/support/devices.h. Skipped, by name, where there is no GPU. NCCL: its workers
+# are connected by NCCL. SHARDS: scripts/gpu-check runs what is slow in so many parts.
 function(sparsesync_test test)
-  sparsesync_begin_test(${test} cpp "DEVICES" "WORKERS" "LIBRARIES;SLOW" ${ARGN})
+  sparsesync_begin_test(${test} cpp "DEVICES;NCCL" "WORKERS;SHARDS" "LIBRARIES;SLOW" ${ARGN})
+  if(arg_WORKERS AND NOT SPARSESYNC_MPI)
+    return()
+  endif()
   if(NOT arg_LIBRARIES)
     set(arg_LIBRARIES sparsesync_engine)
+    if(folder STREQUAL "kernels")
+      set(arg_LIBRARIES sparsesync_memory)
+    endif()
   endif()
   set(target ${folder}_${name}_test)
   add_executable(${target} ${file})
   sparsesync_test_options(${target})
-  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
+  target_link_libraries(${target} PRIVATE sparsesync_static ${arg_LIBRARIES})
   target_precompile_headers(${target} REUSE_FROM sparsesync_test_prelude)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${folder})
   set(labels ${folder})
@@ -106,17 +144,41 @@ function(sparsesync_test test)
   endif()
   if(arg_DEVICES AND SPARSESYNC_CUDA)
     if(NOT SPARSESYNC_CUDA STREQUAL "EMULATED")
-      target_sources(${target} PRIVATE support/managed_new.cpp)
+      target_sources(${target} PRIVATE support/managed_new.cpp support/cuda_main.cpp)
     endif()
     sparsesync_add_to_ctest(${folder}.${name}_cuda "${arg_SLOW}" "--gtest_filter=${cases}" "--gtest_filter=-${cases}"
                             "${labels};cuda" ${command})
     set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=cuda)
+    set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)  # support/cuda_main.cpp
+    sparsesync_gpu_check_tests(${folder}.${name}_cuda ${target} "${cases}" "${arg_NCCL}" "${arg_SHARDS}")
   endif()
   sparsesync_add_to_folder(${folder} ${target})
 endfunction()
 
+# sparsesync_gpu_check_tests(NAME TARGET SLOW NCCL SHARDS): as sparsesync_test takes them; for scripts/gpu-check, in parts.
+function(sparsesync_gpu_check_tests name target slow nccl shards)
+  set(kind test)
+  if(nccl)
+    set(kind nccl)
+  endif()
+  if(slow STREQUAL "")
+    sparsesync_gpu_check(${kind} ${name} ${target})
+    return()
+  endif()
+  sparsesync_gpu_check(${kind} ${name} ${target} "--gtest_filter=-${slow}")
+  if(shards STREQUAL "")
+    sparsesync_gpu_check(${kind} ${name}_slow ${target} "--gtest_filter=${slow}")
+    return()
+  endif()
+  foreach(shard RANGE 1 ${shards})
+    math(EXPR index "${shard} - 1")
+    sparsesync_gpu_check(${kind} ${name}_slow_${shard} ${target} "--gtest_filter=${slow}" "shard=${index}/${shards}")
+  endforeach()
+endfunction()
+
 # sparsesync_python_test(FOLDER/NAME [EMULATED] [LABELS ...] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.py, run by pytest in .venv,
 # in ctest as FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
+# With the label cuda scripts/gpu-check runs it, too.
 # Cases with `SLOW` in their names are FOLDER.NAME_slow, with the label slow, too. With EMULATED all of it runs a second time
 # where the build has the emulated GPU, on it, as FOLDER.NAME_emulated with the label emulated, too: tests/python/conftest.py.
 function(sparsesync_python_test test)
@@ -133,6 +195,10 @@ function(sparsesync_python_test test)
                             ${CMAKE_CURRENT_SOURCE_DIR}/${file})
     set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
     set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=emulated)
+  endif()
+  if("cuda" IN_LIST labels AND SPARSESYNC_CUDA)
+    set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK
+      "python\t${folder}.${name}\t${PROJECT_SOURCE_DIR}/cmake/python-test.sh\t${PROJECT_SOURCE_DIR}\t${CMAKE_CURRENT_SOURCE_DIR}/${file}\n")
   endif()
 endfunction()
 

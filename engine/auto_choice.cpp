@@ -167,7 +167,7 @@ void AutoChoice::review(ControlChannel& control) {
   }
   std::stable_sort(predictions_.begin(), predictions_.end(), is_better);
   if (!try_another(control)) settle(control);
-  bucket_.scheme().adapt(statistics_);
+  bucket_.adapt(statistics_);
   sign(bucket_.chosen().label());
 }
 

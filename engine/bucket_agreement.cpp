@@ -61,7 +61,8 @@ ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t see
   }
   statement.emplace_back("the scheme", spec.scheme);
   statement.emplace_back("the reduction", spec.reduction == Reduction::sum ? "sum" : "mean");
-  statement.emplace_back("the number of rounds", fmt::format("{}", spec.rounds));
+  statement.emplace_back("the number of rounds",
+                         spec.rounds ? fmt::format("{}", *spec.rounds) : "open");
   statement.emplace_back("whether it announces", spec.announce ? "yes" : "no");
   for (auto& [what, value] : statement_of(spec.options)) statement.emplace_back(what, value);
   statement.emplace_back("the seed", fmt::format("{}", seed));
@@ -75,6 +76,30 @@ std::uint64_t signature_of(const ControlChannel::Statement& statement) {
     signature = signature_after(signature_after(signature, name), value);
   }
   return signature;
+}
+
+/// Whether a worker refused for want of memory.
+bool is_of_memory(const std::exception_ptr& refusal) {
+  try {
+    std::rethrow_exception(refusal);
+  } catch (const BudgetError&) {
+  } catch (const DeviceMemoryError&) {
+  } catch (const std::bad_alloc&) {
+  } catch (...) {
+    return false;
+  }
+  return true;
+}
+
+/// Whether it tells of another worker's.
+bool is_of_another(const std::exception_ptr& refusal) {
+  try {
+    std::rethrow_exception(refusal);
+  } catch (const RefusedError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -163,6 +188,19 @@ void agree_to_make(ControlChannel& control, const std::string& subject,
   }
 }
 
+bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
+                      const std::exception_ptr& refusal) {
+  if (bucket.spec().rounds) return false;
+  constexpr const char* kNoHelp = "no help";
+  const std::vector<std::string> all =
+      control.all_gather(is_of_memory(refusal) || is_of_another(refusal) ? "" : kNoHelp);
+  if (std::find(all.begin(), all.end(), kNoHelp) != all.end()) return false;
+  const int rounds = bucket.rounds() < kMostRounds ? 2 * bucket.rounds() : 1;
+  bucket.change_rounds(rounds);
+  bucket.signature = signature_after(bucket.signature, fmt::format("{} rounds", rounds));
+  return rounds > 1;
+}
+
 void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {
   std::string own;
   for (const RegisteredBucket::Observed& space : bucket.observed()) {
@@ -182,7 +220,9 @@ void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {
       space.united = std::max(space.united, united);
     }
   }
-  bucket.scheme().adapt(statistics);
+  // More is known of what a step needs than when these were taken.
+  if (!bucket.spec().rounds && bucket.rounds() > 1) bucket.change_rounds(1);
+  bucket.adapt(statistics);
   bucket.signature = signature_after(bucket.signature, agreed);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,6 +42,15 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
 /// alike, between steps.
 /// @throws what Transport throws, ProtocolError
 void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket);
+
+/// After a phase that was refused, where the bucket's number of rounds is open: twice as many, if
+/// all workers refused for want of memory or were told; one again where many were no help. Called
+/// by all alike. Does not synchronize the stream.
+/// @param refusal  as this worker saw it
+/// @return whether there are more rounds now
+/// @throws what Transport throws, BudgetError, std::bad_alloc
+bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
+                      const std::exception_ptr& refusal);
 
 /// Makes something on all workers, or on none: `make` may throw for want of memory.
 /// @param subject  stands before the reason in the text

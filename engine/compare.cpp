@@ -162,7 +162,7 @@ BucketSpec Comparison::bucket_for(const SchemeEntry& entry) const {
           trace_.header().tensors,
           std::string(entry.name),
           Reduction::sum,
-          1,
+          std::nullopt,
           options_.scheme_options,
           options_.announce && entry.heeds.has(SchemeOption::announce)};
 }
@@ -295,10 +295,14 @@ std::vector<MemoryNeed> Comparison::memory_needs() const {
       continue;
     }
     double bytes = 0;
+    double least = 0;  // a step that is too large goes in rounds
     for (const Statistics& statistics : statistics_) {
-      bytes = std::max(bytes, entry.workspace_bytes(workload(statistics)));
+      Workload of_step = workload(statistics);
+      bytes = std::max(bytes, entry.workspace_bytes(of_step));
+      of_step.rounds = kMostRounds;
+      least = std::max(least, entry.workspace_bytes(of_step));
     }
-    needs.push_back({std::string(entry.name), bytes, reason_to_skip(bytes)});
+    needs.push_back({std::string(entry.name), bytes, reason_to_skip(least)});
   }
   return needs;
 }

@@ -86,6 +86,7 @@ struct SchemeFigures {
   std::optional<double> seconds_predicted;  // nothing where neither rate nor network is known
   std::optional<Imbalance> imbalance;       // means over steps
   std::int64_t memory_bytes = 0;            // workspace of the worker that needed most
+  int rounds = 1;                           // that a step went in, for want of memory
   bool correct = false;
   std::string first_difference;      // where it is not correct
   std::vector<SpaceChoice> choices;  // of each tensor

@@ -87,6 +87,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   session.barrier();
   record.memory_bytes = gpu_ ? gpu_->workspaces().high_water() : memory.high_water();
   record.way = session.chosen(bucket);
+  record.rounds = session.rounds(bucket);
 }
 
 void CompareWorker::load(Rank rank, int step) {

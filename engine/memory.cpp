@@ -30,6 +30,12 @@ void CountedMemory::deallocate(void* pointer, std::size_t bytes, std::size_t ali
   in_use_ -= static_cast<std::int64_t>(bytes);
 }
 
+bool CountedMemory::has_to_spare(std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return !budget_ || (bytes <= static_cast<std::size_t>(*budget_) &&
+                      in_use_ + static_cast<std::int64_t>(bytes) <= *budget_ / 4);
+}
+
 std::int64_t CountedMemory::in_use() const {
   const std::lock_guard lock(mutex_);
   return in_use_;

@@ -17,6 +17,8 @@ class CountedMemory : public MemoryResource {
   void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) final;
   void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                   Stream stream) noexcept final;
+  /// As long as no more than a quarter of the budget is in use.
+  bool has_to_spare(std::size_t bytes) const final;
 
   std::int64_t in_use() const;
   /// The most bytes that were in use at a time.

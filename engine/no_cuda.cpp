@@ -1,6 +1,5 @@
 // What a build without CUDA says of GPUs' memory.
 #include "engine/device_memory.h"
-#include "engine/transport/nccl.h"
 #include "kernels/device_queue.h"
 
 namespace sparsesync {
@@ -22,15 +21,6 @@ void* PinnedMemory::obtain(std::size_t, std::size_t, Stream) {
   return nullptr;
 }
 void PinnedMemory::give_back(void*, std::size_t, std::size_t, Stream) noexcept {}
-
-std::unique_ptr<Transport> nccl_over(std::unique_ptr<Transport>, const NcclOptions& options) {
-  expect_device(options.device);
-  return nullptr;
-}
-
-std::string nccl_text() {
-  return "(this build has no CUDA)";
-}
 
 DeviceBytes device_bytes(int device) {
   expect_device(device);

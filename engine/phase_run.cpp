@@ -5,8 +5,10 @@
 #include <new>
 #include <string>
 
+#include "engine/bucket_agreement.h"
 #include "engine/log.h"
 #include "engine/registered_bucket.h"
+#include "kernels/device_queue.h"
 
 namespace sparsesync {
 namespace {
@@ -33,6 +35,17 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
                   bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
 }
 
+/// Gradients in another memory than the session's are an error, not a fault of the device.
+void expect_reachable(const Context& context, std::span<const Gradient> gradients) {
+  if (context.queue() == nullptr) return;
+  for (const Gradient& gradient : gradients) {
+    context.queue()->expect_reachable(gradient.indices().data(), "a gradient's indices");
+    if (gradient.layout() == Gradient::Layout::dense || !gradient.indices().empty()) {
+      context.queue()->expect_reachable(gradient.values(), "a gradient's values");
+    }
+  }
+}
+
 /// @throws what is no refusal: it ends the session
 PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase,
                         std::span<const Gradient> gradients) {
@@ -41,19 +54,20 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
   const Rank rank = ground.transport.rank();
   Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
-                    bucket.sequence, bucket.pattern(phase), bucket.spec().rounds, ground.deadline,
+                    bucket.sequence, bucket.pattern(phase), bucket.rounds(), ground.deadline,
                     ground.workspace);
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
     const std::exception_ptr error = std::current_exception();
     if (phase == Phase::gather || !exchange.untouched()) return {error, true};
     exchange.refuse(rank, reason);
     bucket.refused.emplace(rank, reason);
-    return {error};
+    return {error, false, true};
   };
   try {
+    expect_reachable(ground.context, gradients);
     if (phase == Phase::announce) bucket.announced().set(gradients);
     if (phase == Phase::reduce) bucket.input().set(gradients);
-    for (int round = 0; round < bucket.spec().rounds; ++round) {
+    for (int round = 0; round < bucket.rounds(); ++round) {
       run_round(phase, bucket, exchange);
       exchange.next_round();
     }
@@ -63,7 +77,7 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
     const std::exception_ptr error = std::current_exception();
     exchange.refuse(refused.peer(), refused.reason());
     bucket.refused.emplace(refused);
-    return {error};
+    return {error, false, true};
   } catch (const InputError& error) {
     return refuse(error.what());
   } catch (const BudgetError& error) {
@@ -87,6 +101,12 @@ PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, Auto
     ground.workspace.stopwatch = stopwatch;
     if (stopwatch != nullptr) stopwatch->go_on(false);
     PhaseOutcome outcome = run_rounds(ground, bucket, phase, gradients);
+    // A step that is too large for some worker's memory goes in more rounds: at once, where nothing
+    // of it has crossed yet, or else from the next one on.
+    while (outcome.refused && take_more_rounds(ground.control, bucket, outcome.error) &&
+           bucket.begins_with(phase)) {
+      outcome = run_rounds(ground, bucket, phase, gradients);
+    }
     if (stopwatch != nullptr) stopwatch->stop();
     if (choice != nullptr && !outcome.error) choice->end_phase(phase);
     return outcome;

@@ -18,6 +18,7 @@ class RegisteredBucket;
 struct PhaseOutcome {
   std::exception_ptr error;  // for who waits for the phase; null where it went well
   bool fatal = false;        // whether it ends the session
+  bool refused = false;      // just now, as all workers know
 };
 
 /// What a phase runs on: the session's.

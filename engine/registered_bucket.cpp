@@ -9,19 +9,30 @@
 
 namespace sparsesync {
 
+namespace {
+
+/// What a scheme sees of a bucket at first.
+BucketSpec crossing_at_first(const BucketSpec& spec) {
+  BucketSpec crossing = on_wire(spec);
+  crossing.rounds = spec.rounds.value_or(1);
+  return crossing;
+}
+
+}  // namespace
+
 RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
                                    const SchemeEntry& entry, Rank rank, int size,
                                    std::uint64_t seed)
     : context_(context),
       spec_(std::move(spec)),
-      crossing_(on_wire(spec_)),
+      crossing_(crossing_at_first(spec_)),
       spaces_(row_spaces(crossing_.tensors)),
       input_(context_, spec_),
       rank_(rank),
       size_(size),
       seed_(seed),
       chosen_(way_of(entry, spec_.options)),
-      scheme_(entry.create({context_, &crossing_, rank, size, seed})),
+      scheme_(create(entry, crossing_)),
       space_of_(spec_.tensors.size()),
       result_indices_(buffers<Index>(context_, space_of_.size())),
       widened_(buffers<std::byte>(context_, space_of_.size())),
@@ -37,9 +48,26 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
   }
 }
 
+std::unique_ptr<Scheme> RegisteredBucket::create(const SchemeEntry& entry,
+                                                 const BucketSpec& crossing) const {
+  const bool more_rounds_may_help = !spec_.rounds && rounds() < kMostRounds;
+  return entry.create({context_, &crossing, rank_, size_, seed_, more_rounds_may_help});
+}
+
 void RegisteredBucket::take_patterns() {
   patterns_ = {spec_.announce ? scheme_->pattern(Phase::announce) : Pattern{},
                scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)};
+}
+
+void RegisteredBucket::change_rounds(int rounds) {
+  crossing_.rounds = rounds;
+  change_scheme(chosen_);
+  if (adapted_to_) scheme_->adapt(*adapted_to_);
+}
+
+void RegisteredBucket::adapt(const Statistics& statistics) {
+  adapted_to_ = statistics;
+  scheme_->adapt(statistics);
 }
 
 void RegisteredBucket::change_scheme(const Way& chosen) {
@@ -47,7 +75,7 @@ void RegisteredBucket::change_scheme(const Way& chosen) {
   scheme_.reset();
   BucketSpec crossing = crossing_;
   crossing.options = options_for(chosen, crossing.options);
-  scheme_ = scheme_named(chosen.scheme).create({context_, &crossing, rank_, size_, seed_});
+  scheme_ = create(scheme_named(chosen.scheme), crossing);
   chosen_ = chosen;
   take_patterns();
 }

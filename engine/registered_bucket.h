@@ -47,6 +47,15 @@ class RegisteredBucket {
   /// Of the scheme at work.
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
 
+  /// Exchanges that each phase is cut into.
+  int rounds() const { return *crossing_.rounds; }
+  /// Cuts phases into so many from now on; results are gone. Between phases that belong together.
+  /// @throws BudgetError, std::bad_alloc as change_scheme()
+  void change_rounds(int rounds);
+  /// Lets the scheme choose anew.
+  /// @param statistics  that all workers agree on
+  void adapt(const Statistics& statistics);
+
   /// Which scheme is at work, with which pattern.
   const Way& chosen() const { return chosen_; }
   /// Puts another scheme to work; results are gone. Between steps. After an error there is none,
@@ -89,6 +98,7 @@ class RegisteredBucket {
   std::optional<RefusedError> refused;  // this step
 
  private:
+  std::unique_ptr<Scheme> create(const SchemeEntry& entry, const BucketSpec& crossing) const;
   void find_tensors();
   void find_members(const SpaceResult& result, std::span<const RowSpace::Member> members);
   void widen_results();
@@ -96,7 +106,7 @@ class RegisteredBucket {
 
   Context context_;
   BucketSpec spec_;
-  BucketSpec crossing_;  // the same, as the scheme sees it
+  BucketSpec crossing_;  // the same, as the scheme sees it; its rounds are those at work
   std::vector<RowSpace> spaces_;
   BucketInput input_;
   std::optional<BucketInput> announced_;
@@ -105,6 +115,7 @@ class RegisteredBucket {
   std::uint64_t seed_;
   Way chosen_;
   std::unique_ptr<Scheme> scheme_;
+  std::optional<Statistics> adapted_to_;
   std::array<Pattern, kPhases> patterns_;      // [phase]
   std::vector<std::size_t> space_of_;          // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]

@@ -208,6 +208,9 @@ void Session::broadcast(std::span<std::byte> bytes, Rank root) {
 std::int64_t Session::step() const {
   return engine_->progress.step();
 }
+int Session::rounds(BucketId bucket) const {
+  return engine_->registered(bucket).rounds();
+}
 std::vector<SpaceChoice> Session::choices(BucketId bucket) const {
   return engine_->registered(bucket).choices();
 }

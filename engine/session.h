@@ -68,6 +68,10 @@ struct SessionOptions {
 /// the same calls of register_bucket(), set_order(), adapt() and barrier(), between steps, in the
 /// same order.
 ///
+/// A step that was refused because some worker's memory is too small for it is tried again in twice
+/// as many rounds, up to kMostRounds, where BucketSpec leaves them open, and so do the steps after
+/// it; only if that is no help either is it refused.
+///
 /// A step submits every entry of the order once: a bucket that is not used submits empty gradients.
 /// Phases are posted in the agreed order whatever the order of the calls. After an error other than
 /// RefusedError, AgreementError and those that they stand for on the refusing worker, the session
@@ -185,6 +189,8 @@ class Session {
   /// The scheme that is at work.
   Way chosen(BucketId bucket) const;
 
+  /// Exchanges that each phase is cut into.
+  int rounds(BucketId bucket) const;
   /// What the scheme chose, for each tensor.
   std::vector<SpaceChoice> choices(BucketId bucket) const;
   /// The scheme itself, for its cost.

@@ -16,7 +16,8 @@ std::string text_of(const WorkerRecord& record) {
   Json json{{"steps", Json::array()},        {"difference", or_null(record.first_difference)},
             {"memory", record.memory_bytes}, {"choices", Json::array()},
             {"imbalances", Json::array()},   {"refusal", or_null(record.refusal)},
-            {"scheme", record.way.scheme},   {"pattern", nullptr}};
+            {"scheme", record.way.scheme},   {"pattern", nullptr},
+            {"rounds", record.rounds}};
   if (record.way.pattern) json["pattern"] = name_of(*record.way.pattern);
   for (const StepRecord& step : record.steps) {
     json["steps"].push_back({(step.end - step.begin).count(), step.bytes_sent, step.bytes_received,
@@ -52,6 +53,7 @@ WorkerRecord record_from(const std::string& text) {
       record.imbalances.push_back({imbalance.at(0), imbalance.at(1)});
     }
     record.way.scheme = json.at("scheme");
+    record.rounds = json.at("rounds");
     if (const auto pattern = if_any<std::string>(json.at("pattern"))) {
       record.way.pattern = communication_named(*pattern);
     }

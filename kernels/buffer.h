@@ -36,17 +36,14 @@ class Buffer {
   /// used again
   std::span<T> reserve(std::int64_t count) {
     SPARSESYNC_EXPECT(count, >=, std::int64_t{0});
-    if (count > capacity_) {
-      // A quarter more than asked: sparsity wanders from step to step, and growth should end.
-      grow(count, count <= kLargest / 5 * 4 ? count + count / 4 : count);
-    }
+    if (count > capacity_) grow(count, true);
     return first(count);
   }
 
   /// As reserve(), without slack: for sizes that never change.
   std::span<T> reserve_exactly(std::int64_t count) {
     SPARSESYNC_EXPECT(count, >=, std::int64_t{0});
-    if (count > capacity_) grow(count, count);
+    if (count > capacity_) grow(count, false);
     return {data_, static_cast<std::size_t>(count)};
   }
 
@@ -73,23 +70,18 @@ class Buffer {
     return static_cast<std::size_t>(count) * sizeof(T);
   }
 
-  void grow(std::int64_t needed, std::int64_t wanted) {
-    if (needed > kLargest) {
+  void grow(std::int64_t count, bool with_slack) {
+    if (count > kLargest) {
       throw BudgetError(std::numeric_limits<std::int64_t>::max(), kLargest, "workspace");
     }
     // The old block goes first: contents are not kept, and a budget should not pay for both.
     release();
-    try {
-      allocate(wanted);
-    } catch (const BudgetError&) {
-      if (wanted == needed) throw;
-      allocate(needed);
+    MemoryResource& memory = context_.memory();
+    // A quarter more than asked: sparsity wanders from step to step, and growth should end.
+    if (with_slack && count <= kLargest / 5 * 4 && memory.has_to_spare(bytes(count + count / 4))) {
+      count += count / 4;
     }
-  }
-
-  void allocate(std::int64_t count) {
-    data_ =
-        static_cast<T*>(context_.memory().allocate(bytes(count), kAlignment, context_.stream()));
+    data_ = static_cast<T*>(memory.allocate(bytes(count), kAlignment, context_.stream()));
     capacity_ = count;
   }
 

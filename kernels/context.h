@@ -31,6 +31,9 @@ class MemoryResource {
   /// Gives memory back; `bytes` and `alignment` as they were for allocate().
   virtual void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                           Stream stream) noexcept = 0;
+  /// Whether a workspace may take so many bytes beyond what it needs, for what is to come: no where
+  /// a budget may be wanted for something else.
+  virtual bool has_to_spare(std::size_t /*bytes*/) const { return true; }
 };
 
 class Threads;      // kernels/threads.h

@@ -47,6 +47,10 @@ class DeviceQueue {
   virtual void wait_for(const Mark& mark) = 0;
   /// Has every wait of the host ask `watch`, which outlives that; null: nobody.
   virtual void watch(DeviceWatch* watch) = 0;
+  /// @param what  stands before the reason in the text
+  /// @throws InputError if the GPU does not reach the memory: another one's, or the host's that is
+  ///         neither pinned nor managed
+  virtual void expect_reachable(const void* pointer, const char* what) const = 0;
   /// Whether each operation is waited for: slow, and errors come where they arise.
   virtual bool is_checked() const = 0;
 
@@ -69,7 +73,8 @@ struct DeviceQueueOptions {
 
 /// @param memory  of the device, for scratch; outlives the queue
 /// @param pinned  of the host, that the device reaches; outlives the queue
-/// @throws as expect_device(), DeviceMemoryError, BudgetError
+/// @throws as expect_device(), DeviceMemoryError, BudgetError, InputError if the stream is one of
+///         another GPU
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
                                                const DeviceQueueOptions& options = {});
 

@@ -28,7 +28,7 @@ class HashPlacement final : public Placement {
         memory_(environment.context),
         positions_(environment.context) {
     build_domains(environment.context, hash_, space.rows, domains_);
-    for (const Round round : Round::all(environment.bucket->rounds)) {
+    for (const Round round : Round::all(environment.bucket->rounds.value_or(1))) {
       edges_.push_back(range(round).begin);
     }
     edges_.push_back(space.rows);
@@ -108,7 +108,7 @@ double workspace_bytes(const Workload& workload) {
         static_cast<double>(space.rows) * static_cast<double>(domain_entry_bytes(space.rows));
     const double cells = 2 * known.touched_max * 1.1 * sizeof(Index);
     return domains + cells +
-           push_pull_workspace_bytes(space, workload.size, known, {workload.size, 1}, space.rows);
+           push_pull_workspace_bytes(workload, space, known, {workload.size, 1}, space.rows);
   });
 }
 

@@ -182,7 +182,7 @@ double workspace_bytes(const Workload& workload) {
     const RowSpace blocks = block_space(space, block);
     const SpaceStatistics known = block_statistics(space, block, statistics);
     // The worker's own as blocks; the sums as rows.
-    return even_range_workspace_bytes(blocks, workload.size, known) +
+    return even_range_workspace_bytes(workload, blocks, known) +
            known.touched_max * (static_cast<double>(blocks.row_bytes()) + sizeof(Index)) +
            statistics.united * (static_cast<double>(space.row_bytes()) + sizeof(Index));
   });

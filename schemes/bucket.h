@@ -33,14 +33,18 @@ struct SchemeOptions {
   std::optional<DType> wire = std::nullopt;
 };
 
+/// More rounds are no help: what one of them moves is little beside what all of them keep.
+inline constexpr int kMostRounds = 64;
+
 /// What all workers agree on when a bucket is registered.
 struct BucketSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
   std::string scheme = "balanced";
   Reduction reduction = Reduction::sum;
-  /// Full exchanges that each phase is cut into: less memory in flight for each.
-  int rounds = 1;
+  /// Full exchanges that each phase is cut into: less memory in flight for each. Nothing: one, and
+  /// more, up to kMostRounds, once a step was too large for some worker's memory (Session).
+  std::optional<int> rounds = std::nullopt;
   SchemeOptions options = {};
   /// Every step says which rows it may touch before it has their values.
   bool announce = false;

@@ -142,6 +142,8 @@ struct Workload {
   int size = 1;
   const Statistics& statistics;
   SchemeOptions options = {};
+  /// That each phase is cut into: only workspaces are asked for with more than one.
+  int rounds = 1;
 };
 
 /// The sum over all row spaces of of_space(space, statistics).

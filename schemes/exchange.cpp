@@ -83,6 +83,10 @@ RefusedError::RefusedError(Rank peer, std::string reason)
 Inbox::Inbox(const Context& context, std::size_t places)
     : buffers_(buffers<std::byte>(context, places)) {}
 
+void Inbox::expect(std::int64_t bytes) {
+  for (Buffer<std::byte>& buffer : buffers_) buffer.reserve(bytes);
+}
+
 std::byte* Inbox::provide(std::size_t receive, const Header& header) {
   if (header.bytes > static_cast<std::uint64_t>(limit_)) {
     throw ProtocolError(fmt::format("a message of {} bytes where {} are the most there can be",

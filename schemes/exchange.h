@@ -41,6 +41,10 @@ class Inbox : public ReceiveProvider {
   Inbox(const Context& context, std::size_t places);
   /// What a message may have at most from now on: more is a peer that lies.
   void set_limit(std::int64_t bytes) { limit_ = bytes; }
+  /// Takes memory for messages of so many bytes before any is sent: what a budget does not allow is
+  /// found while the step can still be refused. Larger ones may come.
+  /// @throws BudgetError
+  void expect(std::int64_t bytes);
   std::byte* provide(std::size_t receive, const Header& header) override;
 
  private:

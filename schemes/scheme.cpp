@@ -12,7 +12,7 @@ Scheme::Scheme(const SchemeEnvironment& environment, std::vector<RowSpace> space
       spaces_(std::move(spaces)),
       rank_(environment.rank),
       size_(environment.size),
-      rounds_(environment.bucket->rounds),
+      rounds_(environment.bucket->rounds.value_or(1)),
       scale_(environment.bucket->reduction == Reduction::mean ? 1.0 / size_ : 1.0),
       results_(spaces_.size()) {}
 

@@ -49,6 +49,8 @@ struct SchemeEnvironment {
   Rank rank;
   int size = 1;
   std::uint64_t seed = 0;
+  /// Whether a step that is refused for want of memory is tried again in more rounds.
+  bool more_rounds_may_help = false;
 };
 
 /// Of each row space of the bucket one `Kind`, made from the row space, its number in the bucket

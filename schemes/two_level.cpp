@@ -268,7 +268,7 @@ void for_each_place(const Workload& workload, See&& see) {
         row_spaces(on_wire(spec_between(division, workload.options, place, {})).tensors);
     const Statistics statistics =
         statistics_between(division, spaces, place, 1, workload.statistics);
-    see(Workload{spaces, division.nodes.count(), statistics, workload.options});
+    see(Workload{spaces, division.nodes.count(), statistics, workload.options, workload.rounds});
   }
 }
 

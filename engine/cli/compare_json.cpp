@@ -33,6 +33,7 @@ Json scheme_json(const SchemeFigures& figures) {
           {"push_imbalance", known ? Json(figures.imbalance->push) : Json(nullptr)},
           {"pull_imbalance", known ? Json(figures.imbalance->pull) : Json(nullptr)},
           {"memory_bytes", figures.memory_bytes},
+          {"rounds", figures.rounds},
           {"correct", figures.correct},
           {"chosen", text_or_null(figures.chosen)},
           {"tensors", choices}};

@@ -90,15 +90,16 @@ std::string compare_table(const CompareReport& report) {
     const SchemeFigures& of = *each;
     const bool wins = of.correct && !has_winner;
     has_winner = has_winner || wins;
-    table.add_row(
-        {wins ? "*" : "", of.chosen.empty() ? of.name : fmt::format("{}: {}", of.name, of.chosen),
-         format_bytes(of.bytes_busiest()),
-         ratio(of.bytes_busiest(), report.partitioned_ideal_bytes, 3),
-         format_seconds(of.seconds_median),
-         dense_seconds > 0 ? ratio(dense_seconds, of.seconds_median, 2) : "-",
-         of.imbalance ? fmt::format("{:.3f}", std::max(of.imbalance->push, of.imbalance->pull))
-                      : "-",
-         format_bytes(static_cast<double>(of.memory_bytes)), of.correct ? "yes" : "NO"});
+    std::string name = of.chosen.empty() ? of.name : fmt::format("{}: {}", of.name, of.chosen);
+    if (of.rounds > 1) name += fmt::format(" in {} rounds", of.rounds);
+    table.add_row({wins ? "*" : "", std::move(name), format_bytes(of.bytes_busiest()),
+                   ratio(of.bytes_busiest(), report.partitioned_ideal_bytes, 3),
+                   format_seconds(of.seconds_median),
+                   dense_seconds > 0 ? ratio(dense_seconds, of.seconds_median, 2) : "-",
+                   of.imbalance
+                       ? fmt::format("{:.3f}", std::max(of.imbalance->push, of.imbalance->pull))
+                       : "-",
+                   format_bytes(static_cast<double>(of.memory_bytes)), of.correct ? "yes" : "NO"});
     if (of.non_finite > 0) {
       overflowed +=
           fmt::format("{}: {} values of a step's sums are not finite: too large for --wire?\n",

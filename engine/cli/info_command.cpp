@@ -13,6 +13,7 @@
 #include "engine/device_memory.h"
 #include "engine/json.h"
 #include "engine/provenance.h"
+#include "engine/transport/mpi.h"
 #include "engine/transport/nccl.h"
 #include "kernels/device_queue.h"
 #include "schemes/registry.h"
@@ -26,7 +27,8 @@ struct InfoArguments {
 };
 
 std::vector<std::string> transports() {
-  std::vector<std::string> all{"local", "mpi"};
+  std::vector<std::string> all{"local"};
+  if (has_mpi()) all.emplace_back("mpi");
   if (device_facts().compiled_in) all.emplace_back("nccl");
   return all;
 }

@@ -399,6 +399,10 @@ std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks) 
   return std::make_unique<MpiTransport>(std::move(*joined));
 }
 
+bool has_mpi() {
+  return true;
+}
+
 MpiWorld::MpiWorld(MpiOptions options) : state_(std::make_shared<State>(options)) {
   state_->start();
 }

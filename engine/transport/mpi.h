@@ -70,4 +70,7 @@ class MpiWorld {
   std::shared_ptr<State> state_;
 };
 
+/// Whether this build has MPI. Without it MpiWorld throws Error.
+bool has_mpi();
+
 }  // namespace sparsesync

@@ -452,6 +452,7 @@ class NcclTransport : public Transport, private DeviceWatch {
 }  // namespace
 
 std::unique_ptr<Transport> nccl_over(std::unique_ptr<Transport> words, const NcclOptions& options) {
+  expect_device(options.device);
   return std::make_unique<NcclTransport>(std::move(words), options);
 }
 

@@ -32,7 +32,8 @@ struct NcclOptions {
 ///
 /// Called by all workers.
 /// @param words  knows the host's memory
-/// @throws DeviceError if NCCL is not there or does not connect them, AgreementError naming both
+/// @throws DeviceError if there is no such GPU, or NCCL is not there or does not connect them,
+/// AgreementError naming both
 ///         where workers have different ones, what Transport throws
 std::unique_ptr<Transport> nccl_over(std::unique_ptr<Transport> words, const NcclOptions& options);
 

@@ -78,6 +78,13 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
         "asking for multiprocessors");
   if (options.stream) {
     stream_ = static_cast<cudaStream_t>(options.stream->handle);
+    int of_stream = 0;
+    check(cudaStreamGetDevice(stream_, &of_stream), "asking for a stream's device");
+    if (of_stream != device_) {
+      throw InputError(
+          fmt::format("a stream of GPU {} for work on GPU {}: give one of GPU {}, or none",
+                      of_stream, device_, device_));
+    }
   } else {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
@@ -104,6 +111,30 @@ Queue::~Queue() {
 
 void Queue::make_current() const {
   check(cudaSetDevice(device_), "choosing a device");
+}
+
+void Queue::expect_reachable(const void* pointer, const char* what) const {
+  if (pointer == nullptr) return;  // of nothing
+  cudaPointerAttributes found{};
+  check(cudaPointerGetAttributes(&found, pointer), "asking for a pointer's memory");
+  switch (found.type) {
+    case cudaMemoryTypeManaged:
+    case cudaMemoryTypeHost:
+      return;
+    case cudaMemoryTypeDevice:
+      if (found.device == device_) return;
+      throw InputError(
+          fmt::format("{}: memory of GPU {}, where the work is on GPU {}: copy it there", what,
+                      found.device, device_));
+    default: {
+      int reaches_all = 0;
+      check(cudaDeviceGetAttribute(&reaches_all, cudaDevAttrPageableMemoryAccess, device_),
+            "asking what memory a device reaches");
+      if (reaches_all != 0) return;
+      throw InputError(fmt::format(
+          "{}: memory of the host, where the work is on GPU {}: copy it there", what, device_));
+    }
+  }
 }
 
 void Queue::synchronize() {
@@ -187,8 +218,8 @@ std::byte* Queue::scratch(std::size_t bytes) {
   bytes = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
   if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
     // A quarter more than asked: sparsity wanders from step to step, and growth should end.
-    const std::size_t wanted =
-        round_up(std::max(bytes + bytes / 4, std::size_t{1} << 16), kAlignment);
+    const std::size_t slack = memory_.has_to_spare(bytes + bytes / 4) ? bytes / 4 : 0;
+    const std::size_t wanted = round_up(std::max(bytes + slack, std::size_t{1} << 16), kAlignment);
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back(
         {static_cast<std::byte*>(memory_.allocate(wanted, kAlignment, stream())), wanted});

@@ -28,6 +28,7 @@ class Queue : public DeviceQueue {
   void synchronize() override;
   void wait_for(const Mark& mark) override;
   void watch(DeviceWatch* watch) override { watch_ = watch; }
+  void expect_reachable(const void* pointer, const char* what) const override;
   bool is_checked() const override { return checked_; }
   Counters counters() const override { return counters_; }
 

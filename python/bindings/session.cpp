@@ -27,7 +27,8 @@ namespace {
 
 BucketSpec bucket_spec(const std::string& name, const std::vector<TensorSpec>& tensors,
                        const std::string& scheme, const std::string& reduction,
-                       const std::optional<std::string>& wire, bool announce, int rounds) {
+                       const std::optional<std::string>& wire, bool announce,
+                       std::optional<int> rounds) {
   BucketSpec spec{name, tensors, scheme};
   if (reduction != "sum" && reduction != "mean") {
     throw InputError(fmt::format("there is no reduction '{}': sum or mean", reduction));
@@ -150,17 +151,19 @@ void bind_session(nb::module_& module) {
           "register_bucket",
           [](PythonSession& self, const std::string& name, const std::vector<TensorSpec>& tensors,
              const std::string& scheme, const std::string& reduction,
-             const std::optional<std::string>& wire, bool announce, int rounds) {
+             const std::optional<std::string>& wire, bool announce, std::optional<int> rounds) {
             return self.register_bucket(
                 bucket_spec(name, tensors, scheme, reduction, wire, announce, rounds));
           },
           nb::arg("name"), nb::arg("tensors"), nb::arg("scheme") = "auto",
           nb::arg("reduction") = "sum", nb::arg("wire") = nb::none(), nb::arg("announce") = false,
-          nb::arg("rounds") = 1,
+          nb::arg("rounds") = nb::none(),
           "Between steps. Tensors that cross together. scheme: 'auto', or one of schemes(). "
           "reduction: 'sum' or 'mean'. wire: the type that values cross as, 'f32', 'f16' or "
           "'bf16'; their own if not given. announce: whether each step begins with announce(). "
-          "rounds: so many exchanges a phase. Returns the bucket's number. Raises AgreementError, "
+          "rounds: so many exchanges a phase; if not given one, and more where a step is too large "
+          "for "
+          "some worker's memory. Returns the bucket's number. Raises AgreementError, "
           "on all workers, where they differ; UnsupportedError for a scheme that the transport is "
           "not made for; BudgetError, and RefusedError on the others, where the workspace does not "
           "fit.")

@@ -8,6 +8,11 @@
 namespace sparsesync {
 namespace {
 
+/// Of workspace: values and indices.
+double bytes_of_a_row(const RowSpace& space) {
+  return static_cast<double>(space.row_bytes()) + 3 * sizeof(Index);
+}
+
 /// The indices of a set's rows in each group, increasing.
 using GroupIndices = OwnedIndexSets;
 
@@ -162,11 +167,16 @@ Cost push_pull_cost(
   return total;
 }
 
-double push_pull_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& statistics,
-                                 Grid grid, Index universe) {
-  const auto row = static_cast<double>(space.row_bytes()) + 3 * sizeof(Index);
-  return (statistics.touched_max + statistics.touched_mean + statistics.united * (2.0 / size + 2)) *
-             row +
+double sums_workspace_bytes(const RowSpace& space, int size, double united) {
+  return united * (2.0 / size + 2) * bytes_of_a_row(space);
+}
+
+double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space,
+                                 const SpaceStatistics& statistics, Grid grid, Index universe) {
+  const int size = workload.size;
+  return (statistics.touched_max + statistics.touched_mean) / workload.rounds *
+             bytes_of_a_row(space) +
+         sums_workspace_bytes(space, size, statistics.united) +
          static_cast<double>(unite_workspace_bytes(
              universe, static_cast<Index>(size * statistics.touched_mean / grid.row_groups)));
 }

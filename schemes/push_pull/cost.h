@@ -58,10 +58,14 @@ Cost push_pull_cost(
     const Workload& workload,
     const FunctionView<PlacedCost(const RowSpace& space, const SpaceStatistics& known)>& placed);
 
+/// Bytes that a worker needs for the sums of so many rows: its own as kept and as sent, the pull as
+/// received and in order.
+double sums_workspace_bytes(const RowSpace& space, int size, double united);
+
 /// Bytes that a worker needs for one row space whatever the placement, as expected from statistics:
-/// pushes sent and received, own sums as kept and as sent, the pull as received and in order.
+/// pushes sent and received, and sums.
 /// @param universe  of a group's indices
-double push_pull_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& statistics,
-                                 Grid grid, Index universe);
+double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space,
+                                 const SpaceStatistics& statistics, Grid grid, Index universe);
 
 }  // namespace sparsesync

@@ -133,14 +133,15 @@ Cost split_cost(const Workload& workload, bool densifies) {
   return total;
 }
 
-double even_range_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& known) {
-  return push_pull_workspace_bytes(space, size, known, {size, 1},
-                                   ceil_div<Index>(space.rows, size));
+double even_range_workspace_bytes(const Workload& workload, const RowSpace& space,
+                                  const SpaceStatistics& known) {
+  return push_pull_workspace_bytes(workload, space, known, {workload.size, 1},
+                                   ceil_div<Index>(space.rows, workload.size));
 }
 
 double even_ranges_workspace_bytes(const Workload& workload) {
   return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
-    return even_range_workspace_bytes(space, workload.size, known);
+    return even_range_workspace_bytes(workload, space, known);
   });
 }
 

@@ -23,7 +23,8 @@ PlacedCost even_servers_cost(const RowSpace& space, int size, const SpaceStatist
 Cost split_cost(const Workload& workload, bool densifies);
 
 /// Bytes of workspace that a worker needs for one row space.
-double even_range_workspace_bytes(const RowSpace& space, int size, const SpaceStatistics& known);
+double even_range_workspace_bytes(const Workload& workload, const RowSpace& space,
+                                  const SpaceStatistics& known);
 /// The same for all of them.
 double even_ranges_workspace_bytes(const Workload& workload);
 

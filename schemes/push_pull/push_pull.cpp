@@ -1,6 +1,7 @@
 #include "schemes/push_pull/push_pull.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/compact.h"
 #include "kernels/locate.h"
@@ -33,6 +34,7 @@ class PushPull : public Scheme {
         peers_(peers_after(rank_, size_)),
         placements_(std::move(placements)),
         pulling_(pulling),
+        more_rounds_may_help_(environment.more_rounds_may_help),
         outbox_(context_, rank_, size_),
         push_inbox_(context_, peers_.size()),
         counts_(context_),
@@ -60,6 +62,7 @@ class PushPull : public Scheme {
     push_inbox_.set_limit(largest_message_bytes(sections_of(round, rank_, Phase::reduce)));
     pack_pushes(round, input);
     if (size_ > 1) {
+      if (round.index == 0) expect_memory();
       exchange.step(
           outbox_.payloads(), push_inbox_,
           [&](Rank from, std::span<const std::byte> message) { read_push(round, from, message); });
@@ -96,7 +99,11 @@ class PushPull : public Scheme {
   }
 
   void adapt(const Statistics& statistics) override {
-    for (std::size_t i = 0; i < spaces_.size(); ++i) placements_[i]->adapt(statistics[i]);
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      placements_[i]->adapt(statistics[i]);
+      const double touched = statistics[i].touched_mean;
+      storage_[i].union_of_a_row = touched > 0 ? statistics[i].united / touched : 0;
+    }
     // A section that came dense says only by its values which rows there are.
     in_pieces_ = pulling_ == Communication::point_to_point && !densifies() &&
                  pulls_in_pieces({spaces_, size_, statistics}, rounds_);
@@ -130,6 +137,8 @@ class PushPull : public Scheme {
       for (int round = 0; round < rounds; ++round) sums.emplace_back(context);
       for (int i = 0; i < rounds * size; ++i) kept.emplace_back(context);
     }
+    Index most_united = 0;      // rows that there were sums of: there is room for them
+    double union_of_a_row = 0;  // rows of the union for each of a worker's; 0: not known
     // The input, divided among the groups.
     Index input_rows = 0;
     Buffer<Index> divided;
@@ -211,6 +220,30 @@ class PushPull : public Scheme {
                    }
                  });
     read_push(round, rank_, outbox_.own());
+  }
+
+  /// Takes what the step needs while it can still be refused: the others' pushes are about as large
+  /// as this worker's to itself, and there will be sums. What these need is given back at once:
+  /// they take it as they come.
+  void expect_memory() {
+    push_inbox_.expect(std::ssize(outbox_.own()));
+    double bytes = 0;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const double more = expected_sums(i) - static_cast<double>(storage_[i].most_united);
+      if (more > 0) bytes += sums_workspace_bytes(spaces_[i], size_, more);
+    }
+    if (bytes > 0) Buffer<std::byte>(context_).reserve_exactly(static_cast<Index>(bytes));
+  }
+
+  /// Where more rounds are an answer, as many as are likely; else only those that are certain.
+  double expected_sums(std::size_t space) const {
+    const SpaceStorage& storage = storage_[space];
+    const auto own = static_cast<double>(storage.input_rows);
+    if (!more_rounds_may_help_) return own;
+    const auto rows = static_cast<double>(spaces_[space].rows);
+    // Nothing is known yet: as if each worker drew its rows for itself.
+    if (storage.union_of_a_row == 0) return rows * (1 - std::pow(1 - own / rows, size_));
+    return std::min(rows, own * storage.union_of_a_row);
   }
 
   void write_push(Rank server, std::size_t space, ConstMatrix values, const SectionSpec& spec,
@@ -365,7 +398,9 @@ class PushPull : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       PulledRows& rows = storage_[i].pulled;
       rows.name(context_, round, *placements_[i], pulled_of(round), i);
-      if (round.last()) results_[i] = rows.sort(context_, *placements_[i]);
+      if (!round.last()) continue;
+      results_[i] = rows.sort(context_, *placements_[i]);
+      storage_[i].most_united = std::max(storage_[i].most_united, results_[i].values.rows);
     }
     for (int earlier = 0; round.last() && earlier < round.index; ++earlier) {
       for (const Rank server : Ranks(size_)) place_values({earlier, rounds_}, server);
@@ -382,6 +417,7 @@ class PushPull : public Scheme {
   std::vector<Rank> peers_;
   Placements placements_;
   Communication pulling_;
+  bool more_rounds_may_help_;
   bool in_pieces_ = false;
   // Of the message that is being written or read: kept, so that a step allocates nothing.
   std::vector<SectionSpec> specs_;

@@ -9,7 +9,8 @@ namespace sparsesync::emulated_cuda {
 
 struct Limits {
   int devices = 1;
-  int driver_version = 13000;
+  int driver_version = 13000;      // 0: there is none
+  bool reaches_all_memory = true;  // the host's that is neither pinned nor managed, too
   std::size_t memory = std::size_t{8} << 30;
   /// So many more allocations of device memory go well, then one fails.
   std::optional<std::int64_t> allocations_until_failure;
@@ -17,5 +18,8 @@ struct Limits {
 
 /// Of the whole process. Not while another thread uses the device.
 Limits& limits();
+
+/// As ncclGetVersion() tells it to the calling thread.
+int& nccl_version();
 
 }  // namespace sparsesync::emulated_cuda

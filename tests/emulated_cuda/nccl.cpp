@@ -13,6 +13,16 @@
 
 #include "cuda_runtime.h"
 #include "emulated_nccl.h"
+#include "tests/emulated_cuda/controls.h"
+
+namespace sparsesync::emulated_cuda {
+
+int& nccl_version() {
+  static thread_local int version = 23007;
+  return version;
+}
+
+}  // namespace sparsesync::emulated_cuda
 
 namespace sparsesync::nccl {
 namespace {
@@ -114,7 +124,7 @@ void enqueue_calls() {
 }
 
 Result get_version(int* version) {
-  *version = 23007;
+  *version = emulated_cuda::nccl_version();
   return kSuccess;
 }
 

@@ -13,6 +13,7 @@
 
 #include "cuda_runtime.h"
 #include "tests/emulated_cuda/controls.h"
+#include "tests/emulated_cuda/reach.h"
 
 namespace sparsesync::emulated_cuda {
 
@@ -23,25 +24,29 @@ class Machine;
 /// A mark in a stream, which whoever asks for it runs the stream up to.
 class Event {
  public:
-  explicit Event(int of_device) : device(of_device) {}
-  int device;
+  int device = 0;
   cudaStream_t stream = nullptr;
   std::uint64_t place = 0;  // pieces of work that the stream had been given
 };
 
 class Stream {
  public:
-  explicit Stream(int of_device) : device(of_device) {}
-  int device;
   std::deque<std::function<bool()>> waiting;
   std::uint64_t given = 0;
   std::uint64_t done = 0;
   bool busy = false;
+  int device = 0;
 };
 
-class Pool {};
+class Pool {
+ public:
+  int device = 0;
+};
 
 namespace {
+
+/// Of the calling thread.
+thread_local int current_device = 0;
 
 class Machine {
  public:
@@ -54,9 +59,15 @@ class Machine {
   Limits limits;
   std::set<Stream*> streams;
   std::size_t in_use = 0;
-  std::map<const void*, std::pair<std::size_t, cudaMemoryType>> blocks;
+  struct Block {
+    std::size_t bytes;
+    cudaMemoryType type;
+    int device;
+  };
+  std::map<const void*, Block> blocks;
 
-  cudaError_t allocate(void** pointer, std::size_t bytes, cudaMemoryType type) {
+  cudaError_t allocate(void** pointer, std::size_t bytes, cudaMemoryType type,
+                       int device = current_device) {
     const std::lock_guard lock(mutex);
     if (type == cudaMemoryTypeDevice) {
       if (limits.allocations_until_failure && (*limits.allocations_until_failure)-- == 0) {
@@ -69,7 +80,10 @@ class Machine {
     // At a multiple of 256, as on a GPU; what lies behind it is AddressSanitizer's to watch.
     if (posix_memalign(pointer, 256, bytes == 0 ? 1 : bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, 0xA5, bytes);
-    blocks[*pointer] = {bytes, type};
+    blocks[*pointer] = {bytes, type, device};
+    if (type == cudaMemoryTypeDevice && working == 0 && !shares_heap()) {
+      close_memory(*pointer, bytes);
+    }
     return cudaSuccess;
   }
 
@@ -78,38 +92,51 @@ class Machine {
     if (pointer == nullptr) return cudaSuccess;
     const auto found = blocks.find(pointer);
     if (found == blocks.end()) return cudaErrorInvalidValue;
-    if (found->second.second == cudaMemoryTypeDevice) in_use -= found->second.first;
+    if (found->second.type == cudaMemoryTypeDevice) in_use -= found->second.bytes;
+    open_memory(pointer, found->second.bytes);
     blocks.erase(found);
     std::free(pointer);
     return cudaSuccess;
   }
 
+  /// Work of a stream begins, or ends: it alone reaches memory of the device.
+  void begin_work() {
+    if (++working == 1) for_device_memory(open_memory);
+  }
+  void end_work() {
+    if (--working == 0) for_device_memory(close_memory);
+  }
+
   /// What a pointer points into.
-  const std::pair<std::size_t, cudaMemoryType>* block_of(const void* pointer) {
+  const Block* block_of(const void* pointer) {
     const auto after = blocks.upper_bound(pointer);
     if (after == blocks.begin()) return nullptr;
     const auto& [begin, block] = *std::prev(after);
     const auto offset = static_cast<std::size_t>(static_cast<const char*>(pointer) -
                                                  static_cast<const char*>(begin));
-    return offset < std::max<std::size_t>(block.first, 1) ? &block : nullptr;
+    return offset < std::max<std::size_t>(block.bytes, 1) ? &block : nullptr;
   }
-};
 
-/// The calling thread's device.
-int& current_device() {
-  static thread_local int device = 0;
-  return device;
-}
+ private:
+  void for_device_memory(void (*act)(const void*, std::size_t)) {
+    if (shares_heap()) return;
+    for (const auto& [begin, block] : blocks) {
+      if (block.type == cudaMemoryTypeDevice) act(begin, block.bytes);
+    }
+  }
+
+  int working = 0;  // pieces of work: one may run others
+};
 
 /// A stream; null is the one that every program has, on each device.
 Stream& stream_of(cudaStream_t stream) {
   static std::deque<Stream> of_program;
   if (stream != nullptr) return *stream;
   const std::lock_guard lock(Machine::the().mutex);
-  for (int device = static_cast<int>(of_program.size()); device <= current_device(); ++device) {
-    of_program.emplace_back(device);
+  for (int device = static_cast<int>(of_program.size()); device <= current_device; ++device) {
+    of_program.emplace_back().device = device;
   }
-  return of_program[static_cast<std::size_t>(current_device())];
+  return of_program[static_cast<std::size_t>(current_device)];
 }
 
 /// With the lock held: does what the stream was given up to a place.
@@ -119,7 +146,9 @@ bool run_up_to(Stream& stream, std::uint64_t place) {
   while (stream.done < place) {
     if (stream.busy) return true;  // it waits for an event of its own, which is behind it
     stream.busy = true;
+    Machine::the().begin_work();
     const bool done = stream.waiting.front()();
+    Machine::the().end_work();
     stream.busy = false;
     if (!done) return false;
     stream.waiting.pop_front();
@@ -153,6 +182,12 @@ Limits& limits() {
   return Machine::the().limits;
 }
 
+void check_parameters(const void* parameters, std::size_t bytes) {
+  const std::lock_guard lock(Machine::the().mutex);
+  check_reach(parameters, bytes,
+              [](const void* address) { return Machine::the().block_of(address) != nullptr; });
+}
+
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   enqueue_waiting(stream, [work = std::move(work)] {
     work();
@@ -168,9 +203,14 @@ void enqueue_waiting(cudaStream_t stream, std::function<bool()> work) {
 
 }  // namespace sparsesync::emulated_cuda
 
+namespace {
+constexpr int kRuntimeVersion = 13000;
+}  // namespace
+
 using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
+using sparsesync::emulated_cuda::Limits;
 using sparsesync::emulated_cuda::Machine;
 using sparsesync::emulated_cuda::run_all;
 using sparsesync::emulated_cuda::run_up_to;
@@ -178,16 +218,19 @@ using sparsesync::emulated_cuda::stream_of;
 using sparsesync::emulated_cuda::wait_until;
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = Machine::the().limits.devices;
+  const Limits& limits = Machine::the().limits;
+  *count = 0;
+  if (limits.driver_version < kRuntimeVersion) return cudaErrorInsufficientDriver;
+  *count = limits.devices;
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= Machine::the().limits.devices) return cudaErrorInvalidDevice;
-  current_device() = device;
+  current_device = device;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = current_device();
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -201,6 +244,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrComputeCapabilityMinor:
       *value = 0;
       return cudaSuccess;
+    case cudaDevAttrPageableMemoryAccess:
+      *value = Machine::the().limits.reaches_all_memory ? 1 : 0;
+      return cudaSuccess;
     case cudaDevAttrMemoryPoolsSupported:
       *value = 1;
       return cudaSuccess;
@@ -212,7 +258,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = 13000;
+  *version = kRuntimeVersion;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() {
@@ -245,7 +291,8 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   const std::lock_guard lock(Machine::the().mutex);
-  *stream = new sparsesync::emulated_cuda::Stream(current_device());
+  *stream = new sparsesync::emulated_cuda::Stream;
+  (*stream)->device = current_device;
   Machine::the().streams.insert(*stream);
   return cudaSuccess;
 }
@@ -254,6 +301,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const std::lock_guard lock(Machine::the().mutex);
   Machine::the().streams.erase(stream);
   delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  *device = stream == nullptr ? current_device : stream->device;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -269,7 +320,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new sparsesync::emulated_cuda::Event(current_device());
+  *event = new sparsesync::emulated_cuda::Event;
+  (*event)->device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -319,11 +371,12 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   const std::lock_guard lock(Machine::the().mutex);
   const auto* const block = Machine::the().block_of(pointer);
-  *attributes = {block != nullptr ? block->second : cudaMemoryTypeUnregistered, 0};
+  *attributes = {cudaMemoryTypeUnregistered, 0};
+  if (block != nullptr) *attributes = {block->type, block->device};
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
-  *pool = new sparsesync::emulated_cuda::Pool;
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  *pool = new sparsesync::emulated_cuda::Pool{properties->location.id};
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
@@ -334,9 +387,9 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;
 }
-cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t,
+cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t) {
-  return cudaMalloc(pointer, bytes);
+  return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice, pool->device);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   enqueue(stream, [pointer] { Machine::the().release(pointer); });

@@ -216,6 +216,23 @@ TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
   EXPECT_GT(need * 4 + 1e5, static_cast<double>(used));
 }
 
+TEST_F(Compare, a_step_that_is_larger_than_the_budget_goes_in_rounds) {
+  CompareOptions options;
+  options.schemes = {"balanced"};
+  options.repeat = 1;
+  LocalWorkers workers(4, {});
+  const auto trace = [&] { return made_trace(4, 1, 50'000, 64); };
+  options.memory = 1 << 30;
+  const double need = Comparison(workers, trace(), options).memory_needs()[0].bytes_of_a_worker;
+  options.memory = static_cast<std::int64_t>(need * 0.88);
+  const CompareReport report = Comparison(workers, trace(), options).run();
+  const SchemeFigures& found = figures(report, "balanced");
+  ASSERT_FALSE(found.skipped) << *found.skipped;
+  EXPECT_TRUE(found.correct);
+  EXPECT_GT(found.rounds, 1);
+  EXPECT_LE(found.memory_bytes, *options.memory);
+}
+
 TEST_F(Compare, knows_each_scheme_once_and_names_unknown_ones) {
   CompareOptions options;
   options.schemes = {"balanced", "balanced"};

@@ -4,15 +4,22 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "engine/device_memory.h"
+#include "engine/gpu_worker.h"
+#include "engine/transport/nccl.h"
 #include "kernels/index_code.h"
 #include "kernels/rows.h"
 #include "tests/support/devices.h"
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/scheme_variants.h"
 #include "tests/support/workers.h"
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+#include "tests/emulated_cuda/controls.h"
+#endif
 
 namespace sparsesync::testing {
 namespace {
@@ -93,6 +100,78 @@ TEST_F(DeviceTest, a_device_that_is_not_there_is_named) {
   }
   EXPECT_THROW(DeviceMemory(-1), DeviceError);
   EXPECT_THROW(device_bytes(1000), DeviceError);
+}
+
+/// Two GPUs where the device is emulated, which reaches memory of its own alone.
+class SeveralDevices : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+#if defined(SPARSESYNC_CUDA_EMULATED)
+    emulated_cuda::limits().devices = 2;
+    emulated_cuda::limits().reaches_all_memory = false;
+#endif
+    if (!IsSkipped() && device_facts().devices < 2) GTEST_SKIP() << "of two GPUs and more";
+  }
+  void TearDown() override {
+#if defined(SPARSESYNC_CUDA_EMULATED)
+    emulated_cuda::limits() = {};
+#endif
+  }
+};
+
+TEST_F(SeveralDevices, a_stream_of_another_one_is_refused) {
+  DeviceMemory memory(0);
+  PinnedMemory pinned;
+  DeviceMemory memory_of_other(1);
+  const auto other = make_device_queue(memory_of_other, pinned, {1, false, std::nullopt});
+  try {
+    make_device_queue(memory, pinned, {0, false, other->stream()});
+    FAIL() << "made";
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "a stream of GPU 1 for work on GPU 0: give one of GPU 0, or none");
+  }
+  make_device_queue(memory_of_other, pinned, {1, false, other->stream()});
+}
+
+TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_the_next_step_works) {
+  const TensorSpec tensor{"t", 50, 4, DType::f32};
+  expect_no_errors(local_workers("local", {}).run(2, [&](std::unique_ptr<Transport>& transport) {
+    HostMemory words;
+    PinnedMemory pinned;
+    DeviceMemory memory(0);
+    DeviceMemory memory_of_other(1);
+    const auto queue = make_device_queue(memory, pinned, {0, false, std::nullopt});
+    const auto other = make_device_queue(memory_of_other, pinned, {1, false, std::nullopt});
+    const bool is_wrong = transport->rank() == Rank{1};
+    SessionOptions options{kDeadline, 1};
+    options.device = OnDevice{queue.get(), &memory, &pinned};
+    Session session(std::move(transport), words, options);
+    const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+    const auto refused = [&](const Gradient& gradient, const std::string& text) {
+      try {
+        session.synchronize(id, std::array{is_wrong ? gradient : Gradient::empty()});
+        ADD_FAILURE() << "went on";
+      } catch (const InputError& error) {
+        EXPECT_TRUE(is_wrong);
+        EXPECT_EQ(std::string(error.what()), text);
+      } catch (const RefusedError& error) {
+        EXPECT_FALSE(is_wrong);
+        EXPECT_EQ(error.reason(), text);
+      }
+    };
+    const Context there(memory_of_other, *other);
+    Buffer<std::byte> dense(there);
+    refused(Gradient::dense(dense.reserve(50 * 4 * 4).data()),
+            "a gradient's values: memory of GPU 1, where the work is on GPU 0: copy it there");
+    const std::vector<Index> row{7};
+    Buffer<std::byte> value(there);
+    refused(Gradient::row_sparse(row, value.reserve(16).data()),
+            "a gradient's indices: memory of the host, where the work is on GPU 0: copy it there");
+    session.synchronize(id, std::array{Gradient::empty()});
+    EXPECT_TRUE(session.result(id, 0).indices.empty());
+  }));
 }
 
 // What a kernel finds is thrown by the next operation that synchronizes, once; then work goes on.
@@ -221,7 +300,9 @@ TEST_F(DeviceTest, out_of_memory_before_the_first_send_is_agreed_and_the_next_st
         options.device = OnDevice{device.queue(), &memory, &words};
         Session session(std::move(transport), words, options);
         const auto rank = static_cast<std::size_t>(session.rank().value);
-        const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+        BucketSpec spec{"b", {tensor}, "balanced"};
+        spec.rounds = 1;  // else it would be tried again in two
+        const BucketId id = session.register_bucket(spec);
         memory.fails = rank == 1;  // in the first step, whose workspaces are yet to come
         try {
           session.synchronize(id, std::array{inputs[rank][0].view()});
@@ -268,6 +349,95 @@ TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_wo
         << text_of(errors[rank]);
   }
 }
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+
+/// What a test sets of the emulated device, until it ends.
+class Machine {
+ public:
+  ~Machine() { emulated_cuda::limits() = before_; }
+  emulated_cuda::Limits* operator->() { return &emulated_cuda::limits(); }
+
+ private:
+  emulated_cuda::Limits before_ = emulated_cuda::limits();
+};
+
+/// Everything that begins work on a GPU refuses with this text.
+void expect_refusal(const std::string& text) {
+  HostMemory memory;
+  const DeviceFacts facts = device_facts();
+  EXPECT_EQ(facts.problem, text);
+  EXPECT_EQ(facts.devices, 0);
+  EXPECT_TRUE(facts.compiled_in);
+  const std::vector<std::function<void()>> attempts{
+      [&] { make_device_queue(memory, memory); },
+      [] { DeviceMemory(0); },
+      [] { device_bytes(0); },
+      [] { device_of_worker(0); },
+      [] { GpuWorker(0, std::nullopt, 1); },
+      [&] {
+        nccl_over(nullptr, {0, &memory, &memory, kDeadline});
+      },
+  };
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    try {
+      attempts[i]();
+      ADD_FAILURE() << "attempt " << i << " went on";
+    } catch (const DeviceError& error) {
+      EXPECT_EQ(error.what(), text) << "attempt " << i;
+    }
+  }
+}
+
+TEST_F(DeviceTest, without_a_driver_everything_refuses_and_says_so) {
+  Machine machine;
+  machine->driver_version = 0;
+  expect_refusal("no GPU: this machine has no CUDA driver");
+}
+
+TEST_F(DeviceTest, a_driver_that_is_too_old_is_named_with_both_versions) {
+  Machine machine;
+  machine->driver_version = 12040;
+  expect_refusal(
+      "no GPU: the driver is of CUDA 12.4, the library of CUDA 13.0: install a newer driver");
+}
+
+TEST_F(DeviceTest, a_driver_that_finds_no_gpu) {
+  Machine machine;
+  machine->devices = 0;
+  expect_refusal("no GPU: cudaErrorNoDevice");
+}
+
+TEST_F(DeviceTest, a_newer_driver_serves) {
+  Machine machine;
+  machine->driver_version = 14010;
+  EXPECT_EQ(device_facts().problem, "");
+  EXPECT_NO_THROW(DeviceMemory(0));
+}
+
+// Workers of a machine share its GPUs in turn.
+TEST_F(DeviceTest, workers_take_gpus_in_turn) {
+  Machine machine;
+  machine->devices = 3;
+  for (int worker = 0; worker < 7; ++worker) EXPECT_EQ(device_of_worker(worker), worker % 3);
+}
+
+// The runtime's own refusal: typed, counted as nothing, and the next one goes well.
+TEST_F(DeviceTest, a_device_out_of_memory_is_typed_and_passes) {
+  Machine machine;
+  DeviceMemory memory(0);
+  machine->allocations_until_failure = 1;
+  void* const a = memory.allocate(100, 256, {});
+  EXPECT_THROW(memory.allocate(200, 256, {}), DeviceMemoryError);
+  EXPECT_EQ(memory.in_use(), 100);
+  EXPECT_EQ(memory.high_water(), 100);
+  void* const b = memory.allocate(200, 256, {});
+  EXPECT_EQ(memory.in_use(), 300);
+  memory.deallocate(a, 100, 256, {});
+  memory.deallocate(b, 200, 256, {});
+}
+
+#endif
 
 }  // namespace
 }  // namespace sparsesync::testing

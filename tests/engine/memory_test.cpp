@@ -42,6 +42,18 @@ TEST(HostMemory, keeps_its_budget_and_says_what_would_be_needed) {
   EXPECT_THROW(memory.allocate(std::numeric_limits<std::size_t>::max(), 8, {}), BudgetError);
 }
 
+TEST(HostMemory, spares_a_quarter_of_its_budget) {
+  HostMemory memory(1000);
+  EXPECT_TRUE(memory.has_to_spare(250));
+  EXPECT_FALSE(memory.has_to_spare(251));
+  EXPECT_FALSE(memory.has_to_spare(std::numeric_limits<std::size_t>::max()));
+  void* const a = memory.allocate(200, 8, {});
+  EXPECT_TRUE(memory.has_to_spare(50));
+  EXPECT_FALSE(memory.has_to_spare(51));
+  memory.deallocate(a, 200, 8, {});
+  EXPECT_TRUE(HostMemory().has_to_spare(std::size_t{1} << 50U));
+}
+
 TEST(HostMemory, takes_its_memory_from_upstream) {
   std::pmr::monotonic_buffer_resource arena;
   HostMemory memory(std::nullopt, &arena);

@@ -8,6 +8,10 @@
 #include "tests/support/scheme_suite.h"
 #include "tests/support/transport_suite.h"
 
+#if defined(SPARSESYNC_CUDA_EMULATED)
+#include "tests/emulated_cuda/controls.h"
+#endif
+
 namespace sparsesync::testing {
 namespace {
 
@@ -51,7 +55,65 @@ INSTANTIATE_TEST_SUITE_P(nccl, SchemeSuite,
                                                        : std::vector<SchemeUnderTest>{}),
                          [](const auto& each) { return each.param.variant.label; });
 
-TEST(Nccl, says_its_version_or_why_there_is_none) {
+/// A network of NCCL's, where the device under test has one.
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!on_cuda()) GTEST_SKIP() << "of GPUs alone";
+  }
+  static void expect_sums(int size) {
+    expect_no_errors(nccl_workers().run(size, [&](std::unique_ptr<Transport>& transport) {
+      HostMemory memory(std::nullopt, device_memory());
+      const DeviceUnderTest device(false, &memory);
+      std::vector<float> elements{1, 2, static_cast<float>(transport->rank().value)};
+      transport->all_reduce(device.context(memory), DType::f32,
+                            std::as_writable_bytes(std::span(elements)), Clock::now() + kDeadline);
+      const auto all = static_cast<float>(size);
+      EXPECT_EQ(elements, (std::vector<float>{all, 2 * all, all * (all - 1) / 2}));
+      // Before its queue goes, which it looks after.
+      transport.reset();
+    }));
+  }
+};
+
+TEST_F(Nccl, one_worker_connects_and_sums) {
+  expect_sums(1);
+}
+
+// scripts/gpu-runner asks this first: NCCL may not let two ranks share a GPU.
+TEST_F(Nccl, two_workers_connect_and_sum) {
+  expect_sums(2);
+}
+
+// Who cannot come says so, and the others do not wait for it.
+TEST_F(Nccl, a_worker_without_its_gpu_is_lost_to_the_others) {
+  const auto errors = local_workers("local", {}).run(2, [](std::unique_ptr<Transport>& transport) {
+    HostMemory memory(std::nullopt, device_memory());
+    const int device = transport->rank() == Rank{1} ? 1000 : 0;
+    nccl_over(std::move(transport), {device, &memory, &memory, kDeadline});
+  });
+  EXPECT_TRUE(is<PeerLostError>(errors[0])) << text_of(errors[0]);
+  EXPECT_TRUE(is<DeviceError>(errors[1]));
+  EXPECT_THAT(text_of(errors[1]), ::testing::HasSubstr("no GPU 1000"));
+}
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+TEST_F(Nccl, versions_that_differ_are_both_named_on_all_workers) {
+  const auto errors = local_workers("local", {}).run(3, [](std::unique_ptr<Transport>& transport) {
+    HostMemory memory(std::nullopt, device_memory());
+    if (transport->rank() == Rank{1}) emulated_cuda::nccl_version() = 22809;
+    nccl_over(std::move(transport), {0, &memory, &memory, kDeadline});
+  });
+  for (const std::exception_ptr& error : errors) {
+    EXPECT_TRUE(is<AgreementError>(error)) << text_of(error);
+    EXPECT_THAT(text_of(error), ::testing::HasSubstr("the version of NCCL"));
+    EXPECT_THAT(text_of(error), ::testing::HasSubstr("2.30.7"));
+    EXPECT_THAT(text_of(error), ::testing::HasSubstr("2.28.9"));
+  }
+}
+#endif
+
+TEST(NcclText, says_its_version_or_why_there_is_none) {
   EXPECT_THAT(nccl_text(), ::testing::MatchesRegex("[0-9]+[.][0-9]+[.][0-9]+|[(].+[)]"));
 }
 

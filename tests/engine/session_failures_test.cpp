@@ -1,5 +1,6 @@
 // The Session where something is wrong: what differs or cannot be at registration, refusals,
 // failures.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <numeric>
@@ -43,7 +44,7 @@ TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_w
        [](BucketSpec& b) { b.scheme = "all_gather"; }},
       {"the reduction is sum on worker 0 and mean on worker 1",
        [](BucketSpec& b) { b.reduction = Reduction::mean; }},
-      {"the number of rounds is 1 on worker 0 and 2 on worker 1",
+      {"the number of rounds is open on worker 0 and 2 on worker 1",
        [](BucketSpec& b) { b.rounds = 2; }},
       {"the bucket's name is 'embeddings' on worker 0 and 'other' on worker 1",
        [](BucketSpec& b) { b.name = "other"; }},
@@ -157,9 +158,78 @@ TEST(Session,
         EXPECT_THROW(session.wait(reduced), RefusedError);
         EXPECT_THROW(session.wait(gathered), RefusedError);
       }
+      EXPECT_EQ(session.rounds(id), 1);  // more are no help: the sums alone are too large
     }
   });
   expect_no_errors(errors);
+}
+
+/// What a worker of StepsInRounds needed at most, and in how many rounds it went at last.
+struct RoundsSeen {
+  std::int64_t high_water = 0;
+  int rounds = 0;
+  std::string error;
+};
+
+/// Steps of rows that all workers touch, the second one larger than the others, of which each
+/// result is looked at; `budget` is that of worker 2.
+RoundsSeen steps_in_rounds(std::optional<std::int64_t> budget, std::optional<int> rounds) {
+  constexpr int kWidth = 32;
+  const TensorSpec tensor{"t", 1'000'000, kWidth, DType::f32};
+  std::vector<RoundsSeen> seen(3);
+  const auto start = [&](Rank rank) {
+    return SessionStart{{kDeadline, 1}, rank == Rank{2} ? budget : std::nullopt};
+  };
+  const auto body = [&](Session& session, HostMemory& memory) {
+    RoundsSeen& own = seen[session.rank().index()];
+    BucketSpec spec{"b", {tensor}, "balanced"};
+    spec.rounds = rounds;
+    const BucketId id = session.register_bucket(spec);
+    std::vector<Index> rows(20'000);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<Index>(7 * i);
+    const std::vector<float> ones(rows.size() * kWidth, 1.0F);
+    for (const std::size_t touched : {std::size_t{100}, rows.size(), std::size_t{100}}) {
+      const std::array gradients{Gradient::row_sparse(
+          std::span(rows).first(touched), reinterpret_cast<const std::byte*>(ones.data()))};
+      try {
+        session.synchronize(id, gradients);
+      } catch (const PeerError& error) {
+        own.error = error.what();
+        continue;
+      } catch (const BudgetError& error) {
+        own.error = error.what();
+        continue;
+      }
+      const TensorResult sum = session.result(id, 0);
+      ASSERT_TRUE(std::equal(sum.indices.begin(), sum.indices.end(), rows.begin(),
+                             rows.begin() + static_cast<std::ptrdiff_t>(touched)));
+      const auto* const values = reinterpret_cast<const float*>(sum.values.data);
+      ASSERT_TRUE(std::all_of(values, values + touched * kWidth, [](float v) { return v == 3; }));
+    }
+    own.high_water = memory.high_water();
+    own.rounds = session.rounds(id);
+  };
+  expect_no_errors(run_sessions(local_workers("local", {}), 3, body, start));
+  for (const RoundsSeen& each : seen) {
+    EXPECT_EQ(each.rounds, seen[2].rounds);
+    EXPECT_EQ(each.error.empty(), seen[2].error.empty()) << each.error << seen[2].error;
+  }
+  return seen[2];
+}
+
+TEST(Session, a_step_that_is_larger_than_a_budget_goes_in_several_rounds_on_all_workers) {
+  const RoundsSeen freely = steps_in_rounds(std::nullopt, std::nullopt);
+  EXPECT_EQ(freely.rounds, 1);
+  const std::int64_t budget = steps_in_rounds(std::nullopt, 64).high_water * 11 / 10;
+  ASSERT_LT(budget, freely.high_water * 9 / 10);
+  const RoundsSeen bounded = steps_in_rounds(budget, std::nullopt);
+  EXPECT_EQ(bounded.error, "");
+  EXPECT_GT(bounded.rounds, 1);
+  EXPECT_LE(bounded.high_water, budget);
+  // Where their number is given, the step is refused, and the next one works.
+  const RoundsSeen refused = steps_in_rounds(budget, 1);
+  EXPECT_NE(refused.error.find("budget"), std::string::npos) << refused.error;
+  EXPECT_EQ(refused.rounds, 1);
 }
 
 TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on_all_workers) {

@@ -44,6 +44,10 @@ class CountingMemory : public MemoryResource {
     ::operator delete (block, std::align_val_t{alignment});
   }
 
+  bool has_to_spare(std::size_t bytes) const override {
+    return in_use_ + static_cast<std::int64_t>(bytes) <= budget_;
+  }
+
   void fail_with_bad_alloc(bool fail) { bad_alloc_ = fail; }
   int calls() const { return calls_; }
   int allocations() const { return allocations_; }

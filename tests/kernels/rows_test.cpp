@@ -286,10 +286,10 @@ TEST_F(Rows, CountNonFiniteSeesAllElements) {
                      value_of<T>(-std::numeric_limits<double>::infinity()),
                      value_of<T>(std::numeric_limits<double>::quiet_NaN())};
     std::vector<T> values(3 * 4096 + 5, value_of<T>(1));
-    Index found = -1;
+    std::vector<Index> found{-1};
     const auto count = [&] {
-      count_non_finite(context_, Unaligned<T>(values, 1).matrix(), Count(&found));
-      return found;
+      count_non_finite(context_, Unaligned<T>(values, 1).matrix(), Count(found.data()));
+      return found[0];
     };
     EXPECT_EQ(count(), 0);
     for (const std::size_t place : {std::size_t{0}, std::size_t{4096}, values.size() - 1}) {

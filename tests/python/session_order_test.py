@@ -178,7 +178,7 @@ DIFFERENT = {
     "scheme": ({"scheme": "owned"}, "scheme is balanced on worker 0 and owned on worker 1"),
     "reduction": ({"reduction": "mean"}, "reduction is sum on worker 0 and mean on worker 1"),
     "wire": ({"wire": "bf16"}, "own on worker 0 and bf16 on worker 1"),
-    "rounds": ({"rounds": 2}, "rounds is 1 on worker 0 and 2 on worker 1"),
+    "rounds": ({"rounds": 2}, "rounds is open on worker 0 and 2 on worker 1"),
     "more tensors": ({"more": True}, "tensors is 1 on worker 0 and 2 on worker 1"),
 }
 

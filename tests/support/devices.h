@@ -4,9 +4,11 @@
 // in no array or variable of a function.
 #pragma once
 
+#include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <memory_resource>
+#include <new>
 #include <string_view>
 
 #include "engine/memory.h"
@@ -40,8 +42,12 @@ inline std::pmr::memory_resource* device_memory() {
       return this == &other;
     }
   };
-  static Managed managed;
-  if (on_cuda()) return &managed;
+  if (on_cuda()) {
+    // Never ends: objects of static storage may be deleted after it would have.
+    alignas(Managed) static std::byte room[sizeof(Managed)];
+    static auto* const managed = new (room) Managed;
+    return managed;
+  }
 #endif
   return std::pmr::new_delete_resource();
 }

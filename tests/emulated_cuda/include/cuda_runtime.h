@@ -60,7 +60,8 @@ enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
-  cudaDevAttrMemoryPoolsSupported = 115
+  cudaDevAttrMemoryPoolsSupported = 115,
+  cudaDevAttrPageableMemoryAccess = 88
 };
 enum cudaMemPoolAttr {
   cudaMemPoolAttrReleaseThreshold = 4,
@@ -109,6 +110,7 @@ const char* cudaGetErrorString(cudaError_t error);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
@@ -163,6 +165,8 @@ struct Position {
 /// Of the fiber that runs.
 const Position& position();
 
+/// Ends the program if a kernel is given the address of what a GPU does not reach.
+void check_parameters(const void* parameters, std::size_t bytes);
 /// Puts work into a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 /// The same of work that may have to wait: it is called again until it returns true.
@@ -236,12 +240,13 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (blocks == 0 || blocks > 0x7FFFFFFFU || threads == 0 || threads > 1024) {
     return cudaErrorInvalidValue;
   }
-  sparsesync::emulated_cuda::enqueue(
-      config->stream, [=, parameters = std::tuple<std::remove_cv_t<Parameters>...>(
-                              std::forward<Arguments>(arguments)...)] {
-        sparsesync::emulated_cuda::run_grid(dim3(blocks), dim3(threads),
-                                            [&] { std::apply(kernel, parameters); });
-      });
+  const std::tuple<std::remove_cv_t<Parameters>...> parameters(
+      std::forward<Arguments>(arguments)...);
+  sparsesync::emulated_cuda::check_parameters(&parameters, sizeof(parameters));
+  sparsesync::emulated_cuda::enqueue(config->stream, [=] {
+    sparsesync::emulated_cuda::run_grid(dim3(blocks), dim3(threads),
+                                        [&] { std::apply(kernel, parameters); });
+  });
   return cudaSuccess;
 }
 

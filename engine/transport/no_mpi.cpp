@@ -1,0 +1,28 @@
+// What a build without MPI says of transport mpi.
+#include "engine/transport/mpi.h"
+#include "kernels/error.h"
+
+namespace sparsesync {
+
+bool has_mpi() {
+  return false;
+}
+
+class MpiWorld::State {};
+
+MpiWorld::MpiWorld(MpiOptions) {
+  throw Error("this build has no MPI: configure it with -DSPARSESYNC_MPI=ON");
+}
+MpiWorld::~MpiWorld() = default;
+
+Rank MpiWorld::rank() const {
+  return Rank{0};
+}
+int MpiWorld::size() const {
+  return 1;
+}
+std::unique_ptr<Transport> MpiWorld::join(int, MpiChunks) {
+  return nullptr;
+}
+
+}  // namespace sparsesync

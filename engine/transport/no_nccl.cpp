@@ -1,0 +1,16 @@
+// What a build without CUDA says of NCCL.
+#include "engine/transport/nccl.h"
+#include "kernels/device_queue.h"
+
+namespace sparsesync {
+
+std::unique_ptr<Transport> nccl_over(std::unique_ptr<Transport>, const NcclOptions& options) {
+  expect_device(options.device);
+  return nullptr;
+}
+
+std::string nccl_text() {
+  return "(this build has no CUDA)";
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,363 @@
+"""scripts/gpu-runner and scripts/gpu-bundle on programs that are made up: what goes wrong is told, and nothing is taken for run
+that was not."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from trees import ROOT, tree
+
+INFO = """{
+  "commit": "0123456789ab",
+  "cuda": {
+    "problem": %s
+  },
+  "nccl": "%s"
+}"""
+PROGRAM = """#!/bin/bash
+case $1 in
+  info) cat "$(dirname "$0")/info.json" ;;
+  trace) mkdir -p "${@: -2:1}" ;;
+  compare)
+    %s
+    echo '{"schemes": [{"correct": true}]}' >"${@: -1}" ;;
+esac
+"""
+REFUSES = 'echo "sparsesync: no GPU: none" >&2; exit 1'
+GOOD = """#!/bin/bash
+# As GoogleTest's programs do.
+if [[ $1 == --gtest_list_tests ]]; then exit 0; fi
+[[ $SPARSESYNC_TEST_DEVICE == cuda ]] || exit 9
+echo '[==========] Running 2 tests from 1 test suite.'
+echo '[ RUN      ] A.passes/"1"'
+echo '[       OK ] A.passes/"1" (1500 ms)'
+echo '[ RUN      ] A.skips'
+echo 'a_test.cpp:1: Skipped'
+echo 'of others alone'
+echo '[  SKIPPED ] A.skips (0 ms)'
+echo '[==========] 2 tests from 1 test suite ran. (1500 ms total)'
+"""
+FAILS = """#!/bin/bash
+echo '[ RUN      ] A.fails/x'
+echo '[  FAILED  ] A.fails/x, where GetParam() = 4 (20 ms)'
+echo '[==========] 1 test from 1 test suite ran. (20 ms total)'
+exit 1
+"""
+CRASHES = """#!/bin/bash
+echo '[ RUN      ] A.crashes'
+kill -SEGV $$
+"""
+NOTHING = """#!/bin/bash
+echo '[==========] Running 0 tests from 0 test suites.'
+echo '[==========] 0 tests from 0 test suites ran. (0 ms total)'
+"""
+SKIPS = """#!/bin/bash
+echo 'SKIPPED: the host does not reach it'
+exit 77
+"""
+SLEEPS = "#!/bin/bash\nsleep 60\n"
+BENCH = """#!/bin/bash
+for argument in "$@"; do
+  case $argument in
+    --benchmark_list_tests=true) exit 0 ;;
+    --benchmark_out=*) out=${argument#*=} ;;
+  esac
+done
+cat >"$out" <<'JSON'
+%s
+JSON
+"""
+ROWS = '{"benchmarks": [{"run_name": "copy"}]}'
+WRONG_ROWS = '{\n"benchmarks": [{"run_name": "copy",\n  "error_occurred": true,\n  "error_message": "wrong sums"\n}]}'
+TABLE = "#!/bin/bash\n[[ $1 == --help ]] || echo '{\"milliseconds\": 5}' >\"$2\"\n"
+SANITIZER = """#!/bin/bash
+if [[ $1 == --version ]]; then echo 2025.3; exit 0; fi
+[[ $3 == --error-exitcode && -x $5 && $6 == --gtest_filter=-*Many* ]] || exit 9
+echo "========= COMPUTE-SANITIZER"
+echo "========= %s"
+exit %d
+"""
+
+
+class Runner:
+    """A folder with programs and a list of them, as a build leaves it."""
+
+    def __init__(self, folder):
+        self.folder, self.listed = folder, [("built", "nvcc 13, sm_90")]
+        self.set_machine()
+
+    def set_machine(self, problem=None, nccl="2.30.1", compare=":"):
+        """A GPU, or why there is none; the version of NCCL, or why there is none; what compare does first."""
+        info = INFO % (json.dumps(problem), nccl)
+        self.put("bin/sparsesync", PROGRAM % compare)
+        tree(self.folder / "root", {"bin/info.json": info})
+
+    def put(self, name, text):
+        path = self.folder / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+
+    def add(self, kind, name, text, *arguments):
+        self.put(f"tests/{name}", text)
+        self.listed.append((kind, name, f"tests/{name}", *arguments))
+
+    def set_sanitizer(self, summary, status=0):
+        folder = self.folder / "path"
+        folder.mkdir(exist_ok=True)
+        (folder / "compute-sanitizer").write_text(SANITIZER % (summary, status), encoding="utf-8")
+        (folder / "compute-sanitizer").chmod(0o755)
+
+    def write_list(self):
+        tree(self.folder / "root", {"gpu-check.list": "".join("\t".join(line) + "\n" for line in self.listed)})
+
+    def run(self, *arguments):
+        """(exit status, output, {name: item}, all of the JSON)"""
+        self.write_list()
+        out = self.folder / "out.json"
+        command = [ROOT / "scripts/gpu-runner", "--root", self.folder / "root", "--work", self.folder / "work", "--out", out]
+        environment = {"PATH": f"{self.folder / 'path'}:/usr/bin:/bin"}
+        done = subprocess.run(
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, timeout=60, check=False
+        )
+        result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"items": []}
+        return done.returncode, done.stdout, {item["name"]: item for item in result["items"]}, result
+
+
+@pytest.fixture
+def runner(tmp_path):
+    return Runner(tmp_path)
+
+
+def test_what_passes_is_told_with_its_tests_and_where_it_ran(runner):
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("nccl", "engine.nccl", GOOD)
+    runner.add("bench", "bench.a", BENCH % ROWS)
+    runner.add("table", "bench.b", TABLE)
+    runner.set_sanitizer("ERROR SUMMARY: 0 errors")
+    status, output, items, result = runner.run()
+    assert status == 0, output
+    assert {item["outcome"] for item in items.values()} == {"passed"}
+    assert set(items) == {
+        "kernels.a", "engine.nccl", "bench.a", "bench.b", "example.compare", "example.compare_nccl",
+        "memcheck.kernels.a", "racecheck.kernels.a", "synccheck.kernels.a",
+    }  # fmt: skip
+    assert items["kernels.a"]["tests"] == [
+        {"name": 'A.passes/"1"', "outcome": "passed", "seconds": 1.5},
+        {"name": "A.skips", "outcome": "skipped", "seconds": 0, "reason": "of others alone"},
+    ]
+    assert items["bench.a"]["result"] == json.loads(ROWS) and items["bench.b"]["result"] == {"milliseconds": 5}
+    provenance = result["provenance"]
+    assert provenance["built"] == "nvcc 13, sm_90" and provenance["info"]["commit"] == "0123456789ab"
+    assert provenance["compute_sanitizer"] == "2025.3" and provenance["nccl"] == "2.30.1"
+    assert (result["passed"], result["failed"], result["not_run"], result["cut"]) == (9, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "tests"),
+    [
+        (FAILS, "exit status 1", [("A.fails/x", "failed")]),
+        (CRASHES, "exit status 139", [("A.crashes", "did not end")]),
+        (NOTHING, "no test ran", []),
+        (SKIPS, "SKIPPED: the host does not reach it", []),
+    ],
+)
+def test_a_test_that_does_not_pass_fails_the_run(runner, text, reason, tests):
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("test", "kernels.b", text)
+    status, output, items, _ = runner.run("--only", "tests")
+    assert status == 1 and f"failed: kernels.b ({reason})" in output
+    assert items["kernels.a"]["outcome"] == "passed"
+    bad = items["kernels.b"]
+    assert (bad["outcome"], bad["reason"]) == ("failed", reason)
+    assert [(test["name"], test["outcome"]) for test in bad["tests"]] == tests
+    assert "output" in bad
+
+
+def test_a_program_that_takes_too_long_fails(runner):
+    runner.add("test", "kernels.a", SLEEPS)
+    status, output, items, _ = runner.run("--only", "tests", "--item-limit", "1")
+    assert status == 1 and items["kernels.a"]["reason"] == "took longer than 1 s", output
+
+
+@pytest.mark.parametrize(("rows", "reason"), [(WRONG_ROWS, "wrong sums"), ("{}", "no row")])
+def test_a_bench_whose_result_is_wrong_fails(runner, rows, reason):
+    runner.add("bench", "bench.a", BENCH % rows)
+    status, output, items, _ = runner.run("--only", "benches")
+    assert status == 1 and items["bench.a"]["reason"] == reason, output
+
+
+@pytest.mark.parametrize(
+    ("summary", "status"), [("ERROR SUMMARY: 3 errors", 86), ("ERROR SUMMARY: 3 errors", 0), ("nothing", 0), ("crashed", 1)]
+)
+def test_what_the_sanitizer_finds_fails(runner, summary, status):
+    runner.add("test", "kernels.a", GOOD)
+    runner.set_sanitizer(summary, status)
+    exit_status, output, items, _ = runner.run("--only", "sanitizer")
+    assert exit_status == 1 and {item["outcome"] for item in items.values()} == {"failed"}, output
+    assert len(items) == 3
+
+
+def test_an_example_that_is_wrong_fails(runner):
+    runner.set_machine(compare="exit 1")
+    status, output, items, _ = runner.run("--only", "example")
+    assert status == 1 and items["example.compare"]["outcome"] == "failed", output
+
+
+def test_what_a_machine_lacks_is_named_and_not_taken_for_run(runner):
+    runner.set_machine(nccl="(NCCL cannot be opened)")
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("nccl", "engine.nccl", FAILS)
+    status, output, items, _ = runner.run()
+    assert status == 0, output
+    missing = {name: item["reason"] for name, item in items.items() if item["outcome"] == "not run"}
+    assert missing == {
+        "engine.nccl": "no NCCL here",
+        "example.compare_nccl": "no NCCL here",
+        **{f"{tool}.kernels.a": "no compute-sanitizer here" for tool in ("memcheck", "racecheck", "synccheck")},
+    }
+    for name, reason in missing.items():
+        assert f"not run: {name} ({reason})" in output
+
+
+def test_nccl_that_does_not_share_a_gpu_is_told(runner):
+    """The suites that need it are not run; what does not is."""
+    probed = "if [[ $* == *=Nccl.two_workers_* ]]; then echo 'what(): NCCL: invalid usage'; exit 1; fi\n"
+    text = GOOD.replace("[[ $SPAR", probed + "[[ $NCCL_MULTI_RANK_GPU_ENABLE == 1 && $SPAR")
+    runner.add("nccl", "engine.nccl", text)
+    status, output, items, _ = runner.run("--only", "tests")
+    assert status == 0, output
+    assert items["engine.nccl"]["outcome"] == "not run"
+    assert "NCCL 2.30.1 does not connect two workers on one GPU" in items["engine.nccl"]["reason"]
+    assert "invalid usage" in items["engine.nccl"]["reason"]
+    assert items["engine.nccl_alone_cuda"]["outcome"] == "passed"
+
+
+def test_without_a_gpu_all_is_named_and_started(runner):
+    runner.set_machine(problem="no GPU: none", compare=REFUSES)
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("bench", "bench.a", BENCH % ROWS)
+    runner.add("table", "bench.b", TABLE)
+    runner.add("python", "python.a", FAILS)
+    status, output, items, result = runner.run()
+    assert status == 0, output
+    assert {item["outcome"] for item in items.values()} == {"not run"}
+    assert len(items) == 9 and result["problem"] == "no GPU: none" and result["not_run"] == 9
+    for name in items:
+        assert f"not run: {name} (no GPU: none)" in output
+
+
+def test_without_a_gpu_a_program_that_does_not_start_fails(runner):
+    runner.set_machine(problem="no GPU: none", compare=REFUSES)
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("test", "kernels.b", "#!/bin/bash\necho 'no such library'\nexit 127\n")
+    status, output, items, _ = runner.run("--only", "tests")
+    assert status == 1 and items["kernels.b"]["reason"] == "exit status 127", output
+    assert items["kernels.a"]["outcome"] == "not run"
+
+
+@pytest.mark.parametrize(("does", "reason"), [(":", "it does not say why"), ("echo 'no GPU: none'", "it went on")])
+def test_without_a_gpu_an_example_that_goes_on_fails(runner, does, reason):
+    runner.set_machine(problem="no GPU: none", compare=does)
+    status, output, items, _ = runner.run("--only", "example")
+    assert status == 1 and reason in items["example.compare"]["reason"], output
+
+
+def test_the_time_limit_cuts_and_another_call_goes_on(runner):
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("test", "kernels.b", SLEEPS)
+    runner.add("test", "kernels.c", GOOD)
+    status, output, items, result = runner.run("--only", "tests", "--jobs", "1", "--time-limit", "2")
+    assert status == 3 and result["cut"] == 2, output
+    assert [items[f"kernels.{name}"]["outcome"] for name in "abc"] == ["passed", "cut", "cut"]
+    # What has passed does not run again: it would fail now.
+    runner.put("tests/kernels.a", FAILS)
+    runner.put("tests/kernels.b", GOOD)
+    status, output, items, _ = runner.run("--only", "tests", "--continue")
+    assert status == 0 and {item["outcome"] for item in items.values()} == {"passed"}, output
+    status, output, _, _ = runner.run("--only", "tests")
+    assert status == 1, "without --continue it begins anew"
+
+
+def test_parts_of_a_slow_test(runner):
+    text = GOOD.replace("[[ $SPAR", '[[ "$GTEST_SHARD_INDEX/$GTEST_TOTAL_SHARDS $*" == "1/4 --gtest_filter=*slow*" ]] || exit 8\n[[ $SPAR')
+    runner.add("test", "kernels.a", text, "--gtest_filter=*slow*", "shard=1/4")
+    status, output, _, _ = runner.run("--only", "tests")
+    assert status == 0, output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "everything"], "no part 'everything'"),
+        (["--time-limit", "soon"], "--time-limit 'soon'"),
+        (["--match"], "--match wants a value"),
+        (["--fast"], "unknown argument '--fast'"),
+        (["--match", "nothing.*"], "nothing is called 'nothing.*'"),
+    ],
+)
+def test_wrong_arguments(runner, arguments, said):
+    runner.add("test", "kernels.a", GOOD)
+    status, output, _, _ = runner.run(*arguments)
+    assert status == 2 and said in output
+
+
+# Bundles
+
+
+@pytest.fixture
+def bundle(runner):
+    """Packs the runner's folder: (exit status, output)."""
+
+    def run():
+        runner.write_list()
+        command = [ROOT / "scripts/gpu-bundle", runner.folder / "root", runner.folder / "bundle"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_a_bundle_runs_by_itself(runner, bundle):
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("test", "kernels.b", FAILS)
+    runner.add("python", "python.a", GOOD)
+    shutil.copy("/bin/true", runner.folder / "root/tests/kernels.a.so")
+    status, output = bundle()
+    assert status == 0 and "left behind: python.a" in output, output
+    # info.json is this test's own.
+    shutil.copy(runner.folder / "root/bin/info.json", runner.folder / "bundle/bin")
+    shutil.rmtree(runner.folder / "root")
+    done = subprocess.run(
+        [runner.folder / "bundle/gpu-check", "--only", "tests"],
+        cwd="/", env={"PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "1 passed, 1 failed, 0 not run" in done.stdout, done.stdout
+    result = json.loads((runner.folder / "bundle/gpu-check-work/gpu-check.json").read_text(encoding="utf-8"))
+    assert [item["name"] for item in result["items"]] == ["kernels.a", "kernels.b"]
+    # Again, in its place.
+    assert os.access(runner.folder / "bundle/gpu-check", os.X_OK)
+
+
+def test_a_bundle_that_is_too_large_is_refused(runner, bundle):
+    runner.add("test", "kernels.a", GOOD)
+    with (runner.folder / "root/tests/kernels.a").open("ab") as file:
+        file.truncate(60 * 1024 * 1024 + 1)
+    status, output = bundle()
+    assert status == 1 and "60 MiB at most" in output
+
+
+def test_a_folder_that_is_no_bundle_stays(runner, bundle):
+    runner.add("test", "kernels.a", GOOD)
+    tree(runner.folder / "bundle", {"thesis.txt": "all there is"})
+    status, output = bundle()
+    assert status == 1 and "no bundle" in output
+    assert (runner.folder / "bundle/thesis.txt").exists()
+
+
+def test_a_program_that_is_listed_and_not_built_is_an_error(runner, bundle):
+    runner.listed.append(("test", "kernels.a", "tests/kernels.a"))
+    status, output = bundle()
+    assert status != 0 and "kernels.a" in output
