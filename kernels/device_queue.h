@@ -91,6 +91,19 @@ struct DeviceQueueOptions {
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
                                                const DeviceQueueOptions& options = {});
 
+/// Makes a GPU the calling thread's, and the one before again when it ends.
+class DeviceGuard {
+ public:
+  /// @throws DeviceError
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();  // NOLINT(performance-trivially-destructible): without CUDA alone
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 /// A point in the work of a context: what it stands before can wait for all work before it. Nothing
 /// on a CPU, where work is done when an operation returns.
 class Mark {
@@ -105,6 +118,8 @@ class Mark {
 
   /// Stands behind all work that the context was given so far. Does not synchronize the stream.
   void set(const Context& context);
+  /// The same of a stream that is not ours, on the GPU that the mark was made for.
+  void set(Stream stream);
   /// Lets the work that the context is given from now on wait for the mark. Does not synchronize
   /// the stream. Of a mark that was never set: nothing.
   void make_wait(const Context& context) const;

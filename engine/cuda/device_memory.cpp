@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/queue.h"
 #include "kernels/device_queue.h"
 #include "kernels/error.h"
 
@@ -68,7 +67,7 @@ void PinnedMemory::give_back(void* pointer, std::size_t, std::size_t, Stream) no
 
 DeviceBytes device_bytes(int device) {
   expect_device(device);
-  const cuda::OnDevice here(device);
+  const DeviceGuard here(device);
   std::size_t available = 0;
   std::size_t total = 0;
   cuda::check(cudaMemGetInfo(&available, &total), "asking for the device's memory");

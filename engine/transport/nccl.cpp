@@ -205,7 +205,7 @@ class NcclTransport : public Transport, private DeviceWatch {
     nccl::UniqueId id{};
     if (rank() == Rank{0}) report(nccl_.get_unique_id(&id));
     channel.broadcast(std::as_writable_bytes(std::span(id.bytes)), Rank{0});
-    const cuda::OnDevice here(options_.device);
+    const DeviceGuard here(options_.device);
     nccl::Config config;
     const Time until = Clock::now() + options_.deadline;
     awaited_ = peers_after(rank(), size());
@@ -217,7 +217,7 @@ class NcclTransport : public Transport, private DeviceWatch {
 
   void close() {
     if (comm_ == nullptr) return;
-    const cuda::OnDevice here(options_.device);
+    const DeviceGuard here(options_.device);
     // What was posted and not finished may wait for others on the device for ever.
     over_ = over_ || !open_.empty();
     if (!over_ && nccl_.comm_finalize(comm_) != nccl::kSuccess) {

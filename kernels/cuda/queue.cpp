@@ -17,12 +17,14 @@ namespace sparsesync {
 /// A cudaEvent_t.
 class Mark::Event {
  public:
-  Event() {
+  explicit Event(int of_device) : device(of_device) {
+    const DeviceGuard here(device);
     cuda::check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "making an event");
   }
   ~Event() { cudaEventDestroy(handle); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
+  int device;
   cudaEvent_t handle = nullptr;
 };
 
@@ -65,15 +67,6 @@ void check(cudaError_t result, const char* what) {
   throw DeviceError(text);
 }
 
-OnDevice::OnDevice(int device) {
-  check(cudaGetDevice(&before_), "asking for the device");
-  check(cudaSetDevice(device), "choosing a device");
-}
-
-OnDevice::~OnDevice() {
-  cudaSetDevice(before_);
-}
-
 Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options)
     : memory_(memory),
       pinned_(pinned),
@@ -81,7 +74,7 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
       checked_(options.checked),
       own_stream_(!options.stream),
       times_(options.times) {
-  const OnDevice here(device_);
+  const DeviceGuard here(device_);
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
         "asking for multiprocessors");
   if (options.stream) {
@@ -314,6 +307,15 @@ std::string version_text(int version) {
 
 }  // namespace
 
+DeviceGuard::DeviceGuard(int device) {
+  cuda::check(cudaGetDevice(&before_), "asking for the device");
+  cuda::check(cudaSetDevice(device), "choosing a device");
+}
+
+DeviceGuard::~DeviceGuard() {
+  cudaSetDevice(before_);
+}
+
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
                                                const DeviceQueueOptions& options) {
   expect_device(options.device);
@@ -322,8 +324,7 @@ std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryRes
 
 Mark::Mark(const Context& context) {
   if (context.queue() == nullptr) return;
-  const cuda::OnDevice here(context.queue()->device());
-  event_ = std::make_unique<Event>();
+  event_ = std::make_unique<Event>(context.queue()->device());
 }
 Mark::~Mark() = default;
 Mark::Mark(Mark&&) noexcept = default;
@@ -331,6 +332,13 @@ Mark::Mark(Mark&&) noexcept = default;
 void Mark::set(const Context& context) {
   if (!event_) return;
   cuda::check(cudaEventRecord(event_->handle, cuda::queue_of(context).handle()), "setting a mark");
+}
+
+void Mark::set(Stream stream) {
+  if (!event_) return;
+  const DeviceGuard here(event_->device);  // whose default stream is meant
+  cuda::check(cudaEventRecord(event_->handle, static_cast<cudaStream_t>(stream.handle)),
+              "setting a mark");
 }
 
 void Mark::make_wait(const Context& context) const {

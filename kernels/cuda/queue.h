@@ -16,19 +16,6 @@
 
 namespace sparsesync::cuda {
 
-/// Makes a device the calling thread's, and the one before again when it ends.
-class OnDevice {
- public:
-  /// @throws DeviceError
-  explicit OnDevice(int device);
-  ~OnDevice();
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 /// A stream, staging for copies, scratch, and the word that kernels note faults in.
 class Queue : public DeviceQueue {
  public:

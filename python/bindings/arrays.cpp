@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/device_queue.h"
 #include "kernels/error.h"
 
 namespace nb = nanobind;
@@ -31,16 +32,36 @@ std::string described(nb::handle given) {
   return text;
 }
 
+/// Whose memory an array is in, as DLPack tells.
+std::string owner_of(int type, int number) {
+  if (type == nb::device::cpu::value) return "the host";
+  if (type == nb::device::cuda::value) return fmt::format("cuda:{}", number);
+  return fmt::format("another device (DLPack's {}:{})", type, number);
+}
+
+bool is_there(int type, int number, Place place) {
+  if (!place.gpu) return type == nb::device::cpu::value;
+  // The memory of an emulated GPU is the host's.
+  if (device_facts().emulated) return type == nb::device::cpu::value;
+  return type == nb::device::cuda::value && number == *place.gpu;
+}
+
 /// @param wanted  which arrays would do
 template <typename Wanted>
-Wanted uncopied(nb::handle given, const std::string& what, const char* wanted) {
+Wanted uncopied(nb::handle given, const std::string& what, Place place, const char* wanted) {
   Wanted array;
   constexpr bool kConvert = false;
+  const std::string memory = place.gpu ? fmt::format("cuda:{}'s", *place.gpu) : "host";
   if (!nb::try_cast(given, array, kConvert)) {
     throw InputError(
-        fmt::format("{}: give {} (NumPy or DLPack) in host memory, its rows one after another "
+        fmt::format("{}: give {} (NumPy or DLPack) in {} memory, its rows one after another "
                     "(numpy.ascontiguousarray), not {}",
-                    what, wanted, described(given)));
+                    what, wanted, memory, described(given)));
+  }
+  // Of nothing it does not matter where it is.
+  if (array.size() > 0 && !is_there(array.device_type(), array.device_id(), place)) {
+    throw InputError(fmt::format("{}: an array in the memory of {}: give it in {} memory", what,
+                                 owner_of(array.device_type(), array.device_id()), memory));
   }
   const auto alignment = static_cast<std::uintptr_t>(array.itemsize());
   if (array.size() > 0 && alignment > 1 &&
@@ -80,16 +101,16 @@ std::unique_ptr<Element[]> copy_of(std::span<const Element> elements) {
 
 }  // namespace
 
-ConstArray array_of(nb::handle given, const std::string& what) {
-  return uncopied<ConstArray>(given, what, "an array");
+ConstArray array_of(nb::handle given, const std::string& what, Place place) {
+  return uncopied<ConstArray>(given, what, place, "an array");
 }
 
-Array writable_of(nb::handle given, const std::string& what) {
-  return uncopied<Array>(given, what, "an array that can be written to");
+Array writable_of(nb::handle given, const std::string& what, Place place) {
+  return uncopied<Array>(given, what, place, "an array that can be written to");
 }
 
-ConstIndices indices_of(nb::handle given, const std::string& what) {
-  return uncopied<ConstIndices>(given, what, "an array of int64 with one dimension");
+ConstIndices indices_of(nb::handle given, const std::string& what, Place place) {
+  return uncopied<ConstIndices>(given, what, place, "an array of int64 with one dimension");
 }
 
 void expect_inside(std::span<const Index> indices, Index rows, const std::string& what) {

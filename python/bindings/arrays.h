@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -14,24 +15,30 @@
 
 namespace sparsesync::python {
 
-/// In host memory, rows one after another; read.
-using ConstArray = nanobind::ndarray<nanobind::ro, nanobind::device::cpu, nanobind::c_contig>;
+/// Rows one after another; read.
+using ConstArray = nanobind::ndarray<nanobind::ro, nanobind::c_contig>;
 /// The same, written.
-using Array = nanobind::ndarray<nanobind::device::cpu, nanobind::c_contig>;
+using Array = nanobind::ndarray<nanobind::c_contig>;
 /// Indices as they are read: one dimension of int64.
-using ConstIndices = nanobind::ndarray<nanobind::ro, const std::int64_t, nanobind::ndim<1>,
-                                       nanobind::device::cpu, nanobind::c_contig>;
+using ConstIndices =
+    nanobind::ndarray<nanobind::ro, const std::int64_t, nanobind::ndim<1>, nanobind::c_contig>;
+
+/// Where arrays are to be: in the memory of a GPU, or of the host.
+struct Place {
+  std::optional<int> gpu = std::nullopt;  // its number
+};
 
 // What Python gave, never a copy of it: what is of another form is refused.
 
-/// @param what  what it is to be; stands before the reason in the text
-/// @throws InputError where it is no such array, or not aligned for its elements
-ConstArray array_of(nanobind::handle given, const std::string& what);
+/// @param what   what it is to be; stands before the reason in the text
+/// @param place  where it has to be
+/// @throws InputError where it is no such array, elsewhere, or not aligned for its elements
+ConstArray array_of(nanobind::handle given, const std::string& what, Place place = {});
 /// To be written to.
 /// @throws InputError as array_of(), and where it is read-only
-Array writable_of(nanobind::handle given, const std::string& what);
+Array writable_of(nanobind::handle given, const std::string& what, Place place = {});
 /// @throws InputError as array_of()
-ConstIndices indices_of(nanobind::handle given, const std::string& what);
+ConstIndices indices_of(nanobind::handle given, const std::string& what, Place place = {});
 
 /// @throws InputError naming the first that is outside [0, rows)
 void expect_inside(std::span<const Index> indices, Index rows, const std::string& what);

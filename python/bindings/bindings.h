@@ -13,7 +13,13 @@ void bind_kernels(nanobind::module_& module);
 void bind_transports(nanobind::module_& module);
 /// Closes what is open, because Python ends.
 void close_worlds();
-/// Buckets and sessions. After bind_transports().
+/// GPUs, for sessions.
+void bind_device(nanobind::module_& module);
+#if defined(SPARSESYNC_PYTHON_EMULATED)
+/// What tests ask of the emulated GPU: tests/emulated_cuda/python_module.cpp.
+void bind_emulated(nanobind::module_& module);
+#endif
+/// Buckets and sessions. After bind_transports() and bind_device().
 void bind_session(nanobind::module_& module);
 /// Closes what is open, because Python ends. Before close_worlds().
 void close_sessions();

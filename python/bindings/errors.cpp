@@ -26,6 +26,8 @@ struct Classes {
   PyObject* input;
   PyObject* io;
   PyObject* budget;
+  PyObject* device;
+  PyObject* device_memory;
   PyObject* corrupt;
   PyObject* agreement;
   PyObject* order;
@@ -76,6 +78,10 @@ void translate(const std::exception_ptr& thrown, void* payload) {
     raise(classes.io, error);
   } catch (const BudgetError& error) {
     raise(classes.budget, error);
+  } catch (const DeviceError& error) {
+    raise(classes.device, error);
+  } catch (const DeviceMemoryError& error) {
+    raise(classes.device_memory, error);
   } catch (const CorruptDataError& error) {
     raise(classes.corrupt, error);
   } catch (const AgreementError& error) {
@@ -116,13 +122,24 @@ void bind_errors(nb::module_& module) {
     module.attr(name) = type;
     return type.release().ptr();
   };
-  static const Classes classes{
-      taken("Error"),         taken("InputError"),       taken("IoError"),
-      taken("BudgetError"),   taken("CorruptDataError"), taken("AgreementError"),
-      taken("OrderError"),    taken("DeadlineError"),    taken("UnsupportedError"),
-      taken("ProtocolError"), taken("ClosedError"),      taken("ContractError"),
-      taken("PeerError"),     taken("PeerLostError"),    taken("RefusedError"),
-      taken("AbortedError")};
+  static const Classes classes{taken("Error"),
+                               taken("InputError"),
+                               taken("IoError"),
+                               taken("BudgetError"),
+                               taken("DeviceError"),
+                               taken("DeviceMemoryError"),
+                               taken("CorruptDataError"),
+                               taken("AgreementError"),
+                               taken("OrderError"),
+                               taken("DeadlineError"),
+                               taken("UnsupportedError"),
+                               taken("ProtocolError"),
+                               taken("ClosedError"),
+                               taken("ContractError"),
+                               taken("PeerError"),
+                               taken("PeerLostError"),
+                               taken("RefusedError"),
+                               taken("AbortedError")};
   nb::register_exception_translator(translate, const_cast<Classes*>(&classes));
 }
 

@@ -11,9 +11,13 @@ NB_MODULE(_native, module) {
   sparsesync::python::bind_errors(module);
   sparsesync::set_log_level_from_environment();
   sparsesync::python::bind_kernels(module);
+  sparsesync::python::bind_device(module);
   sparsesync::python::bind_transports(module);
   sparsesync::python::bind_session(module);
   sparsesync::python::bind_tools(module);
+#if defined(SPARSESYNC_PYTHON_EMULATED)
+  sparsesync::python::bind_emulated(module);
+#endif
   // Their threads have to be gone when the interpreter goes.
   nanobind::module_::import_("atexit").attr("register")(nanobind::cpp_function([] {
     sparsesync::python::close_sessions();

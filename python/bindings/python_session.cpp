@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <span>
+#include <utility>
+
+#include "kernels/rows.h"
 
 namespace nb = nanobind;
 
@@ -89,16 +91,23 @@ bool is_over(Session& session, const Session::Ticket& ticket) {
   }
 }
 
-void copy(std::span<const std::byte> from, const Array& to) {
-  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+std::byte* bytes_of(const Array& array) {
+  return static_cast<std::byte*>(array.data());
 }
 
 }  // namespace
 
 PythonSession::PythonSession(TransportHandle& transport, double deadline_s, std::uint64_t seed,
-                             int threads, int trials, std::optional<std::int64_t> memory_bytes)
-    : number_(next_session_number()), network_(transport.network()), memory_(memory_bytes) {
-  const SessionOptions options = options_of(deadline_s, seed, threads, trials, memory_bytes);
+                             int threads, int trials, std::optional<std::int64_t> memory_bytes,
+                             std::shared_ptr<PythonDevice> device)
+    : number_(next_session_number()),
+      network_(transport.network()),
+      device_(std::move(device)),
+      memory_(device_ == nullptr ? memory_bytes : std::nullopt) {
+  if (device_ != nullptr) memory_bytes = device_->budget();
+  SessionOptions options = options_of(deadline_s, seed, threads, trials, memory_bytes);
+  static_cast<void>(transport.use());
+  if (device_ != nullptr) options.device = device_->take();
   session_ = of_this_process(std::make_unique<Session>(transport.take(), memory_, options));
   open().insert(this);
 }
@@ -114,8 +123,11 @@ void PythonSession::close() {
     const nb::gil_scoped_release without_gil;
     std::unique_lock lock(calls_mutex_);
     calls_ended_.wait(lock, [&] { return calls_ == 0; });
+    const bool on_gpu = session_ != nullptr && device_ != nullptr;
+    if (on_gpu) device_->settle();
     session_.reset();
     network_.reset();
+    if (on_gpu) device_->leave();
   }
   held_.clear();
 }
@@ -152,7 +164,8 @@ void PythonSession::set_order(const std::vector<std::pair<Index, std::string>>& 
   under_way([&](Session& session) { session.set_order(entries, from_step); });
 }
 
-PythonTicket PythonSession::announce(Index bucket, const nb::sequence& rows) {
+PythonTicket PythonSession::announce(Index bucket, const nb::sequence& rows,
+                                     const std::vector<StreamNumber>& streams) {
   const std::vector<TensorSpec>& tensors = one_for_each_tensor(bucket, rows);
   std::vector<Gradient> views;
   Arrays held;
@@ -162,19 +175,22 @@ PythonTicket PythonSession::announce(Index bucket, const nb::sequence& rows) {
       views.push_back(Gradient::rows({}));
       continue;
     }
-    held.indices.push_back(indices_of(given, named(tensors[i])));
+    held.indices.push_back(indices_of(given, named(tensors[i]), place()));
     views.push_back(Gradient::rows(span_of(held.indices.back())));
   }
+  held.after = mark_behind(streams);
   return submit(bucket, Phase::announce, views, std::move(held));
 }
 
-PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients) {
+PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients,
+                                   const std::vector<StreamNumber>& streams) {
   const std::vector<TensorSpec>& tensors = one_for_each_tensor(bucket, gradients);
   std::vector<Gradient> views;
   Arrays held;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     views.push_back(gradient_of(tensors[i], nb::object(gradients[i]), held));
   }
+  held.after = mark_behind(streams);
   return submit(bucket, Phase::reduce, views, std::move(held));
 }
 
@@ -201,16 +217,28 @@ std::optional<Index> PythonSession::result_rows(Index bucket, Index tensor) {
 
 nb::object PythonSession::result(Index bucket, Index tensor) {
   const UnderWay call(*this);
-  const TensorResult result = result_of(bucket, tensor);
+  TensorResult result = result_of(bucket, tensor);
+  std::vector<Index> indices;
+  std::vector<std::byte> values;
+  if (device_ != nullptr) {
+    const nb::gil_scoped_release without_gil;
+    indices.resize(result.indices.size());
+    device_->fetch(std::as_bytes(result.indices),
+                   std::as_writable_bytes(std::span(indices)).data());
+    values.resize(result.values.as_bytes().size());
+    device_->fetch(result.values.as_bytes(), values.data());
+    result.indices = indices;
+    result.values.data = values.data();
+  }
   if (result.layout == Gradient::Layout::dense) return new_values(result.values);
   return nb::make_tuple(new_indices(result.indices), new_values(result.values));
 }
 
 void PythonSession::copy_result(Index bucket, Index tensor, nb::handle indices_given,
-                                nb::handle values_given) {
+                                nb::handle values_given, StreamNumber stream) {
   const TensorSpec& spec = tensor_at(bucket, tensor);
-  const Array indices = writable_of(indices_given, named(spec) + ", indices");
-  const Array values = writable_of(values_given, named(spec) + ", values");
+  const Array indices = writable_of(indices_given, named(spec) + ", indices", place());
+  const Array values = writable_of(values_given, named(spec) + ", values", place());
   const UnderWay call(*this);
   const TensorResult result = result_of(bucket, tensor);
   if (result.layout == Gradient::Layout::dense) {
@@ -224,19 +252,21 @@ void PythonSession::copy_result(Index bucket, Index tensor, nb::handle indices_g
   }
   expect_values(values, spec, rows, named(spec));
   const nb::gil_scoped_release without_gil;
-  copy(std::as_bytes(result.indices), indices);
-  copy(result.values.as_bytes(), values);
+  read(stream, [&](const Context& context) {
+    copy(context, std::as_bytes(result.indices), bytes_of(indices));
+    copy(context, result.values.as_bytes(), bytes_of(values));
+  });
 }
 
-void PythonSession::write_dense(Index bucket, Index tensor, nb::handle given) {
+void PythonSession::write_dense(Index bucket, Index tensor, nb::handle given, StreamNumber stream) {
   const TensorSpec& spec = tensor_at(bucket, tensor);
-  const Array out = writable_of(given, named(spec));
+  const Array out = writable_of(given, named(spec), place());
   expect_values(out, spec, spec.rows, named(spec));
-  const Matrix into{static_cast<std::byte*>(out.data()), spec.dtype, spec.rows, spec.width};
+  const Matrix into{bytes_of(out), spec.dtype, spec.rows, spec.width};
   const UnderWay call(*this);
   const TensorResult result = result_of(bucket, tensor);
   const nb::gil_scoped_release without_gil;
-  to_dense(Context(memory_), result, into);
+  read(stream, [&](const Context& context) { to_dense(context, result, into); });
 }
 
 void PythonSession::barrier() {
@@ -385,11 +415,16 @@ const PythonSession::Seen& PythonSession::look_at(Index number) {
   return bucket.seen;
 }
 
-Gradient PythonSession::gradient_of(const TensorSpec& tensor, nb::handle given, Arrays& held) {
+std::shared_ptr<const Mark> PythonSession::mark_behind(const std::vector<StreamNumber>& streams) {
+  return device_ == nullptr ? nullptr : device_->after(streams);
+}
+
+Gradient PythonSession::gradient_of(const TensorSpec& tensor, nb::handle given,
+                                    Arrays& held) const {
   if (given.is_none()) return Gradient::empty();
   const std::string what = named(tensor);
   if (!nb::isinstance<nb::tuple>(given)) {
-    held.values.push_back(array_of(given, what));
+    held.values.push_back(array_of(given, what, place()));
     expect_values(held.values.back(), tensor, tensor.rows, what);
     return Gradient::dense(static_cast<const std::byte*>(held.values.back().data()));
   }
@@ -397,8 +432,8 @@ Gradient PythonSession::gradient_of(const TensorSpec& tensor, nb::handle given, 
   if (nb::len(pair) != 2) {
     throw InputError(fmt::format("{}: a row-sparse gradient is (indices, values)", what));
   }
-  held.indices.push_back(indices_of(pair[0], what + ", indices"));
-  held.values.push_back(array_of(pair[1], what + ", values"));
+  held.indices.push_back(indices_of(pair[0], what + ", indices", place()));
+  held.values.push_back(array_of(pair[1], what + ", values", place()));
   const ConstIndices& indices = held.indices.back();
   const ConstArray& values = held.values.back();
   expect_values(values, tensor, static_cast<Index>(indices.size()), what);
@@ -412,11 +447,12 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   if (phase == (bucket.announces ? Phase::announce : Phase::reduce) && registering_ == 0) {
     static_cast<void>(look_at(number));
   }
-  const Session::Ticket ticket = use().submit(id_of(number), phase, gradients);
+  const Session::Ticket ticket = use().submit(id_of(number), phase, gradients, arrays.after.get());
   ++bucket.submitted[index(phase)];
   bucket.last[index(phase)] = ticket;
-  if (!arrays.indices.empty() || !arrays.values.empty())
+  if (!arrays.indices.empty() || !arrays.values.empty() || arrays.after != nullptr) {
     held_.push_back({ticket, std::move(arrays)});
+  }
   return {ticket, number_};
 }
 

@@ -20,6 +20,7 @@
 #include "engine/session.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/closed.h"
+#include "python/bindings/python_device.h"
 #include "python/bindings/transports.h"
 
 namespace sparsesync::python {
@@ -35,8 +36,10 @@ struct PythonTicket {
 /// does, and throws, is told to Python's users, by bind_session().
 class PythonSession {
  public:
+  /// @param device  null: the host
   PythonSession(TransportHandle& transport, double deadline_s, std::uint64_t seed, int threads,
-                int trials, std::optional<std::int64_t> memory_bytes);
+                int trials, std::optional<std::int64_t> memory_bytes,
+                std::shared_ptr<PythonDevice> device);
   ~PythonSession();
   PythonSession(const PythonSession&) = delete;
   PythonSession& operator=(const PythonSession&) = delete;
@@ -52,10 +55,15 @@ class PythonSession {
   /// @param order  pairs of bucket and phase: "announce", "reduce" or "gather"
   void set_order(const std::vector<std::pair<Index, std::string>>& order, std::int64_t from_step);
 
+  // Streams are those of the program that write what is given, or read and write what is asked for;
+  // of no meaning on the host.
+
   /// @param rows  of each tensor: None, or indices
-  PythonTicket announce(Index bucket, const nanobind::sequence& rows);
+  PythonTicket announce(Index bucket, const nanobind::sequence& rows,
+                        const std::vector<StreamNumber>& streams);
   /// @param gradients  of each tensor: None, a dense array, or (indices, values)
-  PythonTicket reduce(Index bucket, const nanobind::sequence& gradients);
+  PythonTicket reduce(Index bucket, const nanobind::sequence& gradients,
+                      const std::vector<StreamNumber>& streams);
   PythonTicket gather(Index bucket) { return submit(bucket, Phase::gather, {}, {}); }
   void wait(const PythonTicket& ticket);
 
@@ -63,8 +71,8 @@ class PythonSession {
   std::optional<Index> result_rows(Index bucket, Index tensor);
   nanobind::object result(Index bucket, Index tensor);
   void copy_result(Index bucket, Index tensor, nanobind::handle indices_given,
-                   nanobind::handle values_given);
-  void write_dense(Index bucket, Index tensor, nanobind::handle given);
+                   nanobind::handle values_given, StreamNumber stream);
+  void write_dense(Index bucket, Index tensor, nanobind::handle given, StreamNumber stream);
 
   void barrier();
   void agree(const std::string& subject,
@@ -77,8 +85,13 @@ class PythonSession {
   std::int64_t non_finite(Index bucket) { return look_at(bucket).non_finite; }
   /// Which scheme is at work, whether it is settled, and what `auto` expects of each.
   nanobind::dict choice(Index bucket);
-  std::int64_t memory_in_use() const { return memory_.in_use(); }
-  std::int64_t allocations() const { return memory_.allocations(); }
+  std::string device() const { return device_ == nullptr ? "cpu" : device_->name(); }
+  // Without the GIL: another thread may hold their lock and wait for it.
+  std::int64_t memory_in_use() const { return workspaces().in_use(); }
+  std::int64_t memory_high_water() const { return workspaces().high_water(); }
+  std::int64_t allocations() const { return workspaces().allocations(); }
+  std::int64_t pinned_in_use() const { return device_ ? device_->pinned().in_use() : 0; }
+  std::int64_t pinned_high_water() const { return device_ ? device_->pinned().high_water() : 0; }
 
   /// Those that were not destroyed yet.
   static std::set<PythonSession*>& open();
@@ -88,6 +101,7 @@ class PythonSession {
   struct Arrays {
     std::vector<ConstIndices> indices;
     std::vector<ConstArray> values;
+    std::shared_ptr<const Mark> after = nullptr;  // on a GPU, what the phase waits for
   };
   struct Held {
     Session::Ticket ticket;
@@ -146,7 +160,23 @@ class PythonSession {
     work(*session_);
   }
 
-  static Gradient gradient_of(const TensorSpec& tensor, nanobind::handle given, Arrays& held);
+  Place place() const {
+    return {device_ == nullptr ? std::nullopt : std::optional(device_->number())};
+  }
+  const CountedMemory& workspaces() const { return device_ ? device_->memory() : memory_; }
+  /// What a phase waits for; null on the host.
+  std::shared_ptr<const Mark> mark_behind(const std::vector<StreamNumber>& streams);
+  /// Does `work` with a context in which results are read.
+  template <typename Work>
+  void read(StreamNumber stream, const Work& work) {
+    if (device_ == nullptr) {
+      work(Context(memory_));
+    } else {
+      device_->read_in(stream, work);
+    }
+  }
+
+  Gradient gradient_of(const TensorSpec& tensor, nanobind::handle given, Arrays& held) const;
   PythonTicket submit(Index number, Phase phase, const std::vector<Gradient>& gradients,
                       Arrays arrays);
   void forget_what_is_over();
@@ -154,6 +184,7 @@ class PythonSession {
   const std::uint64_t number_;
   const Process process_;
   std::shared_ptr<void> network_;
+  std::shared_ptr<PythonDevice> device_;  // null on the host
   HostMemory memory_;
   std::deque<Bucket> buckets_;
   std::vector<Held> held_;

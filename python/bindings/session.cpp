@@ -16,6 +16,7 @@
 
 #include "engine/session.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/python_device.h"
 #include "python/bindings/python_session.h"
 #include "python/bindings/transports.h"
 
@@ -38,6 +39,31 @@ BucketSpec bucket_spec(const std::string& name, const std::vector<TensorSpec>& t
   spec.rounds = rounds;
   spec.count_non_finite = true;
   return spec;
+}
+
+/// @param given  None, a name, or a Device
+std::shared_ptr<PythonDevice> device_of(nb::handle given,
+                                        const std::optional<std::int64_t>& memory_bytes) {
+  if (given.is_none()) return nullptr;
+  DeviceHandle* made = nullptr;
+  if (nb::try_cast(given, made)) {
+    if (memory_bytes) throw InputError("memory_bytes: the Device that is given has its own");
+    return made->device;
+  }
+  std::string name;
+  if (!nb::try_cast(given, name)) {
+    throw InputError("device: None, 'cpu', 'cuda:0', say, or a Device");
+  }
+  const std::optional<int> number = gpu_named(name);
+  if (!number) return nullptr;
+  return std::make_shared<PythonDevice>(*number, std::nullopt, nb::none(), memory_bytes);
+}
+
+/// A property that takes a lock, for which another thread may wait that waits for the GIL.
+template <auto property>
+std::int64_t without_gil(const PythonSession& session) {
+  const nb::gil_scoped_release released;
+  return (session.*property)();
 }
 
 }  // namespace
@@ -90,14 +116,24 @@ void bind_session(nb::module_& module) {
       "bucket takes part in every step. After RefusedError the next step works; after other errors "
       "that workers cause the session is over, and every call raises that error.",
       nb::is_weak_referenceable())
-      .def(nb::init<TransportHandle&, double, std::uint64_t, int, int,
-                    std::optional<std::int64_t>>(),
-           nb::arg("transport"), nb::arg("deadline_s") = 60.0, nb::arg("seed") = 1,
-           nb::arg("threads") = 1, nb::arg("trials") = 24, nb::arg("memory_bytes") = nb::none(),
-           "Takes the transport. deadline_s: seconds of each wait for another worker. seed: of the "
-           "row groups, the same on all workers. threads: that the kernels are cut among. trials: "
-           "ways that a bucket of 'auto' tries at most. memory_bytes: a budget for the workspace, "
-           "or none.")
+      .def(
+          "__init__",
+          [](PythonSession* self, TransportHandle& transport, double deadline_s, std::uint64_t seed,
+             int threads, int trials, std::optional<std::int64_t> memory_bytes, nb::handle device) {
+            new (self) PythonSession(transport, deadline_s, seed, threads, trials, memory_bytes,
+                                     device_of(device, memory_bytes));
+          },
+          nb::arg("transport"), nb::arg("deadline_s") = 60.0, nb::arg("seed") = 1,
+          nb::arg("threads") = 1, nb::arg("trials") = 24, nb::arg("memory_bytes") = nb::none(),
+          nb::arg("device").none() = nb::none(),
+          "Takes the transport. deadline_s: seconds of each wait for another worker. seed: of the "
+          "row groups, the same on all workers. threads: that the kernels are cut among. trials: "
+          "ways that a bucket of 'auto' tries at most. memory_bytes: a budget for the workspace, "
+          "or none. device: where gradients are given and results written: 'cpu', or 'cuda:0', "
+          "say, or a Device of this session's own. Raises DeviceError where there is no such GPU.",
+          nb::sig("def __init__(self, transport: Transport, deadline_s: float = 60.0, seed: int = "
+                  "1, threads: int = 1, trials: int = 24, memory_bytes: int | None = None, device: "
+                  "str | Device | None = None) -> None"))
       .def("close", &PythonSession::close,
            "Leaves, after the phase that runs, if one does; safe to call again. Who waits in "
            "another thread gets ClosedError.")
@@ -133,20 +169,26 @@ void bind_session(nb::module_& module) {
           "fit.")
       .def(
           "reduce", &PythonSession::reduce, nb::arg("bucket"), nb::arg("gradients"),
+          nb::arg("streams") = nb::make_tuple(0),
           "Starts a step of a bucket. gradients: of each tensor None (nothing touched), a dense "
           "array [rows, width] (or flat), or (indices, values): int64 [nnz], any order, repeats "
           "are summed, and [nnz, width]. They are not copied: they must not change until the phase "
-          "is over.",
+          "is over. streams: of a GPU, those that write them, each a cudaStream_t as a number; the "
+          "phase waits for what they were given so far.",
           nb::sig("def reduce(self, bucket: int, gradients: "
                   "collections.abc.Sequence[sparsesync.SupportsDLPack | "
-                  "tuple[sparsesync.SupportsDLPack, sparsesync.SupportsDLPack] | None]) -> Ticket"))
+                  "tuple[sparsesync.SupportsDLPack, sparsesync.SupportsDLPack] | None], streams: "
+                  "collections.abc.Sequence[int] = (0,)) -> Ticket"))
       .def("gather", &PythonSession::gather, nb::arg("bucket"),
            "Starts the second half of the step.")
       .def("announce", &PythonSession::announce, nb::arg("bucket"), nb::arg("rows"),
+           nb::arg("streams") = nb::make_tuple(0),
            "Tells which rows the coming step may touch: of each tensor None or int64 [n], any "
-           "order, repeats allowed. Not copied: they must not change until the phase is over.",
+           "order, repeats allowed. Not copied: they must not change until the phase is over. "
+           "streams: as for reduce().",
            nb::sig("def announce(self, bucket: int, rows: "
-                   "collections.abc.Sequence[sparsesync.SupportsDLPack | None]) -> Ticket"))
+                   "collections.abc.Sequence[sparsesync.SupportsDLPack | None], streams: "
+                   "collections.abc.Sequence[int] = (0,)) -> Ticket"))
       .def("wait", &PythonSession::wait, nb::arg("ticket"),
            "Waits until a phase is over. Raises what it ended with: InputError, BudgetError here "
            "and RefusedError on the others where a gradient cannot be taken; PeerLostError, "
@@ -155,20 +197,25 @@ void bind_session(nb::module_& module) {
            "Rows of the result; None where it is dense. Of this call and the three that follow: "
            "after wait() for the step's gather, until the bucket's next step begins.")
       .def("result", &PythonSession::result, nb::arg("bucket"), nb::arg("tensor"),
-           "A copy of the result: (int64 [n], [n, width]), rows increasing, or [rows, width]; bf16 "
+           "A copy of the result, on the host: (int64 [n], [n, width]), rows increasing, or [rows, "
+           "width]; bf16 "
            "stands as uint16.",
            nb::sig("def result(self, bucket: int, tensor: int) -> "
                    "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[typing.Any]] | "
                    "numpy.typing.NDArray[typing.Any]"))
       .def("copy_result", &PythonSession::copy_result, nb::arg("bucket"), nb::arg("tensor"),
-           nb::arg("indices").none(), nb::arg("values").none(),
-           "Copies a row-sparse result to int64 [n] and [n, width], where n is result_rows().",
+           nb::arg("indices").none(), nb::arg("values").none(), nb::arg("stream") = 0,
+           "Copies a row-sparse result to int64 [n] and [n, width], where n is result_rows(). "
+           "stream: of a GPU, in which that is done, after what it was given so far.",
            nb::sig("def copy_result(self, bucket: int, tensor: int, indices: "
-                   "sparsesync.SupportsDLPack, values: sparsesync.SupportsDLPack) -> None"))
+                   "sparsesync.SupportsDLPack, values: sparsesync.SupportsDLPack, stream: int = 0) "
+                   "-> None"))
       .def("write_dense", &PythonSession::write_dense, nb::arg("bucket"), nb::arg("tensor"),
-           nb::arg("out").none(), "Writes the result as a dense tensor: [rows, width], or flat.",
+           nb::arg("out").none(), nb::arg("stream") = 0,
+           "Writes the result as a dense tensor: [rows, width], or flat. stream: as for "
+           "copy_result().",
            nb::sig("def write_dense(self, bucket: int, tensor: int, out: "
-                   "sparsesync.SupportsDLPack) -> None"))
+                   "sparsesync.SupportsDLPack, stream: int = 0) -> None"))
       .def("barrier", &PythonSession::barrier, "Between steps. Waits for all workers.")
       .def("agree", &PythonSession::agree, nb::arg("subject"), nb::arg("statement"),
            "Between steps. Compares (name, value) pairs of all workers; raises AgreementError on "
@@ -201,8 +248,16 @@ void bind_session(nb::module_& module) {
            "of each scheme, the best first (seconds, bytes_busiest, memory_bytes). While a step is "
            "under way, of before it.",
            nb::sig("def choice(self, bucket: int) -> dict[str, typing.Any]"))
-      .def_prop_ro("memory_in_use", &PythonSession::memory_in_use, "Bytes of workspace.")
-      .def_prop_ro("allocations", &PythonSession::allocations,
+      .def_prop_ro("device", &PythonSession::device, "Where it works: 'cpu', or 'cuda:0', say.")
+      .def_prop_ro("memory_in_use", &without_gil<&PythonSession::memory_in_use>,
+                   "Bytes of workspace, in the memory of the device.")
+      .def_prop_ro("memory_high_water", &without_gil<&PythonSession::memory_high_water>,
+                   "The most bytes of workspace that there were at a time.")
+      .def_prop_ro("pinned_in_use", &without_gil<&PythonSession::pinned_in_use>,
+                   "Bytes of the host that a GPU reaches, for staging; 0 without one.")
+      .def_prop_ro("pinned_high_water", &without_gil<&PythonSession::pinned_high_water>,
+                   "The most of these that there were at a time.")
+      .def_prop_ro("allocations", &without_gil<&PythonSession::allocations>,
                    "How often workspace was asked for, so far.");
 }
 

@@ -19,11 +19,14 @@
 #include <utility>
 #include <vector>
 
+#include "engine/control_channel.h"
 #include "engine/log.h"
+#include "engine/memory.h"
 #include "engine/transport/local.h"
 #include "engine/transport/mpi.h"
 #include "engine/transport/point_to_point.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/python_device.h"
 
 namespace nb = nanobind;
 
@@ -222,6 +225,36 @@ class PythonMpiWorld {
   std::shared_ptr<MpiWorld> world_;
 };
 
+/// What a transport over NCCL needs beside itself.
+struct UnderNccl {
+  std::shared_ptr<void> words;
+  std::shared_ptr<PythonDevice> device;
+};
+
+TransportHandle nccl_over_words(TransportHandle& words, const DeviceHandle& device,
+                                double deadline_s) {
+  const std::chrono::milliseconds deadline = deadline_of(deadline_s);
+  auto under = std::make_shared<UnderNccl>(UnderNccl{words.network(), device.device});
+  std::unique_ptr<Transport> network = words.take();
+  const nb::gil_scoped_release without_gil;
+  return {device.device->connect(std::move(network), deadline), std::move(under)};
+}
+
+nb::list all_gather(TransportHandle& transport, const nb::bytes& own, double deadline_s) {
+  const std::string mine(own.c_str(), own.size());
+  const std::chrono::milliseconds deadline = deadline_of(deadline_s);
+  Transport& network = transport.use();
+  std::vector<std::string> all;
+  {
+    const nb::gil_scoped_release without_gil;
+    HostMemory memory;
+    all = ControlChannel(network, Context(memory), deadline).all_gather(mine);
+  }
+  nb::list given;
+  for (const std::string& each : all) given.append(nb::bytes(each.data(), each.size()));
+  return given;
+}
+
 }  // namespace
 
 TransportHandle::TransportHandle(std::unique_ptr<Transport> transport,
@@ -290,7 +323,16 @@ void bind_transports(nb::module_& module) {
               nodes.push_back(transport.node(worker));
             return nodes;
           },
-          "The machine of each worker: equal numbers mean the same one.");
+          "The machine of each worker: equal numbers mean the same one.")
+      .def_prop_ro(
+          "reaches_devices",
+          [](const TransportHandle& self) { return self.use().reaches_devices(); },
+          "Whether it moves what is in the memory of GPUs; else it goes by way of the host.")
+      .def("all_gather", &all_gather, nb::arg("own"), nb::arg("deadline_s") = 60.0,
+           "All workers. What each of them gave, by rank; 64 MiB at most. deadline_s: seconds that "
+           "it "
+           "waits for them.",
+           nb::sig("def all_gather(self, own: bytes, deadline_s: float = 60.0) -> list[bytes]"));
 
   nb::class_<PythonLocalNetwork>(module, "LocalNetwork",
                                  "Connects workers that are threads of this process: 1,024 at "
@@ -326,6 +368,15 @@ void bind_transports(nb::module_& module) {
           nb::sig("def __exit__(self, *exception: object) -> None"))
       .def("join", &PythonMpiWorld::join, "A new network of all processes; all of them call it.");
 
+  module.def(
+      "nccl_over", &nccl_over_words, nb::arg("words"), nb::arg("device"),
+      nb::arg("deadline_s") = 60.0,
+      "Connects workers on GPUs, one each, by NCCL; all of them call it. words: a transport "
+      "between "
+      "the same workers, for what is the host's; it is taken. device: of the Session that is to "
+      "have the transport. deadline_s: seconds of connecting, and of waits for the GPU. Raises "
+      "DeviceError where NCCL is not there or does not connect them, AgreementError where workers "
+      "have different ones.");
   module.def(
       "transport_over",
       [](nb::object calls, int rank, std::vector<int> nodes) {

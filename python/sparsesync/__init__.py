@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from sparsesync._native import (
+        Device,
         LocalNetwork,
         MpiWorld,
         Session,
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
         coalesce,
         compact,
         decode_indices,
+        device_facts,
         encode_indices,
+        nccl_over,
         provenance,
         schemes,
     )
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
         ContractError,
         CorruptDataError,
         DeadlineError,
+        DeviceError,
+        DeviceMemoryError,
         Error,
         InputError,
         IoError,
@@ -54,6 +59,9 @@ __all__ = [
     "ContractError",
     "CorruptDataError",
     "DeadlineError",
+    "Device",
+    "DeviceError",
+    "DeviceMemoryError",
     "Error",
     "InputError",
     "IoError",
@@ -76,7 +84,9 @@ __all__ = [
     "compact",
     "compare",
     "decode_indices",
+    "device_facts",
     "encode_indices",
+    "nccl_over",
     "plan",
     "profile",
     "provenance",

@@ -19,6 +19,14 @@ class BudgetError(Error, MemoryError):
     """A memory budget that would be exceeded. Nothing was allocated."""
 
 
+class DeviceError(Error):
+    """A GPU that is not there, or does not do what it is told."""
+
+
+class DeviceMemoryError(Error, MemoryError):
+    """A GPU's memory, or memory that it reaches, that is not to be had. Nothing was allocated."""
+
+
 class CorruptDataError(Error):
     """Bytes from the network or a file that are not what they say."""
 

@@ -25,6 +25,7 @@ class Machine;
 /// A mark in a stream, which whoever asks for it runs the stream up to.
 class Event {
  public:
+  int device = 0;
   cudaStream_t stream = nullptr;
   std::uint64_t place = 0;  // pieces of work that the stream had been given
   // When these were done; null where nobody wants to know.
@@ -130,10 +131,15 @@ class Machine {
   int working = 0;  // pieces of work: one may run others
 };
 
-/// A stream; null is the one that every program has.
+/// A stream; null is the one that every program has, on each device.
 Stream& stream_of(cudaStream_t stream) {
-  static Stream of_program;
-  return stream == nullptr ? of_program : *stream;
+  static std::deque<Stream> of_program;
+  if (stream != nullptr) return *stream;
+  const std::lock_guard lock(Machine::the().mutex);
+  for (int device = static_cast<int>(of_program.size()); device <= current_device; ++device) {
+    of_program.emplace_back().device = device;
+  }
+  return of_program[static_cast<std::size_t>(current_device)];
 }
 
 /// With the lock held: does what the stream was given up to a place.
@@ -275,6 +281,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
       return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady:
       return "cudaErrorNotReady";
   }
@@ -316,6 +324,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new sparsesync::emulated_cuda::Event;
+  (*event)->device = current_device;
   if ((flags & cudaEventDisableTiming) == 0) {
     (*event)->at = std::make_shared<std::chrono::steady_clock::time_point>();
   }
@@ -327,6 +336,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(Machine::the().mutex);
+  if (stream_of(stream).device != event->device) return cudaErrorInvalidResourceHandle;
   if (event->at) {
     sparsesync::emulated_cuda::enqueue(
         stream, [at = event->at] { *at = std::chrono::steady_clock::now(); });

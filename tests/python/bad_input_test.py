@@ -84,6 +84,37 @@ def test_devices_and_types_that_cannot_be_synchronized():
         DistributedDataParallel(torch.nn.Linear(2, 2, dtype=torch.complex64))
 
 
+def test_parameters_on_two_devices_are_named():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
+    says = "parameter '0.weight' is on cpu and parameter '1.weight' on meta: .* on one device"
+    with pytest.raises(sparsesync.UnsupportedError, match=says):
+        DistributedDataParallel(module)
+
+
+@pytest.mark.skipif(sparsesync.device_facts()["compiled_in"], reason="this build has CUDA")
+def test_a_gpu_that_this_build_cannot_use():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module = torch.nn.Linear(2, 2, device="cuda:0")  # no GPU is asked
+    says = r"parameter 'weight' is on cuda:0: this build has no CUDA: pip install \. -C cmake\.define\.SPARSESYNC_CUDA=ON"
+    with pytest.raises(sparsesync.DeviceError, match=says):
+        DistributedDataParallel(module)
+    with pytest.raises(sparsesync.DeviceError, match="this build has no CUDA"):
+        sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device="cuda:0")
+
+
+def test_a_transport_of_gpus_for_a_module_on_the_cpu():
+    if os.environ.get("SPARSESYNC_TEST_DEVICE") == "emulated":
+        pytest.skip("modules are on the emulated GPU")
+    for each in make(lambda _: torch.nn.Linear(2, 2), transport="nccl"):
+        assert isinstance(each, sparsesync.UnsupportedError)
+        assert "the module is on the CPU" in str(each)
+    for each in make(lambda _: torch.nn.Linear(2, 2), transport=lambda rank: "staged" if rank == 1 else None):
+        assert isinstance(each, sparsesync.AgreementError)
+        assert "worker 0 has None, worker 1 'staged'" in str(each)
+
+
 def test_nothing_to_synchronize():
     with pytest.raises(sparsesync.InputError, match="nothing to synchronize"):
         DistributedDataParallel(torch.nn.Linear(2, 2).requires_grad_(False))

@@ -22,6 +22,9 @@ SHORT_S = 0.2  # of waits that a test expects to end at their deadline
 STORED = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "i64": np.int64}
 DTYPES = list(STORED)
 
+# With SPARSESYNC_TEST_DEVICE=emulated sessions work on the emulated GPU, whose memory is NumPy's.
+DEVICE = "cuda:0" if os.environ.get("SPARSESYNC_TEST_DEVICE") == "emulated" else "cpu"
+
 SCHEMES = [name for name, _ in sparsesync.schemes()]
 OVER_MPI_ALONE = ["dense_native"]
 LOCAL = [name for name in SCHEMES if name not in OVER_MPI_ALONE]
@@ -96,7 +99,7 @@ def outcomes_of(workers, work, *, network=None, **options):
 
     def run(rank):
         own = {key: value(rank) if callable(value) else value for key, value in options.items()}
-        with sparsesync.Session(network.join(rank), **{"deadline_s": DEADLINE_S, **own}) as session:
+        with sparsesync.Session(network.join(rank), **{"deadline_s": DEADLINE_S, "device": DEVICE, **own}) as session:
             return work(session)
 
     return run_threads([lambda rank=rank: run(rank) for rank in range(workers)])
@@ -160,10 +163,17 @@ def drawn_gradient(random, spec, forms=("none", "nothing", "dense", "rows", "rep
     return indices, stored(random.integers(-3, 4, (count, spec.width)), spec.dtype)
 
 
+def expect_written():
+    """Waits for the stream that results are written in: the default one, where none is given."""
+    if DEVICE != "cpu":
+        _native.emulated.synchronize(0)
+
+
 def result_as_dense(session, bucket, tensor, spec):
     """The result as numbers [rows, width], read in each of the ways that there are; all of them the same."""
     out = np.full((spec.rows, spec.width), 77, STORED[spec.dtype])
     session.write_dense(bucket, tensor, out)
+    expect_written()
     rows = session.result_rows(bucket, tensor)
     result = session.result(bucket, tensor)
     if rows is None:
@@ -176,6 +186,7 @@ def result_as_dense(session, bucket, tensor, spec):
         assert np.array_equal(numbers_of(whole, spec.dtype), numbers_of(out, spec.dtype))
         copied = np.empty(rows, np.int64), np.empty((rows, spec.width), out.dtype)
         session.copy_result(bucket, tensor, *copied)
+        expect_written()
         assert copied[0].tobytes() == indices.tobytes() and copied[1].tobytes() == values.tobytes()
     return numbers_of(out, spec.dtype), (result if isinstance(result, tuple) else (None, result))
 

@@ -38,3 +38,13 @@ def run_program(tmp_path):
         return done.stdout
 
     return run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def device_under_test():
+    """With SPARSESYNC_TEST_DEVICE=emulated all modules are on the emulated GPU."""
+    if os.environ.get("SPARSESYNC_TEST_DEVICE") != "emulated":
+        return
+    import emulated_device  # which needs torch, and a build with it
+
+    emulated_device.install()

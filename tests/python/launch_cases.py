@@ -173,6 +173,10 @@ def lost() -> dict[str, Any]:
 
 
 def main() -> None:
+    if os.environ.get("SPARSESYNC_TEST_DEVICE") == "emulated":
+        import emulated_device
+
+        emulated_device.install()
     case, folder = sys.argv[1:3]
     found = {"schemes": schemes, "groups": groups, "other_size": other_size, "hook": hook, "lost": lost}[case]()
     (Path(folder) / f"{found['rank']}.json").write_text(json.dumps(found), encoding="utf-8")

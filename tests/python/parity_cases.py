@@ -9,6 +9,7 @@ import contextlib
 import copy
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -215,7 +216,9 @@ def batches(seed: int, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]
         )
 
 
-def train(module: Model, wrap: Callable[[nn.Module], Any], optimizer: str, regime: str, kind: str, seed: int) -> dict[str, Any]:
+def train(
+    module: Model, wrap: Callable[[nn.Module], Any], optimizer: str, regime: str, kind: str, seed: int, device: str = "cpu"
+) -> dict[str, Any]:
     """Losses of each step here, and a checksum of what the weights are then."""
     rank = dist.get_rank()
     wrapped = wrap(module)
@@ -227,9 +230,9 @@ def train(module: Model, wrap: Callable[[nn.Module], Any], optimizer: str, regim
         for each in optimizers:
             each.zero_grad()
         for part in range(parts):
-            ids, target = next(source)
+            ids, target = (each.to(device) for each in next(source))
             waiting = wrapped.no_sync() if part < parts - 1 else contextlib.nullcontext()
-            with waiting, torch.autocast("cpu", dtype=torch.bfloat16, enabled=regime == "autocast"):
+            with waiting, torch.autocast(device.split(":")[0], dtype=torch.bfloat16, enabled=regime == "autocast"):
                 loss = functional.cross_entropy(wrapped(ids, step, rank).float(), target) / parts
                 loss.backward()
             losses.append(loss.item())
@@ -237,7 +240,7 @@ def train(module: Model, wrap: Callable[[nn.Module], Any], optimizer: str, regim
             norms.append(clip(module))
         for each in optimizers:
             each.step()
-    weights = [each.detach().double() for each in module.parameters()]
+    weights = [each.detach().double().cpu() for each in module.parameters()]
     return {
         "losses": losses,
         "norms": norms,
@@ -262,6 +265,10 @@ def cases() -> Iterator[tuple[str, str, str, str]]:
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+    if os.environ.get("SPARSESYNC_TEST_DEVICE") == "emulated":
+        import emulated_device
+
+        emulated_device.install()
     dist.init_process_group("gloo")
     results = {}
     for number, (model, kind, optimizer, regime) in enumerate(cases()):

@@ -170,7 +170,8 @@ def test_every_call_of_a_closed_session_is_told():
             call(session)
             pytest.fail(name)
     public = {each for each in dir(Session) if not each.startswith("_")}
-    assert public == {*CALLS, "wait", "close", "closed", "memory_in_use", "allocations"}, "all are tried"
+    told = {"closed", "device", "allocations", "memory_in_use", "memory_high_water", "pinned_in_use", "pinned_high_water"}
+    assert public == {*CALLS, "wait", "close", *told}, "all are tried"
 
 
 def test_a_with_block_closes_and_lets_what_was_raised_through():

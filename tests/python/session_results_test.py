@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import sparsesync
 from bindings_support import (
+    expect_written,
     python,
     synchronize,
     together,
@@ -22,11 +23,12 @@ def test_a_result_is_there_from_its_gather_until_the_next_step():
     def work(session):
         bucket = session.register_bucket("b", [spec], "owned")
         out = np.zeros((10, 2), np.float32)
+        row, values = np.empty(1, np.int64), np.empty((1, 2), np.float32)
         reads = [
             lambda: session.result(bucket, 0),
             lambda: session.result_rows(bucket, 0),
             lambda: session.write_dense(bucket, 0, out),
-            lambda: session.copy_result(bucket, 0, np.empty(1, np.int64), np.empty((1, 2), np.float32)),
+            lambda: session.copy_result(bucket, 0, row, values),
         ]
 
         def none_is_there():
@@ -42,6 +44,7 @@ def test_a_result_is_there_from_its_gather_until_the_next_step():
         session.wait(session.gather(bucket))
         for read in reads:
             read()
+        expect_written()
         assert out[3].tolist() == [2, 2]
         reduced = session.reduce(bucket, [None])
         none_is_there()
@@ -88,8 +91,10 @@ def test_results_go_only_where_they_fit():
                 session.write_dense(bucket, 0, wrong)
         flat = np.empty(20, np.float32)
         session.write_dense(bucket, 0, flat)
+        expect_written()
         assert flat.reshape(10, 2)[[3, 5]].tolist() == [[1, 1], [1, 1]] and flat.sum() == 4
         session.copy_result(bucket, 0, rows, values)
+        expect_written()
         assert rows.tolist() == [3, 5] and values.tolist() == [[1, 1], [1, 1]]
         dense = session.register_bucket("dense", [spec], "dense_ring")
         synchronize(session, bucket, [None])

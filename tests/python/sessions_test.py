@@ -12,6 +12,7 @@ from bindings_support import (
     WORKERS,
     dense_sum,
     drawn_gradient,
+    expect_written,
     numbers_of,
     outcomes_of,
     result_as_dense,
@@ -185,6 +186,7 @@ def test_what_is_no_number_travels(scheme, dtype):
         synchronize(session, bucket, [(np.array([5]), own)])
         out = np.empty((9, 4), STORED[dtype])
         session.write_dense(bucket, 0, out)
+        expect_written()
         return numbers_of(out, dtype)[5], session.non_finite(bucket), session.use(bucket)["non_finite"]
 
     for seen, *counted in together(2, work):

@@ -10,6 +10,7 @@ import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 
 from sparsesync import _native
+from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Synchronized, nonzero_rows
 
 _ENDED = (
@@ -25,7 +26,10 @@ class Announcements:
     often, at the end of the forward pass. Rows of passes within no_sync() count to the step that they are synchronized in.
     """
 
-    def __init__(self, module: torch.nn.Module, parameters: Sequence[Synchronized]) -> None:
+    def __init__(self, module: torch.nn.Module, parameters: Sequence[Synchronized], device: CpuDevice) -> None:
+        self._device = device
+        self._streams: set[int] = set()  # that wrote the rows that were asked for
+        self._none = torch.empty(0, dtype=torch.int64, device=parameters[0].parameter.device)
         by_parameter: dict[torch.Tensor, int] = {each.parameter: each.index for each in parameters}
         self._rows: dict[int, list[torch.Tensor]] = {}  # of each table, asked for since the last synchronized step
         self._calls: dict[int, int] = {}  # in this pass
@@ -85,6 +89,7 @@ class Announcements:
         if not self._listening or not torch.is_grad_enabled():
             return
         asked = inputs[0] if inputs else named["input"]
+        self._streams.add(self._device.stream())
         self._rows[table].append(asked.detach().flatten().to(torch.int64))
         self._calls[table] = self._calls.get(table, 0) + 1
         if self._calls[table] != self._usual.get(table):
@@ -107,6 +112,7 @@ class Announcements:
     def forget(self) -> None:
         """The step is over."""
         self._told = set()
+        self._streams = set()
         for rows in self._rows.values():
             rows.clear()
 
@@ -117,9 +123,10 @@ class Announcements:
 
     def _asked_rows(self, table: int) -> torch.Tensor:
         rows = self._rows[table]
-        return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+        return torch.cat(rows) if rows else self._none
 
     def _tell(self, bucket: int) -> None:
         assert self._session is not None
         self._told.add(bucket)
-        self._session.announce(bucket, [self._asked_rows(table) for table in self._members[bucket]])
+        rows = [self._device.view(self._asked_rows(table)) for table in self._members[bucket]]
+        self._session.announce(bucket, rows, sorted({*self._streams, self._device.stream()}))

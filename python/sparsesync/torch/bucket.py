@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from sparsesync import _native
 from sparsesync.torch import gradients as of_torch
-from sparsesync.torch.gradients import Kind, Submitted
+from sparsesync.torch.device import CpuDevice
+from sparsesync.torch.gradients import Kind, Result, Submitted
 from sparsesync.torch.layout import Options, Planned
 
 
@@ -22,12 +23,21 @@ class Bucket:
     """
 
     def __init__(
-        self, session: _native.Session, planned: Planned, options: Options, dense_scheme: str, announces: bool
+        self,
+        session: _native.Session,
+        device: CpuDevice,
+        planned: Planned,
+        options: Options,
+        dense_scheme: str,
+        announces: bool,
     ) -> None:
         self.planned = planned
         self.announces = announces
         self.pending: set[int] = set()  # parameters whose gradients are not ready
         self._session = session
+        self._device = device
+        self._all_used = torch.ones(len(planned.members), dtype=planned.members[0].parameter.dtype, device=planned.device)
+        self._used = [True] * len(planned.members)  # here, of the step
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # of reduce and gather
         self._waited = 0.0  # seconds that the program stood still for it
         self._non_finite = 0
@@ -59,17 +69,30 @@ class Bucket:
         self.pending = {each.index for each in self.planned.members}
         self._tickets = None
 
-    def submit(self) -> list[Submitted]:
-        """Starts the step with the gradients that its parameters have; returns them as they cross."""
+    def submit(self, streams: Iterable[int] = ()) -> list[Submitted]:
+        """Starts the step with the gradients that its parameters have; returns them as they cross.
+
+        streams: that wrote them, beside the one that torch works in."""
         kind, members = self.planned.kind, self.planned.members
         given = [of_torch.submitted(each.parameter.grad, kind) for each in members]
+        self._used = [each is not None for each in given]
+        crossing = [of_torch.handed_over(each, self._device) for each in given]
         if kind is Kind.DENSE:
-            used = [each is not None for each in given]
-            given.append(torch.tensor(used, dtype=members[0].parameter.dtype))
+            crossing.append(of_torch.handed_over(self._flags(), self._device))
         with torch.profiler.record_function(f"sparsesync::submit {self.planned.name()}"), self._naming():
-            reduced = self._session.reduce(self.number, given)
+            reduced = self._session.reduce(self.number, crossing, sorted({*streams, self._device.stream()}))
             self._tickets = (reduced, self._session.gather(self.number))
-        return given[: len(members)]
+        return given
+
+    def _flags(self) -> torch.Tensor:
+        """Which parameters are used here. Made on the device: a copy from the host would wait for it."""
+        if all(self._used):
+            return self._all_used
+        flags = self._all_used.clone()
+        for place, used in enumerate(self._used):
+            if not used:
+                flags[place].zero_()
+        return flags
 
     def finish(self, scale: float = 1.0) -> None:
         """Waits, and makes the result times `scale` the gradients of the parameters."""
@@ -85,18 +108,20 @@ class Bucket:
             self._write(scale)
 
     def _write(self, scale: float) -> None:
-        members = self.planned.members
-        used = [1.0] * len(members)
-        if self.planned.kind is Kind.DENSE:
-            flags = torch.empty(len(members), dtype=members[0].parameter.dtype)
-            self._session.write_dense(self.number, len(members), flags)
-            used = flags.tolist()
-        for place, each in enumerate(members):
-            if used[place] == 0:  # by nobody: what stands there stays
+        for place, (each, used) in enumerate(zip(self.planned.members, self._used_by_any(), strict=True)):
+            if not used:  # what stands there stays
                 continue
-            of_torch.write_back(self._session, self.number, place, each, self.planned.kind)
+            of_torch.write_back(Result(self._session, self.number, place, self._device), each, self.planned.kind)
             if scale != 1 and each.parameter.grad is not None:
                 each.parameter.grad.mul_(scale)
+
+    def _used_by_any(self) -> list[bool]:
+        """Which parameters some worker used. Those that are used here need not be asked for."""
+        if self.planned.kind is not Kind.DENSE or all(self._used):
+            return [True] * len(self._used)
+        flags = self._session.result(self.number, len(self._used))
+        assert not isinstance(flags, tuple)
+        return [bool(each) for each in flags.reshape(-1)]
 
     def statistics(self) -> dict[str, Any]:
         """What each of its parameters is told of; bytes and seconds are the bucket's."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
+from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
 from sparsesync.torch.launch import LocalMember
@@ -20,8 +21,8 @@ from sparsesync.torch.synchronizer import Synchronizer
 class DistributedDataParallel(torch.nn.Module):
     """Makes the gradients of a module equal on all workers while backward runs, as torch's own does, with the fewest bytes.
 
-    module: on the CPU, the same on all workers; parameters and buffers become those of worker 0. The wrapper's forward is
-    the module's; call it, not the module, wherever a backward pass follows.
+    module: on the CPU or on one GPU, the same on all workers; parameters and buffers become those of worker 0. The wrapper's
+    forward is the module's; call it, not the module, wherever a backward pass follows.
     process_group: a torch ProcessGroup, or a place of local_group(). Without one: MPI where mpirun started the process,
     torch's default group where torchrun did (initialized with Gloo if it is not), this worker alone elsewhere.
     scheme: of gradients of which few rows are not zero: "auto", or a name of sparsesync.schemes().
@@ -33,9 +34,12 @@ class DistributedDataParallel(torch.nn.Module):
     bucket_cap_mb: what a bucket is full with, in MiB as each worker has it; between machines the first one with 1, if that
     is less.
     memory_bytes: a budget for the workspace.
-    threads: that the kernels are cut among.
+    threads: that the kernels are cut among, on the CPU.
+    transport: of a module on a GPU: "nccl", or "staged" (through pinned memory of the host, over what connects the
+    processes). Without it NCCL where all workers have it and a GPU each, else staged; statistics() says which, and why.
+    device_ids: the GPU that the module is on, which inputs are then brought to, as torch's own does.
 
-    device_ids, output_device, find_unused_parameters, gradient_as_bucket_view and static_graph are taken for torch's sake:
+    output_device, find_unused_parameters, gradient_as_bucket_view and static_graph are taken for torch's sake:
     parameters may be unused, here or everywhere, at any step.
 
     A gradient stays what it was: sparse ones come back sparse and coalesced, dense ones dense. Raises AgreementError on all
@@ -58,15 +62,15 @@ class DistributedDataParallel(torch.nn.Module):
         bucket_cap_mb: float = 25,
         memory_bytes: int | None = None,
         threads: int = 1,
-        device_ids: list[int] | None = None,
-        output_device: int | None = None,
+        transport: str | None = None,
+        device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
     ) -> None:
         super().__init__()
-        if device_ids or output_device is not None:
-            raise _native.UnsupportedError("device_ids, output_device: this build synchronizes on the CPU alone")
+        self._inputs_to = _device_named(module, device_ids, output_device)
         self.module = module
         self.broadcast_buffers = broadcast_buffers
         self.require_backward_grad_sync = True
@@ -78,11 +82,15 @@ class DistributedDataParallel(torch.nn.Module):
             announce=announce,
             memory_bytes=memory_bytes,
             threads=threads,
+            transport=transport,
         )
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
         if torch.is_grad_enabled():
             self._begin_forward()
+        if self._inputs_to is not None:
+            of_devices, named_of_devices = _to_kwargs(inputs, arguments, self._inputs_to, False)
+            inputs, arguments = of_devices[0], named_of_devices[0]
         result = self.module(*inputs, **arguments)
         if torch.is_grad_enabled():
             self._end_forward()
@@ -144,3 +152,20 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         raise _native.UnsupportedError("a DistributedDataParallel has threads and connections: save its state_dict()")
+
+
+def _device_named(
+    module: torch.nn.Module,
+    device_ids: Sequence[int | torch.device] | None,
+    output_device: int | torch.device | None,
+) -> torch.device | None:
+    """Where inputs are brought to. Raises UnsupportedError unless it is where the module is."""
+    given = [*(device_ids or ()), *(() if output_device is None else (output_device,))]
+    named = [torch.device("cuda", each) if isinstance(each, int) else torch.device(each) for each in given]
+    where = next((each.device for each in module.parameters()), torch.device("cpu"))
+    for each in named:
+        if each != where or each.type != "cuda":
+            raise _native.UnsupportedError(
+                f"device_ids, output_device: {each}, and the module is on {where}: name the one GPU that it is on, or none"
+            )
+    return named[0] if device_ids else None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from sparsesync import _native
+from sparsesync.torch.device import CpuDevice
 
 DTYPES = {
     torch.float32: "f32",
@@ -64,10 +66,6 @@ def when_ready(parameter: torch.nn.Parameter, call: Callable[[torch.Tensor], Non
 def check(parameter: Synchronized) -> None:
     """Raises UnsupportedError where a gradient of the parameter cannot be synchronized."""
     tensor = parameter.parameter
-    if tensor.device.type != "cpu":
-        raise _native.UnsupportedError(
-            f"parameter '{parameter.name}' is on {tensor.device}: this build synchronizes on the CPU alone"
-        )
     if tensor.dtype not in DTYPES:
         raise _native.UnsupportedError(
             f"parameter '{parameter.name}' is {tensor.dtype}: gradients are f32, f64, f16 or bf16; set "
@@ -88,6 +86,15 @@ def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:
     return gradient._indices()[0].contiguous(), gradient._values().detach().contiguous()
 
 
+def handed_over(given: Submitted, device: CpuDevice) -> Any:
+    """The same as Session.reduce takes it."""
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        return tuple(device.view(each) for each in given)
+    return device.view(given)
+
+
 def nonzero_rows(gradient: torch.Tensor) -> torch.Tensor:
     """The rows in which some element is not zero; of a sparse gradient all that it names."""
     if gradient.is_sparse:
@@ -102,38 +109,59 @@ def distinct(rows: torch.Tensor) -> torch.Tensor:
     return once
 
 
-def write_back(session: _native.Session, bucket: int, place: int, parameter: Synchronized, kind: Kind) -> None:
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a bucket's step ended with for one of its tensors. What is asked of it is written in the stream that torch works in."""
+
+    session: _native.Session
+    bucket: int
+    place: int
+    device: CpuDevice
+
+    def rows(self) -> int | None:
+        """How many there are; nothing where it is dense."""
+        return self.session.result_rows(self.bucket, self.place)
+
+    def write(self, out: torch.Tensor) -> None:
+        """All elements."""
+        self.session.write_dense(self.bucket, self.place, self.device.view(out), self.device.stream())
+
+    def copy(self, indices: torch.Tensor, values: torch.Tensor) -> None:
+        """Of as many rows as there are."""
+        view = self.device.view
+        self.session.copy_result(self.bucket, self.place, view(indices), view(values), self.device.stream())
+
+
+def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
     """Makes a bucket's result the parameter's gradient: sparse where it was, or would be; else dense, in place."""
     tensor = parameter.parameter
     gradient = tensor.grad
     sparse = kind is Kind.SPARSE if gradient is None else gradient.is_sparse
     if sparse:
-        tensor.grad = _sparse_result(session, bucket, place, tensor, kind)
+        tensor.grad = _sparse_result(result, tensor, kind)
         return
     if gradient is None:
         gradient = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
         tensor.grad = gradient
     if gradient.is_contiguous():
-        session.write_dense(bucket, place, gradient)
+        result.write(gradient.detach())
         return
-    whole = torch.empty(gradient.shape, dtype=gradient.dtype)
-    session.write_dense(bucket, place, whole)
+    whole = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device)
+    result.write(whole)
     gradient.copy_(whole)
 
 
-def _sparse_result(
-    session: _native.Session, bucket: int, place: int, tensor: torch.Tensor, kind: Kind
-) -> torch.Tensor:
-    rows = None if kind is Kind.DENSE else session.result_rows(bucket, place)
+def _sparse_result(result: Result, tensor: torch.Tensor, kind: Kind) -> torch.Tensor:
+    rows = None if kind is Kind.DENSE else result.rows()
     if rows is None:  # what came is dense
         whole = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
-        session.write_dense(bucket, place, whole)
+        result.write(whole)
         indices = nonzero_rows(whole)
         values = whole[indices]
     else:
-        indices = torch.empty(rows, dtype=torch.int64)
-        values = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype)
-        session.copy_result(bucket, place, indices, values)
+        indices = torch.empty(rows, dtype=torch.int64, device=tensor.device)
+        values = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+        result.copy(indices, values)
     return torch.sparse_coo_tensor(
         indices.unsqueeze(0), values, tensor.shape, is_coalesced=True, check_invariants=False
     )

@@ -11,10 +11,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from sparsesync import _native
+from sparsesync.torch import device as of_device
 from sparsesync.torch import layout
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.gradients import Synchronized, synchronized
-from sparsesync.torch.launch import close_at_exit, connect
+from sparsesync.torch.launch import connect
 
 Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -41,7 +42,9 @@ class _TorchBucket:
         """The gradients of a step."""
         whole = bucket.buffer()
         self._buffer = whole
-        self.done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        # On a GPU who takes the result waits, in its stream, for the one that it is written in.
+        devices: list[int | str | torch.device] = [] if whole.device.type == "cpu" else [whole.device]
+        self.done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         for each, gradient in zip(self.members, [whole] if whole.is_sparse else bucket.gradients(), strict=True):
             each.parameter.grad = gradient
         for each_bucket in self.ours:
@@ -63,6 +66,7 @@ class CommHookState:
     """What comm_hook() needs: a session over `process_group`, and what it has learned. One for each model.
 
     The arguments are those of sparsesync.torch.DistributedDataParallel. module: whose names errors and statistics tell.
+    device: where gradients are; where the module is, if there is one, else the CPU.
     """
 
     def __init__(
@@ -77,18 +81,18 @@ class CommHookState:
         bucket_cap_mb: float = 25,
         memory_bytes: int | None = None,
         threads: int = 1,
+        transport: str | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
         self._options = layout.Options(scheme, gradient, wire, bucket_cap_mb)
         self._group = dist.group.WORLD if process_group is None else process_group
-        connection = connect(process_group, deadline)
-        self.session = _native.Session(
-            connection.transport,
-            deadline_s=connection.deadline.total_seconds(),
-            threads=threads,
-            memory_bytes=memory_bytes,
-        )
+        if device is None:
+            of_module = (each.device for each in module.parameters() if each.requires_grad) if module is not None else iter(())
+            device = next(of_module, torch.device("cpu"))
+        self._device = of_device.use(torch.device(device), "the module", memory_bytes)
+        connection = connect(process_group, deadline, self._device, transport)
+        self.session = connection.open(self._device, threads, memory_bytes)
         self._dense_scheme = connection.dense_scheme
-        close_at_exit(self.session)
         self.session.agree("the hook", layout.statement([], [], self._options, announce=False))
         self._names: dict[torch.Tensor, str] = {}
         if module is not None:
@@ -148,7 +152,9 @@ class CommHookState:
         seen = layout.tell(self.session, layout.observe(bucket.members, (each.index for each in bucket.members), []))
         full = self._options.full_bytes
         planned = layout.plan(bucket.members, seen, frozenset(), full, full)
-        bucket.ours = [Bucket(self.session, each, self._options, self._dense_scheme, announces=False) for each in planned]
+        bucket.ours = [
+            Bucket(self.session, self._device, each, self._options, self._dense_scheme, announces=False) for each in planned
+        ]
         for each in bucket.ours:
             each.begin_step()
 

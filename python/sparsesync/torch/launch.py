@@ -6,15 +6,19 @@ import atexit
 import dataclasses
 import datetime
 import functools
+import itertools
+import json
 import os
+import socket
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 
 from sparsesync import _native
 from sparsesync.torch import process_group as over_group
+from sparsesync.torch.device import CpuDevice
 
 # As torch's own: a rank may compile, load or checkpoint while the others wait.
 DEFAULT_DEADLINE = datetime.timedelta(minutes=30)
@@ -44,8 +48,10 @@ class Connection:
     """A transport, and how it was found."""
 
     transport: _native.Transport
-    kind: str  # "mpi", "process_group" or "local"
+    kind: str  # "mpi", "process_group" or "local"; "nccl", which has one of these for words
     deadline: datetime.timedelta
+    payloads: str = "in the host's memory"  # how gradients cross, and why so
+    shares_gpu: bool = False  # with another worker of this process
     one_machine: bool = dataclasses.field(init=False)  # has all workers
 
     def __post_init__(self) -> None:
@@ -55,8 +61,108 @@ class Connection:
     def dense_scheme(self) -> str:
         """For gradients that are dense: the faster one here."""
         # Between machines MPI's own all-reduce takes longer than the ring (bench/cluster/peers.py).
-        has_faster = self.kind == "process_group" or (self.kind == "mpi" and self.one_machine)
+        has_faster = self.kind in ("process_group", "nccl") or (self.kind == "mpi" and self.one_machine)
         return "dense_native" if has_faster else "dense_ring"
+
+    def open(self, device: CpuDevice, threads: int, memory_bytes: int | None) -> _native.Session:
+        """The session over it; closed when the process ends, at the latest."""
+        session = _native.Session(
+            self.transport,
+            deadline_s=self.deadline.total_seconds(),
+            threads=threads,
+            **device.session(memory_bytes),
+        )
+        close_at_exit(session)
+        return session
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """What a worker tells the others of its device."""
+
+    device: str
+    asked: str | None  # of the transport
+    machine: str
+    identity: str  # of its GPU
+    nccl: str | None  # its version
+    problem: str  # why there is none
+    shares: bool  # NCCL was told to connect several workers of one GPU
+
+
+# What connect() may be asked for.
+TRANSPORTS = ("nccl", "staged")
+
+
+def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, str]:
+    """Whether gradients cross by NCCL, and a line that says how they do and why. The same on all workers, as it depends on
+    nothing but what they told: so are its errors, AgreementError and UnsupportedError.
+
+    reaches_devices: whether the transport moves what is in the memory of GPUs by itself.
+    """
+    first = workers[0]
+    for rank, each in enumerate(workers):
+        if (each.device == "cpu") != (first.device == "cpu"):
+            raise _native.AgreementError(f"worker 0 has the module on {first.device}, worker {rank} on {each.device}")
+        if each.asked != first.asked:
+            raise _native.AgreementError(f"transport: worker 0 has {first.asked!r}, worker {rank} {each.asked!r}")
+    if first.device == "cpu":
+        if first.asked is not None:
+            raise _native.UnsupportedError(f"transport '{first.asked}' is for GPUs: the module is on the CPU")
+        return False, "in the host's memory"
+    if first.asked is None and len(workers) == 1:
+        return False, "nowhere: there is one worker"
+    staged = "through pinned memory of the host"
+    if first.asked == "staged":
+        if reaches_devices:
+            raise _native.UnsupportedError("transport 'staged': this one moves the memory of GPUs itself: leave it out")
+        return False, f"{staged}: it was asked for"
+    lacking = next((rank for rank, each in enumerate(workers) if each.nccl is None), None)
+    if first.asked == "nccl":
+        if lacking is not None:
+            raise _native.UnsupportedError(f"transport 'nccl': worker {lacking}: {workers[lacking].problem}")
+        return True, f"by NCCL {first.nccl}: it was asked for"
+    if reaches_devices:
+        return False, "from GPU to GPU within the process"
+    if lacking is not None:
+        return False, f"{staged}: worker {lacking}: {workers[lacking].problem}"
+    other = next((rank for rank, each in enumerate(workers) if each.nccl != first.nccl), None)
+    if other is not None:
+        return False, f"{staged}: worker 0 has NCCL {first.nccl}, worker {other} {workers[other].nccl}"
+    for (one, a), (two, b) in itertools.combinations(enumerate(workers), 2):
+        if (a.machine, a.identity) == (b.machine, b.identity) and not (a.shares and b.shares):
+            return False, f"{staged}: workers {one} and {two} share a GPU, and NCCL wants one for each"
+    return True, f"by NCCL {first.nccl}"
+
+
+def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Connection:
+    """The connection as gradients on `device` cross by it: over NCCL where all workers have it. All workers call it.
+
+    asked: one of TRANSPORTS, or None. Raises what payloads_of() raises; DeviceError where NCCL does not connect them.
+    """
+    if asked is not None and asked not in TRANSPORTS:
+        raise _native.InputError(f"there is no transport '{asked}': None, {', '.join(TRANSPORTS)}")
+    facts = _native.device_facts()
+    own = Reach(
+        device.name,
+        asked,
+        socket.gethostname(),
+        device.identity(),
+        facts["nccl"],
+        facts["nccl_problem"],
+        os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
+    )
+    seconds = connection.deadline.total_seconds()
+    told = connection.transport.all_gather(json.dumps(dataclasses.asdict(own)).encode(), seconds)
+    workers = [Reach(**json.loads(each)) for each in told]
+    by_nccl, payloads = payloads_of(workers, connection.transport.reaches_devices)
+    in_process = connection.kind == "local" and device.native is not None
+    shares_gpu = in_process and [each.identity for each in workers].count(own.identity) > 1
+    if not by_nccl:
+        return Connection(connection.transport, connection.kind, connection.deadline, payloads, shares_gpu)
+    native = device.native
+    assert native is not None
+    over_nccl = _native.nccl_over(connection.transport, native, seconds)
+    return Connection(over_nccl, "nccl", connection.deadline, f"{payloads}, words over {connection.kind}", shares_gpu)
 
 
 @functools.cache
@@ -90,9 +196,19 @@ def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def connect(
+    group: dist.ProcessGroup | LocalMember | None,
+    deadline: float | datetime.timedelta | None,
+    device: CpuDevice,
+    transport: str | None = None,
+) -> Connection:
+    """The transport of a model whose gradients are on `device`. All workers call it. As find() and reach() have it."""
+    return reach(find(group, deadline), device, transport)
+
+
+def find(
     group: dist.ProcessGroup | LocalMember | None, deadline: float | datetime.timedelta | None
 ) -> Connection:
-    """The transport of a model: over `group`, or, without one, as the launcher started the processes.
+    """A transport for the host's memory: over `group`, or, without one, as the launcher started the processes.
 
     deadline: seconds, or a timedelta; the group's own if not given.
 
@@ -127,8 +243,11 @@ def connect(
 
 def timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
     """The group's own deadline; torch's default where its back end does not tell."""
-    try:
-        timeout = group._get_backend(torch.device("cpu")).options._timeout
-    except (AttributeError, RuntimeError):
-        return DEFAULT_DEADLINE
-    return timeout if isinstance(timeout, datetime.timedelta) else DEFAULT_DEADLINE
+    for device in ("cpu", "cuda"):
+        try:
+            timeout = group._get_backend(torch.device(device)).options._timeout
+        except (AttributeError, RuntimeError):
+            continue
+        if isinstance(timeout, datetime.timedelta):
+            return timeout
+    return DEFAULT_DEADLINE

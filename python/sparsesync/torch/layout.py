@@ -97,6 +97,10 @@ class Planned:
     kind: Kind
     members: tuple[Synchronized, ...]
 
+    @property
+    def device(self) -> torch.device:
+        return self.members[0].parameter.device
+
     def name(self) -> str:
         first = self.members[0].name
         return first if len(self.members) == 1 else f"{first} and {len(self.members) - 1} more"

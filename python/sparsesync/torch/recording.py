@@ -45,7 +45,7 @@ class Recording(Listener):
 
     def on_step(self) -> None:
         self._tensors = [each for each in self._synchronizer.parameters if each.index in self._own]
-        codes = [_native.encode_indices(self._own[each.index].numpy(), each.parameter.shape[0]) for each in self._tensors]
+        codes = [_native.encode_indices(self._own[each.index].cpu().numpy(), each.parameter.shape[0]) for each in self._tensors]
         counts = [len(self._own[each.index]) for each in self._tensors]
         self._own = {}
         head = json.dumps([(name, count, len(coded)) for (name, coded), count in zip(codes, counts, strict=True)])

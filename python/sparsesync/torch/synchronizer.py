@@ -14,13 +14,14 @@ import torch
 import torch.distributed as dist
 
 from sparsesync import _native
+from sparsesync.torch import device as of_device
 from sparsesync.torch import gradients as of_torch
 from sparsesync.torch import layout, state
 from sparsesync.torch.announcements import Announcements
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.gradients import Kind, Submitted, Synchronized
 from sparsesync.torch.joining import Joining
-from sparsesync.torch.launch import LocalMember, close_at_exit, connect
+from sparsesync.torch.launch import LocalMember, connect
 
 _log = logging.getLogger("sparsesync")
 
@@ -48,6 +49,7 @@ class Synchronizer:
         announce: bool,
         memory_bytes: int | None,
         threads: int,
+        transport: str | None,
     ) -> None:
         self.parameters = of_torch.synchronized(
             (name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
@@ -55,24 +57,24 @@ class Synchronizer:
         self.listener: Listener | None = None
         self._module = module
         self._options = options
-        connection = connect(group, deadline)
+        what = f"parameter '{self.parameters[0].name}'"
+        self._device = of_device.use(of_device.device_of(self.parameters), what, memory_bytes)
+        connection = connect(group, deadline, self._device, transport)
         self._kind = connection.kind
+        self._payloads = connection.payloads
         self._dense_scheme = connection.dense_scheme
-        # On one machine what crosses takes the processors that the pass needs: no use in starting early.
-        self._first_bytes = options.full_bytes if connection.one_machine else options.first_bytes
-        self.session = _native.Session(
-            connection.transport,
-            deadline_s=connection.deadline.total_seconds(),
-            threads=threads,
-            memory_bytes=memory_bytes,
-        )
-        close_at_exit(self.session)
+        self._one_backward = connection.shares_gpu and self._device.one_backward
+        # On one machine what crosses takes the processors that the pass needs: no use in starting early. A GPU does both.
+        late = connection.one_machine and self._device.native is None
+        self._first_bytes = options.full_bytes if late else options.first_bytes
+        self.session = connection.open(self._device, threads, memory_bytes)
         sparse = layout.sparse_parameters(module)
         self._sparse_by_module = frozenset(each.index for each in self.parameters if each.parameter in sparse)
         self._buckets: list[Bucket] | None = None  # before the first step: none
         self._bucket_of: dict[int, Bucket] = {}
         self._announcements: Announcements | None = None
         self._ready: dict[int, None] = {}  # parameters, in the order in which their gradients became ready
+        self._streams: dict[int, int] = {}  # of each parameter, the one that wrote its gradient
         self._next = _Next.FORWARD
         self._running = False  # within a backward pass that is synchronized
         self._joining: Joining | None = None
@@ -84,7 +86,7 @@ class Synchronizer:
             for each in self.parameters
         ]
         if announce:
-            self._announcements = Announcements(module, self.parameters)
+            self._announcements = Announcements(module, self.parameters, self._device)
 
     # ---- A step.
 
@@ -94,6 +96,11 @@ class Synchronizer:
             raise _native.OrderError(
                 "the last backward pass failed on its way, and the workers are out of step: make the "
                 "DistributedDataParallel again"
+            )
+        if self._one_backward and torch._C._is_multithreading_enabled():
+            raise _native.UnsupportedError(
+                "workers that are threads of one process share a GPU, and torch runs their backward passes in one thread, one after "
+                "another: train within torch.autograd.set_multithreading_enabled(False), or start a process for each"
             )
         if not synchronize:
             self._next = _Next.ACCUMULATE
@@ -116,6 +123,7 @@ class Synchronizer:
         state.broadcast_together(self.session, [buffer for _, buffer in state.buffers_of(self._module)], root)
 
     def _on_gradient(self, index: int, _: torch.Tensor) -> None:
+        self._streams[index] = self._device.stream()
         if self._next is _Next.ACCUMULATE:
             return
         self._expect_open()
@@ -172,7 +180,7 @@ class Synchronizer:
             self.listener.on_step()
 
     def _submit(self, bucket: Bucket) -> None:
-        given = bucket.submit()
+        given = bucket.submit(self._streams[each.index] for each in bucket.planned.members if each.index in self._streams)
         if self.listener:
             self.listener.on_submit(bucket.planned.members, bucket.planned.kind, given)
 
@@ -184,7 +192,8 @@ class Synchronizer:
         planned = layout.plan(self.parameters, seen, self._sparse_by_module, *sizes)
         silent = {index for observed in seen for index in observed.untold}
         buckets = [
-            Bucket(self.session, each, self._options, self._dense_scheme, self._announces(each, silent)) for each in planned
+            Bucket(self.session, self._device, each, self._options, self._dense_scheme, self._announces(each, silent))
+            for each in planned
         ]
         self._bucket_of = {each.index: bucket for bucket in buckets for each in bucket.planned.members}
         if self._announcements:
@@ -214,7 +223,8 @@ class Synchronizer:
         ]
         return (
             f"worker {self.session.rank} of {self.session.size} over {self._kind}: {', '.join(parts)}; scheme "
-            f"{self._options.scheme}, {self._options.gradient}, wire {self._options.wire or 'as it is'}"
+            f"{self._options.scheme}, {self._options.gradient}, wire {self._options.wire or 'as it is'}; on "
+            f"{self.session.device}, gradients cross {self._payloads}"
         )
 
     # ---- Uneven inputs.
@@ -265,12 +275,17 @@ class Synchronizer:
             "workers": self.session.size,
             "rank": self.session.rank,
             "transport": self._kind,
+            "device": self.session.device,
+            "payloads": self._payloads,
             "steps": self.session.step,
             **self.session.counters(),
             "seconds": seconds,
             "seconds_exposed": exposed,
             "seconds_hidden": max(0.0, seconds - exposed),
             "memory_bytes": self.session.memory_in_use,
+            "memory_high_water_bytes": self.session.memory_high_water,
+            "pinned_bytes": self.session.pinned_in_use,
+            "pinned_high_water_bytes": self.session.pinned_high_water,
             "parameters": {each.name: dict(of_bucket) for members, of_bucket in told for each in members},
         }
 

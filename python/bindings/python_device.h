@@ -1,0 +1,123 @@
+// A GPU as a session of Python works on it: its memory, its queues, and how they are in step with
+// the streams of the program.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/device_memory.h"
+#include "engine/session.h"
+#include "kernels/context.h"
+#include "kernels/device_queue.h"
+#include "python/bindings/closed.h"
+
+namespace sparsesync::python {
+
+/// A stream of the program: a cudaStream_t as a number; 0 is the GPU's default stream.
+using StreamNumber = std::uintptr_t;
+
+/// The number in "cuda" or "cuda:1"; nothing for "cpu".
+/// @throws InputError for any other text
+std::optional<int> gpu_named(const std::string& device);
+
+/// What one session works with on a GPU. Guarded by the GIL; what asks for memory, or waits, is
+/// called without it, as an allocator of Python's needs it.
+///
+/// The session's work has a stream of its own. It waits for the program's streams by marks, and
+/// results are written in the program's streams: the host waits for neither.
+class PythonDevice {
+ public:
+  /// @param stream     of the program, for the session's work; nothing: one of its own
+  /// @param allocator  None, or an object with allocate(bytes, stream), which returns an address,
+  ///                   and free(address)
+  /// @param budget     bytes of the session's workspaces
+  /// @throws DeviceError, DeviceMemoryError
+  PythonDevice(int number, std::optional<StreamNumber> stream, nanobind::object allocator,
+               std::optional<std::int64_t> budget);
+  ~PythonDevice();
+  PythonDevice(const PythonDevice&) = delete;
+  PythonDevice& operator=(const PythonDevice&) = delete;
+
+  int number() const { return number_; }
+  std::string name() const;
+  const std::optional<std::int64_t>& budget() const { return budget_; }
+  /// Of the workspaces.
+  const CountedMemory& memory() const { return *use().memory; }
+  /// Of the host, for staging.
+  const CountedMemory& pinned() const { return use().pinned; }
+
+  /// For the one session that it works for.
+  /// @throws InputError if there is one already
+  OnDevice take();
+  /// Connects its worker with the others by NCCL. Called by all of them, without the GIL.
+  /// @throws what nccl_over() throws
+  std::unique_ptr<Transport> connect(std::unique_ptr<Transport> words,
+                                     std::chrono::milliseconds deadline);
+
+  /// A mark behind all work that these streams were given so far, and behind all that reads
+  /// results. Does not synchronize a stream.
+  /// @throws InputError naming a stream that is not the GPU's
+  std::shared_ptr<const Mark> after(std::span<const StreamNumber> streams);
+
+  /// Gives work that reads results to a stream of the program; the session's next phases wait for
+  /// it. Called without the GIL. Does not synchronize the stream.
+  /// @throws DeviceError, DeviceMemoryError
+  template <typename Work>
+  void read_in(StreamNumber stream, const Work& work) {
+    const DeviceGuard here(number_);
+    State& state = use();
+    state.reading.insert(stream);
+    work(Context(*state.memory, queue_on(stream)));
+  }
+  /// Copies to the host. Called without the GIL.
+  void fetch(std::span<const std::byte> from, std::byte* to);
+
+  /// Waits until nothing reads results any more. Called without the GIL, before the session ends.
+  void settle();
+  /// Gives back what was for the session, which has ended. Called without the GIL.
+  void leave();
+
+ private:
+  struct State {
+    std::unique_ptr<CountedMemory> memory;
+    PinnedMemory pinned;
+    std::unique_ptr<DeviceQueue> of_session;
+    std::unique_ptr<DeviceQueue> joining;  // waits for the program's streams
+    std::map<StreamNumber, std::unique_ptr<DeviceQueue>> in_streams;  // of the program
+    std::set<StreamNumber> reading;  // streams that read results, since the last mark
+    std::vector<std::shared_ptr<Mark>> marks;
+    std::optional<Mark> stage;  // where a stream is, on its way to `joining`
+  };
+
+  /// @throws ClosedError in a forked process
+  State& use() const;
+  Context joining() const { return {*use().memory, *use().joining}; }
+  DeviceQueue& queue_on(StreamNumber stream);
+  void join(std::span<const StreamNumber> streams);
+
+  void* allocate(std::size_t bytes, Stream stream) const;
+  void free(void* pointer) const noexcept;
+
+  const Process process_;
+  const int number_;
+  const std::optional<std::int64_t> budget_;
+  nanobind::object allocator_;
+  OfThisProcess<State> state_;
+  bool taken_ = false;
+};
+
+/// A PythonDevice as Python holds one; sessions and transports share it.
+struct DeviceHandle {
+  std::shared_ptr<PythonDevice> device;
+};
+
+}  // namespace sparsesync::python

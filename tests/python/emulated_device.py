@@ -1,0 +1,114 @@
+"""The emulated GPU as torch's: tensors of the CPU are its memory, and streams work when somebody waits for them.
+
+In place of sparsesync.torch.device.CudaDevice, in a build with SPARSESYNC_CUDA=EMULATED, whose kernels are CUDA's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from sparsesync import _native
+from sparsesync.torch import bucket, device, gradients
+
+
+class Allocator:
+    """torch's caching allocator, as its caller sees it: counts, and knows of each address whether it gave it."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, tuple[ctypes.Array[ctypes.c_char], int]] = {}
+        self.calls: list[tuple[int, int]] = []  # bytes, stream
+        self.fails_at: int | None = None  # the number of a call, from 0
+
+    @property
+    def in_use(self) -> int:
+        return sum(size for _, size in self.given.values())
+
+    def allocate(self, size: int, stream: int) -> int:
+        self.calls.append((size, stream))
+        if len(self.calls) - 1 == self.fails_at:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.\nMore of it.")
+        memory = ctypes.create_string_buffer(size + 256)
+        address = (ctypes.addressof(memory) + 255) // 256 * 256
+        self.given[address] = memory, size
+        return address
+
+    def free(self, address: int) -> None:
+        del self.given[address]
+
+
+class EmulatedDevice(device.CpuDevice):
+    """A stand-in for CudaDevice. torch's calls have done their work when they return; what the library writes is there when
+    `current` has been waited for."""
+
+    def __init__(self, number: int = 0, memory_bytes: int | None = None) -> None:
+        self.name = f"cuda:{number}"
+        self.allocator = Allocator()
+        self.communication = _native.emulated.new_stream()
+        self.current = _native.emulated.new_stream()
+        self._native = _native.Device(number, self.communication, self.allocator, memory_bytes)
+
+    def session(self, memory_bytes: int | None) -> dict[str, Any]:
+        return {"device": self._native}
+
+    def stream(self) -> int:
+        return self.current
+
+    @property
+    def native(self) -> _native.Device:
+        return self._native
+
+    def identity(self) -> str:
+        return "the emulated one"
+
+    def synchronize(self) -> None:
+        """As a program waits for the stream that it works in, and for no other."""
+        _native.emulated.synchronize(self.current)
+
+
+class LateDevice(EmulatedDevice):
+    """What torch has written is not there until `current` has been waited for: what does not wait reads something else."""
+
+    def __init__(self, number: int = 0, memory_bytes: int | None = None) -> None:
+        super().__init__(number, memory_bytes)
+        self._kept: list[torch.Tensor] = []  # the stream writes to them
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        right = tensor.clone()
+        tensor.fill_(77)
+        _native.emulated.write(tensor, right, self.current)
+        self._kept.append(tensor)
+        return tensor
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        self._kept.clear()
+
+
+class WaitingResult(gradients.Result):
+    """For programs that go on with what was written without waiting for it: as torch's calls do, which go to one stream."""
+
+    def write(self, out: torch.Tensor) -> None:
+        super().write(out)
+        _native.emulated.synchronize(self.device.stream())
+
+    def copy(self, indices: torch.Tensor, values: torch.Tensor) -> None:
+        super().copy(indices, values)
+        _native.emulated.synchronize(self.device.stream())
+
+
+def use(where: torch.device, what: str, memory_bytes: int | None) -> EmulatedDevice:
+    """In place of sparsesync.torch.device.use()."""
+    if where.type != "cpu":
+        return _use(where, what, memory_bytes)
+    return EmulatedDevice(0, memory_bytes)
+
+
+_use: Any = device.use
+
+
+def install() -> None:
+    """From here on all modules are on the emulated GPU."""
+    device.use = use
+    bucket.Result = WaitingResult

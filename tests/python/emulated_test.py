@@ -1,0 +1,422 @@
+"""What a GPU asks for beyond a CPU, on the emulated one: a session in step with torch's streams, its memory from torch's
+allocator, and errors at the door. The other suites run on it, too (conftest.py)."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+import sparsesync  # noqa: E402 (after torch is known to be here)
+from sparsesync import _native  # noqa: E402
+
+if not hasattr(_native, "emulated"):
+    pytest.skip("this build has no emulated GPU: cmake --preset emulated", allow_module_level=True)
+
+import emulated_device  # noqa: E402 (needs such a build)
+from bindings_support import synchronize  # noqa: E402
+from emulated_device import Allocator, EmulatedDevice, LateDevice  # noqa: E402
+from sparsesync.torch import DistributedDataParallel, device, gradients, local_group  # noqa: E402
+from workers import Table, good, run_workers  # noqa: E402
+
+emulated = _native.emulated
+ROWS, WIDTH = 200, 4
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Modules are on emulated GPUs of one kind; what is given back has each of them, by thread."""
+
+    def install(kind=EmulatedDevice, **options):
+        made = {}
+
+        def use(where, what, memory_bytes):
+            own = made[threading.get_ident()] = kind(memory_bytes=memory_bytes, **options)
+            return own
+
+        monkeypatch.setattr(device, "use", use)
+        return made
+
+    return install
+
+
+def own_device(made):
+    return made[threading.get_ident()]
+
+
+def gradient_of(rank, step):
+    rows = torch.tensor([3, 90 + rank, 150 + step, 3])
+    return rows, torch.full((4, WIDTH), float(rank + step + 1))
+
+
+def expected(workers, step):
+    total = torch.zeros(ROWS, WIDTH)
+    for rank in range(workers):
+        rows, values = gradient_of(rank, step)
+        total.index_add_(0, rows, values)
+    return total
+
+
+class Both(torch.nn.Module):
+    """A table of sparse gradients, one whose dense gradients have few rows, and a layer whose gradients have all."""
+
+    def __init__(self):
+        super().__init__()
+        self.sparse, self.rows = Table(ROWS, WIDTH), Table(ROWS * 40, WIDTH, sparse=False)
+        self.dense = torch.nn.Linear(WIDTH, 2, bias=False)
+
+    def forward(self, rows, values):
+        return self.sparse(rows, values) + self.rows(rows, values) + (self.dense(values) * values[:, :2]).sum()
+
+
+def train(kind, on_device, *, waits=True, reads_sparse=True, **options):
+    """Whether the sums of each step and parameter are right, on each worker, once the stream that torch works in is waited for.
+
+    reads_sparse: not where indices may be anything."""
+    made = on_device(kind)
+
+    def work(rank, member):
+        ddp = DistributedDataParallel(Both(), member, scheme="balanced", gradient="sum", **options)
+        right = []
+        for step in range(4):
+            ddp.zero_grad()
+            ddp(*gradient_of(rank, step)).backward()
+            if waits:
+                own_device(made).synchronize()
+            sparse, rows, dense = (each.grad for each in ddp.parameters())
+            sums = expected(2, step)
+            of_dense = sum((v[:, :2].T @ v for _, v in (gradient_of(r, step) for r in range(2))), torch.zeros(2, WIDTH))
+            right.append([
+                torch.equal(rows[:ROWS], sums) and not rows[ROWS:].any(),
+                torch.equal(dense, of_dense),
+                *([torch.equal(sparse.to_dense(), sums)] if reads_sparse else []),
+            ])  # fmt: skip
+        kinds = {each["gradient"] for each in ddp.statistics()["parameters"].values()}
+        ddp.close()
+        return right, kinds
+
+    return good(run_workers(2, work))
+
+
+class NoWaitBefore(LateDevice):
+    """Names another stream than the one that writes gradients."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.idle = emulated.new_stream()
+
+    def stream(self):
+        return self.idle
+
+
+# What is given is waited for, what comes back is waited for.
+
+
+@pytest.mark.parametrize("announce", [False, True])
+def test_gradients_are_read_when_torch_has_written_them(on_device, announce):
+    for right, kinds in train(LateDevice, on_device, announce=announce):
+        assert kinds == {"sparse", "rows", "dense"}
+        assert all(all(of_step) for of_step in right), right
+
+
+def test_without_the_wait_something_else_is_read(on_device):
+    """What the test above holds fails where a stream is not waited for."""
+    for right, _ in train(NoWaitBefore, on_device, reads_sparse=False):
+        assert not any(any(of_step) for of_step in right), right
+
+
+def test_results_are_written_in_torchs_stream_and_the_host_does_not_wait(on_device):
+    for right, _ in train(EmulatedDevice, on_device):
+        assert all(all(of_step) for of_step in right), right
+    for right, _ in train(EmulatedDevice, on_device, waits=False, reads_sparse=False):
+        assert not any(any(of_step) for of_step in right), "nobody has waited"
+
+
+class TwoStreams(LateDevice):
+    """Each gradient is written in a stream of its own."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.streams = [self.current, emulated.new_stream()]
+        self.writer = {}  # address: stream
+
+    def view(self, tensor):
+        before, self.current = self.current, self.writer.pop(tensor.data_ptr(), self.current)
+        seen = super().view(tensor)
+        self.current = before
+        return seen
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_bucket_waits_for_every_stream_that_wrote_it(on_device, monkeypatch, forgets):
+    """The first gradient of a bucket was written in another stream than the last. A session that is told of the last one
+    alone reads something else."""
+    made = on_device(TwoStreams)
+
+    def work(rank, member):
+        module = torch.nn.Linear(3, 3)
+        late = []
+        for i, parameter in enumerate(module.parameters()):
+
+            def before(tensor, i=i):
+                own = own_device(made)
+                own.current = own.streams[i]
+                own.writer[tensor.grad.data_ptr()] = own.streams[i]
+                late.append(i)
+
+            parameter.register_post_accumulate_grad_hook(before)
+        ddp = DistributedDataParallel(module, member, gradient="sum")
+        own = own_device(made)
+        sums = []
+        for _ in range(3):
+            ddp.zero_grad(set_to_none=False)
+            ddp(torch.ones(2, 3)).sum().backward()
+            for stream in own.streams:
+                emulated.synchronize(stream)
+            sums.append([float(each.grad.sum()) for each in module.parameters()])
+        ddp.close()
+        return sums, late
+
+    if forgets:
+        submit = sparsesync.torch.synchronizer.Bucket.submit
+        monkeypatch.setattr(sparsesync.torch.synchronizer.Bucket, "submit", lambda bucket, _: submit(bucket))
+    results = good(run_workers(2, work))
+    assert all(len(set(late)) == 2 for _, late in results)
+    right = [[36.0, 12.0]] * 3
+    assert all((sums == right) is not forgets for sums, _ in results), results
+
+
+# Memory
+
+
+def test_workspaces_are_torchs_memory_and_all_of_it_goes_back(on_device):
+    made = on_device()
+
+    def work(rank, member):
+        ddp = DistributedDataParallel(Both(), member, scheme="balanced")
+        own = own_device(made)
+        for step in range(6):
+            if step == 4:
+                before = len(own.allocator.calls)
+            ddp.zero_grad()
+            ddp(*gradient_of(rank, 0)).backward()
+            own.synchronize()
+        told = ddp.statistics()
+        assert len(own.allocator.calls) == before > 0, "a steady state takes nothing"
+        assert {stream for _, stream in own.allocator.calls} <= {own.communication, own.current}
+        assert told["memory_bytes"] == own.allocator.in_use > 0
+        assert told["memory_high_water_bytes"] >= told["memory_bytes"]
+        assert told["pinned_high_water_bytes"] >= told["pinned_bytes"] > 0
+        assert (told["device"], told["transport"]) == ("cuda:0", "local")
+        assert told["payloads"] == "from GPU to GPU within the process"
+        ddp.close()
+        return own.allocator
+
+    for allocator in good(run_workers(2, work)):
+        assert allocator.in_use == 0, "all is given back"
+
+
+def test_a_session_that_ends_gives_all_back():
+    allocator = Allocator()
+    own = sparsesync.Device(0, emulated.new_stream(), allocator)
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own) as session:
+        bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", ROWS, WIDTH)], "balanced")
+        synchronize(session, bucket, [(np.arange(50), np.ones((50, WIDTH), np.float32))])
+        out = np.empty((ROWS, WIDTH), np.float32)  # until the session has closed
+        session.write_dense(bucket, 0, out)
+        assert session.memory_in_use == allocator.in_use > 0
+    assert out[:50].all() and not out[50:].any(), "who closes waits for what still reads results"
+    assert allocator.in_use == 0
+
+
+def test_an_allocator_that_has_no_more_is_told_by_all_and_the_next_step_works():
+    network = sparsesync.LocalNetwork(2)
+    spec = sparsesync.TensorSpec("t", 100_000, 8)
+    outcomes = [None, None]
+
+    def work(rank):
+        allocator = Allocator()
+        own = sparsesync.Device(0, None, allocator)
+        with sparsesync.Session(network.join(rank), device=own, deadline_s=60) as session:
+            bucket = session.register_bucket("b", [spec], "balanced")
+            found = []
+            for step, rows in enumerate((10, 20_000, 20_000)):
+                if (rank, step) == (1, 1):
+                    allocator.fails_at = len(allocator.calls)
+                given = np.arange(rows)[::-1].copy(), np.ones((rows, 8), np.float32)
+                try:
+                    synchronize(session, bucket, [given])
+                except sparsesync.Error as error:
+                    found.append(error)
+                else:
+                    indices, values = session.result(bucket, 0)
+                    found.append((len(indices), float(values.sum())))
+            outcomes[rank] = found
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    for found in outcomes:
+        assert found[0] == (10, 160.0)
+        assert found[2] == (20_000, 320_000.0)
+    there, elsewhere = outcomes[1][1], outcomes[0][1]
+    assert isinstance(there, sparsesync.DeviceMemoryError) and isinstance(there, MemoryError)
+    assert "CUDA out of memory" in str(there) and "\n" not in str(there)
+    assert isinstance(elsewhere, sparsesync.RefusedError) and elsewhere.rank == 1
+
+
+def test_a_budget_is_kept_on_the_device():
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device="cuda:0", memory_bytes=1 << 20) as session:
+        with pytest.raises(sparsesync.BudgetError):
+            session.register_bucket("large", [sparsesync.TensorSpec("t", 10**6, 64)], "dense_ring")
+        bucket = session.register_bucket("small", [sparsesync.TensorSpec("t", 100, 2)], "dense_ring")
+        synchronize(session, bucket, [None])
+        assert 0 < session.memory_high_water <= 1 << 20
+
+
+# NCCL
+
+
+@pytest.mark.parametrize("scheme", ["balanced", "owned", "all_gather"])
+def test_nccl_moves_what_is_on_gpus(on_device, scheme):
+    made = on_device()
+
+    def work(rank, member):
+        ddp = DistributedDataParallel(Both(), member, scheme=scheme, gradient="sum", transport="nccl", deadline=60)
+        for step in range(3):
+            ddp.zero_grad()
+            ddp(*gradient_of(rank, step)).backward()
+            own_device(made).synchronize()
+            assert torch.equal(ddp.module.sparse.gradient, expected(2, step))
+        told = ddp.statistics()
+        ddp.close()
+        return told
+
+    for told in good(run_workers(2, work)):
+        assert told["transport"] == "nccl"
+        assert told["payloads"] == "by NCCL 2.30.7: it was asked for, words over local"
+        assert told["parameters"]["dense.weight"]["scheme"] == "dense_native", "NCCL's own"
+
+
+# What is wrong is told at the door.
+
+
+def test_transports_that_cannot_be(on_device):
+    on_device()
+    (member,) = local_group(1)
+    with pytest.raises(sparsesync.InputError, match="no transport 'fast': None, nccl, staged"):
+        DistributedDataParallel(torch.nn.Linear(2, 2), member, transport="fast")
+    (member,) = local_group(1)
+    with pytest.raises(sparsesync.UnsupportedError, match="leave it out"):
+        DistributedDataParallel(torch.nn.Linear(2, 2), member, transport="staged")
+
+
+def test_devices_that_there_are_not():
+    def session(**options):
+        return sparsesync.Session(sparsesync.LocalNetwork(1).join(0), **options)
+
+    for wrong in ("gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", ""):
+        with pytest.raises(sparsesync.InputError, match="there is no device"):
+            session(device=wrong)
+    with pytest.raises(sparsesync.InputError, match="device: None, 'cpu'"):
+        session(device=0)
+    with pytest.raises(sparsesync.DeviceError, match="no GPU 5: there are 1"):
+        session(device="cuda:5")
+    with pytest.raises(sparsesync.DeviceError, match="no GPU 1"):
+        sparsesync.Device(1)
+    with pytest.raises(sparsesync.InputError, match="has its own"):
+        session(device=sparsesync.Device(), memory_bytes=5)
+    own = sparsesync.Device()
+    assert (own.number, own.name) == (0, "cuda:0")
+    with session(device=own) as first:
+        assert first.device == "cuda:0"
+        with pytest.raises(sparsesync.InputError, match="make another one"):
+            session(device=own)
+    with session(device="cpu") as on_host:
+        assert on_host.device == "cpu"
+
+
+@pytest.fixture
+def two_gpus():
+    emulated.set_devices(2)
+    yield
+    emulated.set_devices(1)
+
+
+def test_a_stream_of_another_device(two_gpus):
+    there = emulated.new_stream(1)
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device="cuda:0") as session:
+        bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", 10, 2)], "balanced")
+        given = np.array([3]), np.ones((1, 2), np.float32)
+        with pytest.raises(sparsesync.InputError, match=f"stream {there:#x} is not one of cuda:0"):
+            session.reduce(bucket, [given], [there])
+        reduced = session.reduce(bucket, [given], [emulated.new_stream(0)])
+        session.wait(reduced)
+        session.wait(session.gather(bucket))
+        assert session.result(bucket, 0)[0].tolist() == [3]
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device="cuda:1") as session:
+        bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", 10, 2)], "balanced")
+        session.wait(session.reduce(bucket, [given], [there]))
+
+
+def test_an_index_outside_is_an_error_on_all_workers_and_nothing_is_corrupted():
+    network = sparsesync.LocalNetwork(2)
+    outcomes = [None, None]
+
+    def work(rank):
+        with sparsesync.Session(network.join(rank), device="cuda:0", deadline_s=60) as session:
+            bucket = session.register_bucket("b", [sparsesync.TensorSpec("table", 10, 2)], "balanced")
+            found = []
+            for index in (3, 10 if rank == 1 else 3, -1 if rank == 1 else 3, 4):
+                try:
+                    synchronize(session, bucket, [(np.array([index]), np.ones((1, 2), np.float32))])
+                    found.append([each.tolist() for each in session.result(bucket, 0)])
+                except sparsesync.Error as error:
+                    found.append(error)
+            outcomes[rank] = found
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    for rank, found in enumerate(outcomes):
+        assert found[0] == [[3], [[2.0, 2.0]]]
+        assert found[3] == [[4], [[2.0, 2.0]]]
+        for wrong, error in zip((10, -1), found[1:3], strict=True):
+            assert isinstance(error, sparsesync.InputError if rank == 1 else sparsesync.RefusedError)
+            assert str(wrong) in str(error) and "table" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("device", "of", "says"),
+    [
+        ("cuda:0", (2, 1), "an array in the memory of cuda:1: give it in cuda:0's memory"),
+        ("cpu", (2, 0), "an array in the memory of cuda:0: give it in host memory"),
+        ("cuda:0", (8, 0), r"an array in the memory of another device \(DLPack's 8:0\): give it in cuda:0's"),
+    ],
+)
+def test_an_array_of_another_device(device, of, says):
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=device) as session:
+        bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", 1, 2)], "balanced")
+        elsewhere = emulated.array_on(*of)
+        for call in (
+            lambda: session.reduce(bucket, [elsewhere]),
+            lambda: session.reduce(bucket, [(np.array([0]), elsewhere)]),
+            lambda: session.write_dense(bucket, 0, elsewhere),
+        ):
+            with pytest.raises(sparsesync.InputError, match=says):
+                call()
+        synchronize(session, bucket, [(np.array([0]), np.ones((1, 2), np.float32))])
+        assert session.result(bucket, 0)[1].tolist() == [[1, 1]], "nothing has begun"
+
+
+def test_the_stand_in_has_all_that_cuda_has():
+    public = {each for each in dir(device.CudaDevice) if not each.startswith("_")}
+    assert public <= {each for each in dir(EmulatedDevice) if not each.startswith("_")} | {"communication"}
+    assert issubclass(emulated_device.WaitingResult, gradients.Result)
