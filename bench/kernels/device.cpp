@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "engine/device_memory.h"
 #include "kernels/error.h"
 
 #if defined(SPARSESYNC_WITH_CUDA)
