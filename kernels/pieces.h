@@ -10,7 +10,7 @@
 namespace sparsesync {
 
 /// Whether fetch() waits for nothing: then what comes is best looked at as it comes, and where it
-/// does not, all at once.
+/// does not, all at once. Does not synchronize the stream.
 inline bool fetches_at_once(const Context& context) {
   return context.device() == Device::cpu;
 }

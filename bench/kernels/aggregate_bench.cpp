@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
 #include "kernels/hierarchical_hash.h"

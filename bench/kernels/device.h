@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "engine/device_memory.h"
 #include "engine/memory.h"
 #include "kernels/context.h"
 #include "kernels/device_queue.h"

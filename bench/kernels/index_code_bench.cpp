@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "kernels/hash_domains.h"
 

@@ -9,9 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "bench/kernels/device.h"
 #include "kernels/bijection.h"
-#include "kernels/threads.h"
 #include "kernels/views.h"
 
 namespace sparsesync::bench {

@@ -9,8 +9,10 @@
 #include <cstring>
 #include <vector>
 
+#include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "kernels/rows.h"
+#include "kernels/threads.h"
 #if defined(SPARSESYNC_WITH_CUDA)
 #include "bench/kernels/read_reduce.h"
 #endif

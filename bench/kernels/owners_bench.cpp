@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "kernels/aggregate.h"
 #include "kernels/bits.h"

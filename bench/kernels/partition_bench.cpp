@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "kernels/bits.h"
 #include "kernels/cpu/radix.h"
 #include "kernels/cpu/row_groups.h"
 #include "kernels/hierarchical_hash.h"
+#include "kernels/threads.h"
 
 namespace sparsesync::bench {
 namespace {

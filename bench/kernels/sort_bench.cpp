@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "kernels/bits.h"
 #include "kernels/rows.h"

@@ -36,6 +36,7 @@ class JobTable {
     while (ends_[job] <= tile) ++job;
     return job;
   }
+  /// The job of a number.
   __device__ const Work& work(int number) const { return works_[number]; }
   /// The job of a tile.
   __device__ const Work& of(Index tile) const { return works_[number_of(tile)]; }
