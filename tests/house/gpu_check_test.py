@@ -120,8 +120,9 @@ class Runner:
         command = [ROOT / "scripts/gpu-runner", "--root", self.folder / "root", "--work", self.folder / "work", "--out", out]
         environment = {"PATH": f"{self.folder / 'path'}:/usr/bin:/bin"}
         done = subprocess.run(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, timeout=60, check=False
-        )
+            [*command, *arguments],
+            cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        )  # fmt: skip
         result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"items": []}
         return done.returncode, done.stdout, {item["name"]: item for item in result["items"]}, result
 
