@@ -138,7 +138,6 @@ class PushPull : public Scheme {
       for (int i = 0; i < rounds * size; ++i) kept.emplace_back(context);
     }
     Index most_united = 0;      // rows that there were sums of: there is room for them
-    double most_expected = 0;   // the same of those that memory was asked for
     double union_of_a_row = 0;  // rows of the union for each of a worker's; 0: not known
     // The input, divided among the groups.
     Index input_rows = 0;
@@ -225,24 +224,15 @@ class PushPull : public Scheme {
 
   /// Takes what the step needs while it can still be refused: the others' pushes are about as large
   /// as this worker's to itself, and there will be sums. What these need is given back at once:
-  /// they take it as they come. What was to be had once is not asked for again.
+  /// they take it as they come.
   void expect_memory() {
     push_inbox_.expect(std::ssize(outbox_.own()));
     double bytes = 0;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const SpaceStorage& storage = storage_[i];
-      const double known =
-          std::max(static_cast<double>(storage.most_united), storage.most_expected);
-      const double expected = expected_sums(i);
-      if (expected > known) {
-        bytes += sums_workspace_bytes(spaces_[i], size_,
-                                      expected - static_cast<double>(storage.most_united));
-      }
+      const double more = expected_sums(i) - static_cast<double>(storage_[i].most_united);
+      if (more > 0) bytes += sums_workspace_bytes(spaces_[i], size_, more);
     }
     if (bytes > 0) Buffer<std::byte>(context_).reserve_exactly(static_cast<Index>(bytes));
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      storage_[i].most_expected = std::max(storage_[i].most_expected, expected_sums(i));
-    }
   }
 
   /// Where more rounds are an answer, as many as are likely; else only those that are certain.
