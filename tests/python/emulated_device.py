@@ -14,12 +14,14 @@ from sparsesync.torch import bucket, device, gradients
 
 
 class Allocator:
-    """torch's caching allocator, as its caller sees it: counts, and knows of each address whether it gave it."""
+    """torch's caching allocator, as its caller sees it: counts, and knows of each address whether it gave it. What it has back
+    stays memory: the stream may not have come there yet."""
 
     def __init__(self) -> None:
         self.given: dict[int, tuple[ctypes.Array[ctypes.c_char], int]] = {}
+        self._had: list[Any] = []
         self.calls: list[tuple[int, int]] = []  # bytes, stream
-        self.fails_at: int | None = None  # the number of a call, from 0
+        self.is_empty = False  # has no more to give
 
     @property
     def in_use(self) -> int:
@@ -27,7 +29,7 @@ class Allocator:
 
     def allocate(self, size: int, stream: int) -> int:
         self.calls.append((size, stream))
-        if len(self.calls) - 1 == self.fails_at:
+        if self.is_empty:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.\nMore of it.")
         memory = ctypes.create_string_buffer(size + 256)
         address = (ctypes.addressof(memory) + 255) // 256 * 256
@@ -35,7 +37,7 @@ class Allocator:
         return address
 
     def free(self, address: int) -> None:
-        del self.given[address]
+        self._had.append(self.given.pop(address))
 
 
 class EmulatedDevice(device.CpuDevice):
@@ -65,6 +67,11 @@ class EmulatedDevice(device.CpuDevice):
     def synchronize(self) -> None:
         """As a program waits for the stream that it works in, and for no other."""
         _native.emulated.synchronize(self.current)
+
+
+    def settle(self) -> None:
+        """Before memory goes that some stream may still write to."""
+        self.synchronize()
 
 
 class LateDevice(EmulatedDevice):

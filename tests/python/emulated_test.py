@@ -94,6 +94,7 @@ def train(kind, on_device, *, waits=True, reads_sparse=True, **options):
                 torch.equal(dense, of_dense),
                 *([torch.equal(sparse.to_dense(), sums)] if reads_sparse else []),
             ])  # fmt: skip
+            own_device(made).settle()
         kinds = {each["gradient"] for each in ddp.statistics()["parameters"].values()}
         ddp.close()
         return right, kinds
@@ -110,6 +111,10 @@ class NoWaitBefore(LateDevice):
 
     def stream(self):
         return self.idle
+
+    def settle(self):
+        emulated.synchronize(self.idle)
+        super().settle()
 
 
 # What is given is waited for, what comes back is waited for.
@@ -198,7 +203,7 @@ def test_workspaces_are_torchs_memory_and_all_of_it_goes_back(on_device):
     def work(rank, member):
         ddp = DistributedDataParallel(Both(), member, scheme="balanced")
         own = own_device(made)
-        for step in range(6):
+        for step in range(8):
             if step == 4:
                 before = len(own.allocator.calls)
             ddp.zero_grad()
@@ -234,37 +239,27 @@ def test_a_session_that_ends_gives_all_back():
 
 def test_an_allocator_that_has_no_more_is_told_by_all_and_the_next_step_works():
     network = sparsesync.LocalNetwork(2)
-    spec = sparsesync.TensorSpec("t", 100_000, 8)
     outcomes = [None, None]
 
     def work(rank):
         allocator = Allocator()
         own = sparsesync.Device(0, None, allocator)
         with sparsesync.Session(network.join(rank), device=own, deadline_s=60) as session:
-            bucket = session.register_bucket("b", [spec], "balanced")
-            found = []
-            for step, rows in enumerate((10, 20_000, 20_000)):
-                if (rank, step) == (1, 1):
-                    allocator.fails_at = len(allocator.calls)
-                given = np.arange(rows)[::-1].copy(), np.ones((rows, 8), np.float32)
-                try:
-                    synchronize(session, bucket, [given])
-                except sparsesync.Error as error:
-                    found.append(error)
-                else:
-                    indices, values = session.result(bucket, 0)
-                    found.append((len(indices), float(values.sum())))
-            outcomes[rank] = found
+            allocator.is_empty = rank == 1
+            with pytest.raises(sparsesync.Error) as told:
+                session.register_bucket("large", [sparsesync.TensorSpec("t", 10**5, 8)], "dense_ring")
+            allocator.is_empty = False
+            bucket = session.register_bucket("large", [sparsesync.TensorSpec("t", 10**5, 8)], "dense_ring")
+            synchronize(session, bucket, [(np.arange(100), np.ones((100, 8), np.float32))])
+            outcomes[rank] = told.value, float(session.result(bucket, 0).sum())
 
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(2)]
     for each in threads:
         each.start()
     for each in threads:
         each.join(60)
-    for found in outcomes:
-        assert found[0] == (10, 160.0)
-        assert found[2] == (20_000, 320_000.0)
-    there, elsewhere = outcomes[1][1], outcomes[0][1]
+    (elsewhere, of_first), (there, of_second) = outcomes
+    assert of_first == of_second == 1600
     assert isinstance(there, sparsesync.DeviceMemoryError) and isinstance(there, MemoryError)
     assert "CUDA out of memory" in str(there) and "\n" not in str(there)
     assert isinstance(elsewhere, sparsesync.RefusedError) and elsewhere.rank == 1
