@@ -181,7 +181,8 @@ double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space
       std::max(statistics.touched_mean / workload.rounds, statistics.united - part);
   return (sent + received + part + statistics.united) * bytes_of_a_row(space) +
          static_cast<double>(unite_workspace_bytes(
-             universe, static_cast<Index>(workload.size * statistics.touched_mean / grid.row_groups)));
+             universe,
+             static_cast<Index>(workload.size * statistics.touched_mean / grid.row_groups)));
 }
 
 }  // namespace sparsesync
