@@ -9,13 +9,7 @@ namespace sparsesync {
 
 void* CountedMemory::allocate(std::size_t bytes, std::size_t alignment, Stream stream) {
   const std::lock_guard lock(mutex_);
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t more =
-      bytes > static_cast<std::size_t>(kMost) ? kMost : static_cast<std::int64_t>(bytes);
-  const std::int64_t needed = more > kMost - in_use_ ? kMost : in_use_ + more;
-  if (needed > budget_.value_or(kMost - 1)) {
-    throw BudgetError(needed, budget_.value_or(kMost - 1), "workspace of a worker");
-  }
+  const std::int64_t needed = in_use_with(bytes);
   void* const pointer = obtain(bytes, alignment, stream);
   in_use_ = needed;
   high_water_ = std::max(high_water_, in_use_);
@@ -28,6 +22,22 @@ void CountedMemory::deallocate(void* pointer, std::size_t bytes, std::size_t ali
   const std::lock_guard lock(mutex_);
   give_back(pointer, bytes, alignment, stream);
   in_use_ -= static_cast<std::int64_t>(bytes);
+}
+
+void CountedMemory::expect_room(std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(in_use_with(bytes));
+}
+
+std::int64_t CountedMemory::in_use_with(std::size_t bytes) const {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t more =
+      bytes > static_cast<std::size_t>(kMost) ? kMost : static_cast<std::int64_t>(bytes);
+  const std::int64_t needed = more > kMost - in_use_ ? kMost : in_use_ + more;
+  if (needed > budget_.value_or(kMost - 1)) {
+    throw BudgetError(needed, budget_.value_or(kMost - 1), "workspace of a worker");
+  }
+  return needed;
 }
 
 bool CountedMemory::has_to_spare(std::size_t bytes) const {

@@ -17,6 +17,7 @@ class CountedMemory : public MemoryResource {
   void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) final;
   void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                   Stream stream) noexcept final;
+  void expect_room(std::size_t bytes) const final;
   /// As long as no more than a quarter of the budget is in use.
   bool has_to_spare(std::size_t bytes) const final;
 
@@ -31,6 +32,9 @@ class CountedMemory : public MemoryResource {
   explicit CountedMemory(std::optional<std::int64_t> budget) : budget_(budget) {}
 
  private:
+  /// With the lock held: bytes that would be in use with so many more.
+  /// @throws BudgetError
+  std::int64_t in_use_with(std::size_t bytes) const;
   // As MemoryResource has them; one call at a time.
   virtual void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) = 0;
   virtual void give_back(void* pointer, std::size_t bytes, std::size_t alignment,

@@ -31,6 +31,9 @@ class MemoryResource {
   /// Gives memory back; `bytes` and `alignment` as they were for allocate().
   virtual void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                           Stream stream) noexcept = 0;
+  /// Takes nothing.
+  /// @throws BudgetError if the resource has a budget and would exceed it with so many bytes more
+  virtual void expect_room(std::size_t /*bytes*/) const {}
   /// Whether a workspace may take so many bytes beyond what it needs, for what is to come: no where
   /// a budget may be wanted for something else.
   virtual bool has_to_spare(std::size_t /*bytes*/) const { return true; }

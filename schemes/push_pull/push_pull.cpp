@@ -196,9 +196,8 @@ class PushPull : public Scheme {
     encode_all(context_, encodes_);
   }
 
-  /// Takes what the step needs while it can still be refused: the others' pushes are about as large
-  /// as this worker's to itself, and there will be sums. What these need is given back at once:
-  /// they take it as they come.
+  /// Finds what a budget does not allow while the step can still be refused: the others' pushes are
+  /// about as large as this worker's to itself, and there will be sums.
   void expect_memory() {
     const std::int64_t own = std::ssize(outbox_.own());
     room_.received.expect(own);
@@ -208,7 +207,7 @@ class PushPull : public Scheme {
       const double more = expected_sums(i) - static_cast<double>(storage_[i].most_united);
       if (more > 0) bytes += sums_workspace_bytes(spaces_[i], size_, more);
     }
-    if (bytes > 0) Buffer<std::byte>(context_).reserve_exactly(static_cast<Index>(bytes));
+    if (bytes > 0) context_.memory().expect_room(static_cast<std::size_t>(bytes));
   }
 
   /// Where more rounds are an answer, as many as are likely; else only those that are certain.

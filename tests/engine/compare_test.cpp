@@ -217,15 +217,28 @@ TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
 }
 
 TEST_F(Compare, a_step_that_is_larger_than_the_budget_goes_in_rounds) {
+  constexpr int kSize = 3;
+  {
+    // All touch the same rows: what is pushed is most of what is needed.
+    TraceWriter writer(folder_ / "same", {{{"t", 50'000, 64, DType::f32}}, kSize, 1, "test", 5},
+                       false);
+    TracePart part;
+    for (Index row = 0; row < 2000; ++row) part.indices.push_back(7 * row);
+    for (int worker = 0; worker < kSize; ++worker) {
+      writer.write(Rank{worker}, 0, std::array{part});
+    }
+    writer.commit();
+  }
   CompareOptions options;
   options.schemes = {"balanced"};
   options.repeat = 1;
-  LocalWorkers workers(4, {});
-  const auto trace = [&] { return made_trace(4, 1, 50'000, 64); };
-  options.memory = 1 << 30;
-  const double need = Comparison(workers, trace(), options).memory_needs()[0].bytes_of_a_worker;
-  options.memory = static_cast<std::int64_t>(need * 0.88);
-  const CompareReport report = Comparison(workers, trace(), options).run();
+  LocalWorkers workers(kSize, {});
+  const auto compared_within = [&](std::int64_t memory) {
+    options.memory = memory;
+    return Comparison(workers, Trace::open(folder_ / "same"), options);
+  };
+  const double need = compared_within(1 << 30).memory_needs()[0].bytes_of_a_worker;
+  const CompareReport report = compared_within(static_cast<std::int64_t>(need * 0.85)).run();
   const SchemeFigures& found = figures(report, "balanced");
   ASSERT_FALSE(found.skipped) << *found.skipped;
   EXPECT_TRUE(found.correct);

@@ -36,6 +36,9 @@ TEST(HostMemory, keeps_its_budget_and_says_what_would_be_needed) {
     EXPECT_EQ(error.budget(), 1000);
   }
   EXPECT_EQ(memory.in_use(), 600);
+  EXPECT_THROW(memory.expect_room(401), BudgetError);
+  memory.expect_room(400);
+  EXPECT_EQ(memory.high_water(), 600);
   void* const b = memory.allocate(400, 8, {});
   memory.deallocate(b, 400, 8, {});
   memory.deallocate(a, 600, 8, {});

@@ -347,6 +347,8 @@ FAMILY = {
     "ContractError": ("Error", RuntimeError),
     "CorruptDataError": ("Error", Exception),
     "DeadlineError": ("Error", TimeoutError),
+    "DeviceError": ("Error", Exception),
+    "DeviceMemoryError": ("Error", MemoryError),
     "Error": ("Error", Exception),
     "InputError": ("Error", ValueError),
     "IoError": ("Error", OSError),
