@@ -87,6 +87,12 @@ void Inbox::expect(std::int64_t bytes) {
   for (Buffer<std::byte>& buffer : buffers_) buffer.reserve(bytes);
 }
 
+std::int64_t Inbox::capacity() const {
+  std::int64_t bytes = 0;
+  for (const Buffer<std::byte>& buffer : buffers_) bytes += buffer.capacity();
+  return bytes;
+}
+
 std::byte* Inbox::provide(std::size_t receive, const Header& header) {
   if (header.bytes > static_cast<std::uint64_t>(limit_)) {
     throw ProtocolError(fmt::format("a message of {} bytes where {} are the most there can be",

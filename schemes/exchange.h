@@ -45,6 +45,8 @@ class Inbox : public ReceiveProvider {
   /// found while the step can still be refused. Larger ones may come.
   /// @throws BudgetError
   void expect(std::int64_t bytes);
+  /// Bytes that there is room for, over all places.
+  std::int64_t capacity() const;
   std::byte* provide(std::size_t receive, const Header& header) override;
 
  private:

@@ -168,18 +168,18 @@ Cost push_pull_cost(
 }
 
 double sums_workspace_bytes(const RowSpace& space, int size, double united) {
-  return united * (2 + 1.0 / size) * bytes_of_a_row(space);
+  return united * (1 + 1.0 / size) * bytes_of_a_row(space);
 }
 
 double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space,
                                  const SpaceStatistics& statistics, Grid grid, Index universe) {
-  // Messages that go out and that come, which the pull has where the push had its own; sums; the
-  // result.
+  // Messages that go out and that come, which the pull has where the push had its own.
   const double part = statistics.united / workload.size;
   const double sent = std::max(statistics.touched_max / workload.rounds, part);
   const double received =
       std::max(statistics.touched_mean / workload.rounds, statistics.united - part);
-  return (sent + received + part + statistics.united) * bytes_of_a_row(space) +
+  return (sent + received) * bytes_of_a_row(space) +
+         sums_workspace_bytes(space, workload.size, statistics.united) +
          static_cast<double>(unite_workspace_bytes(
              universe,
              static_cast<Index>(workload.size * statistics.touched_mean / grid.row_groups)));

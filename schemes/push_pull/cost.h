@@ -58,8 +58,8 @@ Cost push_pull_cost(
     const Workload& workload,
     const FunctionView<PlacedCost(const RowSpace& space, const SpaceStatistics& known)>& placed);
 
-/// Bytes that a worker needs for the sums of so many rows: its own as kept and as sent, the pull as
-/// received and in order.
+/// Bytes that a worker needs for the sums of so many rows beside messages: its own, and all of them
+/// in order.
 double sums_workspace_bytes(const RowSpace& space, int size, double united);
 
 /// Bytes that a worker needs for one row space whatever the placement, as expected from statistics:

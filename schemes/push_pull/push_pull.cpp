@@ -199,14 +199,19 @@ class PushPull : public Scheme {
   /// Finds what a budget does not allow while the step can still be refused: the others' pushes are
   /// about as large as this worker's to itself, and there will be sums.
   void expect_memory() {
-    const std::int64_t own = std::ssize(outbox_.own());
-    room_.received.expect(own);
-    // Pulls have the memory of pushes.
-    double bytes = -static_cast<double>(room_.sent.capacity() + std::ssize(peers_) * own);
+    room_.received.expect(std::ssize(outbox_.own()));
+    double bytes = 0;
+    double pulled = 0;
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const double more = expected_sums(i) - static_cast<double>(storage_[i].most_united);
+      const double sums = expected_sums(i);
+      pulled += sums * static_cast<double>(spaces_[i].row_bytes());
+      const double more = sums - static_cast<double>(storage_[i].most_united);
       if (more > 0) bytes += sums_workspace_bytes(spaces_[i], size_, more);
     }
+    // Pulls have the memory of pushes.
+    const double sent = pulled / size_;
+    bytes += std::max(0.0, sent - static_cast<double>(room_.sent.capacity()));
+    bytes += std::max(0.0, pulled - sent - static_cast<double>(room_.received.capacity()));
     if (bytes > 0) context_.memory().expect_room(static_cast<std::size_t>(bytes));
   }
 
@@ -439,7 +444,12 @@ class PushPull : public Scheme {
       rows.name(context_, round, *placements_[i], pulled_of(round), i);
       if (!round.last()) continue;
       results_[i] = rows.sort(context_, *placements_[i]);
-      storage_[i].most_united = std::max(storage_[i].most_united, results_[i].values.rows);
+      const Index united = results_[i].values.rows;
+      storage_[i].most_united = std::max(storage_[i].most_united, united);
+      if (divided_.rows(i) > 0 && storage_[i].union_of_a_row == 0) {
+        storage_[i].union_of_a_row =
+            static_cast<double>(united) / static_cast<double>(divided_.rows(i));
+      }
     }
     for (int earlier = 0; round.last() && earlier < round.index; ++earlier) {
       place_all_values({earlier, rounds_});

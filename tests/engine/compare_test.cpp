@@ -220,10 +220,10 @@ TEST_F(Compare, a_step_that_is_larger_than_the_budget_goes_in_rounds) {
   constexpr int kSize = 3;
   {
     // All touch the same rows: what is pushed is most of what is needed.
-    TraceWriter writer(folder_ / "same", {{{"t", 50'000, 64, DType::f32}}, kSize, 1, "test", 5},
+    TraceWriter writer(folder_ / "same", {{{"t", 50'000, 256, DType::f32}}, kSize, 1, "test", 5},
                        false);
     TracePart part;
-    for (Index row = 0; row < 2000; ++row) part.indices.push_back(7 * row);
+    for (Index row = 0; row < 7000; ++row) part.indices.push_back(7 * row);
     for (int worker = 0; worker < kSize; ++worker) {
       writer.write(Rank{worker}, 0, std::array{part});
     }
