@@ -16,7 +16,7 @@ class HeapMemory : public MemoryResource {
   }
   void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                   Stream) noexcept override {
-    ::operator delete (pointer, bytes, std::align_val_t{alignment});
+    ::operator delete (pointer, std::align_val_t{alignment});
   }
 };
 
