@@ -14,8 +14,7 @@ class HeapMemory : public MemoryResource {
   void* allocate(std::size_t bytes, std::size_t alignment, Stream) override {
     return ::operator new (bytes, std::align_val_t{alignment});
   }
-  void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
-                  Stream) noexcept override {
+  void deallocate(void* pointer, std::size_t, std::size_t alignment, Stream) noexcept override {
     ::operator delete (pointer, std::align_val_t{alignment});
   }
 };
