@@ -77,7 +77,7 @@ void fetch_pieces(const Context& context, std::span<const std::span<const std::b
   const std::span<Word> all = scratch.take<Word>(static_cast<Index>(bytes / kWordBytes));
   std::size_t filled = 0;
   for (std::size_t first = 0; first < from.size(); first += kPieces) {
-    Pieces<const Word> pieces;
+    Pieces<const Word> pieces{};  // what is unused of it is a parameter, too
     for (const auto piece :
          from.subspan(first, std::min<std::size_t>(kPieces, from.size() - first)))
       add(pieces, piece);
@@ -92,8 +92,8 @@ void place_pieces(const Context& context, std::span<const std::byte> from,
   std::size_t bytes = 0;
   for (const std::span<std::byte> piece : to) bytes += piece.size();
   SPARSESYNC_EXPECT(from.size(), ==, bytes);
-  Pieces<Word> pieces;
-  Words words;
+  Pieces<Word> pieces{};
+  Words words{};
   unsigned used = 0;
   const auto flush = [&] {
     if (used > 0) launch(context, pieces.count, kWarp, place_kernel, pieces, words);

@@ -101,7 +101,7 @@ void unite_by_merging(const Context& context, Scratch& scratch, IndexRange range
                     });
   const int bits = std::max(bit_width_below(static_cast<std::uint64_t>(range.size())), 1);
   const std::uint64_t* const sorted = sort_words(context, scratch, all, 0, bits).data();
-  JobTable<KeepWork> kept;
+  JobTable<KeepWork> kept{};
   const KeepWork work{total, out, count, 0};
   kept.add(work, work.tiles());
   keep_some(context, scratch, kept, [=] __device__(int /*list*/, Index i, Index* index) {
