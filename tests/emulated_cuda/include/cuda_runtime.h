@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -233,6 +234,21 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs;
 };
 
+namespace sparsesync::emulated_cuda {
+
+/// Of closures alone, which cannot be made empty: structures are made of zeros where that matters,
+/// and of arrays of them GCC 12 clears more than their padding.
+template <typename T>
+void clear_padding([[maybe_unused]] T& parameter) {
+#if defined(__GNUC__) && !defined(__clang__)
+  if constexpr (std::is_class_v<T> && !std::is_default_constructible_v<T>) {
+    __builtin_clear_padding(&parameter);
+  }
+#endif
+}
+
+}  // namespace sparsesync::emulated_cuda
+
 /// Of grids and blocks of one dimension.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
@@ -242,12 +258,15 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (blocks == 0 || blocks > 0x7FFFFFFFU || threads == 0 || threads > 1024) {
     return cudaErrorInvalidValue;
   }
-  std::tuple<std::remove_cv_t<Parameters>...> parameters(std::forward<Arguments>(arguments)...);
-#if defined(__GNUC__) && !defined(__clang__)
-  // Where nothing is, something of before would stand.
-  __builtin_clear_padding(&parameters);
-#endif
-  sparsesync::emulated_cuda::check_parameters(&parameters, sizeof(parameters));
+  using Tuple = std::tuple<std::remove_cv_t<Parameters>...>;
+  // Between members are zeros, not what stood there before: it would look like an address.
+  alignas(Tuple) unsigned char storage[sizeof(Tuple)];
+  std::memset(storage, 0, sizeof(storage));
+  asm volatile("" : : "r"(storage) : "memory");
+  Tuple& parameters = *new (storage) Tuple(std::forward<Arguments>(arguments)...);
+  std::apply([](auto&... each) { (sparsesync::emulated_cuda::clear_padding(each), ...); },
+             parameters);
+  sparsesync::emulated_cuda::check_parameters(storage, sizeof(storage));
   sparsesync::emulated_cuda::enqueue(config->stream, [=] {
     sparsesync::emulated_cuda::run_grid(dim3(blocks), dim3(threads),
                                         [&] { std::apply(kernel, parameters); });
