@@ -242,7 +242,9 @@ template <typename T>
 void clear_padding([[maybe_unused]] T& parameter) {
 #if defined(__GNUC__) && !defined(__clang__)
   if constexpr (std::is_class_v<T> && !std::is_default_constructible_v<T>) {
-    __builtin_clear_padding(&parameter);
+    T cleared(parameter);
+    __builtin_clear_padding(&cleared);
+    std::memcpy(static_cast<void*>(&parameter), &cleared, sizeof(T));
   }
 #endif
 }
