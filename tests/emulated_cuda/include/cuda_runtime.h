@@ -236,12 +236,12 @@ struct cudaLaunchConfig_t {
 
 namespace sparsesync::emulated_cuda {
 
-/// Of closures alone, which cannot be made empty: structures are made of zeros where that matters,
-/// and of arrays of them GCC 12 clears more than their padding.
+/// But of tables of jobs, which are made of zeros: of arrays of structures GCC 12 clears more than
+/// their padding.
 template <typename T>
 void clear_padding([[maybe_unused]] T& parameter) {
 #if defined(__GNUC__) && !defined(__clang__)
-  if constexpr (std::is_class_v<T> && !std::is_default_constructible_v<T>) {
+  if constexpr (std::is_class_v<T> && !requires { parameter.is_full(); }) {
     T cleared(parameter);
     __builtin_clear_padding(&cleared);
     std::memcpy(static_cast<void*>(&parameter), &cleared, sizeof(T));
