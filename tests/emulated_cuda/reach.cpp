@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string_view>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -39,10 +40,14 @@ bool is_out_of_reach(std::string_view kind) {
 
 }  // namespace
 
-void check_reach(const void* parameters, std::size_t bytes, bool (*is_of_cuda)(const void*)) {
+void check_reach(const void* parameters, const unsigned char* members, std::size_t bytes,
+                 bool (*is_of_cuda)(const void*)) {
   constexpr std::uintptr_t kLeast = std::uintptr_t{1} << 16U;
   constexpr std::uintptr_t kMost = std::uintptr_t{1} << 47U;
   for (std::size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
+    std::uintptr_t marks = 0;
+    std::memcpy(&marks, members + at, sizeof(marks));
+    if (marks != std::numeric_limits<std::uintptr_t>::max()) continue;
     std::uintptr_t word = 0;
     std::memcpy(&word, static_cast<const char*>(parameters) + at, sizeof(word));
     if (word < kLeast || word >= kMost) continue;
@@ -67,7 +72,7 @@ void open_memory(const void* memory, std::size_t bytes) {
 
 #else
 
-void check_reach(const void*, std::size_t, bool (*)(const void*)) {}
+void check_reach(const void*, const unsigned char*, std::size_t, bool (*)(const void*)) {}
 void close_memory(const void*, std::size_t) {}
 void open_memory(const void*, std::size_t) {}
 

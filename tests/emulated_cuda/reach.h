@@ -14,8 +14,10 @@ bool shares_heap();
 /// Ends the program if a kernel is given the address of what it cannot reach: on this machine it
 /// would work.
 /// @param parameters  of the kernel, as they lie in memory
+/// @param members  as many bytes: all ones where a member is, not what lies between them
 /// @param is_of_cuda  whether the runtime gave the memory that an address is of
-void check_reach(const void* parameters, std::size_t bytes, bool (*is_of_cuda)(const void*));
+void check_reach(const void* parameters, const unsigned char* members, std::size_t bytes,
+                 bool (*is_of_cuda)(const void*));
 
 /// From here on the host does not reach this memory, or does.
 void close_memory(const void* memory, std::size_t bytes);

@@ -185,9 +185,9 @@ Limits& limits() {
   return Machine::the().limits;
 }
 
-void check_parameters(const void* parameters, std::size_t bytes) {
+void check_parameters(const void* parameters, const unsigned char* members, std::size_t bytes) {
   const std::lock_guard lock(Machine::the().mutex);
-  check_reach(parameters, bytes,
+  check_reach(parameters, members, bytes,
               [](const void* address) { return Machine::the().block_of(address) != nullptr; });
 }
 

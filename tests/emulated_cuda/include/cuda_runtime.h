@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <new>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -169,7 +168,8 @@ struct Position {
 const Position& position();
 
 /// Ends the program if a kernel is given the address of what a GPU does not reach.
-void check_parameters(const void* parameters, std::size_t bytes);
+/// @param members  as many bytes: all ones where a member of a parameter is
+void check_parameters(const void* parameters, const unsigned char* members, std::size_t bytes);
 /// Puts work into a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 /// The same of work that may have to wait: it is called again until it returns true.
@@ -236,17 +236,20 @@ struct cudaLaunchConfig_t {
 
 namespace sparsesync::emulated_cuda {
 
-/// But of tables of jobs, which are made of zeros: of arrays of structures GCC 12 clears more than
-/// their padding.
+/// Marks those bytes of a parameter that are a member's with ones: what is left between them would
+/// look like an address. GCC 12 takes some members of arrays of structures for padding: these are
+/// not looked at.
 template <typename T>
-void clear_padding([[maybe_unused]] T& parameter) {
-#if defined(__GNUC__) && !defined(__clang__)
-  if constexpr (std::is_class_v<T> && !requires { parameter.is_full(); }) {
-    T cleared(parameter);
-    __builtin_clear_padding(&cleared);
-    std::memcpy(static_cast<void*>(&parameter), &cleared, sizeof(T));
-  }
+void mark_members(const T& parameter, unsigned char* members) {
+  static_assert(std::is_trivially_destructible_v<T>);
+  T marks(parameter);  // a variable of its own: where closures are concerned, nothing else will do
+  std::memset(static_cast<void*>(&marks), 0xFF, sizeof(T));
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&marks);
 #endif
+#endif
+  std::memcpy(members, &marks, sizeof(T));
 }
 
 }  // namespace sparsesync::emulated_cuda
@@ -261,14 +264,15 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return cudaErrorInvalidValue;
   }
   using Tuple = std::tuple<std::remove_cv_t<Parameters>...>;
-  // Between members are zeros, not what stood there before: it would look like an address.
-  alignas(Tuple) unsigned char storage[sizeof(Tuple)];
-  std::memset(storage, 0, sizeof(storage));
-  asm volatile("" : : "r"(storage) : "memory");
-  Tuple& parameters = *new (storage) Tuple(std::forward<Arguments>(arguments)...);
-  std::apply([](auto&... each) { (sparsesync::emulated_cuda::clear_padding(each), ...); },
-             parameters);
-  sparsesync::emulated_cuda::check_parameters(storage, sizeof(storage));
+  Tuple parameters(std::forward<Arguments>(arguments)...);
+  unsigned char members[sizeof(Tuple)] = {};
+  const auto mark = [&](const auto& parameter) {
+    const auto at = reinterpret_cast<const char*>(&parameter) -
+                    reinterpret_cast<const char*>(&parameters);
+    sparsesync::emulated_cuda::mark_members(parameter, members + at);
+  };
+  std::apply([&](const auto&... each) { (mark(each), ...); }, parameters);
+  sparsesync::emulated_cuda::check_parameters(&parameters, members, sizeof(parameters));
   sparsesync::emulated_cuda::enqueue(config->stream, [=] {
     sparsesync::emulated_cuda::run_grid(dim3(blocks), dim3(threads),
                                         [&] { std::apply(kernel, parameters); });
