@@ -116,7 +116,8 @@ double workspace_bytes(const Workload& workload) {
   return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
     const Grid grid = cheapest_grid(space, workload.size, known);
     return push_pull_workspace_bytes(workload, space, known, grid,
-                                     ceil_div<Index>(space.rows, grid.row_groups));
+                                     ceil_div<Index>(space.rows, grid.row_groups),
+                                     PulledOrder::mixed);
   });
 }
 

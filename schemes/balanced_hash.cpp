@@ -109,7 +109,8 @@ double workspace_bytes(const Workload& workload) {
         static_cast<double>(space.rows) * static_cast<double>(domain_entry_bytes(space.rows));
     const double cells = 2 * known.touched_max * 1.1 * sizeof(Index);
     return domains + cells +
-           push_pull_workspace_bytes(workload, space, known, {workload.size, 1}, space.rows);
+           push_pull_workspace_bytes(workload, space, known, {workload.size, 1}, space.rows,
+                                     PulledOrder::mixed);
   });
 }
 

@@ -167,19 +167,22 @@ Cost push_pull_cost(
   return total;
 }
 
-double sums_workspace_bytes(const RowSpace& space, int size, double united) {
-  return united * (1 + 1.0 / size) * bytes_of_a_row(space);
+double sums_workspace_bytes(const RowSpace& space, int size, double united, PulledOrder order) {
+  // The order, the places that it gives, and the words that are sorted.
+  const double sorting = order == PulledOrder::mixed ? 3 * sizeof(Index) : 0;
+  return united * ((1 + 1.0 / size) * bytes_of_a_row(space) + sorting);
 }
 
 double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space,
-                                 const SpaceStatistics& statistics, Grid grid, Index universe) {
+                                 const SpaceStatistics& statistics, Grid grid, Index universe,
+                                 PulledOrder order) {
   // Messages that go out and that come, which the pull has where the push had its own.
   const double part = statistics.united / workload.size;
   const double sent = std::max(statistics.touched_max / workload.rounds, part);
   const double received =
       std::max(statistics.touched_mean / workload.rounds, statistics.united - part);
   return (sent + received) * bytes_of_a_row(space) +
-         sums_workspace_bytes(space, workload.size, statistics.united) +
+         sums_workspace_bytes(space, workload.size, statistics.united, order) +
          static_cast<double>(unite_workspace_bytes(
              universe,
              static_cast<Index>(workload.size * statistics.touched_mean / grid.row_groups)));

@@ -58,14 +58,18 @@ Cost push_pull_cost(
     const Workload& workload,
     const FunctionView<PlacedCost(const RowSpace& space, const SpaceStatistics& known)>& placed);
 
+/// Whether what is pulled comes in increasing order.
+enum class PulledOrder { increasing, mixed };
+
 /// Bytes that a worker needs for the sums of so many rows beside messages: its own, and all of them
 /// in order.
-double sums_workspace_bytes(const RowSpace& space, int size, double united);
+double sums_workspace_bytes(const RowSpace& space, int size, double united, PulledOrder order);
 
 /// Bytes that a worker needs for one row space whatever the placement, as expected from statistics:
 /// pushes sent and received, and sums.
 /// @param universe  of a group's indices
 double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space,
-                                 const SpaceStatistics& statistics, Grid grid, Index universe);
+                                 const SpaceStatistics& statistics, Grid grid, Index universe,
+                                 PulledOrder order);
 
 }  // namespace sparsesync

@@ -41,7 +41,8 @@ Cost cost(const Workload& workload) {
 double workspace_bytes(const Workload& workload) {
   return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
     const int n = workload.size;
-    return n * push_pull_workspace_bytes(workload, space, known, {1, 1}, space.rows);
+    return n * push_pull_workspace_bytes(workload, space, known, {1, 1}, space.rows,
+                                         PulledOrder::mixed);
   });
 }
 
