@@ -83,7 +83,6 @@ bool is_of_memory(const std::exception_ptr& refusal) {
   try {
     std::rethrow_exception(refusal);
   } catch (const BudgetError&) {
-  } catch (const DeviceMemoryError&) {
   } catch (const std::bad_alloc&) {
   } catch (...) {
     return false;

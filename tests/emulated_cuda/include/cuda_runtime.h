@@ -267,8 +267,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   Tuple parameters(std::forward<Arguments>(arguments)...);
   unsigned char members[sizeof(Tuple)] = {};
   const auto mark = [&](const auto& parameter) {
-    const auto at = reinterpret_cast<const char*>(&parameter) -
-                    reinterpret_cast<const char*>(&parameters);
+    const auto at =
+        reinterpret_cast<const char*>(&parameter) - reinterpret_cast<const char*>(&parameters);
     sparsesync::emulated_cuda::mark_members(parameter, members + at);
   };
   std::apply([&](const auto&... each) { (mark(each), ...); }, parameters);
