@@ -152,8 +152,9 @@ TEST(Session, a_step_in_one_call_has_the_sum_and_a_refused_one_leaves_the_next_a
   expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory&) {
     const BucketId id = session.register_bucket(inputs.spec);
     inputs.synchronize(session, id);
-    const std::array<Index, 1> outside{kTensor.rows};
-    const std::array<std::byte, 16> values{};
+    // From `new`, for a GPU reaches no stack.
+    const std::vector<Index> outside{kTensor.rows};
+    const std::vector<std::byte> values(16);
     if (session.rank().value == 1) {
       EXPECT_THROW(
           session.synchronize(id, std::array{Gradient::row_sparse(outside, values.data())}),
