@@ -22,6 +22,7 @@
 #include "engine/worker_record.h"
 #include "engine/workers.h"
 #include "kernels/bits.h"
+#include "kernels/device_queue.h"
 
 namespace sparsesync {
 namespace {
@@ -40,11 +41,19 @@ int gpu_of(const CompareOptions::Gpu& gpu, const Transport& transport) {
   return device_of_worker(before);
 }
 
+/// Memory, and how many workers of this machine share it.
+struct SharedMemory {
+  double to_give = 0;
+  int workers = 0;
+};
+
+/// This machine's, or that of one of its GPUs, which workers take in turn and which are alike.
 /// @throws DeviceError if there is no such GPU
-double memory_to_give(const std::optional<CompareOptions::Gpu>& gpu) {
-  const std::int64_t available =
-      gpu ? device_bytes(gpu->number.value_or(0)).available : available_memory();
-  return static_cast<double>(available) * kShareOfMemory;
+SharedMemory shared_memory(const std::optional<CompareOptions::Gpu>& gpu, int workers) {
+  if (!gpu) return {static_cast<double>(available_memory()) * kShareOfMemory, workers};
+  const std::int64_t available = device_bytes(gpu->number.value_or(0)).available;
+  const int gpus = gpu->number ? 1 : device_facts().devices;
+  return {static_cast<double>(available) * kShareOfMemory, ceil_div(workers, gpus)};
 }
 
 SchemeFigures skipped(std::string_view name, const std::string& reason) {
@@ -229,8 +238,9 @@ std::vector<Prediction> Comparison::predictions(const Network& network) const {
 }
 
 std::int64_t Comparison::workspace_of_a_worker() const {
-  return options_.memory.value_or(
-      static_cast<std::int64_t>(memory_to_give(options_.gpu) / workers_.on_this_machine()));
+  if (options_.memory) return *options_.memory;
+  const SharedMemory shared = shared_memory(options_.gpu, workers_.on_this_machine());
+  return static_cast<std::int64_t>(shared.to_give / shared.workers);
 }
 
 ControlChannel::Statement Comparison::statement() const {
@@ -272,16 +282,16 @@ ControlChannel::Statement Comparison::statement() const {
 }
 
 std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) const {
-  const double available = memory_to_give(options_.gpu);
-  const int workers = workers_.on_this_machine();
+  const SharedMemory shared = shared_memory(options_.gpu, workers_.on_this_machine());
   if (options_.memory && bytes_of_a_worker > static_cast<double>(*options_.memory)) {
     return fmt::format("needs about {:.0f} bytes of workspace for each worker, --memory allows {}",
                        bytes_of_a_worker, *options_.memory);
   }
-  if (bytes_of_a_worker * workers > available) {
+  const double needed = bytes_of_a_worker * shared.workers;
+  if (needed > shared.to_give) {
     return fmt::format(
-        "needs about {:.1f} GB of workspace for {} workers, this machine has {:.1f} GB to give",
-        bytes_of_a_worker * workers / 1e9, workers, available / 1e9);
+        "needs about {:.1f} GB of workspace for {} workers, this {} has {:.1f} GB to give",
+        needed / 1e9, shared.workers, options_.gpu ? "GPU" : "machine", shared.to_give / 1e9);
   }
   return std::nullopt;
 }

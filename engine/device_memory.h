@@ -26,6 +26,7 @@ class DeviceMemory : public CountedMemory {
   void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) override;
   void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
                  Stream stream) noexcept override;
+  void share_with_peers() const;
 
   int device_;
   void* pool_ = nullptr;  // a cudaMemPool_t

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "kernels/context.h"
@@ -101,6 +102,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
+  int device_ = 0;
   int before_ = 0;
 };
 
@@ -133,6 +135,12 @@ class Mark {
  private:
   std::unique_ptr<Event> event_;  // null on a CPU
 };
+
+/// Copies bytes in memory that another context works on, on another GPU, too. Does not synchronize
+/// the stream: what is to be done before and after it, marks say.
+/// @throws DeviceError
+void copy_from(const Context& source, std::span<const std::byte> from, const Context& context,
+               std::byte* to);
 
 /// What a build and a machine have of CUDA.
 struct DeviceFacts {

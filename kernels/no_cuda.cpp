@@ -1,6 +1,7 @@
 // What a build without CUDA says of GPUs.
 #include "kernels/device_queue.h"
 #include "kernels/error.h"
+#include "kernels/rows.h"
 
 namespace sparsesync {
 
@@ -14,7 +15,7 @@ std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource&, MemoryResource&,
   return nullptr;
 }
 
-DeviceGuard::DeviceGuard(int device) {
+DeviceGuard::DeviceGuard(int device) : device_(device), before_(device) {
   expect_device(device);
 }
 DeviceGuard::~DeviceGuard() = default;
@@ -28,6 +29,11 @@ void Mark::set(const Context&) {}
 void Mark::set(Stream) {}
 void Mark::make_wait(const Context&) const {}
 void Mark::wait() const {}
+
+void copy_from(const Context&, std::span<const std::byte> from, const Context& context,
+               std::byte* to) {
+  copy(context, from, to);
+}
 
 DeviceFacts device_facts() {
   return {false, false, std::nullopt, std::nullopt, 0, "this build has no CUDA"};

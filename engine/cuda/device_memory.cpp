@@ -33,6 +33,23 @@ DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget)
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   cuda::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
               "keeping a pool's memory");
+  share_with_peers();
+}
+
+/// Other GPUs of this process reach a pool's memory where they are let: networks copy from it.
+void DeviceMemory::share_with_peers() const {
+  int devices = 0;
+  cuda::check(cudaGetDeviceCount(&devices), "counting devices");
+  for (int other = 0; other < devices; ++other) {
+    if (other == device_) continue;
+    int reaches = 0;
+    cuda::check(cudaDeviceCanAccessPeer(&reaches, other, device_), "asking what a device reaches");
+    if (reaches == 0) continue;
+    const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, other},
+                                   cudaMemAccessFlagsProtReadWrite};
+    cuda::check(cudaMemPoolSetAccess(static_cast<cudaMemPool_t>(pool_), &access, 1),
+                "sharing a pool's memory");
+  }
 }
 
 DeviceMemory::~DeviceMemory() {

@@ -13,6 +13,8 @@ namespace sparsesync::nccl {
 
 using Result = int;
 inline constexpr Result kSuccess = 0;
+inline constexpr Result kSystemError = 2;
+inline constexpr Result kRemoteError = 6;
 inline constexpr Result kInProgress = 7;
 
 using DataType = int;
@@ -43,6 +45,7 @@ struct Config {
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
+  int not_given = INT_MIN;  // a later version's field, within the same size
 };
 
 /// The functions, by the names that NCCL gives them.

@@ -430,7 +430,7 @@ class LocalTransport : public Transport {
       return;
     }
     message.ready->make_wait(own);
-    copy(own, {message.data, message.header.bytes}, to);
+    copy_from(*message.context, {message.data, message.header.bytes}, own, to);
     if (!read_) read_.emplace(own);
     read_->set(own);
     read_->make_wait(*message.context);

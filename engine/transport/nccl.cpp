@@ -11,6 +11,7 @@
 
 #include "engine/control_channel.h"
 #include "engine/cuda/nccl_library.h"
+#include "engine/log.h"
 #include "engine/memory.h"
 #include "kernels/buffer.h"
 #include "kernels/cuda/queue.h"
@@ -39,6 +40,8 @@ nccl::DataType nccl_type(DType dtype) {
 
 /// How long a worker that left may have messages on their way.
 constexpr std::chrono::seconds kAfterLeaving{2};
+/// NCCL may find that a worker is gone before the words do.
+constexpr std::chrono::seconds kUntilALossIsKnown{2};
 
 /// A group that was posted.
 struct Group {
@@ -82,7 +85,11 @@ class NcclTransport : public Transport, private DeviceWatch {
 
   ~NcclTransport() override {
     if (queue_ != nullptr) queue_->watch(nullptr);
-    close();
+    try {
+      close();
+    } catch (const DeviceError& error) {  // of a device that has failed nothing can be given back
+      log(LogLevel::info, std::string("leaving NCCL: ") + error.what());
+    }
   }
 
   Rank rank() const override { return words_->rank(); }
@@ -241,6 +248,17 @@ class NcclTransport : public Transport, private DeviceWatch {
     }
   }
 
+  /// The same; who is gone is named rather than what NCCL makes of it, and NCCL may know first.
+  void report_failure(nccl::Result result) {
+    const bool may_be_a_loss = result == nccl::kRemoteError || result == nccl::kSystemError;
+    const Time until = Clock::now() + kUntilALossIsKnown;
+    do {
+      words_->expect_alive(awaited_);
+      std::this_thread::yield();
+    } while (may_be_a_loss && Clock::now() < until);
+    report(result);
+  }
+
   nccl::Result state() const {
     nccl::Result state = nccl::kSuccess;
     const nccl::Result result = nccl_.comm_get_async_error(comm_, &state);
@@ -249,9 +267,9 @@ class NcclTransport : public Transport, private DeviceWatch {
 
   /// Waits until a call is done, which a non-blocking communicator does in the background.
   void expect(nccl::Result result, Time until) {
-    if (result != nccl::kInProgress) report(result);
+    if (result != nccl::kInProgress && result != nccl::kSuccess) report_failure(result);
     for (nccl::Result now = state(); now != nccl::kSuccess; now = state()) {
-      if (now != nccl::kInProgress) report(now);
+      if (now != nccl::kInProgress) report_failure(now);
       words_->expect_alive(awaited_);
       if (Clock::now() >= until) throw_deadline(rank(), awaited_);
       std::this_thread::yield();
@@ -295,7 +313,7 @@ class NcclTransport : public Transport, private DeviceWatch {
       }
       if (comm_ != nullptr) {
         const nccl::Result now = state();
-        if (now != nccl::kSuccess && now != nccl::kInProgress) report(now);
+        if (now != nccl::kSuccess && now != nccl::kInProgress) report_failure(now);
       }
       if (Clock::now() >= until_.value_or(since + options_.deadline)) {
         throw_deadline(rank(), awaited_);
@@ -327,8 +345,11 @@ class NcclTransport : public Transport, private DeviceWatch {
   void start(Group& group, Time until) {
     const auto sends = std::ssize(group.sends);
     const auto all = sends + std::ssize(group.receives);
-    const std::span<Header> host = group.host_headers.reserve(all);
-    Header* const device = group.headers.reserve(all).data();
+    // At once for all that there may be: to give pinned memory back would wait for the device.
+    const Index most = std::max<Index>(all, 2 * Index{size()});
+    const std::span<Header> host =
+        group.host_headers.reserve(most).first(static_cast<std::size_t>(all));
+    Header* const device = group.headers.reserve(most).data();
     for (std::size_t i = 0; i < group.sends.size(); ++i) {
       host[i] = group.expected;
       host[i].bytes = static_cast<std::uint64_t>(group.bytes[i]);
@@ -355,6 +376,7 @@ class NcclTransport : public Transport, private DeviceWatch {
   Group& complete(GroupId id, Time until) {
     Group& wanted = *open_.at(id.value);
     while (!wanted.complete) {
+      throw_if_over();
       Group& group = *pending_.front();
       await(group);
       failing([&] {
@@ -417,7 +439,12 @@ class NcclTransport : public Transport, private DeviceWatch {
   template <typename Calls>
   void grouped(const Group&, Time until, Calls&& calls) {
     report(nccl_.group_start());
-    calls();
+    try {
+      calls();
+    } catch (...) {
+      nccl_.group_end();  // an open group would take in what comes later in this thread
+      throw;
+    }
     expect(nccl_.group_end(), until);
   }
   void send(const Group& group, std::size_t i, const std::byte* from, std::int64_t bytes) {

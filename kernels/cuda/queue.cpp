@@ -11,6 +11,7 @@
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
 #include "kernels/error.h"
+#include "kernels/rows.h"
 
 namespace sparsesync {
 
@@ -103,7 +104,7 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
 }
 
 Queue::~Queue() {
-  int before = 0;
+  int before = device_;
   cudaGetDevice(&before);
   cudaSetDevice(device_);
   cudaStreamSynchronize(stream_);
@@ -114,7 +115,7 @@ Queue::~Queue() {
     if (event != nullptr) cudaEventDestroy(event);
   }
   if (own_stream_) cudaStreamDestroy(stream_);
-  cudaSetDevice(before);
+  if (before != device_) cudaSetDevice(before);
 }
 
 Queue::Timed::Timed(Queue& queue) : queue_(queue) {
@@ -167,15 +168,20 @@ void Queue::expect_reachable(const void* pointer, const char* what) const {
 }
 
 void Queue::synchronize() {
-  if (!has_work_) return;
+  // Before the wait: what another thread notes while it lasts stays noted.
+  if (!has_work_.exchange(false)) return;
   ++counters_.synchronizations;
-  if (watch_ == nullptr) {
-    check(cudaStreamSynchronize(stream_), "waiting for the device");
-  } else {
-    check(cudaEventRecord(end_, stream_), "setting a mark");
-    wait_for_event(end_);
+  try {
+    if (watch_ == nullptr) {
+      check(cudaStreamSynchronize(stream_), "waiting for the device");
+    } else {
+      check(cudaEventRecord(end_, stream_), "setting a mark");
+      wait_for_event(end_);
+    }
+  } catch (...) {
+    has_work_ = true;
+    throw;
   }
-  has_work_ = false;
   if (*faults_ == 0) return;
   const auto fault = static_cast<Fault>(*faults_);
   *faults_ = 0;
@@ -210,7 +216,11 @@ std::byte* Queue::next_staging(std::size_t bytes) {
     check(cudaEventRecord(half_free_[half_], stream_), "setting a mark");
     half_ = 1 - half_;
     half_used_ = 0;
-    check(cudaEventSynchronize(half_free_[half_]), "waiting for a mark");
+    if (watch_ == nullptr) {
+      check(cudaEventSynchronize(half_free_[half_]), "waiting for a mark");
+    } else {
+      wait_for_event(half_free_[half_]);
+    }
   }
   std::byte* const room = staging_ + half_ * kStagingBytes + half_used_;
   half_used_ += round_up<std::size_t>(bytes, 16);
@@ -307,13 +317,13 @@ std::string version_text(int version) {
 
 }  // namespace
 
-DeviceGuard::DeviceGuard(int device) {
+DeviceGuard::DeviceGuard(int device) : device_(device) {
   cuda::check(cudaGetDevice(&before_), "asking for the device");
-  cuda::check(cudaSetDevice(device), "choosing a device");
+  if (before_ != device) cuda::check(cudaSetDevice(device), "choosing a device");
 }
 
 DeviceGuard::~DeviceGuard() {
-  cudaSetDevice(before_);
+  if (before_ != device_) cudaSetDevice(before_);
 }
 
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
@@ -350,6 +360,21 @@ void Mark::make_wait(const Context& context) const {
 
 void Mark::wait() const {
   if (event_) cuda::check(cudaEventSynchronize(event_->handle), "waiting for a mark");
+}
+
+void copy_from(const Context& source, std::span<const std::byte> from, const Context& context,
+               std::byte* to) {
+  if (source.device() == Device::cpu || context.device() == Device::cpu ||
+      source.queue()->device() == context.queue()->device()) {
+    return copy(context, from, to);
+  }
+  if (from.empty()) return;
+  cuda::Queue& queue = cuda::queue_of(context);
+  const cuda::Queue::Timed timed(queue);
+  cuda::check(cudaMemcpyPeerAsync(to, queue.device(), from.data(), source.queue()->device(),
+                                  from.size(), queue.handle()),
+              "copy from another device");
+  queue.count_copy();
 }
 
 DeviceFacts device_facts() {

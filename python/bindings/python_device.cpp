@@ -127,8 +127,8 @@ void PythonDevice::fetch(std::span<const std::byte> from, std::byte* to) {
 }
 
 void PythonDevice::settle() {
-  const DeviceGuard here(number_);
   try {
+    const DeviceGuard here(number_);
     join({});
     synchronize(joining());
   } catch (const Error& error) {  // the device has failed: it does nothing any more
@@ -137,7 +137,12 @@ void PythonDevice::settle() {
 }
 
 void PythonDevice::leave() {
-  const DeviceGuard here(number_);
+  std::optional<DeviceGuard> here;
+  try {
+    here.emplace(number_);
+  } catch (const DeviceError& error) {
+    log(LogLevel::info, std::string("leaving a GPU: ") + error.what());
+  }
   use().in_streams.clear();
   use().of_session.reset();
 }

@@ -61,6 +61,7 @@ class Machine {
   std::recursive_mutex mutex;
   Limits limits;
   std::set<Stream*> streams;
+  std::vector<std::unique_ptr<Stream>> gone;  // marks of them may still be asked for
   std::size_t in_use = 0;
   struct Block {
     std::size_t bytes;
@@ -68,6 +69,12 @@ class Machine {
     int device;
   };
   std::map<const void*, Block> blocks;
+  /// Memory that goes once streams have come to places.
+  struct Freed {
+    void* pointer;
+    std::vector<std::pair<const Stream*, std::uint64_t>> until;
+  };
+  std::vector<Freed> freed;
 
   cudaError_t allocate(void** pointer, std::size_t bytes, cudaMemoryType type,
                        int device = current_device) {
@@ -160,6 +167,31 @@ bool run_up_to(Stream& stream, std::uint64_t place) {
   return true;
 }
 
+/// With the lock held.
+void release_freed() {
+  std::vector<Machine::Freed>& freed = Machine::the().freed;
+  for (Machine::Freed& each : freed) {
+    std::erase_if(each.until, [](const auto& at) { return at.first->done >= at.second; });
+    if (each.until.empty()) Machine::the().release(each.pointer);
+  }
+  std::erase_if(freed, [](const Machine::Freed& each) { return each.until.empty(); });
+}
+
+/// CUDA's waits for the device, which may wait for a worker that is a thread of this program: here
+/// memory goes once the device has done what it was given so far.
+cudaError_t free_when_done(void* pointer) {
+  const std::lock_guard lock(Machine::the().mutex);
+  if (pointer == nullptr) return cudaSuccess;
+  if (Machine::the().block_of(pointer) == nullptr) return cudaErrorInvalidValue;
+  Machine::Freed freed{pointer, {}};
+  for (const Stream* const stream : Machine::the().streams) {
+    if (stream->done < stream->given) freed.until.emplace_back(stream, stream->given);
+  }
+  Machine::the().freed.push_back(std::move(freed));
+  release_freed();
+  return cudaSuccess;
+}
+
 /// Does what all streams were given, as far as nothing waits.
 void run_all() {
   const std::lock_guard lock(Machine::the().mutex);
@@ -173,7 +205,7 @@ void wait_until(Stream& stream, std::uint64_t place) {
   while (true) {
     {
       const std::lock_guard lock(Machine::the().mutex);
-      if (run_up_to(stream, place)) return;
+      if (run_up_to(stream, place)) return release_freed();
     }
     std::this_thread::yield();
   }
@@ -213,6 +245,7 @@ constexpr int kRuntimeVersion = 13000;
 using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
+using sparsesync::emulated_cuda::free_when_done;
 using sparsesync::emulated_cuda::Limits;
 using sparsesync::emulated_cuda::Machine;
 using sparsesync::emulated_cuda::run_all;
@@ -303,7 +336,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   cudaStreamSynchronize(stream);
   const std::lock_guard lock(Machine::the().mutex);
   Machine::the().streams.erase(stream);
-  delete stream;
+  Machine::the().gone.emplace_back(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
@@ -364,8 +397,8 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice);
 }
 cudaError_t cudaFree(void* pointer) {
-  run_all();  // as CUDA's: it waits for the device
-  return Machine::the().release(pointer);
+  run_all();
+  return free_when_done(pointer);
 }
 cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned) {
   return Machine::the().allocate(pointer, bytes, cudaMemoryTypeManaged);
@@ -401,6 +434,14 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;
 }
+// No device of this machine reaches another's memory.
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*, std::size_t) {
+  return cudaErrorInvalidValue;
+}
 cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t) {
   return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice, pool->device);
@@ -417,6 +458,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   cudaPointerAttributes of_to{};
   cudaPointerGetAttributes(&of_from, from);
   cudaPointerGetAttributes(&of_to, to);
+  if (of_from.type == cudaMemoryTypeDevice && of_to.type == cudaMemoryTypeDevice &&
+      of_from.device != of_to.device) {
+    return cudaErrorInvalidValue;
+  }
   if (kind == cudaMemcpyHostToDevice && of_from.type == cudaMemoryTypeUnregistered) {
     // Pageable memory is read before the call returns.
     auto held = std::make_shared<std::vector<char>>(static_cast<const char*>(from),
@@ -428,6 +473,18 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (kind == cudaMemcpyDeviceToHost && of_to.type == cudaMemoryTypeUnregistered) {
     return cudaStreamSynchronize(stream);
   }
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int device_of_to, const void* from, int device_of_from,
+                                std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return cudaSuccess;
+  for (const auto& [pointer, device] :
+       {std::pair<const void*, int>(to, device_of_to), {from, device_of_from}}) {
+    cudaPointerAttributes found{};
+    cudaPointerGetAttributes(&found, pointer);
+    if (found.type != cudaMemoryTypeDevice || found.device != device) return cudaErrorInvalidValue;
+  }
+  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {

@@ -120,6 +120,53 @@ class SeveralDevices : public DeviceTest {
   }
 };
 
+TEST_F(SeveralDevices, bytes_cross_from_the_memory_of_one_to_that_of_another) {
+  PinnedMemory pinned;
+  DeviceMemory memory(0);
+  DeviceMemory memory_of_other(1);
+  const auto queue = make_device_queue(memory, pinned, {0, false, std::nullopt});
+  const auto other = make_device_queue(memory_of_other, pinned, {1, false, std::nullopt});
+  const Context here(memory, *queue);
+  const Context there(memory_of_other, *other);
+  auto* const bytes = static_cast<std::byte*>(pinned.allocate(128, 64, {}));
+  std::fill_n(bytes, 64, std::byte{7});
+  std::fill_n(bytes + 64, 64, std::byte{0});
+  Buffer<std::byte> sent(there);
+  copy(there, {bytes, 64}, sent.reserve(64).data());
+  Mark ready(there);
+  ready.set(there);
+  ready.make_wait(here);
+  Buffer<std::byte> received(here);
+  copy_from(there, sent.first(64), here, received.reserve(64).data());
+  copy(here, received.first(64), bytes + 64);
+  synchronize(here);
+  EXPECT_TRUE(std::equal(bytes, bytes + 64, bytes + 64));
+  pinned.deallocate(bytes, 128, 64, {});
+}
+
+// Each worker on a GPU of its own, in one process.
+TEST_F(SeveralDevices, workers_on_several_have_the_sum) {
+  constexpr int kSize = 2;
+  const TensorSpec tensor{"t", 1000, 4, DType::f32};
+  const std::vector<Index> rows{3, 500, 999};
+  const std::vector<float> ones(rows.size() * 4, 1.0F);
+  LocalNetwork network(kSize);
+  const auto errors = run_transports(network, kSize, [&](std::unique_ptr<Transport>& transport) {
+    GpuWorker gpu(transport->rank().value, std::nullopt, 1);
+    HostMemory words;
+    SessionOptions options{kDeadline, 1};
+    options.device = gpu.on_device();
+    Session session(std::move(transport), words, options);
+    const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
+    session.synchronize(id, std::array{gpu.place(0, rows, std::as_bytes(std::span(ones)))});
+    const TensorResult sum = gpu.fetch(0, session.result(id, 0));
+    EXPECT_TRUE(std::equal(sum.indices.begin(), sum.indices.end(), rows.begin(), rows.end()));
+    const auto* const values = reinterpret_cast<const float*>(sum.values.data);
+    EXPECT_TRUE(std::all_of(values, values + ones.size(), [](float v) { return v == 2; }));
+  });
+  expect_no_errors(errors);
+}
+
 TEST_F(SeveralDevices, a_stream_of_another_one_is_refused) {
   DeviceMemory memory(0);
   PinnedMemory pinned;

@@ -4,12 +4,17 @@
 // in no array or variable of a function.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <memory_resource>
+#include <mutex>
 #include <new>
 #include <string_view>
+#include <utility>
 
 #include "engine/memory.h"
 #include "kernels/context.h"
@@ -31,13 +36,40 @@ inline std::pmr::memory_resource* device_memory() {
 #if defined(SPARSESYNC_WITH_CUDA)
   class Managed : public std::pmr::memory_resource {
     void* do_allocate(std::size_t bytes, std::size_t) override {
+      if (void* const kept = take(bytes); kept != nullptr) return kept;
       void* pointer = nullptr;
       if (cudaMallocManaged(&pointer, bytes, cudaMemAttachGlobal) != cudaSuccess) {
         throw std::bad_alloc();
       }
       return pointer;
     }
-    void do_deallocate(void* pointer, std::size_t, std::size_t) override { cudaFree(pointer); }
+#if defined(SPARSESYNC_CUDA_EMULATED)
+    void* take(std::size_t) {
+      return nullptr;
+    }
+    void do_deallocate(void* pointer, std::size_t, std::size_t) override {
+      cudaFree(pointer);
+    }
+#else
+    // Kept, by size: to free it would wait for all that the device does, and that may wait for a
+    // worker which is another thread of this process.
+    void* take(std::size_t& bytes) {
+      bytes = std::bit_ceil(std::max(bytes, sizeof(void*)));
+      const std::lock_guard lock(mutex_);
+      void*& first = first_of(bytes);
+      return first == nullptr ? nullptr : std::exchange(first, *static_cast<void**>(first));
+    }
+    void do_deallocate(void* pointer, std::size_t bytes, std::size_t) override {
+      const std::lock_guard lock(mutex_);
+      void*& first = first_of(std::bit_ceil(std::max(bytes, sizeof(void*))));
+      *static_cast<void**>(pointer) = std::exchange(first, pointer);
+    }
+    void*& first_of(std::size_t power_of_two) {
+      return unused_.at(static_cast<std::size_t>(std::countr_zero(power_of_two)));
+    }
+    std::mutex mutex_;
+    std::array<void*, 64> unused_{};  // each holds the address of the next
+#endif
     bool do_is_equal(const memory_resource& other) const noexcept override {
       return this == &other;
     }
