@@ -131,6 +131,7 @@ struct Aim {
   }
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's
 void PrintTo(const Aim& aim, std::ostream* out) {
   *out << aim.name();
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -79,7 +80,8 @@ TEST_F(Sort, TakesManyKeys) {
   Random random(testing::seed());
   SortWorkspace workspace(context_);
   for (const Index bound : {Index{3}, Index{100'000'007}, Index{1} << 62}) {
-    for (const std::size_t count : {31, 32, 33, 256, 257, 1024, 4096, 4097, 150'001}) {
+    for (const std::size_t count :
+         std::array<std::size_t, 9>{31, 32, 33, 256, 257, 1024, 4096, 4097, 150'001}) {
       for (const std::vector<Index>& keys : many_keys(random, bound, count)) {
         expect_sorts(context_, keys, bound, workspace);
         if (HasFatalFailure()) return;

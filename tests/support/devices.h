@@ -27,6 +27,7 @@
 namespace sparsesync::testing {
 
 inline bool on_cuda() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets it
   const char* const device = std::getenv("SPARSESYNC_TEST_DEVICE");
   return device != nullptr && std::string_view(device) == "cuda";
 }

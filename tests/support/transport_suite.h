@@ -30,12 +30,12 @@ class TransportSuite : public ::testing::TestWithParam<WorkersUnderTest> {
     while (counter() < value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   /// Posts the receive of one message.
-  GroupId post_receive(Transport& transport, Rank from, ReceiveProvider& provider) const {
+  static GroupId post_receive(Transport& transport, Rank from, ReceiveProvider& provider) {
     return transport.post(own_context(), {}, {}, std::array{Receive{from}}, provider);
   }
   /// Posts the send of one message.
-  GroupId post_send(Transport& transport, Rank to, const std::vector<std::byte>& data,
-                    ReceiveProvider& unused) const {
+  static GroupId post_send(Transport& transport, Rank to, const std::vector<std::byte>& data,
+                           ReceiveProvider& unused) {
     const std::array sends{Send{to, data.data(), static_cast<std::int64_t>(data.size())}};
     return transport.post(own_context(), {}, sends, {}, unused);
   }
