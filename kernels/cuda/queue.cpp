@@ -190,15 +190,12 @@ void Queue::synchronize() {
 
 void Queue::wait_for(const Mark& mark) {
   ++counters_.synchronizations;
-  if (watch_ == nullptr) {
-    mark.wait();
-  } else {
-    wait_for_event(mark.event()->handle);
-  }
+  if (mark.event() != nullptr) wait_for_event(mark.event()->handle);
 }
 
-/// Asks again and again; who watches is asked in between.
+/// Where somebody watches, asks again and again, and them in between.
 void Queue::wait_for_event(cudaEvent_t event) {
+  if (watch_ == nullptr) return check(cudaEventSynchronize(event), "waiting for the device");
   constexpr int kAsksOfALook = 64;
   const auto since = std::chrono::steady_clock::now();
   for (int asked = 1;; ++asked) {
@@ -216,11 +213,7 @@ std::byte* Queue::next_staging(std::size_t bytes) {
     check(cudaEventRecord(half_free_[half_], stream_), "setting a mark");
     half_ = 1 - half_;
     half_used_ = 0;
-    if (watch_ == nullptr) {
-      check(cudaEventSynchronize(half_free_[half_]), "waiting for a mark");
-    } else {
-      wait_for_event(half_free_[half_]);
-    }
+    wait_for_event(half_free_[half_]);
   }
   std::byte* const room = staging_ + half_ * kStagingBytes + half_used_;
   half_used_ += round_up<std::size_t>(bytes, 16);
