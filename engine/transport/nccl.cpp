@@ -376,10 +376,10 @@ class NcclTransport : public Transport, private DeviceWatch {
   Group& complete(GroupId id, Time until) {
     Group& wanted = *open_.at(id.value);
     while (!wanted.complete) {
-      throw_if_over();
       Group& group = *pending_.front();
       await(group);
       failing([&] {
+        throw_if_over();
         until_ = until;
         if (!group.started) start(group, until);
         move_payloads(group, until);
