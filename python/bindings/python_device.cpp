@@ -227,9 +227,9 @@ void bind_device(nb::module_& module) {
   module.def(
       "device_facts", [] { return dict_of(device_facts()); },
       "What this build and this machine have of CUDA: compiled_in, emulated (a build for tests, "
-      "whose "
-      "GPU is the host), devices (how many GPUs), problem (why there is none), nccl (its version, "
-      "or None) and nccl_problem.",
+      "whose GPU is the host), devices (how many GPUs), problem (why there is none), nccl (its "
+      "version, or None) and nccl_problem. Opens NCCL: import torch first, where both are wanted, "
+      "so that its own is found.",
       nb::sig("def device_facts() -> dict[str, typing.Any]"));
 }
 

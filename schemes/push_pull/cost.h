@@ -58,9 +58,6 @@ Cost push_pull_cost(
     const Workload& workload,
     const FunctionView<PlacedCost(const RowSpace& space, const SpaceStatistics& known)>& placed);
 
-/// Whether what is pulled comes in increasing order.
-enum class PulledOrder { increasing, mixed };
-
 /// Bytes that a worker needs for the sums of so many rows beside messages: its own, and all of them
 /// in order.
 double sums_workspace_bytes(const RowSpace& space, int size, double united, PulledOrder order);

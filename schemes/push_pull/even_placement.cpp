@@ -136,9 +136,9 @@ Cost split_cost(const Workload& workload, bool densifies) {
 
 double even_range_workspace_bytes(const Workload& workload, const RowSpace& space,
                                   const SpaceStatistics& known) {
-  return push_pull_workspace_bytes(
-      workload, space, known, {workload.size, 1}, ceil_div<Index>(space.rows, workload.size),
-      workload.rounds == 1 ? PulledOrder::increasing : PulledOrder::mixed);
+  return push_pull_workspace_bytes(workload, space, known, {workload.size, 1},
+                                   ceil_div<Index>(space.rows, workload.size),
+                                   pulled_order(true, workload.rounds));
 }
 
 double even_ranges_workspace_bytes(const Workload& workload) {

@@ -19,6 +19,14 @@
 
 namespace sparsesync {
 
+/// How the rows that a worker pulls follow each other.
+enum class PulledOrder { increasing, mixed };
+
+/// In order if groups are, and no round's rows lie between another's.
+constexpr PulledOrder pulled_order(bool groups_keep_order, int rounds) {
+  return groups_keep_order && rounds == 1 ? PulledOrder::increasing : PulledOrder::mixed;
+}
+
 /// A row space on its servers, divided as Grid says. In each group rows have *indices* of the
 /// group's own, by which a push names them; increasing indices are increasing rows or not, as the
 /// placement likes. A pull may name them by others. All but divide(), renumber()

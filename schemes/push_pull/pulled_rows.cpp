@@ -57,7 +57,8 @@ SpaceResult PulledRows::sort(const Context& context, const Placement& placement)
     copy(context, std::as_bytes(rows), std::as_writable_bytes(indices.subspan(filled)).data());
     filled += rows.size();
   }
-  in_order_ = placement.keeps_order() && rows_.size() == 1;
+  in_order_ = pulled_order(placement.keeps_order(), static_cast<int>(rows_.size())) ==
+              PulledOrder::increasing;
   if (!in_order_) {
     const std::span<Index> order = order_.reserve(total);
     sort_with_order(context, indices, order, shape.rows, workspace_);

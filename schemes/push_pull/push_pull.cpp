@@ -206,9 +206,7 @@ class PushPull : public Scheme {
       const double sums = expected_sums(i);
       pulled += sums * static_cast<double>(spaces_[i].row_bytes());
       const double more = sums - static_cast<double>(storage_[i].most_united);
-      const PulledOrder order = placements_[i]->keeps_order() && rounds_ == 1
-                                    ? PulledOrder::increasing
-                                    : PulledOrder::mixed;
+      const PulledOrder order = pulled_order(placements_[i]->keeps_order(), rounds_);
       if (more > 0) bytes += sums_workspace_bytes(spaces_[i], size_, more, order);
     }
     // Pulls have the memory of pushes.

@@ -71,6 +71,7 @@ def cases() -> Iterator[tuple[str, str, str, str]]:
 
 def parity() -> dict[str, Any]:
     """Ours on the GPU, torch's own on the CPU: gradients, accumulated and clipped, of every kind."""
+    group = parity_cases.group_of_one_thread()
     found: dict[str, Any] = {}
     for number, (name, kind, optimizer, regime) in enumerate(cases()):
         torch.manual_seed(number)
@@ -78,7 +79,9 @@ def parity() -> dict[str, Any]:
         unused = name == "unused"
         theirs = parity_cases.train(
             copy.deepcopy(first),
-            lambda module, unused=unused: torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=unused),
+            lambda module, unused=unused: torch.nn.parallel.DistributedDataParallel(
+                module, process_group=group, find_unused_parameters=unused
+            ),
             optimizer, regime, kind, number,
         )  # fmt: skip
         made: list[DistributedDataParallel] = []

@@ -16,8 +16,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def environment(**more: str) -> dict[str, str]:
-    """One thread for each process: there are more processes than cores."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+    """One thread for each process: there are more processes than cores. One that crashes says where."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", **more}
 
 
 def free_port() -> int:
