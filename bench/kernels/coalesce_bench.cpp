@@ -76,7 +76,7 @@ BENCHMARK(coalesce_rows)
     ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {1}})
     ->ArgsProduct({{kCount / 4}, {1, 4}, {128}, {1}})
     ->Apply(timed);
-const bool kThreadsOf_coalesce_rows = of_cpu_alone([] {
+const bool kThreadsOfCoalesceRows = of_cpu_alone([] {
   benchmark::RegisterBenchmark("coalesce_rows", coalesce_rows)
       ->ArgNames({"count", "repeats", "width", "threads"})
       ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {2}})

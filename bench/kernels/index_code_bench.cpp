@@ -46,9 +46,9 @@ struct OurCode {
         bytes(workplace.room<std::byte>(static_cast<std::size_t>(
             encoded_bytes(code, range.size(), static_cast<Index>(all.size()))))) {}
 
-  void encode() { sparsesync::encode(workplace.context(), code, range, placed, bytes); }
-  void decode() { sparsesync::decode(workplace.context(), code, range, bytes, back); }
-  bool is_right() { return workplace.fetch(back) == all; }
+  void encode() const { sparsesync::encode(workplace.context(), code, range, placed, bytes); }
+  void decode() const { sparsesync::decode(workplace.context(), code, range, bytes, back); }
+  bool is_right() const { return workplace.fetch(back) == all; }
 
   Workplace workplace{1};
   IndexRange range;
@@ -89,17 +89,17 @@ struct HashBitmap {
         encoded_bytes(IndexCode::bitmap, domains.size(0), static_cast<Index>(all.size()))));
   }
 
-  void encode() {
+  void encode() const {
     positions_in_domain(workplace.context(), domains, 0, placed, positions);
     sparsesync::encode(workplace.context(), IndexCode::bitmap, {0, domains.size(0)}, positions,
                        bytes);
   }
-  void decode() {
+  void decode() const {
     sparsesync::decode(workplace.context(), IndexCode::bitmap, {0, domains.size(0)}, bytes,
                        positions);
     rows_in_domain(workplace.context(), domains, 0, positions, back);
   }
-  bool is_right() { return workplace.fetch(back) == all; }
+  bool is_right() const { return workplace.fetch(back) == all; }
 
   static constexpr Index kGroups = 16;
   Workplace workplace{1};

@@ -179,7 +179,7 @@ BENCHMARK(partition_rows)
     ->Args({kRows, Index{1} << 14, 16, 1})
     ->Args({Index{1} << 33, kCount, 16, 1})
     ->Apply(timed);
-const bool kThreadsOf_partition_rows = of_cpu_alone([] {
+const bool kThreadsOfPartitionRows = of_cpu_alone([] {
   benchmark::RegisterBenchmark("partition_rows", partition_rows)
       ->ArgNames({"rows", "count", "groups", "threads"})
       ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
@@ -189,7 +189,7 @@ BENCHMARK(partition_by_hash)
     ->ArgNames({"rows", "count", "groups", "threads"})
     ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {1}})
     ->Apply(timed);
-const bool kThreadsOf_partition_by_hash = of_cpu_alone([] {
+const bool kThreadsOfPartitionByHash = of_cpu_alone([] {
   benchmark::RegisterBenchmark("partition_by_hash", partition_by_hash)
       ->ArgNames({"rows", "count", "groups", "threads"})
       ->ArgsProduct({{kRows}, {kCount}, {1, 16, 1024}, {2}})
@@ -199,7 +199,7 @@ BENCHMARK(rows_of_positions)
     ->ArgNames({"rows", "count", "threads"})
     ->ArgsProduct({{kRows}, {kCount}, {1}})
     ->Apply(timed);
-const bool kThreadsOf_rows_of_positions = of_cpu_alone([] {
+const bool kThreadsOfRowsOfPositions = of_cpu_alone([] {
   benchmark::RegisterBenchmark("rows_of_positions", rows_of_positions)
       ->ArgNames({"rows", "count", "threads"})
       ->ArgsProduct({{kRows}, {kCount}, {2}})

@@ -51,7 +51,7 @@ BENCHMARK(sort_with_order)
     ->ArgNames({"bound", "count", "threads"})
     ->ArgsProduct({{kRows, Index{1} << 48}, {kCount}, {1}})
     ->Apply(timed);
-const bool kThreadsOf_sort_with_order = of_cpu_alone([] {
+const bool kThreadsOfSortWithOrder = of_cpu_alone([] {
   benchmark::RegisterBenchmark("sort_with_order", sort_with_order)
       ->ArgNames({"bound", "count", "threads"})
       ->ArgsProduct({{kRows, Index{1} << 48}, {kCount}, {2}})

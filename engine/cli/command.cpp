@@ -112,7 +112,8 @@ std::chrono::milliseconds TransportArguments::deadline() const {
 bool TransportArguments::over_mpi() const {
   // As MPIs tell their processes: Open MPI, and those with PMI.
   const bool is_started_by_mpirun =
-      std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr;
+      std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||  // NOLINT(concurrency-mt-unsafe)
+      std::getenv("PMI_SIZE") != nullptr;                // NOLINT(concurrency-mt-unsafe)
   return transport == "mpi" || (transport == "nccl" && is_started_by_mpirun);
 }
 
