@@ -248,8 +248,10 @@ class NcclTransport : public Transport, private DeviceWatch {
     }
   }
 
-  /// The same; who is gone is named rather than what NCCL makes of it, and NCCL may know first.
+  /// The same of a call that may be in progress; who is gone is named rather than what NCCL makes
+  /// of it, and NCCL may know first.
   void report_failure(nccl::Result result) {
+    if (result == nccl::kSuccess || result == nccl::kInProgress) return;
     const bool may_be_a_loss = result == nccl::kRemoteError || result == nccl::kSystemError;
     const Time until = Clock::now() + kUntilALossIsKnown;
     do {
@@ -267,9 +269,9 @@ class NcclTransport : public Transport, private DeviceWatch {
 
   /// Waits until a call is done, which a non-blocking communicator does in the background.
   void expect(nccl::Result result, Time until) {
-    if (result != nccl::kInProgress && result != nccl::kSuccess) report_failure(result);
+    report_failure(result);
     for (nccl::Result now = state(); now != nccl::kSuccess; now = state()) {
-      if (now != nccl::kInProgress) report_failure(now);
+      report_failure(now);
       words_->expect_alive(awaited_);
       if (Clock::now() >= until) throw_deadline(rank(), awaited_);
       std::this_thread::yield();
@@ -311,10 +313,7 @@ class NcclTransport : public Transport, private DeviceWatch {
         // What it sent before it left may still be on its way through the device.
         if (Clock::now() >= since + kAfterLeaving) throw;
       }
-      if (comm_ != nullptr) {
-        const nccl::Result now = state();
-        if (now != nccl::kSuccess && now != nccl::kInProgress) report_failure(now);
-      }
+      if (comm_ != nullptr) report_failure(state());
       if (Clock::now() >= until_.value_or(since + options_.deadline)) {
         throw_deadline(rank(), awaited_);
       }

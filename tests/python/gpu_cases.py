@@ -76,14 +76,8 @@ def parity() -> dict[str, Any]:
     for number, (name, kind, optimizer, regime) in enumerate(cases()):
         torch.manual_seed(number)
         first = parity_cases.MODELS[name](40 if kind == "dense" else 2000, kind == "sparse")
-        unused = name == "unused"
-        theirs = parity_cases.train(
-            copy.deepcopy(first),
-            lambda module, unused=unused: torch.nn.parallel.DistributedDataParallel(
-                module, process_group=group, find_unused_parameters=unused
-            ),
-            optimizer, regime, kind, number,
-        )  # fmt: skip
+        of_torch = parity_cases.torchs_own(group, name)
+        theirs = parity_cases.train(copy.deepcopy(first), of_torch, optimizer, regime, kind, number)
         made: list[DistributedDataParallel] = []
 
         def wrap(module: torch.nn.Module, made: list[DistributedDataParallel] = made) -> DistributedDataParallel:

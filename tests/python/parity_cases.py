@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import functools
 import itertools
 import json
 import os
@@ -267,6 +268,13 @@ def group_of_one_thread() -> Any:
     return dist.new_group(backend="gloo_of_one_thread")
 
 
+def torchs_own(group: Any, model: str) -> Callable[[nn.Module], Any]:
+    """Wraps a model of MODELS."""
+    return functools.partial(
+        nn.parallel.DistributedDataParallel, process_group=group, find_unused_parameters=model == "unused"
+    )
+
+
 def is_case(model: str, kind: str, optimizer: str) -> bool:
     """SparseAdam takes sparse gradients alone; Unused has none."""
     if model == "unused" and (kind == "sparse" or optimizer == "sparse_adam"):
@@ -292,7 +300,6 @@ def main() -> None:
     for number, (model, kind, optimizer, regime) in enumerate(cases()):
         torch.manual_seed(seed + number)
         first = MODELS[model](40 if kind == "dense" else 2000, kind == "sparse")
-        unused = model == "unused"
         made: list[Any] = []
         # Measuring the links, as auto does, takes seconds.
         scheme = "auto" if (model, optimizer, regime) == ("plain", "sgd", "clip") else "balanced"
@@ -302,16 +309,10 @@ def main() -> None:
             return made[0]
 
         results[f"{model} {kind} {optimizer} {regime}"] = {
-            "torch": train(
-                copy.deepcopy(first),
-                lambda module, unused=unused: nn.parallel.DistributedDataParallel(
-                    module, process_group=group, find_unused_parameters=unused
-                ),
-                optimizer, regime, kind, seed,
-            ),
+            "torch": train(copy.deepcopy(first), torchs_own(group, model), optimizer, regime, kind, seed),
             "ours": train(first, wrap, optimizer, regime, kind, seed),
             "kinds": sorted({each["gradient"] for each in made[0].statistics()["parameters"].values()}),
-        }  # fmt: skip
+        }
         made[0].close()
     (folder / f"{dist.get_rank()}.json").write_text(json.dumps(results), encoding="utf-8")
     dist.destroy_process_group()
