@@ -24,7 +24,7 @@
 namespace sparsesync::testing {
 
 /// Long enough for a loaded machine; tests that wait for a deadline take a short one of their own.
-inline constexpr std::chrono::milliseconds kDeadline{30'000};
+inline constexpr std::chrono::milliseconds kDeadline{120'000};
 
 /// How the workers of a test are connected.
 struct WorkersUnderTest {
