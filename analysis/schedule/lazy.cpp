@@ -1,0 +1,26 @@
+// lazy: GradientFlow's lazy all-reduce (arXiv 1902.06855): a bucket crosses once it has some bytes.
+#include <limits>
+
+#include "analysis/merge.h"
+#include "analysis/schedule/policies.h"
+#include "analysis/step_clock.h"
+
+namespace sparsesync {
+Schedule schedule_lazily(const ScheduleQuestion& question) {
+  const auto of_size = [&](double bytes) {
+    return one_after_another(question.layers, merge_until_full(question.layers, bytes));
+  };
+  if (question.full_bytes) return of_size(*question.full_bytes);
+  Schedule best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const double size : sizes_to_try(question.layers)) {
+    Schedule schedule = of_size(size);
+    const double seconds = step_seconds(question.layers, question.costs, schedule);
+    if (seconds >= least) continue;
+    least = seconds;
+    best = std::move(schedule);
+  }
+  return best;
+}
+
+}  // namespace sparsesync
