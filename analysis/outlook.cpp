@@ -72,20 +72,6 @@ void for_each_aligned_group(const std::vector<OwnedIndexSets>& steps, int worker
   }
 }
 
-/// Adds a share of statistics that lie side by side.
-void add_share(SpaceStatistics& mean, const SpaceStatistics& of, double share) {
-  mean.touched_mean += share * of.touched_mean;
-  mean.touched_max += share * of.touched_max;
-  mean.united += share * of.united;
-  mean.push_skewness += share * of.push_skewness;
-  mean.pull_skewness += share * of.pull_skewness;
-  mean.sent_at_least += share * of.sent_at_least;
-  mean.united_in_groups.resize(of.united_in_groups.size());
-  for (std::size_t i = 0; i < of.united_in_groups.size(); ++i) {
-    mean.united_in_groups[i] += share * of.united_in_groups[i];
-  }
-}
-
 /// An even range, and the sum of a weight over its rows.
 struct WeighedRange {
   IndexRange range;

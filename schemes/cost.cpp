@@ -78,14 +78,25 @@ double Cost::bytes_busiest() const {
                   reduce.bytes_received + gather.bytes_received);
 }
 
+PhaseSeconds PhaseCost::host_seconds(const HostCosts& costs) const {
+  Work apart = work;
+  apart.messages += messages;
+  apart.steps += steps;
+  return {costs.seconds(apart), costs.seconds(arriving)};
+}
+
+double PhaseCost::seconds(const Network& network) const {
+  return seconds(network, host_seconds(network.host));
+}
+
+double PhaseCost::seconds(const Network& network, const PhaseSeconds& host) const {
+  const double on_links = std::max(bytes_busiest(), bytes_chained) * 8 / network.rate_bps;
+  return steps * network.latency_s + host.apart + std::max(on_links, host.arriving) +
+         std::min(on_links, host.arriving) / std::max(1.0, messages);
+}
+
 HostSeconds Cost::host_seconds(const HostCosts& costs) const {
-  const auto phase = [&](const PhaseCost& cost) {
-    Work apart = cost.work;
-    apart.messages += cost.messages;
-    apart.steps += cost.steps;
-    return PhaseSeconds{costs.seconds(apart), costs.seconds(cost.arriving)};
-  };
-  return {phase(reduce), phase(gather)};
+  return {reduce.host_seconds(costs), gather.host_seconds(costs)};
 }
 
 double Cost::seconds(const Network& network) const {
@@ -93,13 +104,7 @@ double Cost::seconds(const Network& network) const {
 }
 
 double Cost::seconds(const Network& network, const HostSeconds& host) const {
-  const auto phase = [&](const PhaseCost& cost, const PhaseSeconds& taken) {
-    const double on_links =
-        std::max(cost.bytes_busiest(), cost.bytes_chained) * 8 / network.rate_bps;
-    return cost.steps * network.latency_s + taken.apart + std::max(on_links, taken.arriving) +
-           std::min(on_links, taken.arriving) / std::max(1.0, cost.messages);
-  };
-  return phase(reduce, host.reduce) + phase(gather, host.gather);
+  return reduce.seconds(network, host.reduce) + gather.seconds(network, host.gather);
 }
 
 }  // namespace sparsesync

@@ -106,6 +106,14 @@ struct PhaseCost {
   Work all_work() const;
 
   double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
+  /// steps · latency + bytes · 8 / rate of the busiest worker or the longest chain, and what its
+  /// processor takes for its work. What it does as messages arrive overlaps with their way: of the
+  /// two the longer one counts, and of the shorter one message's share.
+  double seconds(const Network& network) const;
+  /// The same where it is known what the busiest processor takes.
+  double seconds(const Network& network, const PhaseSeconds& host) const;
+  /// What it is expected to take.
+  PhaseSeconds host_seconds(const HostCosts& costs) const;
   friend bool operator==(const PhaseCost&, const PhaseCost&) = default;
 };
 
@@ -122,9 +130,7 @@ struct Cost {
   /// Over both phases: the larger of what the worker that sends most sends and of what the one that
   /// receives most receives.
   double bytes_busiest() const;
-  /// Phase after phase: steps · latency + bytes · 8 / rate of the busiest worker or the longest
-  /// chain, and what its processor takes for its work. What it does as messages arrive overlaps
-  /// with their way: of the two the longer one counts, and of the shorter one message's share.
+  /// Phase after phase.
   double seconds(const Network& network) const;
   /// The same where it is known what the busiest processor takes.
   double seconds(const Network& network, const HostSeconds& host) const;
@@ -144,6 +150,8 @@ struct Workload {
   SchemeOptions options = {};
   /// That each phase is cut into: only workspaces are asked for with more than one.
   int rounds = 1;
+  /// Whether the phase `announce` has told all workers which rows there are.
+  bool announced = false;
 };
 
 /// The sum over all row spaces of of_space(space, statistics).

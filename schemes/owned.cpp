@@ -34,7 +34,7 @@ Cost cost(const Workload& workload) {
   const double n = workload.size;
   const PhaseCost overhead = all_to_all_cost(workload.size, overhead_bytes(workload.spaces.size()));
   Cost total{overhead, overhead};
-  total += {set_exchange_cost(workload), {}};
+  if (!workload.announced) total += {set_exchange_cost(workload), {}};
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];
@@ -47,9 +47,11 @@ Cost cost(const Workload& workload) {
     // Values are brought to their places as they come.
     Cost compute =
         push_pull_compute(space, workload.size, known, {{workload.size, 1}, 1, 1, true}, true);
-    const double touches = n * known.touched_mean;
-    compute.reduce.work.owned_rows = touches;
-    compute.reduce.work += work_of_union(static_cast<double>(space.rows), touches);
+    if (!workload.announced) {
+      const double touches = n * known.touched_mean;
+      compute.reduce.work.owned_rows = touches;
+      compute.reduce.work += work_of_union(static_cast<double>(space.rows), touches);
+    }
     total += compute;
   }
   return total;

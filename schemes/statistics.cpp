@@ -80,6 +80,19 @@ SpaceStatistics statistics_of(const IndexSets& sets, Index rows) {
   return statistics;
 }
 
+void add_share(SpaceStatistics& sum, const SpaceStatistics& of, double share) {
+  sum.touched_mean += share * of.touched_mean;
+  sum.touched_max += share * of.touched_max;
+  sum.united += share * of.united;
+  sum.push_skewness += share * of.push_skewness;
+  sum.pull_skewness += share * of.pull_skewness;
+  sum.sent_at_least += share * of.sent_at_least;
+  sum.united_in_groups.resize(of.united_in_groups.size());
+  for (std::size_t i = 0; i < of.united_in_groups.size(); ++i) {
+    sum.united_in_groups[i] += share * of.united_in_groups[i];
+  }
+}
+
 double united_by(const SpaceStatistics& statistics, int workers, int size) {
   if (workers >= size) return statistics.united;
   const std::vector<double>& known = statistics.united_in_groups;

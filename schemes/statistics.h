@@ -28,6 +28,10 @@ struct SpaceStatistics {
   std::vector<SpaceStatistics> nodes = {};   // two_level: of each range, nodes as workers: nodes.h
 };
 
+/// Adds a share of other statistics to some: of each number, and of each group. Where shares add up
+/// to 1 the sum is a mean. What schemes make of the rows is left as it is.
+void add_share(SpaceStatistics& sum, const SpaceStatistics& of, double share);
+
 /// Rows that a group of `workers` of the `size` workers touched, as expected: between the groups
 /// that are known, or else between one worker and all of them, a power of the group's size.
 double united_by(const SpaceStatistics& statistics, int workers, int size);
