@@ -1,5 +1,6 @@
 #include "analysis/simulate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -44,24 +45,26 @@ SimulatedStep simulate(const ModelCosts& costs, std::size_t workers, const Sched
   const BucketCosts of_buckets = costs.costs();
   ScheduleQuestion question{costs.layers(), of_buckets};
   question.full_bytes = full_bytes;
-  SimulatedStep step{policy.plan(question)};
+  SimulatedStep step;
+  step.schedule = policy.plan(question);
   const bool are_alike = stragglers.deviation == 0;
   // Those that are alike are as one.
   StepClock clock(costs.layers(), of_buckets, step.schedule, are_alike ? 1 : workers);
   std::vector<double> paces(clock.ends().size(), 1);
   Paces drawn(stragglers);
-  const auto go_on = [&](StepTimeline* timeline = nullptr) {
+  const auto go_on = [&](StepTimeline* timeline) {
     if (!are_alike) drawn.draw(paces);
     clock.step(paces, timeline);
   };
   // The first step has no gathers behind it.
   constexpr int kWarmUp = 2;
-  for (int i = 0; i < kWarmUp; ++i) go_on();
+  for (int i = 0; i < kWarmUp; ++i) go_on(nullptr);
   const double began = mean(clock.ends());
-  const int steps = are_alike ? 1 : stragglers.steps;
+  constexpr int kShown = 3;
+  const int steps = std::max(kShown, are_alike ? 1 : stragglers.steps);
   double pace = 0;
   for (int i = 0; i < steps; ++i) {
-    go_on(i + 1 == steps ? &step.timeline : nullptr);
+    go_on(i + kShown >= steps ? &step.timeline.emplace_back() : nullptr);
     pace += mean(paces) / steps;
   }
   step.iteration_s = (mean(clock.ends()) - began) / steps;

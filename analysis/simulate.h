@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "analysis/model_costs.h"
@@ -22,13 +22,18 @@ struct Stragglers {
 
 /// A step as it was simulated, mean over steps once they are alike, and over workers.
 struct SimulatedStep {
-  Schedule schedule;
+  Schedule schedule = {};
   double iteration_s = 0;
   double compute_s = 0;        // of a worker's passes
   double communication_s = 0;  // that something crosses
   double exposed_s = 0;        // that a worker waits: iteration_s without compute_s
   double messages = 0;         // that the busiest worker sends
-  StepTimeline timeline;       // of worker 0 in the last step, and of what crosses after its backward
+  /// Of worker 0 and the link, the last steps that were simulated: gathers of one may go on under
+  /// the forward pass of the next.
+  std::vector<StepTimeline> timeline = {};
+
+  /// The share of its time that a worker computes; 1 where it does nothing at all.
+  double efficiency() const { return iteration_s > 0 ? compute_s / iteration_s : 1; }
 };
 
 /// Simulates a schedule, step after step, on StepClock.

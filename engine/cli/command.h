@@ -25,6 +25,7 @@ void add_compare_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
 void add_profile_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
+void add_simulate_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 /// @}
 

@@ -136,6 +136,7 @@ int run(int argc, char** argv) {
   add_calibrate_command(app);
   add_profile_command(app);
   add_plan_command(app);
+  add_simulate_command(app);
   add_info_command(app);
 
   if (argc <= 1) {

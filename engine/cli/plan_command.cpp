@@ -1,18 +1,17 @@
 // `sparsesync plan`: what each scheme is expected to take among other numbers of workers.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "analysis/network_file.h"
 #include "analysis/outlook.h"
 #include "analysis/scale_plan.h"
 #include "engine/cli/command.h"
 #include "engine/cli/plan_json.h"
 #include "engine/cli/plan_table.h"
+#include "engine/cli/predicted.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/units.h"
 
@@ -22,54 +21,14 @@ namespace {
 struct PlanArguments {
   std::string trace;
   std::string workers = "2..1024";
-  std::string network;
-  double rate_bps = 0;
-  double latency_s = 0;
+  NetworkArguments network;
   std::int64_t memory = 0;
   std::string json;
 };
 
-/// "2..1024" is its powers of two; "8,12,64" these.
-std::vector<int> workers_from(const std::string& text) {
-  const auto number = [](const std::string& part) {
-    return static_cast<int>(parse_count("--workers", part, 2, kMaxTraceWorkers));
-  };
-  if (const std::size_t dots = text.find(".."); dots != std::string::npos) {
-    const int first = number(text.substr(0, dots));
-    const int last = number(text.substr(dots + 2));
-    if (first > last) {
-      throw InputError(
-          fmt::format("--workers {}: from the fewer to the more, such as 2..1024", text));
-    }
-    return doublings(first, last);
-  }
-  std::vector<int> workers;
-  for (const std::string& part : between_commas("--workers", text)) workers.push_back(number(part));
-  std::sort(workers.begin(), workers.end());
-  workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
-  return workers;
-}
-
-/// @param measured  what --network names; nothing where it is not given
-Network network_from(const PlanArguments& given, const std::optional<NetworkFile>& measured) {
-  if (!measured && given.rate_bps <= 0) {
-    throw InputError(
-        "plan: nothing is known of the network: give --rate (and --latency), or --network from "
-        "calibrate");
-  }
-  Network network;
-  if (measured) network = measured->network();
-  if (given.rate_bps > 0) network.rate_bps = given.rate_bps;
-  if (given.rate_bps > 0 || given.latency_s > 0) network.latency_s = given.latency_s;
-  return network;
-}
-
 void run_plan(const PlanArguments& given) {
-  const std::vector<int> workers = workers_from(given.workers);
-  std::optional<NetworkFile> measured;
-  if (!given.network.empty()) measured = read_network(given.network);
-  const Network network = network_from(given, measured);
-  const bool is_inside = measured && !measured->inter && given.rate_bps <= 0;
+  const std::vector<int> workers = workers_from(given.workers, 2);
+  const auto [network, measured, is_inside] = network_from("plan", given.network);
   const char* const inside_a_node = is_inside ? ", the link inside a node: no other is known" : "";
   const Trace trace = Trace::open(given.trace);
   JsonOutput json(given.json);
@@ -89,7 +48,7 @@ void run_plan(const PlanArguments& given) {
             plan_table(plan, outlook.known_workers(), outlook.eighth_of_workers()));
   Json provenance = provenance_json();
   provenance["trace"] = given.trace;
-  if (measured) provenance["network"] = given.network;
+  if (measured) provenance["network"] = given.network.file;
   json.write(plan_json(plan, network, provenance));
 }
 
@@ -105,13 +64,7 @@ void add_plan_command(CLI::App& app) {
                   "From the fewest to the most, by powers of two, or numbers with commas (2..1024 "
                   "if not given; 65536 at most)")
       ->type_name("2..1024|8,12,...");
-  add_rate(command, "--rate", given->rate_bps,
-           "Of each worker's link, in each direction, such as 25gbit");
-  add_seconds(command, "--latency", given->latency_s,
-              "Of each worker's link, such as 10us (0 if not given)");
-  command
-      .add_option("--network", given->network, "What calibrate has measured: links and processors")
-      ->type_name("NETWORK.json");
+  add_network(command, given->network);
   add_bytes(command, "--memory", given->memory,
             "Workspace of each worker at most, such as 2GiB (any if not given)");
   add_json(command, given->json);
