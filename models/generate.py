@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Writes the models that are shipped: layers with their parameters' exact shapes, and times worked out from FLOPs.
+
+    models/generate.py [--check]    writes models/*.json; with --check: compares them, and exits 1 where one differs
+
+A pass takes its FLOPs over a GPU's rate: what its data sheet says for the type, times one efficiency, the same for all
+models and fixed before anything was simulated. A backward pass takes twice the FLOPs of its forward pass. What takes
+no FLOPs to speak of (normalization, bias) takes the time to read and write its activations, at the data sheet's rate of
+memory times the same efficiency."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+EFFICIENCY = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    name: str
+    flops: float  # a second, f32, of its data sheet
+    bytes: float  # of memory a second
+
+
+RTX_2080_TI = Gpu("RTX 2080 Ti", 13.45e12, 616e9)
+V100 = Gpu("V100 SXM2", 15.7e12, 900e9)
+
+
+@dataclasses.dataclass
+class Layer:
+    """Of one sample: FLOPs and activations of its forward pass."""
+
+    name: str
+    parameters: int
+    flops: float = 0
+    activation_bytes: float = 0
+    sparse: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass
+class Image:
+    """What a convolution is given, and the layers that came so far."""
+
+    channels: int
+    height: int
+    width: int
+    layers: list[Layer] = dataclasses.field(default_factory=list)
+
+    def branch(self) -> Image:
+        return Image(self.channels, self.height, self.width, self.layers)
+
+    def convolve(
+        self, name: str, channels: int, kernel: int | tuple[int, int], stride: int = 1, *, same: bool = True, bias: bool = False
+    ) -> Image:
+        high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
+        self.height = -(-self.height // stride) if same else (self.height - high) // stride + 1
+        self.width = -(-self.width // stride) if same else (self.width - wide) // stride + 1
+        weights = channels * self.channels * high * wide
+        elements = channels * self.height * self.width
+        self.layers.append(Layer(name, weights + bias * channels, 2 * weights * self.height * self.width, 4 * elements))
+        self.channels = channels
+        return self
+
+    def normalize(self, name: str) -> Image:
+        self.layers.append(Layer(name, 2 * self.channels, 0, 3 * 4 * self.channels * self.height * self.width))
+        return self
+
+    def pool(self, kernel: int, stride: int, *, same: bool = True) -> Image:
+        self.height = -(-self.height // stride) if same else (self.height - kernel) // stride + 1
+        self.width = -(-self.width // stride) if same else (self.width - kernel) // stride + 1
+        return self
+
+
+def linear(name: str, inputs: int, outputs: int, rows: int = 1, *, bias: bool = True) -> Layer:
+    return Layer(name, inputs * outputs + bias * outputs, 2.0 * rows * inputs * outputs, 4.0 * rows * outputs)
+
+
+def resnet50() -> list[Layer]:
+    image = Image(3, 224, 224)
+    image.convolve("conv1", 64, 7, 2).normalize("bn1").pool(3, 2)
+    for stage, (blocks, planes) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), start=1):
+        for block in range(blocks):
+            name = f"layer{stage}.{block}"
+            stride = 2 if stage > 1 and block == 0 else 1
+            short = image.branch()
+            image.convolve(f"{name}.conv1", planes, 1).normalize(f"{name}.bn1")
+            image.convolve(f"{name}.conv2", planes, 3, stride).normalize(f"{name}.bn2")
+            image.convolve(f"{name}.conv3", 4 * planes, 1).normalize(f"{name}.bn3")
+            if block == 0:
+                short.convolve(f"{name}.downsample.conv", 4 * planes, 1, stride).normalize(f"{name}.downsample.bn")
+    return [*image.layers, linear("fc", 2048, 1000)]
+
+
+def densenet201() -> list[Layer]:
+    growth = 32
+    image = Image(3, 224, 224)
+    image.convolve("conv0", 64, 7, 2).normalize("norm0").pool(3, 2)
+    blocks = (6, 12, 48, 32)
+    for number, layers in enumerate(blocks, start=1):
+        for layer in range(1, layers + 1):
+            name = f"block{number}.layer{layer}"
+            new = image.branch()
+            new.normalize(f"{name}.norm1").convolve(f"{name}.conv1", 4 * growth, 1)
+            new.normalize(f"{name}.norm2").convolve(f"{name}.conv2", growth, 3)
+            image.channels += growth
+        if number < len(blocks):
+            image.normalize(f"transition{number}.norm").convolve(f"transition{number}.conv", image.channels // 2, 1).pool(2, 2)
+    image.normalize("norm5")
+    return [*image.layers, linear("classifier", image.channels, 1000)]
+
+
+def inception_v4() -> list[Layer]:
+    image = Image(3, 299, 299)
+
+    def unit(of: Image, name: str, channels: int, kernel: int | tuple[int, int], stride: int = 1, *, same: bool = True) -> Image:
+        return of.convolve(f"{name}.conv", channels, kernel, stride, same=same).normalize(f"{name}.bn")
+
+    def mixed(name: str, *branches: Callable[[Image], Image], pooled: int | None = None) -> None:
+        """Branches side by side; `pooled`: channels of what is pooled and kept beside them, with stride 2."""
+        ends = [branch(image.branch()) for branch in branches]
+        image.height, image.width = ends[0].height, ends[0].width
+        image.channels = sum(each.channels for each in ends) + (pooled or 0)
+        assert all((each.height, each.width) == (image.height, image.width) for each in ends), name
+
+    def chain(name: str, *units: tuple[Any, ...], valid_last: int = 0) -> Callable[[Image], Image]:
+        """Units (channels, kernel); the last one, if valid_last, without padding and with that stride."""
+
+        def run(of: Image) -> Image:
+            for number, (channels, kernel) in enumerate(units):
+                is_last = valid_last and number + 1 == len(units)
+                of = unit(of, f"{name}.{number}", channels, kernel, valid_last if is_last else 1, same=not is_last)
+            return of
+
+        return run
+
+    def split(name: str, *stem: tuple[Any, ...]) -> Callable[[Image], Image]:
+        """The stem, then 1x3 and 3x1 side by side."""
+
+        def run(of: Image) -> Image:
+            of = chain(name, *stem)(of)
+            ends = [unit(of.branch(), f"{name}.{half}", 256, kernel) for half, kernel in (("a", (1, 3)), ("b", (3, 1)))]
+            of.channels = sum(each.channels for each in ends)
+            return of
+
+        return run
+
+    unit(image, "stem1", 32, 3, 2, same=False)
+    unit(image, "stem2", 32, 3, same=False)
+    unit(image, "stem3", 64, 3)
+    mixed("mixed_3a", chain("mixed_3a", (96, 3), valid_last=2), pooled=64)
+    mixed(
+        "mixed_4a",
+        chain("mixed_4a.b0", (64, 1), (96, 3), valid_last=1),
+        chain("mixed_4a.b1", (64, 1), (64, (1, 7)), (64, (7, 1)), (96, 3), valid_last=1),
+    )
+    mixed("mixed_5a", chain("mixed_5a", (192, 3), valid_last=2), pooled=192)
+    for number in range(4):
+        name = f"inception_a{number}"
+        mixed(
+            name,
+            chain(f"{name}.b0", (96, 1)),
+            chain(f"{name}.b1", (64, 1), (96, 3)),
+            chain(f"{name}.b2", (64, 1), (96, 3), (96, 3)),
+            chain(f"{name}.b3", (96, 1)),
+        )
+    mixed(
+        "reduction_a",
+        chain("reduction_a.b0", (384, 3), valid_last=2),
+        chain("reduction_a.b1", (192, 1), (224, 3), (256, 3), valid_last=2),
+        pooled=384,
+    )
+    for number in range(7):
+        name = f"inception_b{number}"
+        mixed(
+            name,
+            chain(f"{name}.b0", (384, 1)),
+            chain(f"{name}.b1", (192, 1), (224, (1, 7)), (256, (7, 1))),
+            chain(f"{name}.b2", (192, 1), (192, (7, 1)), (224, (1, 7)), (224, (7, 1)), (256, (1, 7))),
+            chain(f"{name}.b3", (128, 1)),
+        )
+    mixed(
+        "reduction_b",
+        chain("reduction_b.b0", (192, 1), (192, 3), valid_last=2),
+        chain("reduction_b.b1", (256, 1), (256, (1, 7)), (320, (7, 1)), (320, 3), valid_last=2),
+        pooled=1024,
+    )
+    for number in range(3):
+        name = f"inception_c{number}"
+        mixed(
+            name,
+            chain(f"{name}.b0", (256, 1)),
+            split(f"{name}.b1", (384, 1)),
+            split(f"{name}.b2", (384, 1), (448, (3, 1)), (512, (1, 3))),
+            chain(f"{name}.b3", (256, 1)),
+        )
+    return [*image.layers, linear("last_linear", image.channels, 1000)]
+
+
+def alexnet() -> list[Layer]:
+    image = Image(3, 224, 224)
+    image.convolve("conv1", 64, 11, 4, bias=True)
+    image.height = image.width = 55
+    image.pool(3, 2, same=False).convolve("conv2", 192, 5, bias=True).pool(3, 2, same=False)
+    image.convolve("conv3", 384, 3, bias=True).convolve("conv4", 256, 3, bias=True).convolve("conv5", 256, 3, bias=True)
+    return [*image.layers, linear("fc6", 256 * 6 * 6, 4096), linear("fc7", 4096, 4096), linear("fc8", 4096, 1000)]
+
+
+def bert(layers: int, hidden: int, tokens: int) -> list[Layer]:
+    """For pre-training: with the heads; the decoder's weights are the embedding's."""
+    vocabulary = 30_522
+    activations = 4.0 * tokens * hidden
+
+    def norm(name: str) -> Layer:
+        return Layer(name, 2 * hidden, 0, 3 * activations)
+
+    all_layers = [Layer("embeddings", (vocabulary + 512 + 2) * hidden, 0, 3 * activations), norm("embeddings.norm")]
+    for number in range(layers):
+        name = f"layer{number}"
+        all_layers += [linear(f"{name}.{part}", hidden, hidden, tokens) for part in ("query", "key", "value")]
+        output = linear(f"{name}.attention.output", hidden, hidden, tokens)
+        output.flops += 2 * 2.0 * tokens * tokens * hidden  # scores, and values by them
+        all_layers += [output, norm(f"{name}.attention.norm")]
+        all_layers += [linear(f"{name}.intermediate", hidden, 4 * hidden, tokens), linear(f"{name}.output", 4 * hidden, hidden, tokens)]
+        all_layers.append(norm(f"{name}.norm"))
+    decoder = Layer("decoder.bias", vocabulary, 2.0 * tokens * hidden * vocabulary, 4.0 * tokens * vocabulary)
+    return [
+        *all_layers,
+        linear("pooler", hidden, hidden),
+        linear("transform", hidden, hidden, tokens),
+        norm("transform.norm"),
+        decoder,
+        linear("seq_relationship", hidden, 2),
+    ]
+
+
+@dataclasses.dataclass
+class Model:
+    name: str
+    file: str
+    gpu: Gpu
+    batch: int  # samples of a worker
+    layers: list[Layer]
+    parameters: int  # as its authors count them
+
+
+def models() -> Iterator[Model]:
+    # Batches are those of DeAR's evaluation; AlexNet's is GradientFlow's.
+    yield Model("ResNet-50", "resnet50", RTX_2080_TI, 64, resnet50(), 25_557_032)
+    yield Model("DenseNet-201", "densenet201", RTX_2080_TI, 32, densenet201(), 20_013_928)
+    yield Model("Inception-v4", "inception_v4", RTX_2080_TI, 64, inception_v4(), 42_679_816)
+    yield Model("BERT-Base", "bert_base", RTX_2080_TI, 64, bert(12, 768, 64), 110_106_428)
+    yield Model("BERT-Large", "bert_large", RTX_2080_TI, 32, bert(24, 1024, 64), 336_226_108)
+    yield Model("AlexNet", "alexnet", V100, 128, alexnet(), 61_100_840)
+
+
+def text_of(model: Model) -> str:
+    layers = []
+    for each in model.layers:
+        seconds = max(each.flops / model.gpu.flops, each.activation_bytes / model.gpu.bytes) * model.batch / EFFICIENCY
+        layers.append({"name": each.name, "forward_s": seconds, "backward_s": 2 * seconds, "bytes": 4 * each.parameters})
+    provenance = {
+        "gpu": model.gpu.name,
+        "flops": model.gpu.flops,
+        "bytes_per_s": model.gpu.bytes,
+        "efficiency": EFFICIENCY,
+        "batch": model.batch,
+        "made_by": "models/generate.py",
+    }
+    return json.dumps({"name": model.name, "layers": layers, "provenance": provenance}, indent=1) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    check = parser.parse_args().check
+    differs = False
+    for model in models():
+        found = sum(each.parameters for each in model.layers)
+        if found != model.parameters:
+            print(f"{model.name}: {found:,} parameters, not {model.parameters:,}", file=sys.stderr)
+            differs = True
+        path = HERE / f"{model.file}.json"
+        text = text_of(model)
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(f"{path.name} is not what generate.py makes: run models/generate.py", file=sys.stderr)
+            differs = True
+    return int(differs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
