@@ -150,6 +150,14 @@ class OverlapSearch {
     }
     grain_ = std::max(least_ * grain, std::numeric_limits<double>::min());
     first_ = question.costs({0, 0});
+    before_.resize(ready_.size());
+    for (int layer = 1, run = 0; layer < layers(); ++layer) {
+      const BucketSeconds& runs = before_[static_cast<std::size_t>(run)];
+      const BucketSeconds of_run = question.costs({run, layer - 1});
+      before_[static_cast<std::size_t>(layer)] = {0, runs.reduce + of_run.reduce,
+                                                  runs.gather + of_run.gather};
+      if (!may_join(question.layers, layer)) run = layer;
+    }
   }
 
   std::vector<LayerRange> best() {
@@ -197,7 +205,7 @@ class OverlapSearch {
   void label(int layer, double remaining) {
     const double from = ready_[static_cast<std::size_t>(layer)];
     // What the layers before this one take at least: together, or what the first takes by itself.
-    const BucketSeconds before = layer > 0 ? question_.costs({0, layer - 1}) : BucketSeconds{};
+    const BucketSeconds& before = before_[static_cast<std::size_t>(layer)];
     const BucketSeconds first = layer > 0 ? first_ : BucketSeconds{};
     const auto is_worthwhile = [&](double reduced, double gathered) {
       return std::max(reduced + before.reduce, ready_.front() + first.reduce) +
@@ -253,6 +261,7 @@ class OverlapSearch {
   std::vector<double> ready_;
   double forward_ = 0;
   BucketSeconds first_;
+  std::vector<BucketSeconds> before_;  // [layer]: of all before it, in as few buckets as can be
   double least_ = kNever;
   double grain_ = 0;
   std::vector<LayerRange> best_;

@@ -45,6 +45,10 @@ bool can_be_told(const SchemeEntry& entry) {
 
 }  // namespace
 
+bool cost_can_be_told(const std::string& scheme) {
+  return can_be_told(scheme_named(scheme));
+}
+
 ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& options)
     : model_(model), workers_(workers), options_(options) {
   SPARSESYNC_EXPECT(workers, >=, 1);
@@ -64,7 +68,7 @@ ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& o
   for (const ModelLayer& layer : model.layers) {
     const bool announces = options.announce && layer.sparse.has_value() && workers > 1;
     layers_.push_back({layer.forward_s, layer.backward_s, pool_bytes(layer),
-                       layer.sparse ? 1 : 0, announces});
+                       2 * layer.group + (layer.sparse ? 1 : 0), announces});
     bytes_before_.push_back(bytes_before_.back() + pool_bytes(layer));
   }
   if (workers > 1) dense_ = dense_phases();

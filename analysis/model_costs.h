@@ -25,6 +25,11 @@ struct NodeNetwork {
   Network network;
 };
 
+/// Whether what a scheme costs follows from what a model's file says: from how many rows are
+/// touched, wherever they lie.
+/// @throws InputError if there is no such scheme
+bool cost_can_be_told(const std::string& scheme);
+
 /// How gradients cross.
 struct CrossingOptions {
   Network network;  // between nodes, where there are any

@@ -54,6 +54,40 @@ const SchedulePolicy& schedule_policy_named(std::string_view name) {
   throw InputError(fmt::format("there is no schedule {}; there are {}", in_quotes(name), known));
 }
 
+void check_schedule(const Schedule& schedule, std::size_t layers) {
+  int before = static_cast<int>(layers);
+  for (const LayerRange range : schedule.buckets) {
+    if (range.last != before - 1 || range.first > range.last || range.first < 0) {
+      throw InputError(fmt::format("a schedule with layers {} to {} behind layer {}", range.first,
+                                   range.last, before));
+    }
+    before = range.first;
+  }
+  if (before != 0) throw InputError(fmt::format("a schedule without its first {} layers", before));
+  std::vector<std::array<int, kPhases>> phases(schedule.buckets.size());
+  for (const ScheduledPhase& each : schedule.order) {
+    if (each.bucket >= phases.size()) {
+      throw InputError(fmt::format("a schedule with bucket {} of {}", each.bucket, phases.size()));
+    }
+    std::array<int, kPhases>& of_bucket = phases[each.bucket];
+    const auto phase = static_cast<std::size_t>(each.phase);
+    const bool comes_late = std::any_of(of_bucket.begin() + static_cast<std::ptrdiff_t>(phase),
+                                        of_bucket.end(), [](int times) { return times > 0; });
+    const bool lacks_reduce =
+        each.phase == Phase::gather && of_bucket[static_cast<std::size_t>(Phase::reduce)] == 0;
+    if (comes_late || lacks_reduce) {
+      throw InputError(fmt::format("a schedule with the {} of bucket {} out of order",
+                                   name_of(each.phase), each.bucket));
+    }
+    ++of_bucket[phase];
+  }
+  for (std::size_t bucket = 0; bucket < phases.size(); ++bucket) {
+    if (phases[bucket][static_cast<std::size_t>(Phase::gather)] == 0) {
+      throw InputError(fmt::format("a schedule that does not gather bucket {}", bucket));
+    }
+  }
+}
+
 std::vector<double> ready_seconds(std::span<const ScheduledLayer> layers) {
   std::vector<double> ready(layers.size());
   double now = 0;

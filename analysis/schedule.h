@@ -77,7 +77,14 @@ struct Schedule {
   /// Gathers go on under the next forward pass, where each layer waits for its own bucket alone;
   /// else the pass waits for all of them.
   bool under_forward = false;
+
+  friend bool operator==(const Schedule&, const Schedule&) = default;
 };
+
+/// @throws InputError unless each of so many layers is in one bucket, in the order of backward, and
+///         the order has both phases of each bucket once, its reduce first, and its announce, where
+///         it has one, before that
+void check_schedule(const Schedule& schedule, std::size_t layers);
 
 /// A way to make schedules: a pure function.
 struct SchedulePolicy {

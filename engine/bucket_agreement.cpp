@@ -202,7 +202,7 @@ bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
 
 void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {
   std::string own;
-  for (const RegisteredBucket::Observed& space : bucket.observed()) {
+  for (const ObservedRows& space : bucket.observed()) {
     own += fmt::format("{} {} ", space.touched, space.united);
   }
   const std::vector<std::string> all = control.all_gather(own);

@@ -16,9 +16,19 @@ void PhaseOrder::add(const std::string& bucket_name, bool announces) {
   }
 }
 
+void PhaseOrder::remove(BucketId bucket) {
+  buckets_[bucket.value].removed = true;
+  for (std::vector<OrderEntry>* order : {&order_, &next_order_}) {
+    std::erase_if(*order, [&](const OrderEntry& entry) { return entry.bucket == bucket; });
+  }
+}
+
 void PhaseOrder::check(OrderEntry entry) const {
   SPARSESYNC_EXPECT(entry.bucket.value, <, buckets_.size());
   const Bucket& bucket = buckets_[entry.bucket.value];
+  if (bucket.removed) {
+    throw InputError(fmt::format("the {}, which was released", describe(entry)));
+  }
   if (entry.phase == Phase::announce && !bucket.announces) {
     throw InputError(
         fmt::format("bucket '{}' does not announce: register it as one that does", bucket.name));
@@ -31,18 +41,19 @@ void PhaseOrder::check(const std::vector<OrderEntry>& order, std::int64_t from_s
         "an order from step {} on: step {} is next, give that or a later one", from_step, step_));
   }
   std::vector<std::size_t> next;  // of each bucket's phases
-  for (const Bucket& bucket : buckets_) next.push_back(bucket.announces ? 0 : 1);
+  for (const Bucket& bucket : buckets_) {
+    next.push_back(bucket.removed ? kPhases : bucket.announces ? 0 : 1);
+  }
   for (const OrderEntry& entry : order) {
     if (entry.bucket.value >= buckets_.size()) {
       throw InputError(fmt::format("an order with the {}: there are {} buckets", describe(entry),
                                    buckets_.size()));
     }
+    check(entry);
     const auto phase = static_cast<std::size_t>(entry.phase);
     std::size_t& next_phase = next[entry.bucket.value];
     if (phase < next_phase) {
-      const bool none = entry.phase == Phase::announce && !buckets_[entry.bucket.value].announces;
-      throw InputError(fmt::format("an order with the {}{}", describe(entry),
-                                   none ? ", which announces nothing" : " twice"));
+      throw InputError(fmt::format("an order with the {} twice", describe(entry)));
     }
     if (phase > next_phase) {
       throw InputError(fmt::format("an order with the {} before its {}", describe(entry),

@@ -35,10 +35,13 @@ class PhaseOrder {
  public:
   /// Adds the phases of a new bucket at the end.
   void add(const std::string& bucket_name, bool announces);
+  /// Takes the phases of a bucket out. Between steps.
+  void remove(BucketId bucket);
 
   /// Looks at a phase that is to be submitted.
   /// @pre the bucket was added
-  /// @throws InputError if it is the announce of a bucket that does not announce
+  /// @throws InputError if the bucket was released, or it is the announce of one that does not
+  ///         announce
   void check(OrderEntry entry) const;
   /// Looks at an order that is to replace this one.
   /// @param from_step  counted as step() is
@@ -70,6 +73,7 @@ class PhaseOrder {
   struct Bucket {
     std::string name;
     bool announces = false;
+    bool removed = false;
   };
   std::vector<Bucket> buckets_;
   std::vector<OrderEntry> order_;

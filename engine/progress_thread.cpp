@@ -98,6 +98,11 @@ void ProgressThread::add_bucket(const std::string& name, bool announces) {
   submitted_.resize(submitted_.size() + kPhases);
 }
 
+void ProgressThread::remove_bucket(BucketId bucket) {
+  const std::lock_guard lock(mutex_);
+  order_.remove(bucket);
+}
+
 void ProgressThread::set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
   const std::lock_guard lock(mutex_);
   order_.check(order, from_step);

@@ -75,6 +75,8 @@ class ProgressThread {
   const PhaseOrder& order() const { return order_; }
   /// Adds the phases of a new bucket at the end of the order.
   void add_bucket(const std::string& name, bool announces);
+  /// Takes the phases of a bucket out of the order.
+  void remove_bucket(BucketId bucket);
   /// Replaces the order from a step on.
   /// @throws InputError if it is not a whole one (PhaseOrder::check)
   void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step);

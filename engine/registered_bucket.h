@@ -82,13 +82,8 @@ class RegisteredBucket {
   /// Notes what a phase that is over showed.
   /// @param index_bytes_sent  in this phase
   void observe(Phase phase, std::int64_t index_bytes_sent);
-  /// What the last step showed of a row space.
-  struct Observed {
-    Index touched = 0;  // by this worker in the last step
-    Index united = 0;   // by all workers; all rows where nobody knows
-  };
   /// Of each row space.
-  const std::vector<Observed>& observed() const { return observed_; }
+  const std::vector<ObservedRows>& observed() const { return observed_; }
   std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
 
   // The state of its channel, kept by the session.
@@ -124,7 +119,7 @@ class RegisteredBucket {
   std::int64_t non_finite_ = 0;
   Buffer<Index> counts_;
   std::vector<Index> bounds_;
-  std::vector<Observed> observed_;
+  std::vector<ObservedRows> observed_;
   std::atomic<std::int64_t> index_bytes_sent_ = 0;  // asked for while a phase runs, too
 };
 

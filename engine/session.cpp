@@ -46,7 +46,11 @@ struct Session::Engine {
 
   Bucket& at(BucketId id) {
     SPARSESYNC_EXPECT(id.value, <, buckets.size());
-    return buckets[id.value];
+    Bucket& bucket = buckets[id.value];
+    if (bucket.registered == nullptr) {
+      throw InputError(fmt::format("bucket {} was released", id.value));
+    }
+    return bucket;
   }
   RegisteredBucket& registered(BucketId id) { return *at(id).registered; }
 
@@ -76,7 +80,8 @@ struct Session::Engine {
     PhaseOutcome outcome = run_phase(
         {*transport, control, context, options.deadline, exchange_workspace}, *bucket.registered,
         bucket.choice ? &*bucket.choice : nullptr, entry.phase, input.gradients);
-    bucket.use.seconds += std::chrono::duration<double>(Clock::now() - began).count();
+    bucket.use.phase_seconds[static_cast<std::size_t>(entry.phase)] +=
+        std::chrono::duration<double>(Clock::now() - began).count();
     bucket.use.crossed += transport->counters() - before;
     return outcome;
   }
@@ -124,6 +129,17 @@ BucketId Session::register_bucket(const BucketSpec& spec) {
   BucketId id;
   engine_->progress.between_steps([&] { id = engine_->add(spec); });
   return id;
+}
+
+void Session::release_bucket(BucketId bucket) {
+  engine_->progress.between_steps([&] {
+    Engine::Bucket& released = engine_->at(bucket);
+    engine_->control.agree("release_bucket()", {{"the bucket", released.registered->spec().name}});
+    engine_->use_device();
+    engine_->progress.remove_bucket(bucket);
+    released.choice.reset();
+    released.registered.reset();
+  });
 }
 
 void Session::set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
@@ -193,6 +209,11 @@ Way Session::chosen(BucketId bucket) const {
 void Session::barrier() {
   engine_->progress.between_steps([&] { engine_->control.all_gather({}); });
 }
+Network Session::network() {
+  Network network;
+  engine_->progress.between_steps([&] { network = engine_->network(); });
+  return network;
+}
 void Session::agree(const std::string& subject,
                     const std::vector<std::pair<std::string, std::string>>& statement) {
   engine_->progress.between_steps([&] { engine_->control.agree(subject, statement); });
@@ -219,6 +240,9 @@ const Scheme& Session::scheme(BucketId bucket) const {
 }
 BucketUse Session::use(BucketId bucket) const {
   return engine_->at(bucket).use;
+}
+std::vector<ObservedRows> Session::observed(BucketId bucket) const {
+  return engine_->registered(bucket).observed();
 }
 std::int64_t Session::index_bytes_sent(BucketId bucket) const {
   return engine_->registered(bucket).index_bytes_sent();

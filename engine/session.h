@@ -2,9 +2,11 @@
 // agree on.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,7 +30,11 @@ struct SubmittedPhase;  // of the implementation
 /// What a bucket has taken so far.
 struct BucketUse {
   TransportCounters crossed;
-  double seconds = 0;  // in the background, while its phases ran
+  std::array<double, kPhases> phase_seconds{};  // [phase]: in the background, while it ran
+
+  double seconds() const {
+    return std::accumulate(phase_seconds.begin(), phase_seconds.end(), 0.0);
+  }
 };
 
 /// A GPU that a session works on.
@@ -65,8 +71,8 @@ struct SessionOptions {
 };
 
 /// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make
-/// the same calls of register_bucket(), set_order(), adapt() and barrier(), between steps, in the
-/// same order.
+/// the same calls of register_bucket(), release_bucket(), set_order(), adapt(), network() and
+/// barrier(), between steps, in the same order.
 ///
 /// A step that was refused because some worker's memory is too small for it is tried again in twice
 /// as many rounds, up to kMostRounds, where BucketSpec leaves them open, and so do the steps after
@@ -97,6 +103,11 @@ class Session {
   /// @throws InputError if the bucket is not valid (before anything is sent), UnsupportedError if
   ///         the scheme asks for what the transport has not, BudgetError, RefusedError
   BucketId register_bucket(const BucketSpec& spec);
+
+  /// Takes a bucket out of the order and frees what it holds, results too. Nothing names it from
+  /// then on. After what has been submitted.
+  /// @throws AgreementError if workers name different ones; InputError if it was released
+  void release_bucket(BucketId bucket);
 
   /// Replaces the order of posting from a step on.
   /// @param order      every phase of every bucket once, each reduce before its gather
@@ -162,6 +173,11 @@ class Session {
   /// @throws what Transport throws
   void barrier();
 
+  /// The links and the processor as this worker knows them: SessionOptions::network, or measured
+  /// when they are first asked for, which takes some seconds.
+  /// @throws what Transport throws
+  Network network();
+
   /// Compares what all workers state of something: names, and what each thinks of them.
   /// @param subject  stands before the difference in the text
   /// @throws AgreementError on all workers alike, naming the first difference; what Transport
@@ -198,6 +214,8 @@ class Session {
 
   /// What crossed for a bucket so far, and how long its phases ran.
   BucketUse use(BucketId bucket) const;
+  /// Of each row space of a bucket, in the order of row_spaces() of its tensors.
+  std::vector<ObservedRows> observed(BucketId bucket) const;
 
   // ---- Of the session, at any time.
 

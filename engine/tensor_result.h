@@ -21,4 +21,10 @@ struct TensorResult {
 /// @param out  all rows of the tensor; overwritten
 void to_dense(const Context& context, const TensorResult& result, Matrix out);
 
+/// What a bucket's last step showed of the rows of one of its row spaces.
+struct ObservedRows {
+  Index touched = 0;  // by this worker
+  Index united = 0;   // by all workers; all rows where nobody knows
+};
+
 }  // namespace sparsesync
