@@ -12,9 +12,15 @@ using Json = nlohmann::ordered_json;
 
 /// The times at which a worker computes, as few as they can be, in order.
 std::vector<TimeSpan> computing(std::span<const StepTimeline> steps) {
+  std::vector<TimeSpan> passes;
+  for (const StepTimeline& step : steps) {
+    passes.insert(passes.end(), step.forward.begin(), step.forward.end());
+    passes.insert(passes.end(), step.backward.begin(), step.backward.end());
+  }
+  std::ranges::sort(passes, {}, &TimeSpan::begin);
   std::vector<TimeSpan> spans;
-  const auto add = [&](const TimeSpan& span) {
-    if (span.end <= span.begin) return;
+  for (const TimeSpan& span : passes) {
+    if (span.end <= span.begin) continue;
     // What differs by rounding alone goes on.
     const double slack = 1e-12 * std::max(1.0, span.begin);
     if (!spans.empty() && span.begin <= spans.back().end + slack) {
@@ -22,10 +28,6 @@ std::vector<TimeSpan> computing(std::span<const StepTimeline> steps) {
     } else {
       spans.push_back(span);
     }
-  };
-  for (const StepTimeline& step : steps) {
-    for (const TimeSpan& span : step.forward) add(span);
-    for (std::size_t layer = step.backward.size(); layer-- > 0;) add(step.backward[layer]);
   }
   return spans;
 }

@@ -12,9 +12,9 @@ namespace sparsesync {
 namespace {
 
 constexpr std::size_t kKeptSteps = 32;
+constexpr std::size_t kKeptTimelines = 3;
 
-double seconds_between(std::chrono::steady_clock::time_point from,
-                       std::chrono::steady_clock::time_point to) {
+double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -48,7 +48,9 @@ Executor::Executor(Session& session, std::vector<ExecutedLayer> layers,
       planner_(session, model_of(layers_), options.planning),
       forward_s_(layers_.size()),
       backward_s_(layers_.size()),
-      touched_(layers_.size()) {
+      touched_(layers_.size()),
+      running_{std::vector<TimeSpan>(layers_.size()), std::vector<TimeSpan>(layers_.size()), {}},
+      crossing_(running_) {
   iterations_s_.reserve(kKeptSteps);
   exposed_s_.reserve(kKeptSteps);
   make_buckets();
@@ -84,6 +86,8 @@ void Executor::make_buckets() {
     bucket.gradients.resize(spec.tensors.size(), Gradient::empty());
     bucket.rows.resize(spec.tensors.size(), Gradient::rows({}));
   }
+  crossed_.assign(buckets_.size(), {});
+  timelines_.clear();
   std::vector<OrderEntry> order;
   for (const ScheduledPhase& each : schedule.order) {
     order.push_back({buckets_[each.bucket].id, each.phase});
@@ -92,10 +96,7 @@ void Executor::make_buckets() {
 }
 
 void Executor::release_buckets() {
-  for (const Bucket& bucket : buckets_) {
-    released_s_ += session_.use(bucket.id).seconds();
-    session_.release_bucket(bucket.id);
-  }
+  for (const Bucket& bucket : buckets_) session_.release_bucket(bucket.id);
   buckets_.clear();
 }
 
@@ -142,7 +143,10 @@ void Executor::backward() {
 
 /// Notes what the layer took that the forward pass was in.
 void Executor::end_layer(Clock::time_point now) {
-  if (in_layer_) forward_s_[*in_layer_] += seconds_between(since_, now);
+  if (!in_layer_) return;
+  forward_s_[*in_layer_] += seconds_between(since_, now);
+  TimeSpan& span = running_.forward[*in_layer_];
+  if (span.end == 0) span = {at(since_), at(now)};  // of several times the first
   in_layer_.reset();
 }
 
@@ -152,6 +156,7 @@ void Executor::ready(std::size_t layer, const Gradient& gradient, const Mark* af
   SPARSESYNC_EXPECT(layer, <, layers_.size());
   const Clock::time_point now = Clock::now();
   backward_s_[layer] = seconds_between(since_, now);
+  running_.backward[layer] = {at(since_), at(now)};
   since_ = now;
   Bucket& bucket = buckets_[step_->bucket_of(layer)];
   bucket.gradients[place_of(layer)] = gradient;
@@ -173,6 +178,10 @@ void Executor::submit(std::size_t bucket) {
 
 void Executor::end_backward() {
   for (const std::size_t bucket : step_->end_backward()) submit(bucket);
+  std::swap(running_, crossing_);
+  std::ranges::fill(running_.forward, TimeSpan{});
+  std::ranges::fill(running_.backward, TimeSpan{});
+  unfinished_ = buckets_.size();
   if (!step_->schedule().under_forward) synchronize();
   end_iteration();
   const bool is_due = planner_.add_step(forward_s_, backward_s_);
@@ -198,11 +207,36 @@ void Executor::finish(std::size_t bucket) {
   session_.wait(reduced);  // what it throws says more than what the gather then does
   session_.wait(gathered);
   waited_s_ += seconds_between(began, Clock::now());
+  const BucketUse use = session_.use(finished.id);
+  for (std::size_t phase = 0; phase < kPhases; ++phase) {
+    if (static_cast<Phase>(phase) == Phase::announce && !step_->announces(bucket)) continue;
+    crossed_[bucket][phase] = {at(use.last[phase].began), at(use.last[phase].ended)};
+    phase_s_[phase] += use.last[phase].seconds();
+  }
   const LayerRange range = step_->schedule().buckets[bucket];
   for (int layer = range.last; layer >= range.first; --layer) {
     const auto place = static_cast<std::size_t>(range.last - layer);
     on_result_(static_cast<std::size_t>(layer), session_.result(finished.id, place));
   }
+  if (--unfinished_ == 0) keep_timeline();
+}
+
+/// All results of a step are there.
+void Executor::keep_timeline() {
+  crossing_.crossed.clear();
+  for (const ScheduledPhase& each : step_->schedule().order) {
+    crossing_.crossed.push_back(crossed_[each.bucket][static_cast<std::size_t>(each.phase)]);
+  }
+  if (timelines_.size() < kKeptTimelines) {
+    timelines_.push_back(crossing_);
+  } else {
+    std::ranges::rotate(timelines_, timelines_.begin() + 1);
+    std::swap(timelines_.back(), crossing_);
+  }
+}
+
+double Executor::at(Clock::time_point time) const {
+  return seconds_between(made_, time);
 }
 
 void Executor::synchronize() {
@@ -265,9 +299,10 @@ ExecutorStatistics Executor::statistics() const {
     statistics.iteration_s = median(iterations_s_);
     statistics.exposed_s = median(exposed_s_);
   }
-  double seconds = released_s_;
-  for (const Bucket& bucket : buckets_) seconds += session_.use(bucket.id).seconds();
-  statistics.communication_s = seconds / static_cast<double>(std::max<std::int64_t>(1, steps_));
+  for (std::size_t phase = 0; phase < kPhases; ++phase) {
+    statistics.phase_s[phase] =
+        phase_s_[phase] / static_cast<double>(std::max<std::int64_t>(1, steps_));
+  }
   return statistics;
 }
 

@@ -2,7 +2,7 @@
 // time.
 #pragma once
 
-#include <chrono>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/step_clock.h"
 #include "engine/schedule_planner.h"
 #include "engine/scheduled_step.h"
 #include "engine/session.h"
@@ -38,9 +39,11 @@ struct ExecutorOptions {
 /// What steps have taken.
 struct ExecutorStatistics {
   std::int64_t steps = 0;
-  double iteration_s = 0;      // from end to end of backward passes; median of the last ones
-  double exposed_s = 0;        // of that the time that the caller waited here
-  double communication_s = 0;  // in the background, mean of all steps
+  double iteration_s = 0;  // from end to end of backward passes; median of the last ones
+  double exposed_s = 0;    // of that the time that the caller waited here; median of the same
+  std::array<double, kPhases> phase_s{};  // [phase]: in the background; mean of all steps
+
+  double communication_s() const { return phase_s[0] + phase_s[1] + phase_s[2]; }
 };
 
 /// One worker's gradients under a schedule. Calls come from one thread; all workers make those of a
@@ -88,9 +91,11 @@ class Executor {
 
   const SchedulePlanner& planner() const { return planner_; }
   ExecutorStatistics statistics() const;
+  /// The last three steps whose results are there, fewer at first, in seconds since the executor was
+  /// made. Valid until the next call.
+  std::span<const StepTimeline> timelines() const { return timelines_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   /// A bucket at work.
   struct Bucket {
     BucketId id;
@@ -110,6 +115,8 @@ class Executor {
   void observe();
   void end_layer(Clock::time_point now);
   void end_iteration();
+  void keep_timeline();
+  double at(Clock::time_point time) const;
 
   Session& session_;
   std::vector<ExecutedLayer> layers_;
@@ -130,7 +137,14 @@ class Executor {
   std::vector<double> exposed_s_;     // of the same steps
   std::int64_t kept_ = 0;             // of these so far
   std::int64_t steps_ = 0;
-  double released_s_ = 0;  // of phases, in buckets that are no more
+  std::array<double, kPhases> phase_s_{};
+
+  const Clock::time_point made_ = Clock::now();
+  StepTimeline running_;                 // the step whose passes run
+  StepTimeline crossing_;                // the step whose results come
+  std::vector<std::array<TimeSpan, kPhases>> crossed_;  // of that one; [bucket]
+  std::size_t unfinished_ = 0;           // buckets of that one
+  std::vector<StepTimeline> timelines_;  // of steps that are over
 };
 
 }  // namespace sparsesync

@@ -80,8 +80,9 @@ struct Session::Engine {
     PhaseOutcome outcome = run_phase(
         {*transport, control, context, options.deadline, exchange_workspace}, *bucket.registered,
         bucket.choice ? &*bucket.choice : nullptr, entry.phase, input.gradients);
-    bucket.use.phase_seconds[static_cast<std::size_t>(entry.phase)] +=
-        std::chrono::duration<double>(Clock::now() - began).count();
+    PhaseTime& ran = bucket.use.last[static_cast<std::size_t>(entry.phase)];
+    ran = {began, Clock::now()};
+    bucket.use.seconds += ran.seconds();
     bucket.use.crossed += transport->counters() - before;
     return outcome;
   }

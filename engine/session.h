@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,14 +26,19 @@ namespace sparsesync {
 
 struct SubmittedPhase;  // of the implementation
 
+/// When a phase ran in the background.
+struct PhaseTime {
+  Clock::time_point began;
+  Clock::time_point ended;
+
+  double seconds() const { return std::chrono::duration<double>(ended - began).count(); }
+};
+
 /// What a bucket has taken so far.
 struct BucketUse {
   TransportCounters crossed;
-  std::array<double, kPhases> phase_seconds{};  // [phase]: in the background, while it ran
-
-  double seconds() const {
-    return std::accumulate(phase_seconds.begin(), phase_seconds.end(), 0.0);
-  }
+  double seconds = 0;                     // that its phases ran
+  std::array<PhaseTime, kPhases> last{};  // [phase]: when each ran the last time
 };
 
 /// A GPU that a session works on.

@@ -303,7 +303,7 @@ nb::dict PythonSession::counters() {
 nb::dict PythonSession::bucket_use(Index bucket) {
   const Seen& seen = look_at(bucket);
   nb::dict dict = dict_of(seen.use.crossed);
-  dict["seconds"] = seen.use.seconds();
+  dict["seconds"] = seen.use.seconds;
   dict["index_bytes_sent"] = seen.index_bytes_sent;
   dict["non_finite"] = seen.non_finite;
   return dict;

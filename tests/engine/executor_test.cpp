@@ -153,6 +153,41 @@ ExecutorOptions by(std::string_view schedule) {
   return options;
 }
 
+/// On a worker's own clock: no phase before what it needs is there, and no use of a layer before its
+/// result.
+void expect_in_order(const Executor& executor) {
+  const Schedule& schedule = executor.planner().schedule();
+  const std::span<const StepTimeline> steps = executor.timelines();
+  ASSERT_FALSE(steps.empty());
+  for (std::size_t step = 0; step < steps.size(); ++step) {
+    ASSERT_EQ(steps[step].crossed.size(), schedule.order.size());
+    double free = 0;
+    double backward_ended = 0;
+    for (const TimeSpan& span : steps[step].backward) {
+      backward_ended = std::max(backward_ended, span.end);
+    }
+    for (std::size_t place = 0; place < schedule.order.size(); ++place) {
+      const auto [bucket, phase] = schedule.order[place];
+      const TimeSpan& span = steps[step].crossed[place];
+      EXPECT_LE(free, span.begin) << "two phases at a time";
+      EXPECT_LE(span.begin, span.end);
+      free = span.end;
+      const LayerRange range = schedule.buckets[bucket];
+      for (int i = range.first; i <= range.last; ++i) {
+        const auto layer = static_cast<std::size_t>(i);
+        if (phase == Phase::reduce) {
+          EXPECT_LE(steps[step].backward[layer].end, span.begin);
+          if (schedule.after_backward) {
+            EXPECT_LE(backward_ended, span.begin);
+          }
+        } else if (phase == Phase::gather && step + 1 < steps.size()) {
+          EXPECT_LE(span.end, steps[step + 1].forward[layer].begin);
+        }
+      }
+    }
+  }
+}
+
 TEST(Executor, every_schedule_moves_every_gradient_once_a_step) {
   for (const SchedulePolicy& policy : schedule_policies()) {
     for (const int size : {1, 2, 3, 5}) {
@@ -167,6 +202,7 @@ TEST(Executor, every_schedule_moves_every_gradient_once_a_step) {
                             in_order(mixed_layers().size()));
             }
             training.finish();
+            expect_in_order(training.executor());
           },
           session_options()));
     }
@@ -268,7 +304,7 @@ TEST(Executor, measures_and_plans_anew_while_it_trains) {
           const ExecutorStatistics statistics = training.executor().statistics();
           EXPECT_EQ(statistics.steps, 16);
           EXPECT_GT(statistics.iteration_s, 0);
-          EXPECT_GT(statistics.communication_s, 0);
+          EXPECT_GT(statistics.communication_s(), 0);
         },
         session_options()));
   }
