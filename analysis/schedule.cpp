@@ -24,7 +24,9 @@ constexpr std::array kPolicies{
                    schedule_lazily},
     SchedulePolicy{"dear", "reduces under backward, gathers under the next forward (DeAR)",
                    schedule_dear},
-    SchedulePolicy{"auto", "the one of these that takes the least", schedule_auto}};
+    SchedulePolicy{"auto",
+                   "the one of these that takes the least, or gathers wherever the link is idle",
+                   schedule_auto}};
 
 }  // namespace
 

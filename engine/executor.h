@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,8 +23,9 @@ struct ExecutedLayer {
   TensorSpec tensor;  // where the gradient is dense: any shape of so many elements
   /// Rows of its gradient cross; else all elements.
   bool rows_cross = false;
-  /// Rows that a step is expected to touch, until steps have shown it.
+  // Rows that a step is expected to touch, until steps have shown it, and their densification.
   double touched = 0;
+  std::map<int, double> densification = {};
   // Seconds of its passes where they are known beforehand, of all layers or of none.
   double forward_s = 0;
   double backward_s = 0;

@@ -240,6 +240,7 @@ std::vector<ExecutedLayer> timed_layers() {
     layers.push_back({{"layer " + std::to_string(i), 1000 * (1 + i % 4), 1, DType::f32},
                       false,
                       0,
+                      {},
                       1e-4,
                       2e-4});
   }
