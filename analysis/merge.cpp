@@ -41,13 +41,14 @@ std::vector<LayerRange> merge_all(std::span<const ScheduledLayer> layers) {
 }
 
 std::vector<LayerRange> merge_until_full(std::span<const ScheduledLayer> layers,
-                                         double full_bytes) {
+                                         double full_bytes, std::optional<double> first_bytes) {
   std::vector<LayerRange> buckets;
   double bytes = 0;
   int last = static_cast<int>(layers.size()) - 1;
   for (int layer = last; layer >= 0; --layer) {
     bytes += layers[static_cast<std::size_t>(layer)].bytes;
-    if (bytes < full_bytes && may_join(layers, layer)) continue;
+    const double full = buckets.empty() ? first_bytes.value_or(full_bytes) : full_bytes;
+    if (bytes < full && may_join(layers, layer)) continue;
     buckets.push_back({layer, last});
     last = layer - 1;
     bytes = 0;

@@ -1,6 +1,7 @@
 // Which layers' gradients cross together: merging, greedy and exact.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "analysis/schedule.h"
@@ -15,7 +16,9 @@ std::vector<LayerRange> merge_all(std::span<const ScheduledLayer> layers);
 
 /// A bucket is complete with the layer that makes it `full_bytes` or more. (GradientFlow,
 /// section 3.1: lazy all-reduce.)
-std::vector<LayerRange> merge_until_full(std::span<const ScheduledLayer> layers, double full_bytes);
+/// @param first_bytes  the same of the first bucket, the last layers'; nothing: as of the others
+std::vector<LayerRange> merge_until_full(std::span<const ScheduledLayer> layers, double full_bytes,
+                                         std::optional<double> first_bytes = std::nullopt);
 
 /// MG-WFBP's greedy merging (arXiv 1912.09268, Algorithm 1): from the last layer on a layer joins
 /// those that wait for the link if it is ready before what it saves has passed: τb(l-1) + tb(l-1) -

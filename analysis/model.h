@@ -37,7 +37,9 @@ struct ModelLayer {
   double backward_s = 0;
   double bytes = 0;                                     // of its dense gradient
   std::optional<SparseGradient> sparse = std::nullopt;  // in the place of that
-  int group = 0;  // those of different groups never cross together; not in the file
+  // Not in the file: layers that differ in these never cross together.
+  int group = 0;
+  bool announces = true;  // whether its rows are told ahead, where rows are
 };
 
 /// Layers in the order of the forward pass; their gradients become ready the other way round.

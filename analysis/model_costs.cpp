@@ -45,6 +45,13 @@ bool can_be_told(const SchemeEntry& entry) {
 
 }  // namespace
 
+ScheduledLayer scheduled(const ModelLayer& layer, bool announce) {
+  const bool rows_cross = layer.sparse.has_value();
+  const bool announces = announce && rows_cross && layer.announces;
+  return {layer.forward_s, layer.backward_s, pool_bytes(layer),
+          4 * layer.group + 2 * (layer.announces ? 1 : 0) + (rows_cross ? 1 : 0), announces};
+}
+
 bool cost_can_be_told(const std::string& scheme) {
   return can_be_told(scheme_named(scheme));
 }
@@ -66,10 +73,8 @@ ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& o
   dense_scheme_ = is_dense(options.scheme) ? options.scheme : "dense_ring";
   bytes_before_.push_back(0);
   for (const ModelLayer& layer : model.layers) {
-    const bool announces = options.announce && layer.sparse.has_value() && workers > 1;
-    layers_.push_back({layer.forward_s, layer.backward_s, pool_bytes(layer),
-                       2 * layer.group + (layer.sparse ? 1 : 0), announces});
-    bytes_before_.push_back(bytes_before_.back() + pool_bytes(layer));
+    layers_.push_back(scheduled(layer, options.announce && workers > 1));
+    bytes_before_.push_back(bytes_before_.back() + layers_.back().bytes);
   }
   if (workers > 1) dense_ = dense_phases();
 }
@@ -162,15 +167,16 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
   }
   const bool is_inside = options_.nodes && workers_ <= options_.nodes->workers;
   const Network& network = is_inside ? options_.nodes->network : options_.network;
+  const bool announces = layers_[static_cast<std::size_t>(range.first)].announces;
   std::optional<SparseBucket> best;
   const auto look_at = [&](const SchemeEntry& entry, Communication pattern) {
     Workload workload{spaces, workers_, statistics};
     workload.options.pattern = pattern;
-    workload.announced = options_.announce;
+    workload.announced = announces;
     const Cost cost = entry.cost(workload);
     SparseBucket bucket{seconds_of(cost, network), cost.reduce.messages + cost.gather.messages,
                         std::string(entry.name)};
-    if (options_.announce) {
+    if (announces) {
       const PhaseCost announced = set_exchange_cost(workload);
       bucket.seconds.announce = announced.seconds(network);
       bucket.messages += announced.messages;
@@ -180,7 +186,7 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
   for (const SchemeEntry& entry : all_schemes()) {
     const bool is_asked = options_.scheme == "auto" ? can_be_told(entry) && !entry.all_reduces
                                                     : entry.name == options_.scheme;
-    if (!is_asked || (options_.announce && !entry.heeds.has(SchemeOption::announce))) continue;
+    if (!is_asked || (announces && !entry.heeds.has(SchemeOption::announce))) continue;
     for (const Communication pattern : kCommunications) {
       look_at(entry, pattern);
       if (!entry.heeds.has(SchemeOption::pattern)) break;

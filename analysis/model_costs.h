@@ -25,6 +25,10 @@ struct NodeNetwork {
   Network network;
 };
 
+/// The layer as schedules have it.
+/// @param announce  whether rows are told ahead
+ScheduledLayer scheduled(const ModelLayer& layer, bool announce);
+
 /// Whether what a scheme costs follows from what a model's file says: from how many rows are
 /// touched, wherever they lie.
 /// @throws InputError if there is no such scheme

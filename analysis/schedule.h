@@ -54,6 +54,9 @@ struct ScheduleQuestion {
   /// What a bucket is full with, for `lazy` and `dear`. Nothing: what is the best, as they find by
   /// themselves.
   std::optional<double> full_bytes = std::nullopt;
+  /// The same of the first bucket of a step, where that is less: so that something is under way
+  /// early. Only with `full_bytes`.
+  std::optional<double> first_bytes = std::nullopt;
   /// Whether a forward pass can wait for one bucket after another: else `auto` has none do so.
   bool may_go_on_under_forward = true;
 };

@@ -62,6 +62,8 @@ void SchedulePlanner::agree() const {
       {"the schedule", options_.schedule},
       {"bytes that a bucket is full with",
        options_.full_bytes ? fmt::format("{}", *options_.full_bytes) : "the best"},
+      {"bytes that the first bucket is full with",
+       options_.first_bytes ? fmt::format("{}", *options_.first_bytes) : "as the others"},
       {"the scheme", options_.scheme},
       {"the scheme of dense gradients", options_.dense_scheme},
       {"announce", fmt::format("{}", options_.announce)},
@@ -132,15 +134,12 @@ bool SchedulePlanner::plan_with_seconds() {
 SchedulePlanner::Plan SchedulePlanner::without_seconds() const {
   std::vector<ScheduledLayer> layers;
   for (const ModelLayer& each : model_.layers) {
-    ScheduledLayer& layer = layers.emplace_back();
-    layer.bytes = each.sparse ? each.sparse->nnz * static_cast<double>(each.sparse->width * 4)
-                              : each.bytes;
-    layer.kind = 2 * each.group + (each.sparse ? 1 : 0);
-    layer.announces = announces(options_) && each.sparse && session_.size() > 1;
+    layers.push_back(scheduled(each, announces(options_) && session_.size() > 1));
   }
   const BucketCosts unknown = [](LayerRange) { return BucketSeconds{}; };
   ScheduleQuestion question{layers, unknown};
   question.full_bytes = options_.full_bytes.value_or(kFullBytes);
+  question.first_bytes = options_.first_bytes;
   const bool as_lazy = heeds_seconds(options_) && options_.schedule != "dear";
   return {as_lazy ? schedule_policy_named("lazy").plan(question) : policy_.plan(question), {}};
 }
@@ -154,8 +153,8 @@ SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) cons
   crossing.announce = announces(options_);
   const ModelCosts costs(model_, session_.size(), crossing);
   const BucketCosts of_buckets = costs.costs();
-  ScheduleQuestion question{costs.layers(), of_buckets, options_.full_bytes,
-                            options_.may_go_on_under_forward};
+  const ScheduleQuestion question{costs.layers(), of_buckets, options_.full_bytes,
+                                  options_.first_bytes, options_.may_go_on_under_forward};
   Plan plan{policy_.plan(question), {}};
   double seconds = step_seconds(costs.layers(), of_buckets, plan.schedule);
   if (!schedule_.buckets.empty()) {

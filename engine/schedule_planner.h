@@ -20,6 +20,8 @@ struct PlannerOptions {
   std::string schedule = "auto";  // a policy's name
   /// What a bucket of `lazy` and `dear` is full with, in bytes. Nothing: what is the best.
   std::optional<double> full_bytes = std::nullopt;
+  /// The same of a step's first bucket, where buckets are filled.
+  std::optional<double> first_bytes = std::nullopt;
   std::string scheme = "auto";  // of gradients of which rows cross
   std::string dense_scheme = "dense_ring";
   bool announce = false;  // rows are told under the forward pass

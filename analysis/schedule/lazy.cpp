@@ -7,14 +7,15 @@
 
 namespace sparsesync {
 Schedule schedule_lazily(const ScheduleQuestion& question) {
-  const auto of_size = [&](double bytes) {
-    return one_after_another(question.layers, merge_until_full(question.layers, bytes));
-  };
-  if (question.full_bytes) return of_size(*question.full_bytes);
+  if (question.full_bytes) {
+    return one_after_another(question.layers, merge_until_full(question.layers, *question.full_bytes,
+                                                               question.first_bytes));
+  }
   Schedule best;
   double least = std::numeric_limits<double>::infinity();
   for (const double size : sizes_to_try(question.layers)) {
-    Schedule schedule = of_size(size);
+    Schedule schedule =
+        one_after_another(question.layers, merge_until_full(question.layers, size));
     const double seconds = step_seconds(question.layers, question.costs, schedule);
     if (seconds >= least) continue;
     least = seconds;

@@ -23,6 +23,8 @@ void bind_emulated(nanobind::module_& module);
 void bind_session(nanobind::module_& module);
 /// Closes what is open, because Python ends. Before close_worlds().
 void close_sessions();
+/// Schedules of training steps. After bind_session().
+void bind_schedules(nanobind::module_& module);
 /// Traces, profile, compare and plan.
 void bind_tools(nanobind::module_& module);
 

@@ -147,6 +147,23 @@ std::size_t PythonSession::register_bucket(const BucketSpec& spec) {
   return bucket;
 }
 
+void PythonSession::release_bucket(Index bucket) {
+  static_cast<void>(at(bucket));
+  expect_none_registers();
+  under_way([&](Session& session) { session.release_bucket(id_of(bucket)); });
+  at(bucket).released = true;
+}
+
+std::vector<std::pair<Index, Index>> PythonSession::observed(Index bucket) {
+  static_cast<void>(at(bucket));
+  expect_none_registers();
+  std::vector<std::pair<Index, Index>> rows;
+  for (const ObservedRows& space : use().observed(id_of(bucket))) {
+    rows.emplace_back(space.touched, space.united);
+  }
+  return rows;
+}
+
 void PythonSession::set_order(const std::vector<std::pair<Index, std::string>>& order,
                               std::int64_t from_step) {
   std::vector<OrderEntry> entries;
@@ -363,7 +380,9 @@ PythonSession::Bucket& PythonSession::at(Index bucket) {
   if (bucket < 0 || bucket >= std::ssize(buckets_)) {
     throw InputError(fmt::format("there is no bucket {}", bucket));
   }
-  return buckets_[static_cast<std::size_t>(bucket)];
+  Bucket& found = buckets_[static_cast<std::size_t>(bucket)];
+  if (found.released) throw InputError(fmt::format("bucket '{}' was released", found.name));
+  return found;
 }
 
 const TensorSpec& PythonSession::tensor_at(Index number, Index tensor) {

@@ -52,6 +52,7 @@ class PythonSession {
   std::int64_t step() { return use().step(); }
 
   std::size_t register_bucket(const BucketSpec& spec);
+  void release_bucket(Index bucket);
   /// @param order  pairs of bucket and phase: "announce", "reduce" or "gather"
   void set_order(const std::vector<std::pair<Index, std::string>>& order, std::int64_t from_step);
 
@@ -80,6 +81,9 @@ class PythonSession {
   nanobind::list all_gather(const nanobind::bytes& own);
   void broadcast(nanobind::handle given, int root);
 
+  /// Of each row space: rows that this worker touched in the last step, and all of them.
+  std::vector<std::pair<Index, Index>> observed(Index bucket);
+
   nanobind::dict counters();
   nanobind::dict bucket_use(Index bucket);
   std::int64_t non_finite(Index bucket) { return look_at(bucket).non_finite; }
@@ -95,6 +99,14 @@ class PythonSession {
 
   /// Those that were not destroyed yet.
   static std::set<PythonSession*>& open();
+
+  /// Does what takes long, without the GIL.
+  template <typename Work>
+  void under_way(const Work& work) {
+    const UnderWay call(*this);
+    const nanobind::gil_scoped_release without_gil;
+    work(*session_);
+  }
 
  private:
   /// What a phase reads until it is over.
@@ -122,6 +134,7 @@ class PythonSession {
     std::string name;
     std::vector<TensorSpec> tensors;
     bool announces = false;
+    bool released = false;
     // How often each phase was submitted, and last with which ticket.
     std::array<std::int64_t, kPhases> submitted{};
     std::array<std::optional<Session::Ticket>, kPhases> last{};
@@ -151,14 +164,6 @@ class PythonSession {
   TensorResult result_of(Index number, Index tensor);
   /// What can be told of a bucket now: where a phase runs, of before its step.
   const Seen& look_at(Index number);
-
-  /// Does what takes long, without the GIL.
-  template <typename Work>
-  void under_way(const Work& work) {
-    const UnderWay call(*this);
-    const nanobind::gil_scoped_release without_gil;
-    work(*session_);
-  }
 
   Place place() const {
     return {device_ == nullptr ? std::nullopt : std::optional(device_->number())};

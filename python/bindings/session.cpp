@@ -167,6 +167,11 @@ void bind_session(nb::module_& module) {
           "on all workers, where they differ; UnsupportedError for a scheme that the transport is "
           "not made for; BudgetError, and RefusedError on the others, where the workspace does not "
           "fit.")
+      .def("release_bucket", &PythonSession::release_bucket, nb::arg("bucket"),
+           "Between steps. Takes a bucket out of the order and frees what it holds, results too.")
+      .def("observed", &PythonSession::observed, nb::arg("bucket"),
+           "What its last step showed, while none is under way: of tensors alike together, rows "
+           "that this worker touched and rows that all of them did.")
       .def(
           "reduce", &PythonSession::reduce, nb::arg("bucket"), nb::arg("gradients"),
           nb::arg("streams") = nb::make_tuple(0),

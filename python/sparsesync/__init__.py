@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from sparsesync._native import (
         Device,
+        Layer,
         LocalNetwork,
         MpiWorld,
+        ScheduledStep,
+        SchedulePlanner,
         Session,
         TensorSpec,
         Ticket,
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
         encode_indices,
         nccl_over,
         provenance,
+        schedules,
         schemes,
     )
     from sparsesync.errors import (
@@ -65,6 +69,7 @@ __all__ = [
     "Error",
     "InputError",
     "IoError",
+    "Layer",
     "LocalNetwork",
     "MpiWorld",
     "OrderError",
@@ -72,6 +77,8 @@ __all__ = [
     "PeerLostError",
     "ProtocolError",
     "RefusedError",
+    "SchedulePlanner",
+    "ScheduledStep",
     "Session",
     "SupportsDLPack",
     "TensorSpec",
@@ -90,6 +97,7 @@ __all__ = [
     "plan",
     "profile",
     "provenance",
+    "schedules",
     "schemes",
 ]
 

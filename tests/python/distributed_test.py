@@ -513,7 +513,6 @@ def test_values_are_not_copied_on_their_way_to_the_wire():
             ddp.zero_grad(set_to_none=False)
             ddp(rows, torch.ones(100, 16)).backward()
         (bucket,) = ddp.synchronizer.buckets
-        bucket.begin_step()
         # A process has one profile at a time.
         with profile if rank == 0 else contextlib.nullcontext():
             bucket.submit()

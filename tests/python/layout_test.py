@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
+import sparsesync  # noqa: E402 (needs torch)
 from sparsesync.torch import layout  # noqa: E402 (needs torch)
 from sparsesync.torch.gradients import Kind, Synchronized  # noqa: E402 (needs torch)
 
@@ -26,8 +27,11 @@ def planned(
         Synchronized(i, f"p{i}", torch.nn.Parameter(torch.zeros(elements[i], dtype=(dtypes or {}).get(i, torch.float32)))) for i in order
     ]
     seen = layout.Observed(order, {i: (kinds or {}).get(i, Kind.DENSE) for i in order}, touched or {}, [])
-    buckets = layout.plan(parameters, [seen], frozenset(), first, FULL)
-    return [[each.index for each in bucket.members] for bucket in buckets]
+    layers = layout.layers_of(parameters, [seen], frozenset())
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as session:
+        planner = sparsesync.SchedulePlanner(session, layers.native(), "lazy", FULL, first)
+        buckets = planner.buckets
+    return [[each.index for each in bucket.members] for bucket in layers.planned(buckets)]
 
 
 def test_a_bucket_takes_what_comes_until_it_is_full():

@@ -3,6 +3,7 @@
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.hook import CommHookState, comm_hook
 from sparsesync.torch.launch import LocalMember, local_group
+from sparsesync.torch.optimizer import wrap_optimizer
 from sparsesync.torch.recording import Recording, record_trace
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "comm_hook",
     "local_group",
     "record_trace",
+    "wrap_optimizer",
 ]

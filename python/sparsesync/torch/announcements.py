@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ class Announcements:
         self._untold: dict[int, set[int]] = {}  # bucket: tables that have not been asked as often as usual
         self._told: set[int] = set()
         self._session: _native.Session | None = None
+        self._finish: Callable[[int], None] = lambda _: None
         self._listening = False
         self._hooks = []
         for each in module.modules():
@@ -61,10 +62,16 @@ class Announcements:
             return True
         return bool(torch.isin(nonzero_rows(gradient), self._asked_rows(parameter.index)).all())
 
-    def start(self, session: _native.Session, members: dict[int, tuple[int, ...]]) -> None:
-        """From the next forward pass on these buckets announce; this step's are told now. Their order was set."""
+    def start(
+        self, session: _native.Session, members: dict[int, tuple[int, ...]], tells: bool, finish: Callable[[int], None]
+    ) -> None:
+        """From the next forward pass on these buckets announce. Their order was set. tells: this step's are told now. finish: has
+        the results of a bucket's last step taken, if they were not."""
         self._session = session
+        self._finish = finish
         self._members = members
+        if not tells:
+            return
         self._usual = dict(self._calls)
         for bucket in members:
             self._tell(bucket)
@@ -127,6 +134,7 @@ class Announcements:
 
     def _tell(self, bucket: int) -> None:
         assert self._session is not None
+        self._finish(bucket)
         self._told.add(bucket)
         rows = [self._device.view(self._asked_rows(table)) for table in self._members[bucket]]
         self._session.announce(bucket, rows, sorted({*self._streams, self._device.stream()}))

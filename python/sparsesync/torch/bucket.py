@@ -33,7 +33,6 @@ class Bucket:
     ) -> None:
         self.planned = planned
         self.announces = announces
-        self.pending: set[int] = set()  # parameters whose gradients are not ready
         self._session = session
         self._device = device
         self._all_used = torch.ones(len(planned.members), dtype=planned.members[0].parameter.dtype, device=planned.device)
@@ -63,11 +62,8 @@ class Bucket:
 
     @property
     def submitted(self) -> bool:
+        """Whether a step of it is under way."""
         return self._tickets is not None
-
-    def begin_step(self) -> None:
-        self.pending = {each.index for each in self.planned.members}
-        self._tickets = None
 
     def submit(self, streams: Iterable[int] = ()) -> list[Submitted]:
         """Starts the step with the gradients that its parameters have; returns them as they cross.
@@ -101,6 +97,7 @@ class Bucket:
         with torch.profiler.record_function(f"sparsesync::wait {self.planned.name()}"), self._naming():
             for ticket in self._tickets:
                 self._session.wait(ticket)
+        self._tickets = None
         self._waited += time.perf_counter() - began
         self._steps += 1
         self._non_finite += self._session.non_finite(self.number)
@@ -122,6 +119,10 @@ class Bucket:
         flags = self._session.result(self.number, len(self._used))
         assert not isinstance(flags, tuple)
         return [bool(each) for each in flags.reshape(-1)]
+
+    def release(self) -> None:
+        """Between steps, all workers: gives up what it has at the session. Its results were taken."""
+        self._session.release_bucket(self.number)
 
     def statistics(self) -> dict[str, Any]:
         """What each of its parameters is told of; bytes and seconds are the bucket's."""

@@ -6,6 +6,7 @@ an array is handed over. Nothing here waits for a GPU.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,14 @@ class CpuDevice:
     def stream(self) -> int:
         """The stream that torch's calls go to in this thread, as a number."""
         return 0
+
+    def stamp(self) -> Any:
+        """The time at which what this thread has given its stream so far is done."""
+        return time.perf_counter()
+
+    def seconds(self, began: Any, ended: Any) -> float:
+        """Between two of these."""
+        return float(ended - began)
 
     def view(self, tensor: torch.Tensor) -> Any:
         """A tensor as the library takes it: the same memory."""
@@ -69,6 +78,16 @@ class CudaDevice(CpuDevice):
 
     def stream(self) -> int:
         return int(torch.cuda.current_stream(self.number).cuda_stream)
+
+    def stamp(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()  # type: ignore[no-untyped-call]
+        return event
+
+    def seconds(self, began: Any, ended: Any) -> float:
+        # Of a step whose gradients were waited for: it is over.
+        ended.synchronize()
+        return float(began.elapsed_time(ended)) / 1e3
 
     def view(self, tensor: torch.Tensor) -> Any:
         # Not Tensor.__dlpack__, which may let streams wait for each other.

@@ -31,8 +31,12 @@ class DistributedDataParallel(torch.nn.Module):
     deadline: seconds, or a timedelta, of each wait for another worker; the process group's if not given.
     announce: tell the rows of an embedding's gradient as its forward pass begins, so that they cross under the pass; every
     forward pass that keeps gradients is then followed by its backward.
-    bucket_cap_mb: what a bucket is full with, in MiB as each worker has it; between machines the first one with 1, if that
-    is less.
+    schedule: when gradients cross: a name of sparsesync.schedules(). "lazy" as soon as a bucket is full, under backward. The others
+    measure what the passes and the network take in the first steps, and plan by that; "dear", and "auto" where it is the
+    best, gather under the next forward pass: then sparsesync.torch.wrap_optimizer() has each update made when its gradient is
+    there, and weights that are used in any way are those of after the last step.
+    bucket_cap_mb: what a bucket of "lazy" and "dear" is full with, in MiB as each worker has it; between machines the first one
+    with 1, if that is less. Without it 25 for "lazy", and what is planned for "dear".
     memory_bytes: a budget for the workspace.
     threads: that the kernels are cut among, on the CPU.
     transport: of a module on a GPU: "nccl", or "staged" (through pinned memory of the host, over what connects the
@@ -59,7 +63,8 @@ class DistributedDataParallel(torch.nn.Module):
         *,
         announce: bool = False,
         broadcast_buffers: bool = True,
-        bucket_cap_mb: float = 25,
+        schedule: str = "lazy",
+        bucket_cap_mb: float | None = None,
         memory_bytes: int | None = None,
         threads: int = 1,
         transport: str | None = None,
@@ -72,14 +77,14 @@ class DistributedDataParallel(torch.nn.Module):
         super().__init__()
         self._inputs_to = _device_named(module, device_ids, output_device)
         self.module = module
-        self.broadcast_buffers = broadcast_buffers
         self.require_backward_grad_sync = True
         self._synchronizer = Synchronizer(
             module,
             process_group,
-            Options(scheme, gradient, wire, bucket_cap_mb),
+            Options(scheme, gradient, wire, bucket_cap_mb, schedule),
             deadline=deadline,
             announce=announce,
+            broadcast_buffers=broadcast_buffers,
             memory_bytes=memory_bytes,
             threads=threads,
             transport=transport,
@@ -98,7 +103,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @_disable_dynamo
     def _begin_forward(self) -> None:
-        self._synchronizer.begin_forward(self.require_backward_grad_sync, self.broadcast_buffers)
+        self._synchronizer.begin_forward(self.require_backward_grad_sync)
 
     @_disable_dynamo
     def _end_forward(self) -> None:
@@ -125,6 +130,28 @@ class DistributedDataParallel(torch.nn.Module):
         throw_on_early_termination: raise RuntimeError on all workers as soon as the first has no more.
         """
         return self._synchronizer.join(enable, divide_by_initial_world_size, throw_on_early_termination)
+
+    def synchronize(self) -> None:
+        """Waits for all gradients that still cross under a schedule that goes on under the forward pass, and has the steps of
+        wrapped optimizers made. Needed nowhere for what is right: whatever uses a parameter does so."""
+        self._synchronizer.synchronize()
+
+    def train(self, mode: bool = True) -> DistributedDataParallel:
+        self._synchronizer.synchronize()
+        super().train(mode)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Of gradients that still cross once they are there, and used."""
+
+        def clear(parameters: Sequence[torch.nn.Parameter]) -> None:
+            for each in parameters:
+                if each.grad is not None and set_to_none:
+                    each.grad = None
+                elif each.grad is not None:
+                    each.grad.detach_().zero_()
+
+        self._synchronizer.once_there(self.module.parameters(), clear)
 
     def statistics(self) -> dict[str, Any]:
         """What synchronizing took so far: bytes, seconds hidden under backward and exposed, as JSON has them; and of each parameter how its

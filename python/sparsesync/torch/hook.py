@@ -47,8 +47,6 @@ class _TorchBucket:
         self.done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         for each, gradient in zip(self.members, [whole] if whole.is_sparse else bucket.gradients(), strict=True):
             each.parameter.grad = gradient
-        for each_bucket in self.ours:
-            each_bucket.begin_step()
 
     def submit(self) -> None:
         for each in self.ours:
@@ -78,7 +76,7 @@ class CommHookState:
         wire: str | None = None,
         deadline: float | datetime.timedelta | None = None,
         *,
-        bucket_cap_mb: float = 25,
+        bucket_cap_mb: float | None = None,
         memory_bytes: int | None = None,
         threads: int = 1,
         transport: str | None = None,
@@ -93,7 +91,7 @@ class CommHookState:
         connection = connect(process_group, deadline, self._device, transport)
         self.session = connection.open(self._device, threads, memory_bytes)
         self._dense_scheme = connection.dense_scheme
-        self.session.agree("the hook", layout.statement([], [], self._options, announce=False))
+        self.session.agree("the hook", layout.statement([], [], self._options, announce=False, broadcast_buffers=False))
         self._names: dict[torch.Tensor, str] = {}
         if module is not None:
             self._names = {parameter: name for name, parameter in module.named_parameters()}
@@ -150,13 +148,12 @@ class CommHookState:
 
     def _learn(self, bucket: _TorchBucket) -> None:
         seen = layout.tell(self.session, layout.observe(bucket.members, (each.index for each in bucket.members), []))
-        full = self._options.full_bytes
-        planned = layout.plan(bucket.members, seen, frozenset(), full, full)
+        layers = layout.layers_of(bucket.members, seen, frozenset())
+        planner = _native.SchedulePlanner(self.session, layers.native(), "lazy", self._options.full_bytes)
         bucket.ours = [
-            Bucket(self.session, self._device, each, self._options, self._dense_scheme, announces=False) for each in planned
+            Bucket(self.session, self._device, each, self._options, self._dense_scheme, announces=False)
+            for each in layers.planned(planner.buckets)
         ]
-        for each in bucket.ours:
-            each.begin_step()
 
     def _by_torch(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()

@@ -16,6 +16,7 @@ MOST_ROWS = 0.5
 # Elements of a dense gradient that rows are looked for in.
 LEAST_ELEMENTS = 1 << 14
 _MIB = 1 << 20
+_TORCHS_OWN_MIB = 25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Options:
     scheme: str  # of those of which few rows are not zero
     gradient: str  # mean or sum
     wire: str | None
-    bucket_cap_mb: float  # MiB that a bucket is full with
+    bucket_cap_mb: float | None  # MiB that a bucket is full with; None: as the schedule has it
+    schedule: str = "lazy"
 
     def __post_init__(self) -> None:
         if self.gradient not in ("mean", "sum"):
@@ -35,17 +37,29 @@ class Options:
             raise _native.InputError(f"there is no scheme '{self.scheme}': {', '.join(names)}")
         if self.wire not in (None, "f32", "f16", "bf16"):
             raise _native.InputError(f"wire '{self.wire}': None, f32, f16 or bf16")
-        if not self.bucket_cap_mb > 0:
+        names = [name for name, _ in _native.schedules()]
+        if self.schedule not in names:
+            raise _native.InputError(f"there is no schedule '{self.schedule}': {', '.join(names)}")
+        if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
             raise _native.InputError(f"bucket_cap_mb {self.bucket_cap_mb}: more than 0")
 
     @property
-    def full_bytes(self) -> float:
-        return self.bucket_cap_mb * _MIB
+    def full_bytes(self) -> float | None:
+        """What a bucket is full with; None: what the planner finds the best, once it has measured."""
+        if self.bucket_cap_mb is not None:
+            return self.bucket_cap_mb * _MIB
+        return _TORCHS_OWN_MIB * _MIB if self.schedule == "lazy" else None
 
     @property
-    def first_bytes(self) -> float:
-        """Of the first bucket, as torch's own has it: so that something is under way early."""
-        return min(self.bucket_cap_mb, 1) * _MIB
+    def first_bytes(self) -> float | None:
+        """The same of the first bucket, as torch's own has it: so that something is under way early."""
+        full = self.full_bytes
+        return None if full is None else min(full, _MIB)
+
+    @property
+    def measures(self) -> bool:
+        """Whether passes are measured, and schedules planned by them."""
+        return not (self.schedule == "lazy" and self.full_bytes is not None)
 
 
 @dataclasses.dataclass
@@ -127,39 +141,51 @@ def order_of(parameters: Sequence[Synchronized], seen: Sequence[Observed]) -> li
     return [by_index[index] for index in order]
 
 
-def plan(
-    parameters: Sequence[Synchronized],
-    seen: Sequence[Observed],
-    sparse_by_module: frozenset[int],
-    first_bytes: float,
-    full_bytes: float,
-) -> list[Planned]:
-    """Buckets in the order of their gradients. Neighbours of one kind and dtype share one until it is full: has so many bytes
-    as each worker has of them, touched rows alone where only rows cross. The first one is full with `first_bytes`."""
-    kinds = kinds_of(parameters, seen, sparse_by_module)
-    planned: list[Planned] = []
-    members: list[Synchronized] = []
-    filled = 0.0
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """Parameters as schedules have them: in the order of the forward pass, so the one whose gradient was ready last is the first."""
 
-    def close() -> None:
-        if members:
-            planned.append(Planned(kinds[members[0].index], tuple(members)))
-        members.clear()
+    members: tuple[Synchronized, ...]
+    kinds: dict[int, Kind]  # of each parameter, by its place
+    touched: dict[int, float]  # of a parameter's rows the share that some worker touched the most of
+    untold: frozenset[int]  # parameters that touch rows somewhere which no embedding was asked for
 
-    for each in order_of(parameters, seen):
-        tensor = each.parameter
-        share = 1.0
-        if kinds[each.index] is not Kind.DENSE:
-            share = max((observed.touched.get(each.index, 0) for observed in seen), default=1.0)
-        own = tensor.numel() * tensor.element_size() * share
-        alike = members and kinds[members[0].index] is kinds[each.index] and members[0].parameter.dtype == tensor.dtype
-        if not alike or filled >= (full_bytes if planned else first_bytes):
-            close()
-            filled = 0.0
-        members.append(each)
-        filled += own
-    close()
-    return planned
+    def native(self) -> list[_native.Layer]:
+        """Neighbours of one kind and dtype may share a bucket."""
+        groups: dict[tuple[Kind, torch.dtype], int] = {}
+        layers = []
+        for each in self.members:
+            tensor, kind = each.parameter, self.kinds[each.index]
+            group = groups.setdefault((kind, tensor.dtype), len(groups))
+            if kind is Kind.DENSE:
+                layers.append(_native.Layer(each.name, tensor.numel() * tensor.element_size(), group=group))
+                continue
+            rows = tensor.shape[0]
+            touched = rows * self.touched.get(each.index, 0.0)
+            told = each.index not in self.untold
+            layers.append(_native.Layer(each.name, 0, rows, tensor.numel() // rows, touched, group, told))
+        return layers
+
+    def planned(self, buckets: Sequence[tuple[int, int]]) -> list[Planned]:
+        """Buckets of a schedule: first and last layer of each. Members stand in the order of their gradients."""
+        return [
+            Planned(self.kinds[self.members[last].index], tuple(reversed(self.members[first : last + 1])))
+            for first, last in buckets
+        ]
+
+
+def layers_of(parameters: Sequence[Synchronized], seen: Sequence[Observed], sparse_by_module: frozenset[int]) -> Layers:
+    """What all workers saw in their first backward pass, the same on all of them."""
+    touched: dict[int, float] = {}
+    for observed in seen:
+        for index, share in observed.touched.items():
+            touched[index] = max(share, touched.get(index, 0.0))
+    return Layers(
+        tuple(reversed(order_of(parameters, seen))),
+        kinds_of(parameters, seen, sparse_by_module),
+        touched,
+        frozenset(index for observed in seen for index in observed.untold),
+    )
 
 
 def sparse_parameters(module: torch.nn.Module) -> set[torch.Tensor]:
@@ -176,6 +202,7 @@ def statement(
     buffers: Sequence[tuple[str, torch.Tensor]],
     options: Options,
     announce: bool,
+    broadcast_buffers: bool,
 ) -> list[tuple[str, str]]:
     """What all workers must have alike, as Session.agree takes it."""
     stated = [
@@ -183,7 +210,9 @@ def statement(
         ("gradient", options.gradient),
         ("wire", str(options.wire)),
         ("announce", str(announce)),
-        ("bucket_cap_mb", str(float(options.bucket_cap_mb))),
+        ("broadcast_buffers", str(broadcast_buffers)),
+        ("schedule", options.schedule),
+        ("bucket_cap_mb", str(options.bucket_cap_mb and float(options.bucket_cap_mb))),
     ]
     for each in parameters:
         stated.append((f"parameter '{each.name}'", f"{list(each.parameter.shape)} {each.parameter.dtype}"))

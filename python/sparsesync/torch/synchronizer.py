@@ -7,23 +7,29 @@ import datetime
 import enum
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 
 from sparsesync import _native
 from sparsesync.torch import device as of_device
 from sparsesync.torch import gradients as of_torch
-from sparsesync.torch import layout, state
+from sparsesync.torch import layout, pending, state
 from sparsesync.torch.announcements import Announcements
 from sparsesync.torch.bucket import Bucket
+from sparsesync.torch.buffers import Buffers
 from sparsesync.torch.gradients import Kind, Submitted, Synchronized
 from sparsesync.torch.joining import Joining
 from sparsesync.torch.launch import LocalMember, connect
+from sparsesync.torch.layout import Planned
+from sparsesync.torch.schedule import Schedule
 
 _log = logging.getLogger("sparsesync")
+
+Action = Callable[[Sequence[torch.nn.Parameter]], None]
 
 
 class Listener:
@@ -47,6 +53,7 @@ class Synchronizer:
         *,
         deadline: float | datetime.timedelta | None,
         announce: bool,
+        broadcast_buffers: bool,
         memory_bytes: int | None,
         threads: int,
         transport: str | None,
@@ -57,6 +64,8 @@ class Synchronizer:
         self.listener: Listener | None = None
         self._module = module
         self._options = options
+        self._broadcasts = broadcast_buffers and bool(state.buffers_of(module))
+        self._buffers: Buffers | None = None  # that cross under the forward pass
         what = f"parameter '{self.parameters[0].name}'"
         self._device = of_device.use(of_device.device_of(self.parameters), what, memory_bytes)
         connection = connect(group, deadline, self._device, transport)
@@ -66,31 +75,39 @@ class Synchronizer:
         self._one_backward = connection.shares_gpu and self._device.one_backward
         # On one machine what crosses takes the processors that the pass needs: no use in starting early. A GPU does both.
         late = connection.one_machine and self._device.native is None
-        self._first_bytes = options.full_bytes if late else options.first_bytes
+        self._first_bytes = None if late else options.first_bytes
         self.session = connection.open(self._device, threads, memory_bytes)
         sparse = layout.sparse_parameters(module)
         self._sparse_by_module = frozenset(each.index for each in self.parameters if each.parameter in sparse)
-        self._buckets: list[Bucket] | None = None  # before the first step: none
-        self._bucket_of: dict[int, Bucket] = {}
+        self._schedule: Schedule | None = None  # before the first step: none
+        self._wrapped: list[torch.optim.Optimizer] = []
+        self._pending: dict[Bucket, None] = {}  # whose results are not taken, in the order in which they cross
+        self._once_there: list[Action] = []  # what is to be done with their parameters
         self._announcements: Announcements | None = None
         self._ready: dict[int, None] = {}  # parameters, in the order in which their gradients became ready
         self._streams: dict[int, int] = {}  # of each parameter, the one that wrote its gradient
         self._next = _Next.FORWARD
         self._running = False  # within a backward pass that is synchronized
         self._joining: Joining | None = None
-        stated = layout.statement(self.parameters, state.buffers_of(module), options, announce)
+        stated = layout.statement(self.parameters, state.buffers_of(module), options, announce, broadcast_buffers)
         self.session.agree("the model", stated)
         state.take_over(self.session, module, root=0)
         self._hooks = [
             of_torch.when_ready(each.parameter, functools.partial(self._on_gradient, each.index))
             for each in self.parameters
         ]
+        by_parameter = {each.parameter: each for each in self.parameters}
+        for each in module.modules():
+            own = [by_parameter[p] for p in each.parameters(recurse=False) if p in by_parameter]
+            if own and options.measures:
+                self._hooks.append(each.register_forward_pre_hook(functools.partial(self._on_module, own)))
+            self._hooks.append(each.register_state_dict_pre_hook(lambda *_: self.synchronize()))
         if announce:
             self._announcements = Announcements(module, self.parameters, self._device)
 
     # ---- A step.
 
-    def begin_forward(self, synchronize: bool, broadcast_buffers: bool) -> None:
+    def begin_forward(self, synchronize: bool) -> None:
         self._expect_open()
         if self._running:
             raise _native.OrderError(
@@ -109,18 +126,39 @@ class Synchronizer:
             return
         if self._next is not _Next.SYNCHRONIZE:  # the first one of a step
             root = self._joining.begin_step(self.session) if self._joining else 0
-            if broadcast_buffers:
-                self._broadcast_buffers(root)
+            self._refresh_buffers(root)
         self._next = _Next.SYNCHRONIZE
         if self._announcements:
-            self._announcements.listen(tells=self._buckets is not None)
+            self._announcements.listen(tells=self._schedule is not None)
+
+    @_disable_dynamo
+    def _on_module(self, parameters: Sequence[Synchronized], *_: object) -> None:
+        """The forward pass comes to a module with parameters of its own."""
+        schedule = self._schedule
+        if schedule is None or schedule.times is None:
+            return
+        times = schedule.times if self._next is _Next.SYNCHRONIZE else None
+        if self._pending:
+            if times:
+                times.leave()
+            for each in parameters:
+                if isinstance(each.parameter, pending.Pending):
+                    pending.finish(each.parameter)
+        if times:
+            times.enter(schedule.layer_of(parameters[0].index))
 
     def end_forward(self) -> None:
+        if self._schedule and self._schedule.times:
+            self._schedule.times.leave()
         if self._announcements:
-            self._announcements.end(tells=self._next is _Next.SYNCHRONIZE and self._buckets is not None)
+            self._announcements.end(tells=self._next is _Next.SYNCHRONIZE and self._schedule is not None)
 
-    def _broadcast_buffers(self, root: int) -> None:
-        state.broadcast_together(self.session, [buffer for _, buffer in state.buffers_of(self._module)], root)
+    def _refresh_buffers(self, root: int) -> None:
+        """They become those of worker `root`."""
+        if self._buffers:
+            self._buffers.finish()
+        elif self._broadcasts:
+            state.broadcast_together(self.session, [buffer for _, buffer in state.buffers_of(self._module)], root)
 
     def _on_gradient(self, index: int, _: torch.Tensor) -> None:
         self._streams[index] = self._device.stream()
@@ -140,18 +178,18 @@ class Synchronizer:
                 "reentrant checkpoints: use checkpoint(..., use_reentrant=False)"
             )
         self._ready[index] = None
-        if self._buckets is None:
+        if self._schedule is None:
             return
-        bucket = self._bucket_of[index]
-        bucket.pending.discard(index)
-        if not bucket.pending:
-            self._submit(bucket)
+        complete = self._schedule.ready(index)
+        if complete:
+            self._submit(complete)
 
     def _begin_backward(self) -> None:
+        self.synchronize()  # what this forward pass did not come to
         self._running = True
         self._ready.clear()
-        for bucket in self.buckets:
-            bucket.begin_step()
+        if self._schedule and self._schedule.times:
+            self._schedule.times.begin_backward()
         engine = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._end_backward)
 
@@ -162,60 +200,125 @@ class Synchronizer:
         self._running = False
 
     def _synchronize_rest(self) -> None:
-        """What is not submitted yet, with what gradients there are; then waits for all."""
-        if self._buckets is None:
-            self._learn()
-        assert self._buckets is not None
-        for bucket in self._buckets:
-            if not bucket.submitted:
-                self._submit(bucket)
+        """What is not submitted yet, with what gradients there are; then waits for all, but for what goes on under forward."""
+        if self._schedule is None:
+            schedule = self._schedule = self._learn()
+            rest = schedule.buckets
+        else:
+            schedule = self._schedule
+            rest = schedule.end_backward()
+        for bucket in rest:
+            self._submit(bucket)
+        if self._buffers:
+            self._buffers.submit(self.session.rank == (self._joining.root if self._joining else 0))
+        self._pending = dict.fromkeys(schedule.in_order_of_gathers())
+        if self._announcements:
+            self._announcements.forget()
+        is_due = schedule.end_step()
+        if is_due or self._joining or not schedule.under_forward:
+            self.synchronize()
+        else:
+            self._mark_pending()
+        if self.listener:
+            self.listener.on_step()
+        if is_due and schedule.review():
+            self._take_buckets(schedule, tells=False)
+
+    # ---- Results.
+
+    def _mark_pending(self) -> None:
+        """From now on who uses a parameter waits for its results first."""
+        for bucket in self._pending:
+            for each in bucket.planned.members:
+                pending.mark(each.parameter, functools.partial(self._finish, bucket))
+
+    def _finish(self, bucket: Bucket) -> None:
+        """Waits for a bucket's results, makes them its parameters' gradients, and does what was asked for in the meantime."""
+        del self._pending[bucket]
+        parameters = [each.parameter for each in bucket.planned.members]
+        for each in parameters:
+            pending.unmark(each)
         scale = 1.0
         if self._joining and self._options.gradient == "mean":
             scale = self._joining.scale(self.session.size)
-        for bucket in self._buckets:
-            bucket.finish(scale)
-        if self._announcements:
-            self._announcements.forget()
-        if self.listener:
-            self.listener.on_step()
+        bucket.finish(scale)
+        for action in self._once_there:
+            action(parameters)
+        if not self._pending:
+            self._once_there.clear()
+
+    def _finish_if_pending(self, number: int) -> None:
+        """A bucket, by its number at the session."""
+        for bucket in list(self._pending):
+            if bucket.number == number:
+                self._finish(bucket)
+
+    def synchronize(self) -> None:
+        """Waits for all results, and does all that was asked for."""
+        for bucket in list(self._pending):
+            self._finish(bucket)
+
+    def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:
+        """Does something with parameters: now, or with those whose gradients still cross once they are there."""
+        here, later = [], False
+        for each in parameters:
+            if isinstance(each, pending.Pending):
+                later = True
+            else:
+                here.append(each)
+        if here:
+            action(here)
+        if later:
+            self._once_there.append(action)
+
+    def wrapped(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer waits for each gradient apart."""
+        own = {each.parameter for each in self.parameters}
+        if not any(each in own for group in optimizer.param_groups for each in group["params"]):
+            raise _native.InputError("wrap_optimizer: none of the optimizer's parameters is one of the module's")
+        if self._schedule is not None:
+            raise _native.OrderError("wrap_optimizer: call it before the first step")
+        self._wrapped.append(optimizer)
 
     def _submit(self, bucket: Bucket) -> None:
         given = bucket.submit(self._streams[each.index] for each in bucket.planned.members if each.index in self._streams)
         if self.listener:
             self.listener.on_submit(bucket.planned.members, bucket.planned.kind, given)
 
-    def _learn(self) -> None:
-        """Makes the buckets of what the first backward pass showed all workers."""
+    def _learn(self) -> Schedule:
+        """Makes the schedule of what the first backward pass showed all workers."""
         untold = self._announcements.untold(self.parameters) if self._announcements else []
         seen = layout.tell(self.session, layout.observe(self.parameters, self._ready, untold))
-        sizes = (self._first_bytes, self._options.full_bytes)
-        planned = layout.plan(self.parameters, seen, self._sparse_by_module, *sizes)
-        silent = {index for observed in seen for index in observed.untold}
-        buckets = [
-            Bucket(self.session, self._device, each, self._options, self._dense_scheme, self._announces(each, silent))
-            for each in planned
-        ]
-        self._bucket_of = {each.index: bucket for bucket in buckets for each in bucket.planned.members}
+        under_forward = bool(self._wrapped) or self._options.schedule == "dear"
+        if under_forward and self._broadcasts:
+            self._buffers = Buffers(self.session, self._device, self._module)
+        schedule = Schedule(
+            self.session,
+            self._device,
+            layout.layers_of(self.parameters, seen, self._sparse_by_module),
+            self._options,
+            self._bucket,
+            dense_scheme=self._dense_scheme,
+            first_bytes=self._first_bytes,
+            announce=self._announcements is not None,
+            under_forward=under_forward,
+            extra=[self._buffers.number] if self._buffers else [],
+        )
+        self._take_buckets(schedule, tells=True)
+        return schedule
+
+    def _bucket(self, planned: Planned, announces: bool) -> Bucket:
+        return Bucket(self.session, self._device, planned, self._options, self._dense_scheme, announces)
+
+    def _take_buckets(self, schedule: Schedule, tells: bool) -> None:
+        """There are other buckets. tells: whether their rows of this step are to be told now."""
         if self._announcements:
-            # All rows cross ahead of the first gradients.
-            telling = {b.number: tuple(each.index for each in b.planned.members) for b in buckets if b.announces}
-            order = [(number, "announce") for number in telling]
-            order += [(bucket.number, phase) for bucket in buckets for phase in ("reduce", "gather")]
-            self.session.set_order(order, self.session.step)
-            self._announcements.start(self.session, telling)
-        self._buckets = buckets
-        for bucket in buckets:
-            bucket.begin_step()
-        _log.log(logging.INFO if self.session.rank == 0 else logging.DEBUG, "%s", self._decided())
+            telling = {b.number: tuple(each.index for each in b.planned.members) for b in schedule.buckets if b.announces}
+            self._announcements.start(self.session, telling, tells, self._finish_if_pending)
+        _log.log(logging.INFO if self.session.rank == 0 else logging.DEBUG, "%s", self._decided(schedule))
 
-    def _announces(self, planned: layout.Planned, silent: set[int]) -> bool:
-        if self._announcements is None or planned.kind is Kind.DENSE:
-            return False
-        return all(each.index not in silent for each in planned.members)
-
-    def _decided(self) -> str:
-        assert self._buckets is not None
-        of_kinds = {kind: [b for b in self._buckets if b.planned.kind is kind] for kind in Kind}
+    def _decided(self, schedule: Schedule) -> str:
+        of_kinds = {kind: [b for b in schedule.buckets if b.planned.kind is kind] for kind in Kind}
         parts = [
             f"{sum(len(bucket.planned.members) for bucket in of_kind)} {kind} parameters in {len(of_kind)} buckets"
             for kind, of_kind in of_kinds.items()
@@ -240,7 +343,7 @@ class Synchronizer:
             yield
             while joining.shadow(self.session):
                 self._next = _Next.SYNCHRONIZE
-                self._broadcast_buffers(joining.root)
+                self._refresh_buffers(joining.root)
                 self._begin_shadow()
                 self._synchronize_rest()
                 self._next = _Next.FORWARD
@@ -253,9 +356,7 @@ class Synchronizer:
         for each in self.parameters:
             each.parameter.grad = None
         self._ready.clear()
-        for bucket in self.buckets:
-            bucket.begin_step()
-        if self._announcements and self._buckets is not None:
+        if self._announcements and self._schedule is not None:
             self._announcements.listen(tells=True)
             self._announcements.end(tells=True)
 
@@ -264,7 +365,7 @@ class Synchronizer:
     @property
     def buckets(self) -> Sequence[Bucket]:
         """In the order of their gradients; none before the first step."""
-        return self._buckets or ()
+        return self._schedule.buckets if self._schedule else ()
 
     def statistics(self) -> dict[str, Any]:
         self._expect_open()
@@ -278,6 +379,7 @@ class Synchronizer:
             "device": self.session.device,
             "payloads": self._payloads,
             "steps": self.session.step,
+            "schedule": {"name": self._options.schedule, **(self._schedule.statistics() if self._schedule else {})},
             **self.session.counters(),
             "seconds": seconds,
             "seconds_exposed": exposed,
@@ -296,12 +398,20 @@ class Synchronizer:
             raise _native.ClosedError("the DistributedDataParallel is closed: make another one")
 
     def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        if self._announcements:
-            self._announcements.close()
-        self.session.close()
+        try:
+            if not self.session.closed:
+                self.synchronize()
+        finally:
+            for bucket in self._pending:  # an error came before their results
+                for each in bucket.planned.members:
+                    pending.unmark(each.parameter)
+            self._pending = {}
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
+            if self._announcements:
+                self._announcements.close()
+            self.session.close()
 
 
 class _Next(enum.Enum):

@@ -1,0 +1,245 @@
+// Schedules of training steps, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "analysis/model.h"
+#include "analysis/schedule.h"
+#include "engine/schedule_planner.h"
+#include "engine/scheduled_step.h"
+#include "python/bindings/bindings.h"
+#include "python/bindings/python_session.h"
+
+namespace nb = nanobind;
+
+namespace sparsesync::python {
+namespace {
+
+/// A SchedulePlanner, and the session that its calls are made under.
+class PythonPlanner {
+ public:
+  PythonPlanner(PythonSession& session, std::vector<ModelLayer> layers,
+                const PlannerOptions& options)
+      : session_(session) {
+    session_.under_way([&](Session& of_python) {
+      planner_.emplace(of_python, Model{"", std::move(layers)}, options);
+    });
+  }
+
+  SchedulePlanner& planner() { return *planner_; }
+
+  bool review() {
+    bool is_another = false;
+    session_.under_way([&](Session&) { is_another = planner_->review(); });
+    return is_another;
+  }
+
+  void observe(std::size_t layer, double touched, double united) {
+    expect_layer(layer);
+    if (!planner_->model().layers[layer].sparse) {
+      throw InputError(fmt::format("layer {} is dense: no rows of it are observed", layer));
+    }
+    planner_->observe(layer, touched, united);
+  }
+
+  bool add_step(const std::vector<double>& forward_s, const std::vector<double>& backward_s) {
+    const std::size_t layers = planner_->model().layers.size();
+    if (forward_s.size() != layers || backward_s.size() != layers) {
+      throw InputError(fmt::format("seconds of {} and {} layers: there are {}", forward_s.size(),
+                                   backward_s.size(), layers));
+    }
+    return planner_->add_step(forward_s, backward_s);
+  }
+
+  nb::object expected() const {
+    const std::optional<ExpectedStep>& step = planner_->expected();
+    if (!step) return nb::none();
+    nb::dict dict;
+    dict["iteration_s"] = step->iteration_s;
+    dict["compute_s"] = step->compute_s;
+    dict["communication_s"] = step->communication_s;
+    dict["exposed_s"] = step->exposed_s;
+    return dict;
+  }
+
+  std::string model_json(
+      const std::string& name,
+      const std::vector<std::pair<std::string, std::string>>& provenance) const {
+    Model model = planner_->model();
+    model.name = name;
+    return sparsesync::model_json(model, provenance);
+  }
+
+ private:
+  void expect_layer(std::size_t layer) const {
+    if (layer >= planner_->model().layers.size()) {
+      throw InputError(fmt::format("there is no layer {}", layer));
+    }
+  }
+
+  PythonSession& session_;
+  std::optional<SchedulePlanner> planner_;
+};
+
+/// A ScheduledStep that looks at what it is asked for.
+class PythonStep {
+ public:
+  PythonStep(const Schedule& schedule, std::size_t layers)
+      : layers_(layers), step_(schedule, layers) {}
+
+  std::size_t bucket_of(std::size_t layer) const { return step_.bucket_of(expect(layer)); }
+  std::optional<std::size_t> ready(std::size_t layer) { return step_.ready(expect(layer)); }
+  std::optional<std::size_t> announced(std::size_t layer) {
+    return step_.announced(expect(layer));
+  }
+  std::vector<std::size_t> end_forward() { return list(step_.end_forward()); }
+  std::vector<std::size_t> end_backward() { return list(step_.end_backward()); }
+
+ private:
+  static std::vector<std::size_t> list(std::span<const std::size_t> buckets) {
+    return {buckets.begin(), buckets.end()};
+  }
+  std::size_t expect(std::size_t layer) const {
+    if (layer >= layers_) throw InputError(fmt::format("there is no layer {}", layer));
+    return layer;
+  }
+
+  std::size_t layers_;
+  ScheduledStep step_;
+};
+
+std::vector<std::pair<int, int>> buckets_of(const Schedule& schedule) {
+  std::vector<std::pair<int, int>> buckets;
+  for (const LayerRange range : schedule.buckets) buckets.emplace_back(range.first, range.last);
+  return buckets;
+}
+
+std::vector<std::pair<std::size_t, std::string>> order_of(const Schedule& schedule) {
+  std::vector<std::pair<std::size_t, std::string>> order;
+  for (const ScheduledPhase& each : schedule.order) {
+    order.emplace_back(each.bucket, name_of(each.phase));
+  }
+  return order;
+}
+
+}  // namespace
+
+void bind_schedules(nb::module_& module) {
+  module.def(
+      "schedules",
+      [] {
+        std::vector<std::pair<std::string, std::string>> names;
+        for (const SchedulePolicy& policy : schedule_policies()) {
+          names.emplace_back(policy.name, policy.summary);
+        }
+        return names;
+      },
+      "Names of schedules, each with a line about it.");
+
+  nb::class_<ModelLayer>(module, "Layer",
+                         "Of a model: a parameter, and what its gradient is. Dense where `bytes` is "
+                         "given; else `touched` of its `rows` rows of `width` elements cross.")
+      .def(
+          "__init__",
+          [](ModelLayer* self, std::string name, double bytes, Index rows, Index width,
+             double touched, int group, bool announces) {
+            new (self) ModelLayer{std::move(name)};
+            self->bytes = bytes;
+            if (rows > 0) self->sparse = SparseGradient{rows, width, touched};
+            self->group = group;
+            self->announces = announces;
+          },
+          nb::arg("name"), nb::arg("bytes") = 0.0, nb::arg("rows") = 0, nb::arg("width") = 1,
+          nb::arg("touched") = 0.0, nb::arg("group") = 0,
+          nb::arg("announces") = true,
+          "touched: as a step is expected to, until one has shown it. group: layers of different "
+          "ones never share a bucket. announces: whether its rows are told ahead, where rows are.");
+
+  nb::class_<PythonStep>(module, "ScheduledStep",
+                         "Where a step of a schedule stands: which buckets are complete. Layers "
+                         "are those of the schedule; a step's calls are made in this order.")
+      .def("bucket_of", &PythonStep::bucket_of, nb::arg("layer"), "That the layer crosses in.")
+      .def("announced", &PythonStep::announced, nb::arg("layer"),
+           "A layer of a bucket that announces has told its rows. The bucket, if all of its have.")
+      .def("end_forward", &PythonStep::end_forward,
+           "Buckets that are to announce now, whatever has been told.")
+      .def("ready", &PythonStep::ready, nb::arg("layer"),
+           "A layer's gradient is ready. The bucket that is to cross now, if there is one.")
+      .def("end_backward", &PythonStep::end_backward,
+           "Buckets that are to cross now, whatever is ready. The next step begins.");
+
+  nb::class_<PythonPlanner>(
+      module, "SchedulePlanner",
+      "Plans when gradients cross, on worker 0, for all workers alike: until passes were measured "
+      "in buckets of 25 MiB. All workers make one, and call review(), between the same steps.")
+      .def(
+          "__init__",
+          [](PythonPlanner* self, PythonSession& session, const std::vector<ModelLayer>& layers,
+             const std::string& schedule, std::optional<double> full_bytes,
+             std::optional<double> first_bytes, const std::string& scheme,
+             const std::string& dense_scheme, bool announce, bool under_forward) {
+            PlannerOptions options{schedule, full_bytes, first_bytes, scheme, dense_scheme};
+            options.announce = announce;
+            options.may_go_on_under_forward = under_forward;
+            new (self) PythonPlanner(session, layers, options);
+          },
+          nb::keep_alive<1, 2>(), nb::arg("session"), nb::arg("layers"),
+          nb::arg("schedule") = "auto", nb::arg("full_bytes") = nb::none(),
+          nb::arg("first_bytes") = nb::none(), nb::arg("scheme") = "auto",
+          nb::arg("dense_scheme") = "dense_ring", nb::arg("announce") = false,
+          nb::arg("under_forward") = true,
+          "Between steps. layers: in the order of the forward pass. schedule: a name of "
+          "schedules(). full_bytes: what a bucket of 'lazy' and 'dear' is full with; what is the "
+          "best if not given. first_bytes: the same of the first one. scheme, dense_scheme: that "
+          "rows and dense gradients cross by. announce: whether rows are told under the forward "
+          "pass. under_forward: whether a forward pass can wait for one bucket after another. "
+          "Raises AgreementError on all workers where they differ, naming both layers where their "
+          "orders do.")
+      .def_prop_ro(
+          "buckets", [](PythonPlanner& self) { return buckets_of(self.planner().schedule()); },
+          "First and last layer of each, in the order of backward.")
+      .def_prop_ro(
+          "order", [](PythonPlanner& self) { return order_of(self.planner().schedule()); },
+          "Every phase of a step as (bucket, 'announce', 'reduce' or 'gather'), as they cross.")
+      .def_prop_ro(
+          "after_backward",
+          [](PythonPlanner& self) { return self.planner().schedule().after_backward; },
+          "Whether reduces wait for the end of the backward pass.")
+      .def_prop_ro(
+          "under_forward",
+          [](PythonPlanner& self) { return self.planner().schedule().under_forward; },
+          "Whether gathers go on under the next forward pass.")
+      .def_prop_ro("expected", &PythonPlanner::expected,
+                   "iteration_s, compute_s, communication_s, exposed_s of a step; None before "
+                   "passes were measured.",
+                   nb::sig("def expected(self) -> dict[str, float] | None"))
+      .def(
+          "step",
+          [](PythonPlanner& self) {
+            return PythonStep(self.planner().schedule(), self.planner().model().layers.size());
+          },
+          "The first step by the present schedule.")
+      .def("observe", &PythonPlanner::observe, nb::arg("layer"), nb::arg("touched"),
+           nb::arg("united"), "Rows that this worker, and all workers, touched in the last step.")
+      .def("add_step", &PythonPlanner::add_step, nb::arg("forward_s"), nb::arg("backward_s"),
+           "What the passes of each layer took in a step that is over, in seconds. Whether a review "
+           "is due: the same on all workers.")
+      .def("review", &PythonPlanner::review,
+           "Between steps. Plans anew, from the medians of the last steps. Whether there is "
+           "another schedule now.")
+      .def("model_json", &PythonPlanner::model_json, nb::arg("name"), nb::arg("provenance"),
+           "The layers with what was measured of them, as `sparsesync simulate` reads them. "
+           "provenance: pairs.");
+}
+
+}  // namespace sparsesync::python

@@ -1,0 +1,128 @@
+"""Optimizers whose steps wait for each gradient apart: a parameter's update is made when its gradient is there."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import optimizer as of_torch
+
+from sparsesync import _native
+
+if TYPE_CHECKING:
+    from sparsesync.torch.distributed import DistributedDataParallel
+
+_SKIPPED = "params"
+
+
+def wrap_optimizer(
+    optimizer: torch.optim.Optimizer, ddp: DistributedDataParallel, *, per_parameter: bool | None = None
+) -> torch.optim.Optimizer:
+    """Lets step() and zero_grad() of an optimizer return before gradients are there that still cross: the update of each
+    parameter is made once its gradient has come, at the latest when something uses the parameter, with the learning rate and
+    all else that the optimizer's groups said at step(). Needed for what a schedule gathers under the next forward pass to be
+    hidden; without it step() waits for all gradients. Before the first forward pass; returns the optimizer itself.
+
+    per_parameter: whether the update of one parameter depends on no other one. Known of torch's own optimizers; of others it is
+    to be said: where it is not, or where the optimizer has hooks or step() is given a closure, step() waits for all gradients.
+    Raises InputError where no parameter is one of the module's, OrderError after the first step.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise _native.InputError(f"wrap_optimizer: {type(optimizer).__name__} is no torch.optim.Optimizer")
+    _Deferring(optimizer, ddp, _is_per_parameter(optimizer) if per_parameter is None else per_parameter)
+    return optimizer
+
+
+def _is_per_parameter(optimizer: torch.optim.Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim") and not isinstance(optimizer, torch.optim.LBFGS)
+
+
+class _Deferring:
+    """Stands in for step() and zero_grad() of one optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, ddp: DistributedDataParallel, per_parameter: bool) -> None:
+        self._optimizer = optimizer
+        self._synchronizer = ddp.synchronizer
+        self._per_parameter = per_parameter
+        self._step: Callable[..., Any] = optimizer.step  # also where a scheduler has put its own there
+        self._zero_grad: Callable[..., Any] = optimizer.zero_grad
+        self._synchronizer.wrapped(optimizer)
+
+        def step(_: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+            return self._on_step(closure)
+
+        def zero_grad(_: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+            self._on_zero_grad(set_to_none)
+
+        if hasattr(self._step, "_wrapped_by_lr_sched"):  # a scheduler asks whether its own is still there
+            step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        # Methods: a scheduler that is made later looks for what is behind them.
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+        optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
+        optimizer.register_state_dict_pre_hook(lambda _: self._synchronizer.synchronize())
+        optimizer.register_load_state_dict_pre_hook(lambda *_: self._synchronizer.synchronize())
+
+    def _on_step(self, closure: Callable[[], Any] | None) -> Any:
+        optimizer = self._optimizer
+        hooks = (
+            optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+            or of_torch._global_optimizer_pre_hooks
+            or of_torch._global_optimizer_post_hooks
+        )
+        if closure is not None or hooks or not self._per_parameter:
+            self._synchronizer.synchronize()
+            return self._step() if closure is None else self._step(closure)
+        groups = [_without_parameters(group) for group in optimizer.param_groups]
+        self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups))
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
+        return None
+
+    def _on_zero_grad(self, set_to_none: bool) -> None:
+        def clear(parameters: Sequence[torch.nn.Parameter]) -> None:
+            with self._of(parameters, None):
+                self._zero_grad(set_to_none)
+
+        self._synchronizer.once_there(self._parameters(), clear)
+
+    def _parameters(self) -> Iterable[torch.nn.Parameter]:
+        return (each for group in self._optimizer.param_groups for each in group["params"])
+
+    def _update(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]]) -> None:
+        with self._of(parameters, groups):
+            self._step()
+
+    def _of(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None) -> _OfSome:
+        return _OfSome(self._optimizer, parameters, groups)
+
+
+class _OfSome:
+    """Within it an optimizer has some of its parameters alone, and its groups say what they said then."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None
+    ) -> None:
+        self._optimizer = optimizer
+        self._wanted = {id(each) for each in parameters}
+        self._groups = groups
+
+    def __enter__(self) -> None:
+        self._all = self._optimizer.param_groups
+        said = self._groups or [_without_parameters(group) for group in self._all]
+        some = []
+        for group, of_group in zip(self._all, said, strict=False):
+            members = [each for each in group[_SKIPPED] if id(each) in self._wanted]
+            if members:
+                some.append({**of_group, _SKIPPED: members})
+        self._optimizer.param_groups = some
+
+    def __exit__(self, *_: object) -> None:
+        self._optimizer.param_groups = self._all
+
+
+def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items() if name != _SKIPPED
+    }

@@ -1,0 +1,84 @@
+"""Parameters whose gradients are still on their way: whoever uses one waits for it first."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+_FINISH = "_sparsesync_finish"
+
+
+class Pending:
+    """Of a parameter, beside its own class: any use of its values, or of its gradient, first has its results taken."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _harmless():
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        for each in _pending_in((args, kwargs)):
+            finish(each)
+        return func(*args, **(kwargs or {}))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        finish(self)
+        return copy.deepcopy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        finish(self)
+        return self.__reduce_ex__(protocol)
+
+
+def mark(parameter: torch.nn.Parameter, finish: Callable[[], None]) -> None:
+    """finish: has the parameter's results taken, and unmarks it."""
+    setattr(parameter, _FINISH, finish)
+    parameter.__class__ = _pending_class(type(parameter))
+
+
+def unmark(parameter: torch.nn.Parameter) -> None:
+    if isinstance(parameter, Pending):
+        parameter.__class__ = type(parameter).__mro__[2]
+        delattr(parameter, _FINISH)
+
+
+def finish(parameter: Any) -> None:
+    """Has the results of a parameter taken that is marked."""
+    getattr(parameter, _FINISH)()
+
+
+@functools.cache
+def _pending_class(of: type) -> type:
+    return type(f"Pending{of.__name__}", (Pending, of), {})
+
+
+@functools.cache
+def _harmless() -> frozenset[Any]:
+    """What asks for neither values nor gradients."""
+    tensor = torch.Tensor
+    properties = (
+        "device dtype grad_fn is_cpu is_cuda is_leaf is_meta is_mkldnn is_nested is_quantized is_sparse itemsize layout nbytes ndim "
+        "requires_grad shape"
+    )
+    methods = (
+        "__len__ dim element_size get_device is_complex is_contiguous is_floating_point ndimension nelement numel "
+        "register_hook register_post_accumulate_grad_hook size storage_offset stride"
+    )
+    getters = {getattr(tensor, name).__get__ for name in properties.split() if hasattr(tensor, name)}
+    return frozenset(getters | {getattr(tensor, name) for name in methods.split() if hasattr(tensor, name)})
+
+
+def _pending_in(given: Any) -> Iterable[Any]:
+    if isinstance(given, Pending):
+        yield given
+    elif isinstance(given, dict):
+        for each in given.values():
+            yield from _pending_in(each)
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from _pending_in(each)

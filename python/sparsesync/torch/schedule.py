@@ -1,0 +1,141 @@
+"""The schedule of a module's gradients at work: its buckets, where their step stands, and when it is planned anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from sparsesync import _native
+from sparsesync.torch.bucket import Bucket
+from sparsesync.torch.device import CpuDevice
+from sparsesync.torch.gradients import Kind
+from sparsesync.torch.layout import Layers, Options, Planned
+from sparsesync.torch.pass_times import PassTimes
+
+MakeBucket = Callable[[Planned, bool], Bucket]  # and whether it announces
+
+
+class Schedule:
+    """All workers make one, and end each step, alike."""
+
+    def __init__(
+        self,
+        session: _native.Session,
+        device: CpuDevice,
+        layers: Layers,
+        options: Options,
+        make_bucket: MakeBucket,
+        *,
+        dense_scheme: str,
+        first_bytes: float | None,
+        announce: bool,
+        under_forward: bool,
+        extra: Sequence[int] = (),
+    ) -> None:
+        """first_bytes: what the first bucket is full with. under_forward: whether forward passes can wait for one bucket after
+        another. extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
+        self._session = session
+        self._layers = layers
+        self._make_bucket = make_bucket
+        self._extra = tuple(extra)
+        self._planner = _native.SchedulePlanner(
+            session,
+            layers.native(),
+            options.schedule,
+            options.full_bytes,
+            first_bytes,
+            options.scheme,
+            dense_scheme,
+            announce,
+            under_forward,
+        )
+        self._layer_of = {each.index: layer for layer, each in enumerate(layers.members)}
+        self.times = PassTimes(len(layers.members), device) if options.measures else None
+        self.buckets: list[Bucket] = []
+        self._make_buckets()
+
+    def _make_buckets(self) -> None:
+        self._step = self._planner.step()
+        announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
+        planned = self._layers.planned(self._planner.buckets)
+        self.buckets = [self._make_bucket(each, number in announcing) for number, each in enumerate(planned)]
+        order = [(self.buckets[bucket].number, phase) for bucket, phase in self._planner.order]
+        behind = 1 + max(place for place, (_, phase) in enumerate(order) if phase == "reduce")
+        order[behind:behind] = [(number, phase) for number in self._extra for phase in ("reduce", "gather")]
+        self._session.set_order(order, self._session.step)
+
+    @property
+    def under_forward(self) -> bool:
+        """Whether gathers go on under the next forward pass."""
+        return self._planner.under_forward
+
+    def bucket_of(self, parameter: int) -> Bucket:
+        """That a parameter, by its place in the module, crosses in."""
+        return self.buckets[self._step.bucket_of(self._layer_of[parameter])]
+
+    def layer_of(self, parameter: int) -> int:
+        return self._layer_of[parameter]
+
+    def in_order_of_gathers(self) -> list[Bucket]:
+        return [self.buckets[bucket] for bucket, phase in self._planner.order if phase == "gather"]
+
+    # ---- A step.
+
+    def ready(self, parameter: int) -> Bucket | None:
+        """A gradient is ready. The bucket that is to be submitted now, if there is one."""
+        layer = self._layer_of[parameter]
+        if self.times:
+            self.times.ready(layer)
+        complete = self._step.ready(layer)
+        return None if complete is None else self.buckets[complete]
+
+    def end_backward(self) -> list[Bucket]:
+        """Buckets that are to be submitted now, with what gradients there are."""
+        return [self.buckets[bucket] for bucket in self._step.end_backward()]
+
+    def end_step(self) -> bool:
+        """Everything is submitted. Whether a review is due."""
+        if self.times is None:
+            return False
+        return self._planner.add_step(*self.times.end_step())
+
+    def review(self) -> bool:
+        """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now."""
+        for bucket in self.buckets:
+            if bucket.planned.kind is not Kind.DENSE:
+                self._observe(bucket)
+        if not self._planner.review():
+            return False
+        for bucket in self.buckets:
+            bucket.release()
+        self._make_buckets()
+        return True
+
+    def _observe(self, bucket: Bucket) -> None:
+        """Rows of tensors alike are known together: each has its share by what was last seen of it."""
+        members = bucket.planned.members
+        spaces: dict[tuple[int, torch.dtype], list[int]] = {}
+        for place, each in enumerate(members):
+            tensor = each.parameter
+            spaces.setdefault((tensor.numel() // tensor.shape[0], tensor.dtype), []).append(place)
+        for places, (touched, united) in zip(spaces.values(), self._session.observed(bucket.number), strict=True):
+            weights = [self._layers.touched.get(members[p].index, 0.0) * members[p].parameter.shape[0] for p in places]
+            whole = sum(weights) or 1.0
+            for place, weight in zip(places, weights, strict=True):
+                layer = self._layer_of[members[place].index]
+                self._planner.observe(layer, touched * weight / whole, united * weight / whole)
+
+    # ---- What it is.
+
+    @property
+    def expected(self) -> dict[str, float] | None:
+        """Of a step, in seconds; nothing before passes were measured."""
+        return self._planner.expected
+
+    def model_json(self, name: str, provenance: list[tuple[str, str]]) -> str:
+        return self._planner.model_json(name, provenance)
+
+    def statistics(self) -> dict[str, Any]:
+        return {"buckets": len(self.buckets), "under_forward": self.under_forward, "expected": self.expected}
