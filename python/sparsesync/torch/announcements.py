@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Synchronized, nonzero_rows
+from sparsesync.torch.gradients import OnModule, Synchronized, nonzero_rows
 
 _ENDED = (
     "announce=True: a forward pass that keeps gradients was not followed by its backward pass, and its rows are told "
@@ -45,7 +45,7 @@ class Announcements:
             if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.weight in by_parameter:
                 index = by_parameter[each.weight]
                 self._rows[index] = []
-                hook = functools.partial(self._asked, index)
+                hook = OnModule(functools.partial(self._asked, index))
                 self._hooks.append(each.register_forward_pre_hook(hook, with_kwargs=True))
 
     # ---- When buckets are made.

@@ -63,6 +63,23 @@ def when_ready(parameter: torch.nn.Parameter, call: Callable[[torch.Tensor], Non
     return handle
 
 
+class OnModule:
+    """A hook of a module, which copies of the module do not have."""
+
+    def __init__(self, call: Callable[..., None] | None) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any, **named: Any) -> None:
+        if self._call is not None:
+            self._call(*given, **named)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> OnModule:
+        return OnModule(None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OnModule, (None,)
+
+
 def check(parameter: Synchronized) -> None:
     """Raises UnsupportedError where a gradient of the parameter cannot be synchronized."""
     tensor = parameter.parameter

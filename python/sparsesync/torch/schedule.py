@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +17,7 @@ from sparsesync.torch.gradients import Kind
 from sparsesync.torch.layout import Layers, Options, Planned
 from sparsesync.torch.pass_times import PassTimes
 
+_KEPT = 32  # steps
 MakeBucket = Callable[[Planned, bool], Bucket]  # and whether it announces
 
 
@@ -53,6 +57,8 @@ class Schedule:
         )
         self._layer_of = {each.index: layer for layer, each in enumerate(layers.members)}
         self.times = PassTimes(len(layers.members), device) if options.measures else None
+        self._steps: collections.deque[tuple[float, float]] = collections.deque(maxlen=_KEPT)  # seconds of each, and of its passes
+        self._ended: float | None = None
         self.buckets: list[Bucket] = []
         self._make_buckets()
 
@@ -97,12 +103,18 @@ class Schedule:
 
     def end_step(self) -> bool:
         """Everything is submitted. Whether a review is due."""
+        now = time.perf_counter()
         if self.times is None:
             return False
-        return self._planner.add_step(*self.times.end_step())
+        forward, backward = self.times.end_step()
+        if self._ended is not None:
+            self._steps.append((now - self._ended, sum(forward) + sum(backward)))
+        self._ended = now
+        return self._planner.add_step(forward, backward)
 
     def review(self) -> bool:
         """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now."""
+        self._ended = None  # a step that is planned behind is like no other
         for bucket in self.buckets:
             if bucket.planned.kind is not Kind.DENSE:
                 self._observe(bucket)
@@ -134,8 +146,27 @@ class Schedule:
         """Of a step, in seconds; nothing before passes were measured."""
         return self._planner.expected
 
+    @property
+    def measured(self) -> dict[str, float] | None:
+        """The same as it was here: medians of the last steps; what crosses, a mean of all steps of the present buckets."""
+        if not self._steps:
+            return None
+        iteration, compute = (statistics.median(each) for each in zip(*self._steps, strict=True))
+        crossing = (bucket.statistics() for bucket in self.buckets)
+        return {
+            "iteration_s": iteration,
+            "compute_s": compute,
+            "communication_s": sum(each["seconds"] / max(1, each["steps"]) for each in crossing),
+            "exposed_s": max(0.0, iteration - compute),
+        }
+
     def model_json(self, name: str, provenance: list[tuple[str, str]]) -> str:
         return self._planner.model_json(name, provenance)
 
     def statistics(self) -> dict[str, Any]:
-        return {"buckets": len(self.buckets), "under_forward": self.under_forward, "expected": self.expected}
+        return {
+            "buckets": len(self.buckets),
+            "under_forward": self.under_forward,
+            "expected": self.expected,
+            "measured": self.measured,
+        }

@@ -21,7 +21,7 @@ from sparsesync.torch import layout, pending, state
 from sparsesync.torch.announcements import Announcements
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.buffers import Buffers
-from sparsesync.torch.gradients import Kind, Submitted, Synchronized
+from sparsesync.torch.gradients import Kind, OnModule, Submitted, Synchronized
 from sparsesync.torch.joining import Joining
 from sparsesync.torch.launch import LocalMember, connect
 from sparsesync.torch.layout import Planned
@@ -100,8 +100,8 @@ class Synchronizer:
         for each in module.modules():
             own = [by_parameter[p] for p in each.parameters(recurse=False) if p in by_parameter]
             if own and options.measures:
-                self._hooks.append(each.register_forward_pre_hook(functools.partial(self._on_module, own)))
-            self._hooks.append(each.register_state_dict_pre_hook(lambda *_: self.synchronize()))
+                self._hooks.append(each.register_forward_pre_hook(OnModule(functools.partial(self._on_module, own))))
+            self._hooks.append(each.register_state_dict_pre_hook(OnModule(lambda *_: self.synchronize())))
         if announce:
             self._announcements = Announcements(module, self.parameters, self._device)
 
