@@ -40,8 +40,8 @@ std::vector<LayerRange> merge_all(std::span<const ScheduledLayer> layers) {
   return merge_until_full(layers, kNever);
 }
 
-std::vector<LayerRange> merge_until_full(std::span<const ScheduledLayer> layers,
-                                         double full_bytes, std::optional<double> first_bytes) {
+std::vector<LayerRange> merge_until_full(std::span<const ScheduledLayer> layers, double full_bytes,
+                                         std::optional<double> first_bytes) {
   std::vector<LayerRange> buckets;
   double bytes = 0;
   int last = static_cast<int>(layers.size()) - 1;

@@ -30,16 +30,15 @@ std::vector<LayerRange> merge_greedily(const ScheduleQuestion& question);
 /// Takes up to L²/2 costs of buckets.
 std::vector<LayerRange> merge_exactly(const ScheduleQuestion& question);
 
-/// The merging with which a step takes the least, where reduces go on under backward and gathers, in
-/// the order of the next forward pass, under that: at most 1 + `tolerance` times what could be
-/// reached, where no bucket costs more than its parts. With r, g what a bucket's phases take, rem(i)
-/// what is left of a forward pass that is at layer i:
+/// The merging with which a step takes the least, where reduces go on under backward and gathers,
+/// in the order of the next forward pass, under that: at most 1 + `tolerance` times what could be
+/// reached, where no bucket costs more than its parts. With r, g what a bucket's phases take,
+/// rem(i) what is left of a forward pass that is at layer i:
 ///   F(i) = max(F(j), ready(i)) + r(i, j - 1)    when the last reduce ends,
 ///   H(i) = max(H(j), rem(i)) + g(i, j - 1)      what comes from then on,
-/// and F(1) + H(1) is the step. Of all pairs (F, H) those are followed than which no other is better
-/// in both, and that may end up better than the best size of buckets does.
-std::vector<LayerRange> merge_for_overlap(const ScheduleQuestion& question,
-                                          double grain = 1e-3);
+/// and F(1) + H(1) is the step. Of all pairs (F, H) those are followed than which no other is
+/// better in both, and that may end up better than the best size of buckets does.
+std::vector<LayerRange> merge_for_overlap(const ScheduleQuestion& question, double grain = 1e-3);
 
 /// Sizes of buckets from none to all layers together, each half as large again.
 std::vector<double> sizes_to_try(std::span<const ScheduledLayer> layers);

@@ -149,8 +149,9 @@ Model read_model(const std::filesystem::path& path) {
     model.layers.push_back(read_layer(each));
     const std::string& name = model.layers.back().name;
     if (!names.insert(name).second) {
-      each.refuse(fmt::format("comes after itself: a layer {} stands before it, and passes do not go in circles",
-                              in_quotes(name)));
+      each.refuse(fmt::format(
+          "comes after itself: a layer {} stands before it, and passes do not go in circles",
+          in_quotes(name)));
     }
   }
   if (model.layers.empty()) json.member("layers").refuse("has no layer");

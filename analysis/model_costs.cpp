@@ -62,12 +62,15 @@ ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& o
   if (options.scheme != "auto") {
     const SchemeEntry entry = scheme_named(options.scheme);
     if (!can_be_told(entry)) {
-      throw InputError(fmt::format(
-          "--scheme {}: what it takes depends on where rows lie, which a model's file does not say: "
-          "plan a trace, or simulate another scheme", options.scheme));
+      throw InputError(
+          fmt::format("--scheme {}: what it takes depends on where rows lie, which a model's file "
+                      "does not say: "
+                      "plan a trace, or simulate another scheme",
+                      options.scheme));
     }
     if (options.announce && !entry.heeds.has(SchemeOption::announce)) {
-      throw InputError(fmt::format("--announce: {} makes no use of it; owned does", options.scheme));
+      throw InputError(
+          fmt::format("--announce: {} makes no use of it; owned does", options.scheme));
     }
   }
   dense_scheme_ = is_dense(options.scheme) ? options.scheme : "dense_ring";
@@ -100,8 +103,8 @@ ModelCosts::AffinePhases ModelCosts::dense_phases() const {
       return seconds_of(dense_cost(entry, elements, workers_), network);
     }
     const int inside = options_.nodes->workers;
-    const BucketSeconds in_node =
-        seconds_of(dense_cost(scheme_named("dense_ring"), elements, inside), options_.nodes->network);
+    const BucketSeconds in_node = seconds_of(
+        dense_cost(scheme_named("dense_ring"), elements, inside), options_.nodes->network);
     const BucketSeconds between = seconds_of(
         dense_cost(entry, elements / inside, (workers_ + inside - 1) / inside), options_.network);
     return BucketSeconds{0, in_node.reduce + between.reduce, in_node.gather + between.gather};
@@ -145,7 +148,8 @@ std::string ModelCosts::scheme(LayerRange range) const {
 const ModelCosts::SparseBucket& ModelCosts::sparse_bucket(LayerRange range) const {
   const std::pair key{range.first, range.last};
   const auto found = sparse_.find(key);
-  return found != sparse_.end() ? found->second : sparse_.emplace(key, plan_sparse(range)).first->second;
+  return found != sparse_.end() ? found->second
+                                : sparse_.emplace(key, plan_sparse(range)).first->second;
 }
 
 ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {

@@ -107,8 +107,8 @@ std::vector<double> ready_seconds(std::span<const ScheduledLayer> layers);
 /// Seconds of both passes together.
 double compute_seconds(std::span<const ScheduledLayer> layers);
 
-/// A schedule of these buckets: first all that announce do so, in the order of forward; then each is
-/// gathered as soon as it is reduced.
+/// A schedule of these buckets: first all that announce do so, in the order of forward; then each
+/// is gathered as soon as it is reduced.
 /// @param buckets  in the order of backward
 Schedule one_after_another(std::span<const ScheduledLayer> layers, std::vector<LayerRange> buckets);
 

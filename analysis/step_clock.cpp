@@ -72,7 +72,8 @@ void StepClock::backward(std::span<const double> paces, StepTimeline* timeline) 
   }
   for (std::size_t bucket = 0; bucket < schedule_.buckets.size(); ++bucket) {
     const auto first = static_cast<std::size_t>(schedule_.buckets[bucket].first);
-    const double until = schedule_.after_backward ? backward_until_.front() : backward_until_[first];
+    const double until =
+        schedule_.after_backward ? backward_until_.front() : backward_until_[first];
     ready_at_[bucket] = 0;
     for (std::size_t worker = 0; worker < ends_.size(); ++worker) {
       ready_at_[bucket] = std::max(ready_at_[bucket], ends_[worker] + paces[worker] * until);

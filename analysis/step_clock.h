@@ -1,5 +1,5 @@
-// The virtual clock of a schedule: when workers' passes and what crosses between them begin and end,
-// step after step.
+// The virtual clock of a schedule: when workers' passes and what crosses between them begin and
+// end, step after step.
 #pragma once
 
 #include <cstddef>

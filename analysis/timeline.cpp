@@ -86,17 +86,18 @@ std::string chrome_trace(std::span<const std::string> layers,
         events.push_back(event(layers[layer] + " forward", process, kPasses, step.forward[layer]));
       }
       for (std::size_t layer = layers.size(); layer-- > 0;) {
-        events.push_back(event(layers[layer] + " backward", process, kPasses, step.backward[layer]));
+        events.push_back(
+            event(layers[layer] + " backward", process, kPasses, step.backward[layer]));
       }
     }
     for (const CrossedPart& part : crossed_parts(timeline.steps)) {
       const auto [bucket, phase] = timeline.schedule.order[part.place];
       const LayerRange range = timeline.schedule.buckets[bucket];
       const std::string& first = layers[static_cast<std::size_t>(range.first)];
-      const std::string of = range.size() == 1
-                                 ? first
-                                 : fmt::format("{} to {}", first,
-                                               layers[static_cast<std::size_t>(range.last)]);
+      const std::string of =
+          range.size() == 1
+              ? first
+              : fmt::format("{} to {}", first, layers[static_cast<std::size_t>(range.last)]);
       events.push_back(event(fmt::format("{} of {}", name_of(phase), of), process,
                              part.is_exposed ? kExposed : kHidden, part.span));
     }

@@ -17,8 +17,8 @@ struct CrossedPart {
   bool is_exposed = false;  // the worker's passes stood still
 };
 
-/// What crossed in some steps that follow each other, cut where a pass begins to wait or goes on. In
-/// the order of time.
+/// What crossed in some steps that follow each other, cut where a pass begins to wait or goes on.
+/// In the order of time.
 std::vector<CrossedPart> crossed_parts(std::span<const StepTimeline> steps);
 
 /// Steps of one schedule, and how they are called.

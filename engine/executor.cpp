@@ -28,7 +28,8 @@ Model model_of(const std::vector<ExecutedLayer>& layers) {
     of_model.backward_s = layer.backward_s;
     of_model.group = static_cast<int>(tensor.dtype);
     if (layer.rows_cross) {
-      of_model.sparse = SparseGradient{tensor.rows, tensor.width, layer.touched, layer.densification};
+      of_model.sparse =
+          SparseGradient{tensor.rows, tensor.width, layer.touched, layer.densification};
     } else {
       of_model.bytes =
           static_cast<double>(tensor.rows * tensor.width * element_bytes(tensor.dtype));

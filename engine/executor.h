@@ -93,8 +93,8 @@ class Executor {
 
   const SchedulePlanner& planner() const { return planner_; }
   ExecutorStatistics statistics() const;
-  /// The last three steps whose results are there, fewer at first, in seconds since the executor was
-  /// made. Valid until the next call.
+  /// The last three steps whose results are there, fewer at first, in seconds since the executor
+  /// was made. Valid until the next call.
   std::span<const StepTimeline> timelines() const { return timelines_; }
 
  private:
@@ -134,7 +134,7 @@ class Executor {
   std::optional<std::size_t> in_layer_;
   Clock::time_point since_;  // the layer that the pass is in
   std::optional<Clock::time_point> step_ended_;
-  double waited_s_ = 0;  // of this step
+  double waited_s_ = 0;               // of this step
   std::vector<double> iterations_s_;  // the last ones, the oldest overwritten
   std::vector<double> exposed_s_;     // of the same steps
   std::int64_t kept_ = 0;             // of these so far
@@ -142,11 +142,11 @@ class Executor {
   std::array<double, kPhases> phase_s_{};
 
   const Clock::time_point made_ = Clock::now();
-  StepTimeline running_;                 // the step whose passes run
-  StepTimeline crossing_;                // the step whose results come
+  StepTimeline running_;                                // the step whose passes run
+  StepTimeline crossing_;                               // the step whose results come
   std::vector<std::array<TimeSpan, kPhases>> crossed_;  // of that one; [bucket]
-  std::size_t unfinished_ = 0;           // buckets of that one
-  std::vector<StepTimeline> timelines_;  // of steps that are over
+  std::size_t unfinished_ = 0;                          // buckets of that one
+  std::vector<StepTimeline> timelines_;                 // of steps that are over
 };
 
 }  // namespace sparsesync

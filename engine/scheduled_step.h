@@ -41,11 +41,11 @@ class ScheduledStep {
   void begin();
 
   Schedule schedule_;
-  std::vector<std::size_t> bucket_of_;   // [layer]
-  std::vector<char> announces_;          // [bucket]
-  std::vector<std::size_t> untold_;      // [bucket]: layers that it waits for
-  std::vector<std::size_t> not_ready_;   // [bucket]: layers that it waits for
-  std::vector<char> submitted_;          // [bucket]
+  std::vector<std::size_t> bucket_of_;  // [layer]
+  std::vector<char> announces_;         // [bucket]
+  std::vector<std::size_t> untold_;     // [bucket]: layers that it waits for
+  std::vector<std::size_t> not_ready_;  // [bucket]: layers that it waits for
+  std::vector<char> submitted_;         // [bucket]
   std::vector<std::size_t> rest_;
 };
 

@@ -41,8 +41,8 @@ struct TimedBuckets {
   std::vector<double> latest;  // to begin to reduce, if the last reduce is to end as soon as it can
 };
 
-/// Gathers, under backward as far as `filling` says; of those that are reduced the one that the next
-/// forward pass comes to first. The rest as gathers_under_forward().
+/// Gathers, under backward as far as `filling` says; of those that are reduced the one that the
+/// next forward pass comes to first. The rest as gathers_under_forward().
 Schedule gathers_where_idle(const ScheduleQuestion& question, std::vector<LayerRange> buckets,
                             Filling filling) {
   const TimedBuckets timed(question, buckets);

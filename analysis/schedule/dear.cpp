@@ -5,11 +5,10 @@
 namespace sparsesync {
 
 Schedule schedule_dear(const ScheduleQuestion& question) {
-  return gathers_under_forward(question.layers,
-                               question.full_bytes
-                                   ? merge_until_full(question.layers, *question.full_bytes,
-                                                  question.first_bytes)
-                                   : merge_for_overlap(question));
+  return gathers_under_forward(
+      question.layers, question.full_bytes ? merge_until_full(question.layers, *question.full_bytes,
+                                                              question.first_bytes)
+                                           : merge_for_overlap(question));
 }
 
 }  // namespace sparsesync

@@ -8,14 +8,14 @@
 namespace sparsesync {
 Schedule schedule_lazily(const ScheduleQuestion& question) {
   if (question.full_bytes) {
-    return one_after_another(question.layers, merge_until_full(question.layers, *question.full_bytes,
-                                                               question.first_bytes));
+    return one_after_another(
+        question.layers,
+        merge_until_full(question.layers, *question.full_bytes, question.first_bytes));
   }
   Schedule best;
   double least = std::numeric_limits<double>::infinity();
   for (const double size : sizes_to_try(question.layers)) {
-    Schedule schedule =
-        one_after_another(question.layers, merge_until_full(question.layers, size));
+    Schedule schedule = one_after_another(question.layers, merge_until_full(question.layers, size));
     const double seconds = step_seconds(question.layers, question.costs, schedule);
     if (seconds >= least) continue;
     least = seconds;

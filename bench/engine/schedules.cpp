@@ -1,5 +1,6 @@
 // What the simulator says of each schedule, beside what the engine takes:
-//   schedules [--workers 8] [--rate 200mbit] [--latency 200us] [--layers 12] [--steps 12] [--compute 180ms] [--out FILE]
+//   schedules [--workers 8] [--rate 200mbit] [--latency 200us] [--layers 12] [--steps 12]
+//   [--compute 180ms] [--out FILE]
 // Workers are threads of this process, on `local` links that are waited for in real time. A layer's
 // pass sleeps until an absolute time, so that passes take what they are to take whatever the
 // processors do. Forward to backward is as 1 to 2, and what crosses is as long as both together.
@@ -139,20 +140,20 @@ class Schedules {
     Json rows = Json::array();
     for (const Row& row : rows_) {
       const Row& wfbp = of(row.of_case, "wfbp");
-      rows.push_back({{"case", row.of_case},
-                      {"schedule", row.schedule},
-                      {"simulated_s", row.expected.iteration_s},
-                      {"run_s", row.iteration_s},
-                      {"run_over_simulated", row.iteration_s / row.expected.iteration_s},
-                      {"gain_over_wfbp", wfbp.iteration_s / row.iteration_s},
-                      {"simulated_gain_over_wfbp",
-                       wfbp.expected.iteration_s / row.expected.iteration_s},
-                      {"closed_form_of_dear", closed_form(row)},
-                      {"reduce_s", row.reduce_s},
-                      {"gather_s", row.gather_s},
-                      {"gather_hidden", hidden(row)},
-                      {"announce_s", row.announce_s},
-                      {"announce_exposed_s", row.announce_exposed_s}});
+      rows.push_back(
+          {{"case", row.of_case},
+           {"schedule", row.schedule},
+           {"simulated_s", row.expected.iteration_s},
+           {"run_s", row.iteration_s},
+           {"run_over_simulated", row.iteration_s / row.expected.iteration_s},
+           {"gain_over_wfbp", wfbp.iteration_s / row.iteration_s},
+           {"simulated_gain_over_wfbp", wfbp.expected.iteration_s / row.expected.iteration_s},
+           {"closed_form_of_dear", closed_form(row)},
+           {"reduce_s", row.reduce_s},
+           {"gather_s", row.gather_s},
+           {"gather_hidden", hidden(row)},
+           {"announce_s", row.announce_s},
+           {"announce_exposed_s", row.announce_exposed_s}});
     }
     return json_text({{"workers", given_.workers},
                       {"layers", given_.layers},
@@ -166,9 +167,8 @@ class Schedules {
 
  private:
   const Row& of(const std::string& of_case, const std::string& schedule) const {
-    return *std::ranges::find_if(rows_, [&](const Row& row) {
-      return row.of_case == of_case && row.schedule == schedule;
-    });
+    return *std::ranges::find_if(
+        rows_, [&](const Row& row) { return row.of_case == of_case && row.schedule == schedule; });
   }
 
   /// How many times as fast as wfbp steps of many layers are by DeAR, where only what takes longer
@@ -271,8 +271,8 @@ class Schedules {
     row.schedule = schedule;
     std::mutex mutex;
     std::vector<double> iterations;
-    const auto errors = run_in_threads(
-        workers.connect(), [&](std::unique_ptr<Transport>& end, std::size_t place) {
+    const auto errors =
+        run_in_threads(workers.connect(), [&](std::unique_ptr<Transport>& end, std::size_t place) {
           Row own = train(std::move(end), of_case, schedule, layers);
           const std::lock_guard lock(mutex);
           iterations.push_back(own.iteration_s);
@@ -320,8 +320,8 @@ class Schedules {
       for (std::size_t i = layers.size(); i-- > 0;) {
         passes.compute(layers[i].backward_s);
         const auto* data = reinterpret_cast<const std::byte*>(values[i].data());
-        executor.ready(i, layers[i].rows_cross ? Gradient::row_sparse(rows[i], data)
-                                               : Gradient::dense(data));
+        executor.ready(
+            i, layers[i].rows_cross ? Gradient::row_sparse(rows[i], data) : Gradient::dense(data));
       }
       const Clock::time_point began = Clock::now();
       executor.end_backward();
@@ -374,7 +374,8 @@ class Schedules {
 int main(int count, char** arguments) {
   using namespace sparsesync;
   Arguments given;
-  CLI::App app("What the simulator says of each schedule, beside what the engine takes", "schedules");
+  CLI::App app("What the simulator says of each schedule, beside what the engine takes",
+               "schedules");
   add_count(app, "--workers", given.workers, 2, 64, "threads");
   add_count(app, "--layers", given.layers, 1, 1000, "alike");
   add_count(app, "--steps", given.steps, 4, 1000, "of each schedule");

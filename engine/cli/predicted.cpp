@@ -37,8 +37,7 @@ void add_network(CLI::App& command, NetworkArguments& given) {
            "Of each worker's link, in each direction, such as 25gbit");
   add_seconds(command, "--latency", given.latency_s,
               "Of each worker's link, such as 10us (0 if not given)");
-  command
-      .add_option("--network", given.file, "What calibrate has measured: links and processors")
+  command.add_option("--network", given.file, "What calibrate has measured: links and processors")
       ->type_name("NETWORK.json");
 }
 

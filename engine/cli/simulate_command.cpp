@@ -56,7 +56,8 @@ AffineAllReduce affine_from(const std::string& text) {
         text));
   }
   constexpr double kMost = 1e6;
-  return {parse_number("--affine", parts[0], 0, kMost), parse_number("--affine", parts[1], 0, kMost)};
+  return {parse_number("--affine", parts[0], 0, kMost),
+          parse_number("--affine", parts[1], 0, kMost)};
 }
 
 CrossingOptions crossing_from(const SimulateArguments& given) {
@@ -125,8 +126,10 @@ void run_simulate(const SimulateArguments& given) {
     const ModelCosts costs(model, size, crossing);
     for (const SchedulePolicy* policy : policies) {
       simulation.results.push_back(
-          {size, std::string(policy->name),
-           simulate(costs, static_cast<std::size_t>(size), *policy, full_bytes, stragglers), {}});
+          {size,
+           std::string(policy->name),
+           simulate(costs, static_cast<std::size_t>(size), *policy, full_bytes, stragglers),
+           {}});
       for (const LayerRange range : simulation.results.back().step.schedule.buckets) {
         simulation.results.back().schemes.push_back(costs.scheme(range));
       }
@@ -160,8 +163,7 @@ void add_simulate_command(CLI::App& app) {
       .add_option("--schedules", given->schedules,
                   "sequential, wfbp, merge_all, mg_wfbp, mg_wfbp_exact, lazy, dear, auto")
       ->type_name("all|NAME,...");
-  command
-      .add_option("--scheme", given->scheme, "Of sparse gradients (auto if not given)")
+  command.add_option("--scheme", given->scheme, "Of sparse gradients (auto if not given)")
       ->type_name("auto|NAME");
   add_network(command, given->network);
   command

@@ -85,11 +85,9 @@ std::string simulation_table(const Simulation& simulation) {
                     return fmt::format("{} of {} ", format_seconds(each.step.exposed_s),
                                        format_seconds(each.step.communication_s));
                   }) +
-         "\n" +
-         table_of(simulation, "messages, workers",
-                  [](const SimulationResult& each) {
-                    return format_count(static_cast<std::int64_t>(each.step.messages)) + " ";
-                  });
+         "\n" + table_of(simulation, "messages, workers", [](const SimulationResult& each) {
+           return format_count(static_cast<std::int64_t>(each.step.messages)) + " ";
+         });
 }
 
 }  // namespace sparsesync

@@ -25,10 +25,10 @@ struct Simulation {
   std::vector<SimulationResult> results;
 };
 
-/// {"model", "network": {"latency_s", "rate_bps", "affine": [A, B] or null}, "results": [{"workers",
-/// "schedule", "scheme", "iteration_s", "compute_s", "communication_s", "exposed_s", "efficiency":
-/// compute_s over iteration_s, "messages", "buckets": [[first layer, last layer], ...], "schemes":
-/// [of each bucket]}], "provenance"}.
+/// {"model", "network": {"latency_s", "rate_bps", "affine": [A, B] or null}, "results":
+/// [{"workers", "schedule", "scheme", "iteration_s", "compute_s", "communication_s", "exposed_s",
+/// "efficiency": compute_s over iteration_s, "messages", "buckets": [[first layer, last layer],
+/// ...], "schemes": [of each bucket]}], "provenance"}.
 std::string simulation_json(const Simulation& simulation, const Json& provenance);
 
 /// A row for each schedule, a column for each number of workers: iteration times, and what of them

@@ -72,9 +72,8 @@ class PythonPlanner {
     return dict;
   }
 
-  std::string model_json(
-      const std::string& name,
-      const std::vector<std::pair<std::string, std::string>>& provenance) const {
+  std::string model_json(const std::string& name,
+                         const std::vector<std::pair<std::string, std::string>>& provenance) const {
     Model model = planner_->model();
     model.name = name;
     return sparsesync::model_json(model, provenance);
@@ -99,9 +98,7 @@ class PythonStep {
 
   std::size_t bucket_of(std::size_t layer) const { return step_.bucket_of(expect(layer)); }
   std::optional<std::size_t> ready(std::size_t layer) { return step_.ready(expect(layer)); }
-  std::optional<std::size_t> announced(std::size_t layer) {
-    return step_.announced(expect(layer));
-  }
+  std::optional<std::size_t> announced(std::size_t layer) { return step_.announced(expect(layer)); }
   std::vector<std::size_t> end_forward() { return list(step_.end_forward()); }
   std::vector<std::size_t> end_backward() { return list(step_.end_backward()); }
 
@@ -146,9 +143,10 @@ void bind_schedules(nb::module_& module) {
       },
       "Names of schedules, each with a line about it.");
 
-  nb::class_<ModelLayer>(module, "Layer",
-                         "Of a model: a parameter, and what its gradient is. Dense where `bytes` is "
-                         "given; else `touched` of its `rows` rows of `width` elements cross.")
+  nb::class_<ModelLayer>(
+      module, "Layer",
+      "Of a model: a parameter, and what its gradient is. Dense where `bytes` is "
+      "given; else `touched` of its `rows` rows of `width` elements cross.")
       .def(
           "__init__",
           [](ModelLayer* self, std::string name, double bytes, Index rows, Index width,
@@ -160,8 +158,7 @@ void bind_schedules(nb::module_& module) {
             self->announces = announces;
           },
           nb::arg("name"), nb::arg("bytes") = 0.0, nb::arg("rows") = 0, nb::arg("width") = 1,
-          nb::arg("touched") = 0.0, nb::arg("group") = 0,
-          nb::arg("announces") = true,
+          nb::arg("touched") = 0.0, nb::arg("group") = 0, nb::arg("announces") = true,
           "touched: as a step is expected to, until one has shown it. group: layers of different "
           "ones never share a bucket. announces: whether its rows are told ahead, where rows are.");
 
@@ -231,9 +228,10 @@ void bind_schedules(nb::module_& module) {
           "The first step by the present schedule.")
       .def("observe", &PythonPlanner::observe, nb::arg("layer"), nb::arg("touched"),
            nb::arg("united"), "Rows that this worker, and all workers, touched in the last step.")
-      .def("add_step", &PythonPlanner::add_step, nb::arg("forward_s"), nb::arg("backward_s"),
-           "What the passes of each layer took in a step that is over, in seconds. Whether a review "
-           "is due: the same on all workers.")
+      .def(
+          "add_step", &PythonPlanner::add_step, nb::arg("forward_s"), nb::arg("backward_s"),
+          "What the passes of each layer took in a step that is over, in seconds. Whether a review "
+          "is due: the same on all workers.")
       .def("review", &PythonPlanner::review,
            "Between steps. Plans anew, from the medians of the last steps. Whether there is "
            "another schedule now.")

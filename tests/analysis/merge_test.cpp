@@ -1,5 +1,5 @@
-// Merging: exact is what trying all mergings finds, overlap is close to it, greedy is the paper's, and
-// not always the best.
+// Merging: exact is what trying all mergings finds, overlap is close to it, greedy is the paper's,
+// and not always the best.
 #include "analysis/merge.h"
 
 #include <algorithm>
@@ -41,8 +41,8 @@ Case some_case(Random& random, int layers) {
   const double size = 1e-6 * std::pow(10, 2 * random.uniform() - 1);
   for (int layer = 0; layer < layers; ++layer) {
     const int kind = random.uniform() < 0.15 ? 1 : 0;
-    some.layers.push_back({random.uniform() * pace, 2 * random.uniform() * pace,
-                           1e6 * random.uniform(), kind});
+    some.layers.push_back(
+        {random.uniform() * pace, 2 * random.uniform() * pace, 1e6 * random.uniform(), kind});
   }
   some.start = {0, random.uniform() / 2, random.uniform() / 2};
   some.per_byte = {0, random.uniform() * size, random.uniform() * size};
@@ -88,8 +88,7 @@ TEST(MergeExactly, IsTheBestOfAllMergings) {
     const BucketCosts costs = some.costs();
     const double least = least_of_all(some.layers, costs, one_after_another);
     const double exact = step_seconds(
-        some.layers, costs,
-        one_after_another(some.layers, merge_exactly({some.layers, costs})));
+        some.layers, costs, one_after_another(some.layers, merge_exactly({some.layers, costs})));
     ASSERT_NEAR(exact, least, 1e-12 * least) << "round " << round;
   }
 }
@@ -114,8 +113,7 @@ TEST(MergeExactly, IsTheBestWhateverBucketsCost) {
     };
     const double least = least_of_all(some.layers, costs, one_after_another);
     const double exact = step_seconds(
-        some.layers, costs,
-        one_after_another(some.layers, merge_exactly({some.layers, costs})));
+        some.layers, costs, one_after_another(some.layers, merge_exactly({some.layers, costs})));
     ASSERT_NEAR(exact, least, 1e-12 * least) << "round " << round;
   }
 }

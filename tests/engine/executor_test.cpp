@@ -27,10 +27,14 @@ SessionOptions session_options() {
 
 /// Dense and sparse layers in turn, of several shapes and types.
 std::vector<ExecutedLayer> mixed_layers() {
-  return {{{"embedding", 300, 8, DType::f32}, true, 20}, {{"first", 7, 9, DType::f32}},
-          {{"second", 40, 1, DType::f32}},               {{"table", 1000, 2, DType::f32}, true, 30},
-          {{"table of f64", 50, 4, DType::f64}, true, 5}, {{"half", 33, 1, DType::f16}},
-          {{"third", 1, 1, DType::f32}},                 {{"fourth", 64, 4, DType::f32}}};
+  return {{{"embedding", 300, 8, DType::f32}, true, 20},
+          {{"first", 7, 9, DType::f32}},
+          {{"second", 40, 1, DType::f32}},
+          {{"table", 1000, 2, DType::f32}, true, 30},
+          {{"table of f64", 50, 4, DType::f64}, true, 5},
+          {{"half", 33, 1, DType::f16}},
+          {{"third", 1, 1, DType::f32}},
+          {{"fourth", 64, 4, DType::f32}}};
 }
 
 /// What one worker does in a step: the gradients that it has, by layer; none where it uses it not.
@@ -153,8 +157,8 @@ ExecutorOptions by(std::string_view schedule) {
   return options;
 }
 
-/// On a worker's own clock: no phase before what it needs is there, and no use of a layer before its
-/// result.
+/// On a worker's own clock: no phase before what it needs is there, and no use of a layer before
+/// its result.
 void expect_in_order(const Executor& executor) {
   const Schedule& schedule = executor.planner().schedule();
   const std::span<const StepTimeline> steps = executor.timelines();
@@ -403,8 +407,8 @@ TEST(SchedulePlanner, goes_by_medians_and_stays_with_what_is_as_good) {
           bool is_due = false;
           while (!is_due) {
             // One step in five is like no other.
-            is_due = planner.add_step(forward, ++steps % 5 == 0 ? std::vector<double>(kLayers, 9.0)
-                                                                : backward);
+            is_due = planner.add_step(
+                forward, ++steps % 5 == 0 ? std::vector<double>(kLayers, 9.0) : backward);
             ASSERT_LT(steps, 1000);
           }
         };
