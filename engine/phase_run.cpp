@@ -71,6 +71,7 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
       run_round(phase, bucket, exchange);
       exchange.next_round();
     }
+    if (phase == Phase::reduce) bucket.note_squares();
     if (phase == Phase::gather) take_result(bucket, rank);
     synchronize(ground.context);
   } catch (const RefusedError& refused) {

@@ -6,6 +6,7 @@
 #include "kernels/cast.h"
 #include "kernels/locate.h"
 #include "kernels/rows.h"
+#include "kernels/squares.h"
 
 namespace sparsesync {
 
@@ -146,6 +147,33 @@ void RegisteredBucket::widen_results() {
   bounds_.resize(counts.size());
   fetch_numbers(context_, counts, bounds_);
   non_finite_ = std::accumulate(bounds_.begin(), bounds_.end(), Index{0});
+}
+
+void RegisteredBucket::keep_squares(std::size_t tensors, double* sum) {
+  SPARSESYNC_EXPECT(tensors, <=, spec_.tensors.size());
+  std::vector<bool> is_squared(spaces_.size());
+  for (std::size_t tensor = 0; tensor < space_of_.size(); ++tensor) {
+    const std::size_t space = space_of_[tensor];
+    if (tensor < tensors) {
+      SPARSESYNC_EXPECT(is_integer(spaces_[space].dtype), ==, false);
+      is_squared[space] = true;
+    } else {
+      SPARSESYNC_EXPECT(bool{is_squared[space]}, ==, false);
+    }
+  }
+  is_squared_ = std::move(is_squared);
+  squares_ = sum;
+  has_squares_ = false;
+}
+
+void RegisteredBucket::note_squares() {
+  if (squares_ == nullptr) return;
+  owned_.clear();
+  has_squares_ = scheme_->list_owned(owned_);
+  fill_zero(context_, {reinterpret_cast<std::byte*>(squares_), sizeof(*squares_)});
+  for (const OwnedPart& part : owned_) {
+    if (is_squared_[part.space]) add_squares(context_, part.values, squares_);
+  }
 }
 
 std::vector<SpaceChoice> RegisteredBucket::choices() const {

@@ -79,6 +79,17 @@ class RegisteredBucket {
   /// are infinite or not a number: the same on all workers.
   std::int64_t non_finite() const { return non_finite_; }
 
+  /// Where note_squares() leaves its sum from now on.
+  /// @param tensors  the bucket's first ones, which share no row space with others
+  /// @param sum      in the context's memory; null: nowhere
+  /// @throws ContractError where they do
+  void keep_squares(std::size_t tensors, double* sum);
+  /// After the last round of a reduce phase: adds up the squares of what this worker owns. Does not
+  /// synchronize the stream.
+  void note_squares();
+  /// Whether there were such at the last reduce.
+  bool has_squares() const { return has_squares_; }
+
   /// Notes what a phase that is over showed.
   /// @param index_bytes_sent  in this phase
   void observe(Phase phase, std::int64_t index_bytes_sent);
@@ -117,6 +128,10 @@ class RegisteredBucket {
   std::vector<Buffer<std::byte>> widened_;     // [tensor], where it crosses as another type
   std::vector<TensorResult> results_;          // [tensor]
   std::int64_t non_finite_ = 0;
+  double* squares_ = nullptr;
+  std::vector<bool> is_squared_;  // [row space]
+  std::vector<OwnedPart> owned_;
+  bool has_squares_ = false;
   Buffer<Index> counts_;
   std::vector<Index> bounds_;
   std::vector<ObservedRows> observed_;

@@ -186,6 +186,14 @@ std::int64_t Session::non_finite(BucketId bucket) const {
   return engine_->registered(bucket).non_finite();
 }
 
+void Session::keep_squares(BucketId bucket, std::size_t tensors, double* sum) {
+  engine_->progress.between_steps(
+      [&] { engine_->at(bucket).registered->keep_squares(tensors, sum); });
+}
+bool Session::has_squares(BucketId bucket) const {
+  return engine_->registered(bucket).has_squares();
+}
+
 void Session::adapt(BucketId bucket) {
   engine_->progress.between_steps([&] {
     Engine::Bucket& adapted = engine_->at(bucket);

@@ -166,6 +166,20 @@ class Session {
   /// @pre wait() for the bucket's gather
   std::int64_t non_finite(BucketId bucket) const;
 
+  /// From the next step on each reduce phase leaves the sum of the squares of what this worker then
+  /// owns of the result: of all workers together those of the whole result, once, before it is
+  /// gathered. Between steps; each worker for itself.
+  /// @param tensors  the bucket's first ones, of floating-point dtypes, none of which shares both
+  ///                 dtype and width with another one
+  /// @param sum      the caller's memory, where gradients are; written by the reduce phase. Null:
+  ///                 no longer
+  /// @throws ContractError where they do
+  void keep_squares(BucketId bucket, std::size_t tensors, double* sum);
+  /// Whether the last reduce phase left it: the scheme at work has sums before it gathers them. The
+  /// same on all workers that ask for it.
+  /// @pre wait() for the bucket's reduce
+  bool has_squares(BucketId bucket) const;
+
   /// Lets the scheme choose anew from the last step's sparsity, agreed by all. The scheme `auto`
   /// does so by itself, when sparsity drifts; results of the last step are gone then, and here.
   /// @throws what Transport throws, ProtocolError

@@ -72,6 +72,11 @@ class BlockPs : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) to_rows(i);
   }
 
+  /// Blocks, which have zeros where a row space ends inside of one.
+  bool list_owned(std::vector<OwnedPart>& parts) const override {
+    return inner_->list_owned(parts);
+  }
+
   void adapt(const Statistics& statistics) override {
     inner_->adapt(statistics_of_blocks(spaces_, block_, statistics));
   }

@@ -149,6 +149,15 @@ class DenseRing : public Scheme {
     }
   }
 
+  bool list_owned(std::vector<OwnedPart>& parts) const override {
+    for (const Round round : Round::all(rounds_)) {
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        parts.push_back({i, as_const(flat_values_.piece(i, chunk(round, 0), value_bytes()))});
+      }
+    }
+    return true;
+  }
+
   std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
     return Imbalance{};
   }

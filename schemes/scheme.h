@@ -26,6 +26,13 @@ struct SpaceResult {
   ConstMatrix values;              // a row for each index; all rows where dense
 };
 
+/// Values of the result that a worker owns once sums are made: whole rows of a row space, or parts
+/// of some. A view of the scheme's memory, valid until the bucket's next reduce phase begins.
+struct OwnedPart {
+  std::size_t space = 0;
+  ConstMatrix values;
+};
+
 /// What a scheme chose for one row space; nothing where a scheme has no such choice.
 struct SpaceChoice {
   std::string index_code;  // empty where no indices cross
@@ -85,6 +92,12 @@ class Scheme {
   virtual void reduce(Exchange& exchange, BucketInput& input) = 0;
   /// One round of the phase after which all workers have all sums: result() from the last one on.
   virtual void gather(Exchange& exchange) = 0;
+
+  /// After the last round of the reduce phase: what this worker owns of the result, with the bits
+  /// that all will have. What all workers own is the result, each value of it once.
+  /// @param parts  appended to
+  /// @return whether workers own something before the gather phase; the same on all of them
+  virtual bool list_owned(std::vector<OwnedPart>& /*parts*/) const { return false; }
 
   /// After the last round of the gather phase, one for each row space of the bucket.
   std::span<const SpaceResult> result() const { return results_; }

@@ -113,6 +113,16 @@ class PushPull : public Scheme {
     if (round.last()) place_all_values(round);
   }
 
+  bool list_owned(std::vector<OwnedPart>& parts) const override {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      for (const RowSums& sums : storage_[i].sums) {
+        parts.push_back(
+            {i, {sums.values.data(), spaces_[i].dtype, sums.rows, placements_[i]->slice_width()}});
+      }
+    }
+    return true;
+  }
+
   void adapt(const Statistics& statistics) override {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       placements_[i]->adapt(statistics[i]);

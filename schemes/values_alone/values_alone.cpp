@@ -103,6 +103,17 @@ class ValuesAlone : public Scheme {
     known_.settle({}, {});
   }
 
+  bool list_owned(std::vector<OwnedPart>& parts) const override {
+    for (const RoundState& state : states_) {
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        parts.push_back({i,
+                         {state.sums[i].data(), spaces_[i].dtype,
+                          std::ssize(state.plans[i].served_union()), slice_width(i)}});
+      }
+    }
+    return true;
+  }
+
   std::vector<SpaceChoice> choices() const override {
     std::vector<SpaceChoice> choices;
     for (const std::unique_ptr<Ownership>& ownership : ownerships_) {

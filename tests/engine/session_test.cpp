@@ -1,12 +1,15 @@
 // The Session: several buckets in flight, the agreed order, adapting.
 #include "engine/session.h"
 
+#include <algorithm>
 #include <array>
 #include <future>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/control_channel.h"
+#include "schemes/registry.h"
 #include "tests/engine/session_cases.h"
 #include "tests/support/workers.h"
 
@@ -251,6 +254,52 @@ TEST(Session, workers_that_state_several_things_all_hear_which) {
     EXPECT_NE(text_of(error).find("the model: width is 8 on worker 0 and 9 on worker 2"),
               std::string::npos)
         << text_of(error);
+  }
+}
+
+TEST(Session, squares_are_there_before_the_gather_of_those_schemes_that_have_sums_then) {
+  const std::vector<std::string> with{"balanced",   "balanced_hash",   "block_ps",
+                                      "dense_ring", "dynamic_split",   "owned",
+                                      "sparse_ps",  "split_all_gather"};
+  for (const SchemeEntry& entry : all_schemes()) {
+    const std::string name(entry.name);
+    // Not over every transport; by its nodes what another one does.
+    if (name == "dense_native" || name == "two_level") continue;
+    const Case step({"b", {kTensor, {"flags", 3, 1, DType::f32}}, name}, 2, 7);
+    expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
+      const BucketId id = session.register_bucket(step.spec);
+      const auto sum = std::make_unique<double>(-1);
+      session.keep_squares(id, 1, sum.get());
+      const Session::Ticket reduced = session.submit(id, Phase::reduce, step.of(session));
+      session.wait(reduced);
+      const bool has = std::ranges::find(with, name) != with.end();
+      EXPECT_EQ(session.has_squares(id), has) << name;
+      const double before = *sum;
+      EXPECT_EQ(before > 0, has) << name;
+      session.wait(session.submit(id, Phase::gather));
+      step.check(session, id);
+      EXPECT_EQ(*sum, before) << name;
+
+      session.keep_squares(id, 0, nullptr);
+      *sum = -1;
+      step.synchronize(session, id);
+      EXPECT_EQ(*sum, -1) << name;
+      EXPECT_FALSE(session.has_squares(id)) << name;
+    }));
+  }
+}
+
+TEST(Session, squares_of_tensors_that_share_a_row_space_with_others_are_refused) {
+  const BucketSpec spec{"b", {kTensor, {"u", 9, 4, DType::f32}, {"i", 9, 1, DType::i32}}};
+  for (const std::size_t tensors : std::array<std::size_t, 5>{0, 1, 2, 3, 4}) {
+    expect_no_errors(run_sessions(1, [&](Session& session, HostMemory&) {
+      const BucketId id = session.register_bucket(spec);
+      double sum = 0;
+      const bool whole = tensors == 0 || tensors == 2;
+      const auto keep = [&] { session.keep_squares(id, tensors, &sum); };
+      if (whole) return keep();
+      EXPECT_THROW(keep(), ContractError) << tensors;
+    }));
   }
 }
 

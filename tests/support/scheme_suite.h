@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <string>
 
 #include "schemes/registry.h"
 #include "tests/support/scheme_shapes.h"
@@ -108,6 +111,11 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
         [&](Session& session, HostMemory&) {
           const auto rank = static_cast<std::size_t>(session.rank().value);
           const BucketId id = session.register_bucket(bucket);
+          // Of a type that has them: integers are no gradients.
+          const bool squares = std::ranges::none_of(
+              bucket.tensors, [](const TensorSpec& tensor) { return is_integer(tensor.dtype); });
+          const auto own_squares = std::make_unique<double>();
+          if (squares) session.keep_squares(id, bucket.tensors.size(), own_squares.get());
           std::vector<std::string> bits;
           for (const std::size_t step : {std::size_t{0}, std::size_t{1}, std::size_t{0}}) {
             std::vector<Gradient> gradients;
@@ -125,6 +133,9 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
             }
             if (step == 0) {
               check_account(session.scheme(id).traffic(sets), rank, before, after);
+            }
+            if (step == 0 && squares) {
+              check_squares(session, id, shape.tensors.size(), *own_squares);
             }
             if (session.step() == 1) session.adapt(id);
           }
@@ -157,6 +168,36 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
   static std::uint64_t digest_of(const std::string& bits) { return std::hash<std::string>{}(bits); }
 
  private:
+  /// What workers own before the gather is the result, each value once: so are its squares.
+  static void check_squares(Session& session, BucketId bucket, std::size_t tensors, double own) {
+    double of_result = 0;
+    for (std::size_t t = 0; t < tensors; ++t) {
+      const ConstMatrix values = session.result(bucket, t).values;
+      for_dtype(values.dtype, [&]<typename T>(T) {
+        for (Index i = 0; i < values.rows * values.width; ++i) {
+          T value;
+          std::memcpy(&value, values.data + i * static_cast<Index>(sizeof(T)), sizeof(T));
+          const auto number = static_cast<double>(ValueTraits<T>::widen(value));
+          of_result += number * number;
+        }
+      });
+    }
+    double owned = 0;
+    for (const std::string& told :
+         session.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)})) {
+      double of_worker = 0;
+      std::memcpy(&of_worker, told.data(), sizeof(of_worker));
+      owned += of_worker;
+    }
+    if (!session.has_squares(bucket)) {
+      EXPECT_EQ(owned, 0);
+    } else if (std::isfinite(of_result)) {
+      EXPECT_NEAR(owned, of_result, 1e-9 * of_result);
+    } else {
+      EXPECT_FALSE(std::isfinite(owned));
+    }
+  }
+
   static void check_account(const Traffic& traffic, std::size_t rank,
                             const TransportCounters& before, const TransportCounters& after) {
     EXPECT_EQ(after.messages_sent - before.messages_sent, traffic.messages_sent[rank]);

@@ -1,0 +1,60 @@
+// CUDA body of the sums of squares.
+#include "kernels/squares.h"
+
+#include "kernels/cuda/values.h"
+
+namespace sparsesync::cuda {
+namespace {
+
+constexpr int kLanes = static_cast<int>(kSquareLanes);
+
+/// What the block's threads have, added up in halves; of use to the first one.
+/// @param lanes  shared, of no use afterwards
+__device__ double in_halves(double own, double* lanes) {
+  lanes[threadIdx.x] = own;
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) lanes[threadIdx.x] += lanes[threadIdx.x + half];
+  }
+  return lanes[0];
+}
+
+/// A block for each chunk.
+template <typename T>
+__global__ void square_chunks(const std::byte* values, Index elements, double* of_chunks) {
+  __shared__ double lanes[kSquareLanes];
+  const Index begin = static_cast<Index>(blockIdx.x) * kSquareChunk;
+  const Index end = elements < begin + kSquareChunk ? elements : begin + kSquareChunk;
+  double own = 0;
+  for (Index i = begin + threadIdx.x; i < end; i += kSquareLanes) {
+    const auto value = static_cast<double>(ValueTraits<T>::widen(load<T>(values, i)));
+    own += value * value;
+  }
+  const double sum = in_halves(own, lanes);
+  if (threadIdx.x == 0) of_chunks[blockIdx.x] = sum;
+}
+
+/// One block.
+__global__ void add_chunks(const double* of_chunks, Index chunks, double* sum) {
+  __shared__ double lanes[kSquareLanes];
+  double own = 0;
+  for (Index i = threadIdx.x; i < chunks; i += kSquareLanes) own += of_chunks[i];
+  const double whole = in_halves(own, lanes);
+  if (threadIdx.x == 0) *sum += whole;
+}
+
+}  // namespace
+
+void add_squares(const Context& context, ConstMatrix values, double* sum) {
+  const Index elements = values.rows * values.width;
+  if (elements == 0) return;
+  const Index chunks = ceil_div<Index>(elements, kSquareChunk);
+  Scratch scratch(context);
+  const std::span<double> of_chunks = scratch.take<double>(chunks);
+  for_float_dtype(values.dtype, [&]<typename T>(T) {
+    launch(context, chunks, kLanes, square_chunks<T>, values.data, elements, of_chunks.data());
+  });
+  launch(context, 1, kLanes, add_chunks, static_cast<const double*>(of_chunks.data()), chunks, sum);
+}
+
+}  // namespace sparsesync::cuda
