@@ -164,6 +164,53 @@ std::vector<std::pair<Index, Index>> PythonSession::observed(Index bucket) {
   return rows;
 }
 
+void PythonSession::keep_squares(Index bucket, Index tensors, nb::handle sum) {
+  Bucket& of = at(bucket);
+  if (tensors < 0 || tensors > std::ssize(of.tensors)) {
+    throw InputError(fmt::format("keep_squares: bucket '{}' has {} tensors, not {}", of.name,
+                                 of.tensors.size(), tensors));
+  }
+  for (std::size_t i = 0; i < of.tensors.size(); ++i) {
+    const TensorSpec& tensor = of.tensors[i];
+    const bool is_squared = static_cast<Index>(i) < tensors;
+    const auto alike = [&](const TensorSpec& other) {
+      return other.dtype == tensor.dtype && other.width == tensor.width;
+    };
+    if (is_squared && is_integer(tensor.dtype)) {
+      throw InputError(fmt::format("keep_squares: {} has integers", named(tensor)));
+    }
+    if (!is_squared && std::any_of(of.tensors.begin(), of.tensors.begin() + tensors, alike)) {
+      throw InputError(
+          fmt::format("keep_squares: {} has the dtype and the width of one that is "
+                      "squared: square it, too, or give it another width",
+                      named(tensor)));
+    }
+  }
+  expect_none_registers();
+  Array place = writable_of(sum, "keep_squares", this->place());
+  if (place.dtype() != nb::dtype<double>() || place.size() != 1) {
+    throw InputError("keep_squares: the sum is one f64");
+  }
+  auto* const at_place = reinterpret_cast<double*>(bytes_of(place));
+  under_way([&](Session& session) {
+    session.keep_squares(id_of(bucket), static_cast<std::size_t>(tensors), at_place);
+  });
+  at(bucket).squares = std::move(place);
+}
+
+bool PythonSession::has_squares(Index bucket) {
+  Bucket& of = at(bucket);
+  expect_none_registers();
+  const std::optional<Session::Ticket>& reduce = of.last[index(Phase::reduce)];
+  if (!reduce || !is_over(use(), *reduce)) {
+    throw ContractError(
+        fmt::format("bucket '{}' has no squares: they are there from wait() for a step's reduce "
+                    "until the next one is begun",
+                    of.name));
+  }
+  return use().has_squares(id_of(bucket));
+}
+
 void PythonSession::set_order(const std::vector<std::pair<Index, std::string>>& order,
                               std::int64_t from_step) {
   std::vector<OrderEntry> entries;

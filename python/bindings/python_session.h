@@ -81,6 +81,9 @@ class PythonSession {
   nanobind::list all_gather(const nanobind::bytes& own);
   void broadcast(nanobind::handle given, int root);
 
+  /// @param sum  one f64, where the session works
+  void keep_squares(Index bucket, Index tensors, nanobind::handle sum);
+  bool has_squares(Index bucket);
   /// Of each row space: rows that this worker touched in the last step, and all of them.
   std::vector<std::pair<Index, Index>> observed(Index bucket);
 
@@ -139,6 +142,7 @@ class PythonSession {
     std::array<std::int64_t, kPhases> submitted{};
     std::array<std::optional<Session::Ticket>, kPhases> last{};
     Seen seen{};
+    std::optional<Array> squares = std::nullopt;  // that its reduces write
   };
 
   /// A call that gives up the GIL while it needs the session: who closes it waits. Made and

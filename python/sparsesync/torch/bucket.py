@@ -47,9 +47,14 @@ class Bucket:
         wire = options.wire if dtype in ("f32", "f64") else None
         scheme = options.scheme
         if planned.kind is Kind.DENSE:
-            tensors.append(_native.TensorSpec("(which of them are used)", len(tensors), 1, dtype))
             if not scheme.startswith("dense_"):
                 scheme = dense_scheme if wire in (None, dtype) else "dense_ring"  # a network's own sums are as wide as ever
+            # Of a width that the others have not, a row space of its own: what it says is no part of a norm. But the network
+            # would sum that by itself.
+            alone = scheme != "dense_native"
+            self._all_used = self._all_used.new_ones(1, 1 + len(tensors)) if alone else self._all_used.reshape(-1, 1)
+            tensors.append(_native.TensorSpec("(which of them are used)", *self._all_used.shape, dtype))
+        self._scheme = scheme
         with self._naming():
             self.number = session.register_bucket(
                 planned.name(),
@@ -85,10 +90,23 @@ class Bucket:
         if all(self._used):
             return self._all_used
         flags = self._all_used.clone()
+        of_members = flags.view(-1)
         for place, used in enumerate(self._used):
             if not used:
-                flags[place].zero_()
+                of_members[place].zero_()
         return flags
+
+    def keep_squares(self, sum: torch.Tensor) -> None:
+        """Between steps: from now on this worker's squares are added up there, once sums are made."""
+        if self._scheme != "dense_native":
+            self._session.keep_squares(self.number, len(self.planned.members), self._device.view(sum))
+
+    def has_squares(self) -> bool:
+        """Whether they are there of the step under way, which may be waited for. The same on all workers."""
+        assert self._tickets is not None
+        with self._naming():
+            self._session.wait(self._tickets[0])
+        return self._session.has_squares(self.number)
 
     def finish(self, scale: float = 1.0) -> None:
         """Waits, and makes the result times `scale` the gradients of the parameters."""
@@ -118,7 +136,7 @@ class Bucket:
             return [True] * len(self._used)
         flags = self._session.result(self.number, len(self._used))
         assert not isinstance(flags, tuple)
-        return [bool(each) for each in flags.reshape(-1)]
+        return [bool(each) for each in flags.reshape(-1)[: len(self._used)]]
 
     def release(self) -> None:
         """Between steps, all workers: gives up what it has at the session. Its results were taken."""

@@ -136,6 +136,19 @@ class DistributedDataParallel(torch.nn.Module):
         wrapped optimizers made. Needed nowhere for what is right: whatever uses a parameter does so."""
         self._synchronizer.synchronize()
 
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """As torch.nn.utils.clip_grad_norm_ of all parameters, and of sparse gradients too: between backward and step(), on all
+        workers. Returns the norm of all gradients.
+
+        Of norm 2, and from the second call on, gradients that a schedule gathers under the next forward pass go on crossing: each
+        worker squares its part of the sums, and one number for each bucket crosses. So where nothing has used them since
+        backward, and the schemes have sums before they gather them, as all have but all_gather, recursive_doubling, two_level
+        and dense_native; else all gradients are waited for. What then differs in rounding is the norm.
+        """
+        return self._synchronizer.clip(max_norm, norm_type, error_if_nonfinite)
+
     def train(self, mode: bool = True) -> DistributedDataParallel:
         self._synchronizer.synchronize()
         super().train(mode)

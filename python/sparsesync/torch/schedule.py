@@ -15,6 +15,7 @@ from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Kind
 from sparsesync.torch.layout import Layers, Options, Planned
+from sparsesync.torch.norm import Norm
 from sparsesync.torch.pass_times import PassTimes
 
 _KEPT = 32  # steps
@@ -41,9 +42,11 @@ class Schedule:
         """first_bytes: what the first bucket is full with. under_forward: whether forward passes can wait for one bucket after
         another. extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
         self._session = session
+        self._device = device
         self._layers = layers
         self._make_bucket = make_bucket
         self._extra = tuple(extra)
+        self._norm: Norm | None = None
         self._planner = _native.SchedulePlanner(
             session,
             layers.native(),
@@ -67,10 +70,29 @@ class Schedule:
         announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
         planned = self._layers.planned(self._planner.buckets)
         self.buckets = [self._make_bucket(each, number in announcing) for number, each in enumerate(planned)]
+        if self._norm:
+            self._norm.watch(self.buckets)
+        self._set_order()
+
+    def _set_order(self) -> None:
         order = [(self.buckets[bucket].number, phase) for bucket, phase in self._planner.order]
         behind = 1 + max(place for place, (_, phase) in enumerate(order) if phase == "reduce")
-        order[behind:behind] = [(number, phase) for number in self._extra for phase in ("reduce", "gather")]
+        extra = (*([self._norm.number] if self._norm else []), *self._extra)
+        order[behind:behind] = [(number, phase) for number in extra for phase in ("reduce", "gather")]
         self._session.set_order(order, self._session.step)
+
+    def has_norm(self) -> Norm:
+        """What knows the norm of gradients that still cross. The first call: between steps, all workers; from the next step on."""
+        if self._norm is None:
+            where = self.buckets[0].planned.device
+            self._norm = Norm(self._session, self._device, where, len(self._layers.members))
+            self._norm.watch(self.buckets)
+            self._set_order()
+        return self._norm
+
+    @property
+    def norm(self) -> Norm | None:
+        return self._norm
 
     @property
     def under_forward(self) -> bool:

@@ -25,6 +25,7 @@ from sparsesync.torch.gradients import Kind, OnModule, Submitted, Synchronized
 from sparsesync.torch.joining import Joining
 from sparsesync.torch.launch import LocalMember, connect
 from sparsesync.torch.layout import Planned
+from sparsesync.torch.norm import norm_of, scale
 from sparsesync.torch.schedule import Schedule
 
 _log = logging.getLogger("sparsesync")
@@ -71,7 +72,8 @@ class Synchronizer:
         connection = connect(group, deadline, self._device, transport)
         self._kind = connection.kind
         self._payloads = connection.payloads
-        self._dense_scheme = connection.dense_scheme
+        # What the network sums by itself is whole in one phase: nothing of it would be left for the next forward pass.
+        self._dense_scheme = "dense_ring" if options.schedule == "dear" else connection.dense_scheme
         self._one_backward = connection.shares_gpu and self._device.one_backward
         # On one machine what crosses takes the processors that the pass needs: no use in starting early. A GPU does both.
         late = connection.one_machine and self._device.native is None
@@ -209,6 +211,8 @@ class Synchronizer:
             rest = schedule.end_backward()
         for bucket in rest:
             self._submit(bucket)
+        if schedule.norm:
+            schedule.norm.submit()
         if self._buffers:
             self._buffers.submit(self.session.rank == (self._joining.root if self._joining else 0))
         self._pending = dict.fromkeys(schedule.in_order_of_gathers())
@@ -270,6 +274,32 @@ class Synchronizer:
             action(here)
         if later:
             self._once_there.append(action)
+
+    def clip(self, most: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
+        """Makes the norm of all gradients `most` at most, before those that still cross are gathered where that can be. Returns the
+        norm that they had."""
+        self._expect_open()
+        schedule = self._schedule
+        total = None
+        if schedule and norm_type == 2 and schedule.under_forward:
+            if schedule.norm and len(self._pending) == len(schedule.buckets):  # none was used, and changed
+                total = schedule.norm.of(self._pending)
+            if total is None:
+                self.synchronize()
+                schedule.has_norm()
+        if total is None:
+            self.synchronize()
+            total = norm_of([each.parameter.grad for each in self.parameters if each.parameter.grad is not None], norm_type)
+        first = self.parameters[0].parameter
+        norm = total.to(device=first.device, dtype=first.dtype)
+        if error_if_nonfinite and not torch.isfinite(norm):
+            raise RuntimeError(f"the norm of order {norm_type} of the gradients is {float(norm)}: they cannot be clipped")
+
+        def clip(parameters: Sequence[torch.nn.Parameter]) -> None:
+            scale([each.grad for each in parameters if each.grad is not None], most, norm)
+
+        self.once_there([each.parameter for each in self.parameters], clip)
+        return norm
 
     def wrapped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer waits for each gradient apart."""

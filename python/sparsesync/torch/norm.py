@@ -1,0 +1,72 @@
+"""The norm of gradients: of those that still cross from each worker's part of the sums, before anything is gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from sparsesync import _native
+from sparsesync.torch.bucket import Bucket
+from sparsesync.torch.device import CpuDevice
+
+_EPSILON = 1e-6  # as torch's own has it
+
+
+class Norm:
+    """Sums of squares of what workers own once sums are made, a number for each bucket. They cross as one more bucket, behind the
+    last sums. All workers make one, between the same steps."""
+
+    def __init__(self, session: _native.Session, device: CpuDevice, where: torch.device, most: int) -> None:
+        """most: buckets that there may be."""
+        self._session = session
+        self._device = device
+        self._squares = torch.zeros(most, dtype=torch.float64, device=where)
+        spec = _native.TensorSpec("(sums of squares)", most, 1, "f64")
+        self.number = session.register_bucket("(norm)", [spec], "dense_ring")
+        self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
+
+    def watch(self, buckets: Sequence[Bucket]) -> None:
+        """Between steps: there are these buckets now."""
+        self._squares.zero_()
+        for place, bucket in enumerate(buckets):
+            bucket.keep_squares(self._squares[place : place + 1])
+
+    def submit(self) -> None:
+        """Once a step, behind all buckets."""
+        given = [self._device.view(self._squares)]
+        reduced = self._session.reduce(self.number, given, [self._device.stream()])
+        self._tickets = (reduced, self._session.gather(self.number))
+
+    def of(self, buckets: Iterable[Bucket]) -> torch.Tensor | None:
+        """Of the gradients of the step under way, without their being gathered. Nothing, on all workers, where a scheme has no sums
+        before that."""
+        if self._tickets is None or not all([bucket.has_squares() for bucket in buckets]):
+            return None
+        for ticket in self._tickets:
+            self._session.wait(ticket)
+        squares = torch.empty_like(self._squares)
+        self._session.write_dense(self.number, 0, self._device.view(squares), self._device.stream())
+        return squares.sum().sqrt()
+
+
+def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
+    """Of all together, as torch.nn.utils.get_total_norm, and of sparse ones too."""
+    if not gradients:
+        return torch.tensor(0.0)
+    norms = [torch.linalg.vector_norm(_values(each), norm_type) for each in gradients]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0]) for each in norms]), norm_type)
+    return norm
+
+
+def scale(gradients: Iterable[torch.Tensor], most: float, norm: torch.Tensor) -> None:
+    """Makes gradients of this norm no longer than `most`."""
+    factor = torch.clamp(most / (norm + _EPSILON), max=1.0)
+    for each in gradients:
+        values = _values(each)
+        values.mul_(factor.to(values))
+
+
+def _values(gradient: torch.Tensor) -> Any:
+    return gradient._values() if gradient.is_sparse else gradient.detach()
