@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from sparsesync import _native
-from sparsesync.torch import bucket, device, gradients
+from sparsesync.torch import bucket, buffers, device, gradients, norm
 
 
 class Allocator:
@@ -118,4 +118,5 @@ _use: Any = device.use
 def install() -> None:
     """From here on all modules are on the emulated GPU."""
     device.use = use
-    bucket.Result = WaitingResult
+    for each in (bucket, buffers, norm):
+        each.Result = WaitingResult

@@ -10,6 +10,7 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
+from sparsesync.torch.gradients import Result
 
 _EPSILON = 1e-6  # as torch's own has it
 
@@ -42,12 +43,12 @@ class Norm:
     def of(self, buckets: Iterable[Bucket]) -> torch.Tensor | None:
         """Of the gradients of the step under way, without their being gathered. Nothing, on all workers, where a scheme has no sums
         before that."""
-        if self._tickets is None or not all([bucket.has_squares() for bucket in buckets]):
+        if self._tickets is None or not all(bucket.has_squares() for bucket in buckets):
             return None
         for ticket in self._tickets:
             self._session.wait(ticket)
         squares = torch.empty_like(self._squares)
-        self._session.write_dense(self.number, 0, self._device.view(squares), self._device.stream())
+        Result(self._session, self.number, 0, self._device).write(squares)
         return squares.sum().sqrt()
 
 

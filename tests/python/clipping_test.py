@@ -1,0 +1,116 @@
+"""Gradients that are clipped by their norm before they are gathered."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+from schedule_cases import (  # noqa: E402 (needs torch)
+    EACH_BY_ITSELF,
+    WORKERS,
+    Model,
+    batch,
+    expect_equal,
+    loss_of,
+    optimizers_of,
+    run,
+    sgd,
+    train,
+    train_by_torch,
+    weights,
+)
+from sparsesync.torch import pending, wrap_optimizer  # noqa: E402 (needs torch)
+
+
+def clipping(most, steps=4, **options):
+    """Trains with clipped gradients; the norms are among what is compared. How many buckets still crossed behind each is kept."""
+    crossing = []
+
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+        norms = []
+        for step in range(steps):
+            for each in optimizers:
+                each.zero_grad()
+            loss_of(ddp, batch(rank, step), step).backward()
+            norms.append(ddp.clip_grad_norm_(most, **options))
+            crossing.append(sum(isinstance(each, pending.Pending) for each in module.parameters()))
+            for each in optimizers:
+                each.step()
+        return {**weights(module), "norms": torch.stack(norms)}
+
+    return work, crossing
+
+
+def clipped_by_torch(most, steps=4):
+    module = Model()
+    optimizers = optimizers_of(module, sgd)
+    norms = []
+
+    def clip():
+        gradients = [each.grad for each in module.parameters() if each.grad is not None]
+        values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
+        norms.append(torch.linalg.vector_norm(torch.cat([each.flatten() for each in values])))
+        for each in gradients:
+            each.mul_(min(1.0, most / (norms[-1] + 1e-6)))
+
+    train_by_torch(module, optimizers, steps, before_step=clip)
+    return {**weights(module), "norms": torch.stack(norms)}
+
+
+@pytest.mark.parametrize("most", [0.05, 1000.0])
+@pytest.mark.parametrize("schedule", ["sequential", "dear", "auto"])
+def test_gradients_are_clipped_by_the_norm_of_all_of_them(schedule, most):
+    work, crossing = clipping(most)
+    expected = clipped_by_torch(most)
+    results = run(work, schedule)
+    for result in results:
+        expect_equal(result, results[0])
+    for name, value in expected.items():
+        assert torch.allclose(results[0][name], value, rtol=1e-4, atol=1e-5), name
+    if schedule == "dear":  # the first call learns that there are such; none of the others waits for what is gathered
+        assert sorted(crossing)[WORKERS:] == [len(list(Model().parameters()))] * (len(crossing) - WORKERS)
+
+
+@pytest.mark.parametrize(
+    "options", [{"norm_type": 1.0}, {"norm_type": float("inf")}, {"scheme": "all_gather"}, {"wire": "bf16"}, {"announce": True}], ids=str
+)
+def test_clipping_in_other_ways(options):
+    options = dict(options)
+    norm = {"norm_type": options.pop("norm_type")} if "norm_type" in options else {}
+    work, _ = clipping(0.05, **norm)
+    expected = run(work, "sequential", bucket_cap_mb=None, **options)
+    for rank, result in enumerate(run(work, "dear", bucket_cap_mb=EACH_BY_ITSELF, **options)):
+        for name, value in expected[rank].items():
+            assert torch.allclose(result[name], value, rtol=1e-4, atol=1e-6), name
+
+
+def test_gradients_that_are_not_finite_can_be_refused():
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+        train(ddp, rank, optimizers)
+        ddp.clip_grad_norm_(1.0)
+        for each in optimizers:
+            each.zero_grad()
+        (loss_of(ddp, batch(rank, 5), 5) * (float("nan") if rank == 1 else 1)).backward()
+        with pytest.raises(RuntimeError, match="norm of order 2.0 of the gradients is nan"):
+            ddp.clip_grad_norm_(1.0, error_if_nonfinite=True)
+        assert torch.isnan(ddp.clip_grad_norm_(1.0))
+
+    run(work, "dear")
+
+
+def test_a_gradient_that_the_program_changed_is_clipped_as_it_is():
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+        train(ddp, rank, optimizers)
+        ddp.clip_grad_norm_(1.0)
+        for each in optimizers:
+            each.zero_grad()
+        loss_of(ddp, batch(rank, 5), 5).backward()
+        module.last.weight.grad.fill_(100.0)
+        return {"norm": ddp.clip_grad_norm_(1.0)}
+
+    for result in run(work, "dear"):
+        assert result["norm"] > 100

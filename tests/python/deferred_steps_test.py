@@ -1,0 +1,193 @@
+"""Optimizers whose steps wait for each gradient apart: weights are those of a training that waits for everything."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+from schedule_cases import batch, expect_as_sequential, loss_of, optimizers_of, sgd, train, weights  # noqa: E402 (needs torch)
+from sparsesync.torch import wrap_optimizer  # noqa: E402 (needs torch)
+
+OPTIMIZERS = {
+    "SGD": sgd,
+    "SGD, foreach": lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, foreach=True),
+    "Adam": lambda groups: torch.optim.Adam(groups, lr=0.01),
+    "Adam, fused": lambda groups: torch.optim.Adam(groups, lr=0.01, fused=True),
+    "AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.01, amsgrad=True),
+    "Adagrad": lambda groups: torch.optim.Adagrad(groups, lr=0.05, lr_decay=0.1),
+    "Adadelta": lambda groups: torch.optim.Adadelta(groups, lr=0.5),
+    "Adamax": lambda groups: torch.optim.Adamax(groups, lr=0.01),
+    "NAdam": lambda groups: torch.optim.NAdam(groups, lr=0.01),
+    "RAdam": lambda groups: torch.optim.RAdam(groups, lr=0.01),
+    "ASGD": lambda groups: torch.optim.ASGD(groups, lr=0.05),
+    "RMSprop": lambda groups: torch.optim.RMSprop(groups, lr=0.01, momentum=0.9),
+    "Rprop": lambda groups: torch.optim.Rprop(groups, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optimizer_with_several_groups(name):
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, OPTIMIZERS[name])]
+        train(ddp, rank, optimizers)
+        return weights(module)
+
+    expect_as_sequential(work)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_schedulers_change_the_rate_of_the_steps_behind_them(before):
+    def work(rank, ddp, module):
+        optimizers = optimizers_of(module, sgd)
+        schedulers = []
+        for wraps in (False, True) if before else (True, False):
+            for each in optimizers:
+                if wraps:
+                    wrap_optimizer(each, ddp)
+                else:
+                    schedulers.append(torch.optim.lr_scheduler.ExponentialLR(each, 0.5))
+        train(ddp, rank, optimizers, schedulers=schedulers)
+        return weights(module)
+
+    with warnings_are_errors():
+        expect_as_sequential(work)
+
+
+@contextlib.contextmanager
+def warnings_are_errors():
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield
+
+
+def test_gradients_accumulate_over_several_passes():
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+        for step in range(4):
+            for each in optimizers:
+                each.zero_grad()
+            for part in range(3):
+                with ddp.no_sync() if part < 2 else contextlib.nullcontext():
+                    loss_of(ddp, batch(rank, 3 * step + part), step).backward()
+            for each in optimizers:
+                each.step()
+        ddp.synchronize()
+        return weights(module)
+
+    expect_as_sequential(work)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("of", ["optimizer", "ddp", "module", "nobody"])
+def test_gradients_are_cleared_where_they_are_after_their_step(of, set_to_none):
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+        clearing = {"optimizer": optimizers, "ddp": [ddp], "module": [module], "nobody": []}[of]
+        for step in range(4):
+            loss_of(ddp, batch(rank, step), step).backward()
+            for each in optimizers:
+                each.step()
+            for each in clearing:
+                each.zero_grad(set_to_none=set_to_none)
+        left = {f"{name}, gradient": each.grad for name, each in module.named_parameters()}
+        if of != "nobody":
+            assert all(each is None or (not set_to_none and not each.to_dense().any()) for each in left.values())
+        return {**weights(module), **{name: each for name, each in left.items() if each is not None and not each.is_sparse}}
+
+    expect_as_sequential(work)
+
+
+def test_clipping_by_the_global_norm():
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+        dense = [each for name, each in module.named_parameters() if name != "table.weight"]
+        norms = []
+        for step in range(4):
+            for each in optimizers:
+                each.zero_grad()
+            loss_of(ddp, batch(rank, step), step).backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(dense, 0.1))
+            for each in optimizers:
+                each.step()
+        return {**weights(module), "norms": torch.stack(norms)}
+
+    expect_as_sequential(work)
+
+
+def test_scaled_losses_and_steps_that_are_left_out():
+    """torch.amp's scaler leaves out a step whose gradients are infinite on some worker."""
+
+    def work(rank, ddp, module):
+        optimizer = wrap_optimizer(sgd([each for name, each in module.named_parameters() if name != "table.weight"]), ddp)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
+        scales = []
+        for step in range(5):
+            ddp.zero_grad()
+            loss = loss_of(ddp, batch(rank, step), step)
+            if step == 2 and rank == 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        assert scales == [256, 512, 256, 256, 512]
+        return weights(module)
+
+    expect_as_sequential(work)
+
+
+def test_autocast():
+    def work(rank, ddp, module):
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+        for step in range(4):
+            for each in optimizers:
+                each.zero_grad()
+            # Threads of a process share the cache, and empty each other's: a weight used twice is then cast once, or twice.
+            with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+                loss = loss_of(ddp, batch(rank, step), step)
+            loss.backward()
+            for each in optimizers:
+                each.step()
+        ddp.synchronize()
+        return weights(module)
+
+    expect_as_sequential(work)
+
+
+def test_an_optimizer_that_is_not_wrapped_waits():
+    def work(rank, ddp, module):
+        optimizers = optimizers_of(module, sgd)
+        train(ddp, rank, optimizers)
+        return weights(module)
+
+    expect_as_sequential(work)
+
+
+def test_steps_with_a_closure_or_hooks_or_of_an_optimizer_that_looks_at_all_parameters_wait():
+    def work(rank, ddp, module):
+        parameters = [each for name, each in module.named_parameters() if name != "table.weight"]
+        calls = itertools.count()
+        hooked = sgd(parameters)
+        hooked.register_step_post_hook(lambda *_: next(calls))
+        optimizers = [wrap_optimizer(hooked, ddp), wrap_optimizer(torch.optim.LBFGS(parameters, lr=0.01, max_iter=2), ddp)]
+        for step in range(3):
+
+            def closure(step=step):
+                ddp.zero_grad()
+                loss = loss_of(ddp, batch(rank, step), step)
+                loss.backward()
+                return loss
+
+            closure()
+            hooked.step()
+            optimizers[1].step(closure)
+        assert next(calls) == 3
+        return weights(module)
+
+    expect_as_sequential(work)
