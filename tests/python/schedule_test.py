@@ -17,6 +17,7 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     batch,
     expect_as_sequential,
     expect_equal,
+    loss_of,
     optimizers_of,
     reference,
     run,
@@ -25,7 +26,7 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     weights,
 )
 from sparsesync.torch import DistributedDataParallel, pending, wrap_optimizer  # noqa: E402 (needs torch)
-from workers import run_workers  # noqa: E402 (needs torch)
+from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -123,6 +124,46 @@ def test_weights_that_are_loaded_are_those_of_the_file():
         return weights(module)
 
     expect_as_sequential(work)
+
+
+class Borrowing(torch.nn.Module):
+    """A layer's weights are used without the layer, and the module has some of its own."""
+
+    def __init__(self):
+        super().__init__()
+        with seeded(7):
+            self.table = torch.nn.Embedding(500, 8)
+            self.head = torch.nn.Linear(8, 3)
+            self.own = torch.nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, ids, step=0):
+        return torch.nn.functional.linear(self.table(ids) @ self.own, self.head.weight, self.head.bias)
+
+
+@pytest.mark.parametrize("made", [Model, Borrowing])
+@pytest.mark.parametrize("what", ["the wrapper", "the module"])
+def test_what_is_compiled_sees_the_last_step(what, made):
+    def trained(compiled):
+        def work(rank, member):
+            module = made()
+            if compiled and what == "the module":
+                module.compile(backend="aot_eager")
+            ddp = DistributedDataParallel(module, member, scheme="balanced", schedule="dear")
+            called = torch.compile(ddp, backend="aot_eager") if compiled and what == "the wrapper" else ddp
+            optimizer = wrap_optimizer(torch.optim.Adagrad(module.parameters()), ddp)
+            for step in range(9):
+                optimizer.zero_grad()
+                loss_of(called, batch(rank, step), step).backward()
+                optimizer.step()
+            ddp.close()
+            return weights(module)
+
+        # One worker: torch compiles for one thread at a time.
+        return good(run_workers(1, work))[0]
+
+    ours, theirs = trained(True), trained(False)
+    for name, value in ours.items():
+        assert torch.allclose(value, theirs[name], rtol=1e-4, atol=1e-6), name
 
 
 def test_announced_rows():
