@@ -40,6 +40,7 @@ struct BucketSeconds {
   double reduce = 0;
   double gather = 0;
 
+  /// Of one phase.
   double of(Phase phase) const;
   /// Of both phases that move values.
   double values() const { return reduce + gather; }

@@ -18,7 +18,9 @@ class ScheduledStep {
   ScheduledStep(Schedule schedule, std::size_t layers);
 
   const Schedule& schedule() const { return schedule_; }
+  /// That the layer crosses in.
   std::size_t bucket_of(std::size_t layer) const { return bucket_of_[layer]; }
+  /// Whether the bucket tells its rows in the forward pass.
   bool announces(std::size_t bucket) const { return announces_[bucket] != 0; }
 
   /// A layer tells its rows: once a step, if at all, before end_forward().

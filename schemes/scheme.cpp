@@ -20,6 +20,10 @@ void Scheme::announce(Exchange&, BucketInput&) {
   throw ContractError("announced rows for a scheme that does not use them");
 }
 
+bool Scheme::list_owned(std::vector<OwnedPart>&) const {
+  return false;
+}
+
 std::vector<SpaceChoice> Scheme::choices() const {
   return std::vector<SpaceChoice>(spaces_.size());
 }

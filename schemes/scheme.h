@@ -97,7 +97,7 @@ class Scheme {
   /// that all will have. What all workers own is the result, each value of it once.
   /// @param parts  appended to
   /// @return whether workers own something before the gather phase; the same on all of them
-  virtual bool list_owned(std::vector<OwnedPart>& /*parts*/) const { return false; }
+  virtual bool list_owned(std::vector<OwnedPart>& parts) const;
 
   /// After the last round of the gather phase, one for each row space of the bucket.
   std::span<const SpaceResult> result() const { return results_; }

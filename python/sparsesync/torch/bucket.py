@@ -52,8 +52,9 @@ class Bucket:
             # Of a width that the others have not, a row space of its own: what it says is no part of a norm. But the network
             # would sum that by itself.
             alone = scheme != "dense_native"
-            self._all_used = self._all_used.new_ones(1, 1 + len(tensors)) if alone else self._all_used.reshape(-1, 1)
-            tensors.append(_native.TensorSpec("(which of them are used)", *self._all_used.shape, dtype))
+            rows, width = (1, 1 + len(tensors)) if alone else (len(tensors), 1)
+            self._all_used = self._all_used.new_ones(rows, width)
+            tensors.append(_native.TensorSpec("(which of them are used)", rows, width, dtype))
         self._scheme = scheme
         with self._naming():
             self.number = session.register_bucket(

@@ -80,8 +80,8 @@ class CudaDevice(CpuDevice):
         return int(torch.cuda.current_stream(self.number).cuda_stream)
 
     def stamp(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
         return event
 
     def seconds(self, began: Any, ended: Any) -> float:

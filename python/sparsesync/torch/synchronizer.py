@@ -103,7 +103,8 @@ class Synchronizer:
             own = [by_parameter[p] for p in each.parameters(recurse=False) if p in by_parameter]
             if own and options.measures:
                 self._hooks.append(each.register_forward_pre_hook(OnModule(functools.partial(self._on_module, own))))
-            self._hooks.append(each.register_state_dict_pre_hook(OnModule(lambda *_: self.synchronize())))
+            finish_all = OnModule(lambda *_: self.synchronize())
+            self._hooks.append(each.register_state_dict_pre_hook(finish_all))  # type: ignore[no-untyped-call]
         if announce:
             self._announcements = Announcements(module, self.parameters, self._device)
 
