@@ -1,4 +1,5 @@
-// Gather and scatter of rows that lie anywhere in a tensor outside the caches, beside the triad.
+// Gather and scatter of rows that lie anywhere in a tensor outside the caches, and the sum of its
+// squares, beside the triad.
 #include "kernels/rows.h"
 
 #include <benchmark/benchmark.h>
@@ -9,6 +10,7 @@
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
+#include "kernels/squares.h"
 
 namespace sparsesync::bench {
 namespace {
@@ -82,6 +84,22 @@ void scatter(benchmark::State& state) {
 }
 
 const bool kYardsticks = add_yardsticks();
+void squares(benchmark::State& state) {
+  Workplace workplace(state.range(0));
+  const Index elements = sized(tensor_bytes() / static_cast<Index>(sizeof(float)));
+  const std::vector<float> twos(static_cast<std::size_t>(elements), 2.0F);
+  const ConstMatrix values = as_const(matrix_of(workplace.place(twos), 1));
+  const std::span<double> sum = workplace.room<double>(1);
+  workplace.measure(state, [&] {
+    fill_zero(workplace.context(), std::as_writable_bytes(sum));
+    add_squares(workplace.context(), values, sum.data());
+  });
+  if (workplace.fetch(sum) != std::vector{4.0 * static_cast<double>(elements)}) {
+    state.SkipWithError("a wrong sum");
+  }
+  set_rates(state, elements, elements * static_cast<Index>(sizeof(float)));
+}
+
 BENCHMARK(gather)
     ->ArgNames({"width", "threads"})
     ->ArgsProduct({{1, 8, 32, 128}, {1}})
@@ -90,6 +108,7 @@ BENCHMARK(scatter)
     ->ArgNames({"width", "threads"})
     ->ArgsProduct({{1, 8, 32, 128}, {1}})
     ->Apply(timed);
+BENCHMARK(squares)->ArgName("threads")->Arg(1)->Apply(timed);
 const bool kThreads = of_cpu_alone([] {
   for (const auto& [name, row] : {std::pair{"gather", &gather}, std::pair{"scatter", &scatter}}) {
     benchmark::RegisterBenchmark(name, row)

@@ -169,15 +169,15 @@ void bind_session(nb::module_& module) {
           "fit.")
       .def("release_bucket", &PythonSession::release_bucket, nb::arg("bucket"),
            "Between steps. Takes a bucket out of the order and frees what it holds, results too.")
-      .def("keep_squares", &PythonSession::keep_squares, nb::arg("bucket"), nb::arg("tensors"),
-           nb::arg("sum"),
-           "Between steps. From the next step on each reduce writes to `sum`, one f64, the squares "
-           "of "
-           "what this worker then owns of the result, added up: of all workers together those of "
-           "the whole result, before it is gathered. tensors: so many of the bucket's first ones, "
-           "none of which has both dtype and width of another one.",
-           nb::sig("def keep_squares(self, bucket: int, tensors: int, sum: "
-                   "sparsesync.SupportsDLPack) -> None"))
+      .def(
+          "keep_squares", &PythonSession::keep_squares, nb::arg("bucket"), nb::arg("tensors"),
+          nb::arg("sum"),
+          "Between steps. From the next step on each reduce writes to `sum`, f64 [1], the squares "
+          "of what this worker then owns of the result, added up: of all workers together those of "
+          "the whole result, before it is gathered. tensors: so many of the bucket's first ones, "
+          "none of which has both dtype and width of another one.",
+          nb::sig("def keep_squares(self, bucket: int, tensors: int, sum: "
+                  "sparsesync.SupportsDLPack) -> None"))
       .def("has_squares", &PythonSession::has_squares, nb::arg("bucket"),
            "Whether the last reduce, which was waited for, wrote them: whether its scheme has sums "
            "before they are gathered. The same on all workers.")

@@ -154,6 +154,10 @@ CALLS = {
     "use": lambda s: s.use(0),
     "choice": lambda s: s.choice(0),
     "non_finite": lambda s: s.non_finite(0),
+    "release_bucket": lambda s: s.release_bucket(0),
+    "observed": lambda s: s.observed(0),
+    "keep_squares": lambda s: s.keep_squares(0, 1, np.zeros(1)),
+    "has_squares": lambda s: s.has_squares(0),
 }
 
 

@@ -106,6 +106,45 @@ def test_results_go_only_where_they_fit():
     together(1, work)
 
 
+def test_squares_of_a_result_are_there_before_it_is_gathered():
+    def work(session):
+        values = np.arange(1, 21, dtype=np.float32).reshape(10, 2)
+        tensors = [TensorSpec("t", 10, 2), TensorSpec("flag", 1, 3)]
+        bucket = session.register_bucket("b", tensors, "dense_ring", "mean")
+        own = np.full(1, -1.0)
+        session.keep_squares(bucket, 1, own)
+        with pytest.raises(sparsesync.ContractError, match="bucket 'b' has no squares"):
+            session.has_squares(bucket)
+        session.wait(session.reduce(bucket, [values, np.ones((1, 3), np.float32)]))
+        assert session.has_squares(bucket)
+        expect_written()
+        before = own.copy()
+        session.wait(session.gather(bucket))
+        told = [np.frombuffer(each)[0] for each in session.all_gather(before.tobytes())]
+        assert sum(told) == (values.astype(np.float64) ** 2).sum()
+        assert all(told)
+
+    together(3, work)
+
+
+def test_squares_that_cannot_be_told_are_refused():
+    def work(session):
+        bucket = session.register_bucket("b", [TensorSpec("t", 10, 2), TensorSpec("u", 5, 2), TensorSpec("i", 1, 1, "i32")], "balanced")
+        one = np.zeros(1)
+        for tensors, place, why in [
+            (1, one, "'u' has the dtype and the width"),
+            (3, one, "'i' has integers"),
+            (4, one, "has 3 tensors, not 4"),
+            (2, np.zeros(2), "the sum is one f64"),
+            (2, np.zeros(1, np.float32), "the sum is one f64"),
+        ]:
+            with pytest.raises(InputError, match=why):
+                session.keep_squares(bucket, tensors, place)
+        session.keep_squares(bucket, 2, one)
+
+    together(1, work)
+
+
 def test_a_result_is_the_callers_own():
     def work(session):
         bucket = session.register_bucket("b", [TensorSpec("t", 10, 2)], "owned")
