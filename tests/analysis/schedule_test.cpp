@@ -1,0 +1,257 @@
+// Schedules: each moves every gradient once a step, never before it is ready, and no forward pass
+// uses a weight before its gather; whatever the model, the costs and the workers' paces.
+#include "analysis/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "analysis/step_clock.h"
+#include "kernels/error.h"
+#include "tests/support/random.h"
+
+namespace sparsesync {
+namespace {
+
+using testing::Random;
+using testing::seed;
+
+/// Layers of several kinds, some of which tell their rows, and costs that are affine in bytes.
+struct Case {
+  std::vector<ScheduledLayer> layers;
+  std::array<BucketSeconds, 2> start_and_rate;  // of a bucket, and of each byte
+
+  BucketCosts costs() const {
+    return [this](LayerRange range) {
+      double bytes = 0;
+      for (int layer = range.first; layer <= range.last; ++layer) bytes += at(layer).bytes;
+      const auto& [start, rate] = start_and_rate;
+      const bool announces = at(range.first).announces;
+      return BucketSeconds{announces ? start.announce + rate.announce * bytes : 0,
+                           start.reduce + rate.reduce * bytes, start.gather + rate.gather * bytes};
+    };
+  }
+  const ScheduledLayer& at(int layer) const { return layers[static_cast<std::size_t>(layer)]; }
+};
+
+Case some_case(Random& random) {
+  Case some;
+  const auto count = 1 + random.below(random.below(4) == 0 ? 40 : 8);
+  const double pace = std::pow(10, 2 * random.uniform() - 1);
+  const bool announce = random.below(2) == 0;
+  for (std::int64_t layer = 0; layer < count; ++layer) {
+    const int kind = random.below(5) == 0 ? 1 : 0;
+    // Nothing at all, now and then.
+    const auto some_seconds = [&] { return random.below(6) == 0 ? 0 : random.uniform() * pace; };
+    some.layers.push_back({some_seconds(), 2 * some_seconds(),
+                           random.below(8) == 0 ? 0 : 1e6 * random.uniform(), kind,
+                           announce && kind == 1});
+  }
+  const auto seconds = [&](double most) {
+    return BucketSeconds{random.uniform() * most, random.uniform() * most, random.uniform() * most};
+  };
+  some.start_and_rate = {seconds(0.5), seconds(1e-6)};
+  return some;
+}
+
+/// What is wrong with steps that follow each other, of a worker and the link; "" if nothing is.
+std::string fault_in(const Case& given, const Schedule& schedule,
+                     const std::vector<StepTimeline>& steps) {
+  constexpr double kRounding = 1e-9;
+  const auto before = [&](double one, double other) { return one < other - kRounding; };
+  std::vector<int> times(given.layers.size());
+  for (const LayerRange range : schedule.buckets) {
+    for (int layer = range.first; layer <= range.last; ++layer) {
+      ++times[static_cast<std::size_t>(layer)];
+      if (given.at(layer).kind != given.at(range.first).kind) return "kinds cross together";
+    }
+  }
+  if (std::ranges::any_of(times, [](int count) { return count != 1; })) {
+    return "a layer is not in one bucket";
+  }
+  double link = 0;
+  double worker = 0;
+  std::vector<double> gathered(schedule.buckets.size());
+  for (const StepTimeline& step : steps) {
+    if (step.crossed.size() != schedule.order.size()) return "not each phase of the order crossed";
+    for (std::size_t bucket = schedule.buckets.size(); bucket-- > 0;) {
+      const double needed =
+          schedule.under_forward ? gathered[bucket] : *std::ranges::max_element(gathered);
+      for (int layer = schedule.buckets[bucket].first; layer <= schedule.buckets[bucket].last;
+           ++layer) {
+        const TimeSpan& span = step.forward[static_cast<std::size_t>(layer)];
+        if (before(span.begin, needed)) return "a weight is used before its gather";
+        if (before(span.begin, worker)) return "passes overlap";
+        worker = span.end;
+      }
+    }
+    for (std::size_t layer = given.layers.size(); layer-- > 0;) {
+      if (before(step.backward[layer].begin, worker)) return "passes overlap";
+      worker = step.backward[layer].end;
+    }
+    std::vector<std::array<int, kPhases>> seen(schedule.buckets.size());
+    std::vector<std::array<double, kPhases>> ended(schedule.buckets.size());
+    for (std::size_t place = 0; place < schedule.order.size(); ++place) {
+      const auto [bucket, phase] = schedule.order[place];
+      const LayerRange range = schedule.buckets[bucket];
+      const TimeSpan& span = step.crossed[place];
+      if (before(span.begin, link)) return "two cross at once";
+      link = span.end;
+      const double takes = given.costs()(range).of(phase);
+      if (std::abs(span.seconds() - takes) > kRounding) return "a phase takes another time";
+      ++seen[bucket][static_cast<std::size_t>(phase)];
+      ended[bucket][static_cast<std::size_t>(phase)] = span.end;
+      const double ready = step.backward[static_cast<std::size_t>(range.first)].end;
+      if (phase == Phase::reduce) {
+        if (before(span.begin, ready)) return "a gradient crosses before it is ready";
+        if (schedule.after_backward && before(span.begin, step.backward.front().end)) {
+          return "a gradient crosses under the backward pass";
+        }
+        if (before(span.begin, ended[bucket][static_cast<std::size_t>(Phase::announce)])) {
+          return "a gradient crosses before its rows";
+        }
+      }
+      if (phase == Phase::gather) {
+        if (before(span.begin, ended[bucket][static_cast<std::size_t>(Phase::reduce)])) {
+          return "a gather comes before its reduce";
+        }
+        gathered[bucket] = span.end;
+      }
+    }
+    for (std::size_t bucket = 0; bucket < seen.size(); ++bucket) {
+      const int announces = given.at(schedule.buckets[bucket].first).announces ? 1 : 0;
+      if (seen[bucket] != std::array<int, kPhases>{announces, 1, 1}) return "not once a step";
+    }
+  }
+  return "";
+}
+
+std::vector<StepTimeline> some_steps(const Case& given, const Schedule& schedule, Random& random) {
+  const auto workers = static_cast<std::size_t>(1 + random.below(4));
+  StepClock clock(given.layers, given.costs(), schedule, workers);
+  std::vector<StepTimeline> steps(4);
+  std::vector<double> paces(workers, 1);
+  const bool alike = random.below(2) == 0;
+  for (StepTimeline& step : steps) {
+    for (double& pace : paces) pace = alike ? 1 : 0.5 + random.uniform();
+    clock.step(paces, &step);
+  }
+  return steps;
+}
+
+TEST(Schedules, MoveEveryGradientOnceWhenItIsReadyAndBeforeItsWeightIsUsed) {
+  Random random(seed());
+  for (int round = 0; round < 200; ++round) {
+    const Case given = some_case(random);
+    const BucketCosts costs = given.costs();
+    ScheduleQuestion question{given.layers, costs};
+    if (random.below(2) == 0) question.full_bytes = 1e6 * 3 * random.uniform();
+    for (const SchedulePolicy& policy : schedule_policies()) {
+      SCOPED_TRACE(::testing::Message() << policy.name << ", round " << round);
+      const Schedule schedule = policy.plan(question);
+      ASSERT_NO_THROW(check_schedule(schedule, given.layers.size()));
+      ASSERT_EQ(fault_in(given, schedule, some_steps(given, schedule, random)), "");
+    }
+  }
+}
+
+TEST(Schedules, WhatTheyMustNotDoIsSeen) {
+  Random random(seed());
+  Case given;
+  for (int layer = 0; layer < 3; ++layer) given.layers.push_back({1, 2, 1e6, 0, true});
+  given.start_and_rate = {BucketSeconds{0.1, 0.5, 0.5}, BucketSeconds{}};
+  const BucketCosts costs = given.costs();
+  const Schedule schedule = schedule_policy_named("dear").plan({given.layers, costs, 1.0});
+  ASSERT_EQ(schedule.buckets.size(), 3U);
+  const std::vector<StepTimeline> steps = some_steps(given, schedule, random);
+  ASSERT_EQ(fault_in(given, schedule, steps), "");
+  const auto place_of = [&](std::size_t bucket, Phase phase) {
+    return static_cast<std::size_t>(
+        std::ranges::find(schedule.order, ScheduledPhase{bucket, phase}) - schedule.order.begin());
+  };
+  const auto with = [&](auto&& change) {
+    std::vector<StepTimeline> changed = steps;
+    change(changed);
+    return fault_in(given, schedule, changed);
+  };
+  EXPECT_EQ(with([&](auto& s) {
+              s[0].crossed[place_of(0, Phase::reduce)] = {3, 3.5};
+            }),
+            "a gradient crosses before it is ready");
+  EXPECT_EQ(with([&](auto& s) {
+              s[2].forward[2] = {s[2].forward[1].end, s[2].forward[2].end};
+            }),
+            "a weight is used before its gather");
+  EXPECT_EQ(with([&](auto& s) { s[1].crossed.pop_back(); }), "not each phase of the order crossed");
+  EXPECT_EQ(with([&](auto& s) { s[1].backward[0].begin -= 1; }), "passes overlap");
+  Schedule twice = schedule;
+  twice.order[place_of(1, Phase::gather)].bucket = 0;
+  EXPECT_EQ(fault_in(given, twice, some_steps(given, twice, random)), "not once a step");
+}
+
+TEST(Schedules, AreRefusedWhereTheyAreNotWhole) {
+  const std::vector<ScheduledLayer> layers(3, {1, 2, 10});
+  const Schedule whole = one_after_another(layers, {{1, 2}, {0, 0}});
+  ASSERT_NO_THROW(check_schedule(whole, 3));
+  EXPECT_THROW(check_schedule(whole, 4), InputError);
+  const auto refused = [&](auto&& change) {
+    Schedule changed = whole;
+    change(changed);
+    EXPECT_THROW(check_schedule(changed, 3), InputError);
+  };
+  refused([](Schedule& s) { std::swap(s.buckets[0], s.buckets[1]); });
+  refused([](Schedule& s) { s.buckets[0].last = 1; });
+  refused([](Schedule& s) { s.buckets[1].last = 1; });
+  refused([](Schedule& s) { s.buckets.pop_back(); });
+  refused([](Schedule& s) { s.order.pop_back(); });
+  refused([](Schedule& s) { s.order.push_back(s.order.front()); });
+  refused([](Schedule& s) { std::swap(s.order[0], s.order[1]); });
+  refused([](Schedule& s) { s.order[0].bucket = 2; });
+}
+
+TEST(Schedules, AutoIsNoWorseThanAnyOther) {
+  Random random(seed());
+  for (int round = 0; round < 100; ++round) {
+    const Case given = some_case(random);
+    const BucketCosts costs = given.costs();
+    const ScheduleQuestion question{given.layers, costs};
+    double least = std::numeric_limits<double>::infinity();
+    for (const SchedulePolicy& policy : schedule_policies()) {
+      const double seconds = step_seconds(given.layers, costs, policy.plan(question));
+      if (policy.name == "auto") {
+        EXPECT_LE(seconds, least * (1 + 1e-9)) << "round " << round;
+      }
+      least = std::min(least, seconds);
+    }
+  }
+}
+
+TEST(Schedules, NothingGoesOnUnderForwardWhereItMayNot) {
+  const std::vector<ScheduledLayer> layers(6, {1, 2, 1e6});
+  const BucketCosts costs = [](LayerRange range) {
+    return BucketSeconds{0, 0.1 + 1.4 * range.size(), 0.1 + 1.4 * range.size()};
+  };
+  ScheduleQuestion question{layers, costs};
+  const SchedulePolicy& policy = schedule_policy_named("auto");
+  EXPECT_TRUE(policy.plan(question).under_forward);
+  question.may_go_on_under_forward = false;
+  EXPECT_FALSE(policy.plan(question).under_forward);
+}
+
+TEST(Schedules, HaveTheNamesThatTheDesignGivesThem) {
+  std::vector<std::string> names;
+  for (const SchedulePolicy& policy : schedule_policies()) names.emplace_back(policy.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"sequential", "wfbp", "merge_all", "mg_wfbp",
+                                             "mg_wfbp_exact", "lazy", "dear", "auto"}));
+  try {
+    schedule_policy_named("wbfp");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("wfbp"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace sparsesync
