@@ -240,6 +240,80 @@ def bert(layers: int, hidden: int, tokens: int) -> list[Layer]:
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Of a table: what a worker touches in a step, and what several touch together over that. Measured once of real data, by
+    `sparsesync profile` of a trace that the command made."""
+
+    command: str
+    rows: int
+    nnz: float
+    densification: dict[int, float]
+
+    def of_width(self, name: str, width: int) -> Layer:
+        """Read and written once."""
+        sparse = {
+            "rows": self.rows,
+            "width": width,
+            "nnz": self.nnz,
+            "densification": {str(workers): gamma for workers, gamma in self.densification.items()},
+        }
+        return Layer(name, self.rows * width, 0, 0, sparse)
+
+
+# The One Billion Word benchmark: 128 sentences of 20 words; with a sampled softmax 8,192 more words.
+WORDS = Rows(
+    "sparsesync trace from-tokens lm1b_tokens.npy --rows 793471 --width 512 --batch 2560 --workers 32 --out TRACE",
+    793_471,
+    1190.2,
+    {2: 1.7381, 4: 2.9472, 8: 4.8318, 16: 7.6622, 32: 11.8805},
+)
+SAMPLED_WORDS = Rows(
+    "sparsesync trace from-tokens lm1b_tokens.npy --rows 793471 --width 512 --batch 2560 --sampled 8192 --workers 32 --out TRACE",
+    793_471,
+    5290.6,
+    {2: 1.781, 4: 3.1377, 8: 5.456, 16: 9.3602, 32: 15.8005},
+)
+# Criteo's advertising data: 1,024 samples of 26 fields.
+FIELDS = Rows(
+    "sparsesync trace from-fields criteo_fields.npy --width 16 --batch 1024 --workers 16 --out TRACE",
+    205_065,
+    6260.1,
+    {2: 1.6912, 4: 2.8149, 8: 4.6109, 16: 7.4346},
+)
+
+
+def lstm() -> list[Layer]:
+    """LSTM-2048-512 of Jozefowicz et al. (arXiv 1602.02410), of sentences of 20 words; 8,192 words are drawn for a batch of 128."""
+    words, embedded, hidden, drawn, batch = 20, 512, 2048, 8192, 128
+    gates = 4 * hidden * (embedded + embedded)
+    cell = Layer("lstm", gates + 4 * hidden + hidden * embedded, 2.0 * words * (gates + hidden * embedded), 4.0 * words * 5 * hidden)
+    table = WORDS.of_width("embedding", embedded)
+    table.activation_bytes = 2 * 4.0 * words * embedded
+    softmax = SAMPLED_WORDS.of_width("softmax.weight", embedded)
+    softmax.flops = 2.0 * words * embedded * (drawn + 1)
+    softmax.activation_bytes = 4.0 * words * drawn
+    bias = SAMPLED_WORDS.of_width("softmax.bias", 1)
+    bias.activation_bytes = 4.0 * drawn / batch
+    return [table, cell, softmax, bias]
+
+
+def deepfm() -> list[Layer]:
+    """DeepFM (arXiv 1703.04247) with three layers of 400; as wide as makes the tables of Zen's evaluation, 214 M elements, of the
+    rows that there are."""
+    fields, numbers, width, hidden = 26, 13, 1044, 400
+    linear_rows = FIELDS.of_width("linear", 1)
+    linear_rows.activation_bytes = 2 * 4.0 * fields
+    table = FIELDS.of_width("embedding", width)
+    table.activation_bytes = 3 * 4.0 * fields * width  # and the products of factors
+    layers = [linear_rows, table]
+    inputs = fields * width + numbers
+    for number in range(3):
+        layers.append(linear(f"mlp{number}", inputs, hidden))
+        inputs = hidden
+    return [*layers, linear("out", hidden, 1)]
+
+
 @dataclasses.dataclass
 class Model:
     name: str
@@ -248,6 +322,7 @@ class Model:
     batch: int  # samples of a worker
     layers: list[Layer]
     parameters: int  # as its authors count them
+    rows: tuple[Rows, ...] = ()
 
 
 def models() -> Iterator[Model]:
@@ -258,14 +333,19 @@ def models() -> Iterator[Model]:
     yield Model("BERT-Base", "bert_base", RTX_2080_TI, 64, bert(12, 768, 64), 110_106_428)
     yield Model("BERT-Large", "bert_large", RTX_2080_TI, 32, bert(24, 1024, 64), 336_226_108)
     yield Model("AlexNet", "alexnet", V100, 128, alexnet(), 61_100_840)
+    # Of Zen's evaluation: tables, and what its authors leave out beside them.
+    yield Model("LSTM", "lstm", V100, 128, lstm(), 2 * 793_471 * 512 + 793_471 + 9_445_376, (WORDS, SAMPLED_WORDS))
+    of_layers = 27_157 * 400 + 400 + 2 * (400 * 401) + 401
+    yield Model("DeepFM", "deepfm", V100, 1024, deepfm(), 205_065 * 1045 + of_layers, (FIELDS,))
 
 
 def text_of(model: Model) -> str:
     layers = []
     for each in model.layers:
         seconds = max(each.flops / model.gpu.flops, each.activation_bytes / model.gpu.bytes) * model.batch / EFFICIENCY
-        layers.append({"name": each.name, "forward_s": seconds, "backward_s": 2 * seconds, "bytes": 4 * each.parameters})
-    provenance = {
+        gradient = {"sparse": each.sparse} if each.sparse else {"bytes": 4 * each.parameters}
+        layers.append({"name": each.name, "forward_s": seconds, "backward_s": 2 * seconds, **gradient})
+    provenance: dict[str, Any] = {
         "gpu": model.gpu.name,
         "flops": model.gpu.flops,
         "bytes_per_s": model.gpu.bytes,
@@ -273,6 +353,8 @@ def text_of(model: Model) -> str:
         "batch": model.batch,
         "made_by": "models/generate.py",
     }
+    if model.rows:
+        provenance["rows"] = [f"{each.command}; sparsesync profile TRACE" for each in model.rows]
     return json.dumps({"name": model.name, "layers": layers, "provenance": provenance}, indent=1) + "\n"
 
 
