@@ -15,6 +15,8 @@ set_target_properties(sparsesync_analysis PROPERTIES EXPORT_NAME analysis)
 set_target_properties(sparsesync_memory PROPERTIES EXPORT_NAME memory)
 
 install(TARGETS sparsesync)
+# For `sparsesync simulate`.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/models DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsesync FILES_MATCHING PATTERN "*.json")
 install(
   TARGETS sparsesync_options sparsesync_kernels sparsesync_schemes_files sparsesync_schemes sparsesync_analysis
           sparsesync_memory sparsesync_engine

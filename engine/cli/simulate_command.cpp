@@ -28,7 +28,7 @@ struct SimulateArguments {
   NetworkArguments network;
   std::string affine;
   int workers_per_node = 0;
-  std::int64_t bucket_bytes = 0;
+  std::int64_t bucket_bytes = -1;  // not given
   double stragglers = 0;
   std::int64_t seed = 1;
   bool announce = false;
@@ -117,6 +117,7 @@ void run_simulate(const SimulateArguments& given) {
   Stragglers stragglers;
   stragglers.deviation = given.stragglers;
   stragglers.seed = static_cast<std::uint64_t>(given.seed);
+  if (given.bucket_bytes == 0) throw InputError("--bucket 0: a byte at least");
   const std::optional<double> full_bytes =
       given.bucket_bytes > 0 ? std::optional<double>(given.bucket_bytes) : std::nullopt;
   Simulation simulation{model, crossing, {}};

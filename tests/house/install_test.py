@@ -59,6 +59,14 @@ def test_the_program_runs_where_it_was_installed(prefix):
     assert "balanced" in done(prefix / "bin/sparsesync", "info", "--schemes")
 
 
+def test_the_models_that_are_shipped_are_there(prefix):
+    models = sorted(path.name for path in (prefix / "share/sparsesync/models").iterdir())
+    assert models == sorted(path.name for path in (ROOT / "models").glob("*.json"))
+    options = ("--workers", 8, "--rate", "10gbit", "--latency", "20us")
+    for name in models:
+        assert "mg_wfbp_exact" in done(prefix / "bin/sparsesync", "simulate", prefix / "share/sparsesync/models" / name, *options)
+
+
 def test_installed_headers_include_each_other_and_no_file_of_this_tree(prefix):
     headers = list((prefix / "include").rglob("*.h"))
     names = {str(path.relative_to(prefix / "include")) for path in headers}
