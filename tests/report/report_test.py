@@ -23,6 +23,9 @@ from conftest import program_path  # noqa: E402 - its folder is put on the path 
 HOSTILE = "<script>alert('$x$ & \"y\"')<script>"
 
 
+ALL = ["profile.json", "compare.json", "plan.json", "NETWORK.json", "simulate.json", "steps.json"]
+
+
 def report(*arguments, folder):
     return subprocess.run(
         [sys.executable, "-m", "sparsesync.report", *map(str, arguments)],
@@ -53,13 +56,18 @@ def files(tmp_path_factory):
     run("profile", "T", "--json", "profile.json")
     run("compare", "T", "--rate", "1gbit", "--latency", "10us", "--clock", "virtual", "--repeat", 1, "--json", "compare.json")
     run("plan", "T", "--rate", "1gbit", "--latency", "10us", "--workers", "2..256", "--json", "plan.json")
+    layers = [{"name": HOSTILE if i == 0 else f"l{i}", "forward_s": 0.001, "backward_s": 0.002, "bytes": 1_000_000} for i in range(4)]
+    (folder / "model.json").write_text(json.dumps({"name": HOSTILE, "layers": layers}))
+    link = ("--rate", "1gbit", "--latency", "10us")
+    run("simulate", "model.json", *link, "--workers", "2..64", "--json", "simulate.json")
+    run("simulate", "model.json", *link, "--workers", 8, "--schedules", "wfbp,dear", "--timeline", "steps.json", "--json", "eight.json")
     run("calibrate", "--transport", "local", "--workers", 2, "--repeat", 3, "--rate", "1gbit", "--latency", "50us", "--out", "NETWORK.json")
     return folder
 
 
 @pytest.fixture(scope="module")
 def page(files):
-    made = report("profile.json", "compare.json", "plan.json", "NETWORK.json", "-o", "page.html", folder=files)
+    made = report(*ALL, "-o", "page.html", folder=files)
     assert made.returncode == 0, made.stderr
     assert not made.stderr
     return files / "page.html"
@@ -91,8 +99,8 @@ class Elements(html.parser.HTMLParser):
 def test_everything_is_in_the_page_and_nothing_comes_from_outside(page):
     text = page.read_text(encoding="utf-8")
     elements = Elements(text)
-    # Two tensors of six pictures each, two of compare, two of plan.
-    assert len(elements.of("figure")) == 2 * 6 + 2 + 2
+    # Two tensors of six pictures each, two of compare, two of plan, two of a simulation, one of timelines.
+    assert len(elements.of("figure")) == 2 * 6 + 2 + 2 + 2 + 1
     assert len(elements.of("svg")) == len(elements.of("figure"))
     assert all(attrs["role"] == "img" and len(attrs["aria-label"]) > 20 for attrs in elements.of("svg"))
     assert not elements.of("script") and not elements.of("link") and not elements.of("iframe") and not elements.of("img")
@@ -115,6 +123,87 @@ def test_numbers_of_the_files_are_in_the_page(page, files):
     assert compare["provenance"]["commit"] in text
 
 
+def cells_of(text, title):
+    """Rows of the table of a picture, as texts."""
+    figure = re.search(rf"<figure(?:(?!</figure>).)*{title}.*?</figure>", text, re.DOTALL).group()
+    rows = re.findall(r"<tr>(.*?)</tr>", figure, re.DOTALL)
+    return [[html.unescape(cell.strip()) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL)] for row in rows]
+
+
+def seconds_of(text):
+    number, unit = text.split()
+    return float(number) * {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}[unit]
+
+
+def test_steps_of_a_simulation_are_what_its_file_says(page, files):
+    told = json.loads((files / "simulate.json").read_text(encoding="utf-8"))["results"]
+    most = {each["schedule"]: each for each in told if each["workers"] == 64}
+    _, *rows = cells_of(page.read_text(encoding="utf-8"), "A step by each schedule")
+    assert [row[0] for row in rows] == list(most)
+    for name, step, computed, crosses, exposed, _ in rows:
+        for shown, key in ((step, "iteration_s"), (computed, "compute_s"), (crosses, "communication_s"), (exposed, "exposed_s")):
+            assert seconds_of(shown) == pytest.approx(most[name][key], rel=0.006), (name, key)
+    header, *rows = cells_of(page.read_text(encoding="utf-8"), "Steps and workers")
+    assert header == ["workers", *most] and [row[0] for row in rows] == ["2", "4", "8", "16", "32", "64"]
+
+
+def test_timelines_tell_hidden_and_exposed_apart(page, files):
+    eight = json.loads((files / "eight.json").read_text(encoding="utf-8"))["results"]
+    _, *rows = cells_of(page.read_text(encoding="utf-8"), "When what crosses")
+    assert [row[0] for row in rows] == ["wfbp, 8 workers", "dear, 8 workers"]
+    for (_, _, passes, hidden, exposed), step in zip(rows, eight, strict=True):
+        assert seconds_of(passes) == pytest.approx(3 * step["compute_s"], rel=0.006)
+        # Of three steps: what crosses behind the last passes is not seen.
+        assert 2 * step["exposed_s"] * 0.99 <= seconds_of(exposed) <= 3 * step["exposed_s"] * 1.01
+        crossed = seconds_of(hidden) + seconds_of(exposed)
+        assert 2 * step["communication_s"] * 0.99 <= crossed <= 3 * step["communication_s"] * 1.01
+
+
+def changed(change):
+    trace = {
+        "traceEvents": [
+            {"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "p"}},
+            {"name": "thread_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "passes"}},
+            {"name": "l forward", "ph": "X", "pid": 0, "tid": 0, "ts": 0.0, "dur": 5.0},
+        ]
+    }
+    change(trace["traceEvents"])
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda events: None, None),
+        (lambda events: events[1]["args"].update(name="GPU 0"), "no row of a trace is called passes"),
+        (lambda events: events.pop(), "no row of a trace"),
+        (lambda events: events[2].update(dur=-1), "a span of l forward"),
+        (lambda events: events[2].update(ts="soon"), "soon"),
+        (lambda events: events[2].pop("dur"), "dur"),
+    ],
+    ids=["good", "other_rows", "no_spans", "negative", "words", "no_length"],
+)
+def test_traces_of_others_are_refused_in_one_line(tmp_path, change, part):
+    (tmp_path / "t.json").write_text(json.dumps(changed(change)), encoding="utf-8")
+    made = report("t.json", "-o", "page.html", folder=tmp_path)
+    assert (made.returncode == 0) == (part is None), made.stderr
+    if part:
+        assert part in made.stderr and made.stderr.count("\n") == 1
+        assert not (tmp_path / "page.html").exists()
+
+
+def test_of_many_timelines_the_first_are_drawn(tmp_path):
+    trace = {"traceEvents": []}
+    for process in range(10):
+        for event in changed(lambda events: None)["traceEvents"]:
+            trace["traceEvents"].append({**event, "pid": process})
+    (tmp_path / "t.json").write_text(json.dumps(trace), encoding="utf-8")
+    assert report("t.json", "-o", "page.html", folder=tmp_path).returncode == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "10 timelines of the last steps. The first 8 are drawn." in text
+    assert len(cells_of(text, "When what crosses")) == 1 + 8
+
+
 def test_a_hostile_name_is_text(page):
     text = page.read_text(encoding="utf-8")
     assert "<script" not in text.lower()
@@ -123,7 +212,7 @@ def test_a_hostile_name_is_text(page):
 
 def test_the_same_files_make_the_same_page(files, page):
     before = page.read_bytes()
-    assert report("profile.json", "compare.json", "plan.json", "NETWORK.json", "-o", "again.html", folder=files).returncode == 0
+    assert report(*ALL, "-o", "again.html", folder=files).returncode == 0
     assert (files / "again.html").read_bytes() == before
 
 
@@ -233,7 +322,7 @@ def test_a_browser_shows_every_figure_and_complains_of_nothing(page):
     dom, console = browse(page, "--dump-dom")
     assert not console
     shown = Elements(dom)
-    assert len(shown.of("figure")) == len(shown.of("svg")) == 16
+    assert len(shown.of("figure")) == len(shown.of("svg")) == 19
 
 
 def test_the_check_of_the_console_can_fail(tmp_path):

@@ -37,7 +37,8 @@ def first_line(error: Exception) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sparsesync.report",
-        description="Draws one self-contained HTML page from the JSON of sparsesync profile, compare, plan and calibrate.",
+        description="Draws one self-contained HTML page from the JSON of sparsesync profile, compare, plan, calibrate and "
+        "simulate, and from timelines of simulate.",
         epilog="example:\n  sparsesync profile TRACE --json profile.json\n  python -m sparsesync.report profile.json -o page.html",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -14,6 +14,8 @@ KINDS: dict[str, list[tuple[str, str | None]]] = {
     "compare": [("schemes", None), ("partitioned_ideal_bytes", None)],
     "plan": [("workers", "schemes"), ("crossovers", None)],
     "network": [("links", None), ("host", None)],
+    "simulation": [("model", None), ("results", "schedule"), ("results", "exposed_s")],
+    "timeline": [("traceEvents", "ph"), ("traceEvents", "pid")],
 }
 
 
@@ -55,7 +57,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 def read(path: str | os.PathLike[str]) -> Document:
     """@raises UnusableError"""
-    mend = "give the --json of sparsesync profile, compare, plan or calibrate"
+    mend = "give the --json of sparsesync profile, compare, plan, calibrate or simulate, or the --timeline of simulate"
     shown = on_one_line(path)
     try:
         content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"), parse_constant=refuse_constant)

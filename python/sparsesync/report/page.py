@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from . import pictures, units
+from . import pictures, schedules, units
 from .documents import Document
 from .drawing import Picture
 
@@ -124,8 +124,46 @@ def of_network(content: dict[str, Any], section: Section) -> None:
     section.tables.append(Table(["link", "latency", "95% of", "rate", "95% of"], rows))
 
 
-SECTIONS = {"profile": of_profile, "compare": of_compare, "plan": of_plan, "network": of_network}
-TITLES = {"profile": "Profile", "compare": "Comparison", "plan": "Plan", "network": "Network"}
+def of_simulation(content: dict[str, Any], section: Section) -> None:
+    found = schedules.by_workers(content)
+    network = content["network"]
+    if network.get("affine"):
+        start, rate = network["affine"]
+        link = f"an all-reduce takes {units.seconds(start)} and {1e9 * rate:.3g} ns a byte"
+    else:
+        link = f"{units.rate(network['rate_bps'])} each way, latency {units.seconds(network['latency_s'])}"
+    section.summary = f"{content['model']}; {link}."
+    if not found:
+        return
+    section.groups.append(Group("", [schedules.step_parts(content)]))
+    if len(found) > 1:
+        section.groups.append(Group("", [schedules.scaling(content)], wide=True))
+
+
+def of_timeline(content: dict[str, Any], section: Section) -> None:
+    found = schedules.timelines(content)
+    section.summary = f"{plural(len(found), 'timeline')} of the last steps."
+    if len(found) > schedules.MOST_DRAWN:
+        section.summary += f" The first {schedules.MOST_DRAWN} are drawn."
+    section.groups.append(Group("", [schedules.when_what_crosses(found[: schedules.MOST_DRAWN])], wide=True))
+
+
+SECTIONS = {
+    "profile": of_profile,
+    "compare": of_compare,
+    "plan": of_plan,
+    "network": of_network,
+    "simulation": of_simulation,
+    "timeline": of_timeline,
+}
+TITLES = {
+    "profile": "Profile",
+    "compare": "Comparison",
+    "plan": "Plan",
+    "network": "Network",
+    "simulation": "Simulation",
+    "timeline": "Timeline",
+}
 
 
 def page(documents: Iterable[Document], title: str) -> str:
