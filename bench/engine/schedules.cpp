@@ -1,20 +1,23 @@
 // What the simulator says of each schedule, beside what the engine takes:
 //   schedules [--workers 8] [--rate 200mbit] [--latency 200us] [--layers 12] [--steps 12]
-//   [--compute 180ms] [--out FILE]
+//   [--compute 360ms] [--model MODEL.json] [--out FILE]
 // Workers are threads of this process, on `local` links that are waited for in real time. A layer's
 // pass sleeps until an absolute time, so that passes take what they are to take whatever the
-// processors do. Forward to backward is as 1 to 2, and what crosses is as long as both together.
+// processors do. Forward to backward is as 1 to 2, and what crosses is as long as both together; or
+// layers are those of a model's file, whose passes are stretched to what they are to take.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "analysis/median.h"
+#include "analysis/model.h"
 #include "analysis/model_costs.h"
 #include "analysis/random_draws.h"
 #include "analysis/step_clock.h"
@@ -38,6 +41,7 @@ struct Arguments {
   double rate_bps = 200e6;
   double latency_s = 200e-6;
   double compute_s = 0.36;
+  std::string model;
   std::string out;
 };
 
@@ -47,10 +51,8 @@ struct Case {
   bool rows_cross = false;
   std::string scheme = "auto";
   bool announce = false;
+  std::optional<Model> model = std::nullopt;  // else layers alike
 };
-
-const std::array kCases{Case{"dense"}, Case{"rows", true, "balanced"},
-                        Case{"rows, announced", true, "owned", true}};
 
 constexpr Index kWidth = 64;
 constexpr Index kRows = 200'000;
@@ -61,7 +63,8 @@ struct Row {
   std::string of_case;
   std::string schedule;
   ExpectedStep expected;
-  BucketSeconds alone;  // of all layers, each by itself
+  double forward_s = 0;                                      // of the pass
+  std::optional<double> closed_form_of_dear = std::nullopt;  // of layers alike
   double iteration_s = 0;
   double reduce_s = 0;
   double gather_s = 0;
@@ -96,8 +99,9 @@ class Schedules {
   void run() {
     Progress progress("schedules");
     const auto policies = schedule_policies();
-    const std::int64_t all = std::ssize(kCases) * std::ssize(policies);
-    for (const Case& each : kCases) {
+    const std::vector<Case> cases = cases_of(given_);
+    const std::int64_t all = std::ssize(cases) * std::ssize(policies);
+    for (const Case& each : cases) {
       for (const SchedulePolicy& policy : policies) {
         rows_.push_back(measure(each, std::string(policy.name)));
         progress.update(std::ssize(rows_), all);
@@ -124,14 +128,18 @@ class Schedules {
                      fmt::format("{:.3f}", row.iteration_s / row.expected.iteration_s),
                      fmt::format("{:.3f}", wfbp.iteration_s / row.iteration_s),
                      fmt::format("{:.3f}", wfbp.expected.iteration_s / row.expected.iteration_s),
-                     row.schedule == "dear" ? fmt::format("{:.3f}", closed_form(row)) : "-",
-                     fmt::format("{:.0f}%", 100 * hidden(row)),
+                     row.schedule == "dear" && row.closed_form_of_dear
+                         ? fmt::format("{:.3f}", *row.closed_form_of_dear)
+                         : "-",
+                     row.schedule == "dear" ? fmt::format("{:.0f}%", 100 * hidden(row)) : "-",
                      row.announce_s > 0
                          ? fmt::format("{:.1f}%", 100 * row.announce_exposed_s / row.announce_s)
                          : "-"});
     }
-    return fmt::format("{} workers, {} layers, {} each way, latency {}; passes of {}, 1 to 2\n\n{}",
-                       given_.workers, given_.layers, format_rate(given_.rate_bps),
+    const std::string what =
+        given_.model.empty() ? fmt::format("{} layers", given_.layers) : given_.model;
+    return fmt::format("{} workers, {}, {} each way, latency {}; passes of {}\n\n{}",
+                       given_.workers, what, format_rate(given_.rate_bps),
                        format_seconds(given_.latency_s), format_seconds(given_.compute_s),
                        table.text());
   }
@@ -148,7 +156,8 @@ class Schedules {
            {"run_over_simulated", row.iteration_s / row.expected.iteration_s},
            {"gain_over_wfbp", wfbp.iteration_s / row.iteration_s},
            {"simulated_gain_over_wfbp", wfbp.expected.iteration_s / row.expected.iteration_s},
-           {"closed_form_of_dear", closed_form(row)},
+           {"closed_form_of_dear",
+            row.closed_form_of_dear ? Json(*row.closed_form_of_dear) : Json(nullptr)},
            {"reduce_s", row.reduce_s},
            {"gather_s", row.gather_s},
            {"gather_hidden", hidden(row)},
@@ -156,6 +165,7 @@ class Schedules {
            {"announce_exposed_s", row.announce_exposed_s}});
     }
     return json_text({{"workers", given_.workers},
+                      {"model", given_.model.empty() ? Json(nullptr) : Json(given_.model)},
                       {"layers", given_.layers},
                       {"steps", given_.steps},
                       {"rate_bps", given_.rate_bps},
@@ -166,6 +176,24 @@ class Schedules {
   }
 
  private:
+  static std::vector<Case> cases_of(const Arguments& given) {
+    std::vector<Case> cases{
+        {"dense"}, {"rows", true, "balanced"}, {"rows, announced", true, "owned", true}};
+    if (given.model.empty()) return cases;
+    Model model = read_model(given.model);
+    double seconds = 0;
+    for (const ModelLayer& layer : model.layers) seconds += layer.forward_s + layer.backward_s;
+    for (ModelLayer& layer : model.layers) {
+      layer.forward_s *= given.compute_s / seconds;
+      layer.backward_s *= given.compute_s / seconds;
+    }
+    cases.erase(cases.begin());
+    cases.front().name = model.name;
+    cases.back().name = model.name + ", announced";
+    for (Case& each : cases) each.model = model;
+    return cases;
+  }
+
   const Row& of(const std::string& of_case, const std::string& schedule) const {
     return *std::ranges::find_if(
         rows_, [&](const Row& row) { return row.of_case == of_case && row.schedule == schedule; });
@@ -173,16 +201,17 @@ class Schedules {
 
   /// How many times as fast as wfbp steps of many layers are by DeAR, where only what takes longer
   /// counts: docs/schedules.md.
-  double closed_form(const Row& row) const {
+  /// @param alone  of all layers, each by itself
+  double closed_form(const BucketSeconds& alone) const {
     const double forward = given_.compute_s / 3;
     const double backward = 2 * forward;
-    return (forward + std::max(backward, row.alone.values())) /
-           (std::max(forward, row.alone.gather) + std::max(backward, row.alone.reduce));
+    return (forward + std::max(backward, alone.values())) /
+           (std::max(forward, alone.gather) + std::max(backward, alone.reduce));
   }
 
   /// Of what could hide under the forward pass, the share that did.
-  double hidden(const Row& row) const {
-    const double could = std::min(row.gather_s, given_.compute_s / 3);
+  static double hidden(const Row& row) {
+    const double could = std::min(row.gather_s, row.forward_s);
     return could > 0 ? std::max(0.0, row.gather_s - row.gather_exposed_s) / could : 0;
   }
 
@@ -235,6 +264,12 @@ class Schedules {
     return model_of(of_case, std::floor(many));
   }
 
+  static double forward_seconds(const Model& model) {
+    double forward = 0;
+    for (const ModelLayer& layer : model.layers) forward += layer.forward_s;
+    return forward;
+  }
+
   std::vector<ExecutedLayer> layers_of(const Model& model) const {
     std::vector<ExecutedLayer> layers;
     for (const ModelLayer& each : model.layers) {
@@ -263,7 +298,7 @@ class Schedules {
   }
 
   Row measure(const Case& of_case, const std::string& schedule) const {
-    const Model model = balanced_model(of_case);
+    const Model model = of_case.model ? *of_case.model : balanced_model(of_case);
     const std::vector<ExecutedLayer> layers = layers_of(model);
     LocalWorkers workers(given_.workers, {given_.rate_bps, given_.latency_s});
     Row row;
@@ -283,7 +318,8 @@ class Schedules {
         });
     if (const std::exception_ptr error = first_cause(errors)) std::rethrow_exception(error);
     row.iteration_s = median(iterations);
-    row.alone = seconds_of(of_case, model);
+    row.forward_s = forward_seconds(model);
+    if (!of_case.model) row.closed_form_of_dear = closed_form(seconds_of(of_case, model));
     return row;
   }
 
@@ -303,9 +339,8 @@ class Schedules {
     const std::vector<std::vector<Index>> rows = rows_of(layers, rank);
     std::vector<std::vector<float>> values;
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      values.emplace_back(layers[i].rows_cross ? rows[i].size() * kWidth
-                                               : static_cast<std::size_t>(layers[i].tensor.rows),
-                          1.0F);
+      const Index touched = layers[i].rows_cross ? std::ssize(rows[i]) : layers[i].tensor.rows;
+      values.emplace_back(static_cast<std::size_t>(touched * layers[i].tensor.width), 1.0F);
     }
     Passes passes;
     for (int step = 0; step < given_.steps; ++step) {
@@ -351,14 +386,30 @@ class Schedules {
     }
   }
 
-  static std::vector<std::vector<Index>> rows_of(const std::vector<ExecutedLayer>& layers,
-                                                 Rank rank) {
+  /// From how many times as many rows as each worker touches they are drawn, so that all together
+  /// touch so many times as many.
+  double hot_of(const ExecutedLayer& layer) const {
+    const double gamma =
+        SparseGradient{layer.tensor.rows, 1, layer.touched, layer.densification}.united(
+            given_.workers) /
+        layer.touched;
+    double low = 1;
+    double high = static_cast<double>(layer.tensor.rows) / layer.touched;
+    for (int i = 0; i < 60; ++i) {
+      const double hot = (low + high) / 2;
+      (hot * (1 - std::pow(1 - 1 / hot, given_.workers)) < gamma ? low : high) = hot;
+    }
+    return high;
+  }
+
+  std::vector<std::vector<Index>> rows_of(const std::vector<ExecutedLayer>& layers,
+                                          Rank rank) const {
     std::vector<std::vector<Index>> rows;
     for (std::size_t i = 0; i < layers.size(); ++i) {
       std::vector<Index>& own = rows.emplace_back();
       if (!layers[i].rows_cross) continue;
       CounterRandom random(1000 * static_cast<std::uint64_t>(rank.value) + i);
-      own = draw_distinct_zipf(random, static_cast<Index>(kHot * layers[i].touched),
+      own = draw_distinct_zipf(random, static_cast<Index>(hot_of(layers[i]) * layers[i].touched),
                                static_cast<Index>(layers[i].touched), 0);
     }
     return rows;
@@ -382,6 +433,8 @@ int main(int count, char** arguments) {
   add_rate(app, "--rate", given.rate_bps, "of each worker's link");
   add_seconds(app, "--latency", given.latency_s, "of each worker's link");
   add_seconds(app, "--compute", given.compute_s, "of both passes");
+  app.add_option("--model", given.model, "Its layers in the place of layers alike")
+      ->type_name("MODEL.json");
   app.add_option("--out", given.out, "JSON");
   CLI11_PARSE(app, count, arguments);
   try {
