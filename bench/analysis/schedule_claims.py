@@ -49,7 +49,7 @@ class Program:
             sys.exit(f"schedule_claims: {done.stderr}")
         found = {}
         told = json.loads(done.stdout)
-        self.provenance = {key: told["provenance"][key] for key in ("version", "commit", "compiler", "processor", "cores", "date") if key in told["provenance"]}
+        self.provenance = {key: value for key, value in told["provenance"].items() if key not in ("model", "network", "seed")}
         for each in told["results"]:
             found.setdefault(each["workers"], {})[each["schedule"]] = each
         return found
@@ -122,8 +122,9 @@ def dear(program):
             }
             least = min(others.values())
             gain = least / best["dear"]["iteration_s"] - 1
+            cells = [f"{rate} Gbit/s", json.loads(path.read_text())["name"], *map(ms, others.values()), ms(least)]
             yield (
-                f"| {rate} Gbit/s | {json.loads(path.read_text())['name']} | {' | '.join(ms(each) for each in others.values())} | {ms(least)} | "
+                f"| {' | '.join(cells)} | "
                 f"{ms(full['dear']['iteration_s'])} | {ms(best['dear']['iteration_s'])} | {round(100 * gain)}% |"
             )
 
@@ -186,7 +187,7 @@ COUNTEREXAMPLE = (4, [4, 3, 1], [1, 1, 3])
 
 def grid(program):
     """All models, numbers of workers, networks, schedules: how much worse than exact others are, and where."""
-    worst = {name: (1.0, "") for name in ("wfbp", "merge_all", "mg_wfbp")}
+    worst = dict.fromkeys(("wfbp", "merge_all", "mg_wfbp"), (1.0, ""))
     points = 0
     began = time.perf_counter()
     for path in sorted(MODELS.glob("*.json")):

@@ -51,7 +51,7 @@ Model some_model(Random& random) {
 }
 
 TEST(StepClock, WfbpIsTheRecurrenceOfItsPaper) {
-  // MG-WFBP (arXiv 1912.09268), equations 6 to 9.
+  // As MG-WFBP (arXiv 1912.09268) has it.
   Random random(seed());
   for (int round = 0; round < 200; ++round) {
     const Model model = some_model(random);
