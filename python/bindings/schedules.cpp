@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "analysis/model.h"
+#include "analysis/output_file.h"
 #include "analysis/schedule.h"
 #include "engine/schedule_planner.h"
 #include "engine/scheduled_step.h"
@@ -70,13 +71,6 @@ class PythonPlanner {
     dict["communication_s"] = step->communication_s;
     dict["exposed_s"] = step->exposed_s;
     return dict;
-  }
-
-  std::string model_json(const std::string& name,
-                         const std::vector<std::pair<std::string, std::string>>& provenance) const {
-    Model model = planner_->model();
-    model.name = name;
-    return sparsesync::model_json(model, provenance);
   }
 
  private:
@@ -150,17 +144,43 @@ void bind_schedules(nb::module_& module) {
       .def(
           "__init__",
           [](ModelLayer* self, std::string name, double bytes, Index rows, Index width,
-             double touched, int group, bool announces) {
-            new (self) ModelLayer{std::move(name)};
-            self->bytes = bytes;
-            if (rows > 0) self->sparse = SparseGradient{rows, width, touched};
+             double touched, int group, bool announces, double forward_s, double backward_s,
+             const std::vector<std::pair<int, double>>& densification) {
+            new (self) ModelLayer{std::move(name), forward_s, backward_s, bytes};
+            if (rows > 0) {
+              self->sparse = SparseGradient{rows, width, touched};
+              self->sparse->densification = {densification.begin(), densification.end()};
+            }
             self->group = group;
             self->announces = announces;
           },
           nb::arg("name"), nb::arg("bytes") = 0.0, nb::arg("rows") = 0, nb::arg("width") = 1,
           nb::arg("touched") = 0.0, nb::arg("group") = 0, nb::arg("announces") = true,
+          nb::arg("forward_s") = 0.0, nb::arg("backward_s") = 0.0,
+          nb::arg("densification") = nb::make_tuple(),
+          nb::sig(
+              "def __init__(self, name: str, bytes: float = 0.0, rows: int = 0, width: int = 1, "
+              "touched: float = 0.0, group: int = 0, announces: bool = True, forward_s: float "
+              "= 0.0, backward_s: float = 0.0, densification: "
+              "collections.abc.Sequence[tuple[int, float]] = ()) -> None"),
           "touched: as a step is expected to, until one has shown it. group: layers of different "
-          "ones never share a bucket. announces: whether its rows are told ahead, where rows are.");
+          "ones never share a bucket. announces: whether its rows are told ahead, where rows are. "
+          "forward_s, backward_s: seconds of its passes, 0 until they are measured. densification: "
+          "of so many workers the rows that they touch together, over touched.");
+
+  module.def(
+      "write_model",
+      [](const std::string& path, const std::string& name, const std::vector<ModelLayer>& layers,
+         const std::vector<std::pair<std::string, std::string>>& provenance, bool force) {
+        OutputFile file(path, force);
+        file.write(model_json({name, layers}, provenance) + "\n");
+        file.commit();
+      },
+      nb::arg("path"), nb::arg("name"), nb::arg("layers"),
+      nb::arg("provenance") = std::vector<std::pair<std::string, std::string>>(),
+      nb::arg("force") = false,
+      "Writes a model as `sparsesync simulate` reads it, whole or not at all. layers: in the order "
+      "of the forward pass. force: replace a file that is there. Raises InputError, IoError.");
 
   nb::class_<PythonStep>(module, "ScheduledStep",
                          "Where a step of a schedule stands: which buckets are complete. Layers "
@@ -234,10 +254,7 @@ void bind_schedules(nb::module_& module) {
           "is due: the same on all workers.")
       .def("review", &PythonPlanner::review,
            "Between steps. Plans anew, from the medians of the last steps. Whether there is "
-           "another schedule now.")
-      .def("model_json", &PythonPlanner::model_json, nb::arg("name"), nb::arg("provenance"),
-           "The layers with what was measured of them, as `sparsesync simulate` reads them. "
-           "provenance: pairs.");
+           "another schedule now.");
 }
 
 }  // namespace sparsesync::python

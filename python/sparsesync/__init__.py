@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         provenance,
         schedules,
         schemes,
+        write_model,
     )
     from sparsesync.errors import (
         AbortedError,
@@ -98,6 +99,7 @@ __all__ = [
     "profile",
     "provenance",
     "schedules",
+    "write_model",
     "schemes",
 ]
 

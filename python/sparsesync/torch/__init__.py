@@ -3,6 +3,7 @@
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.hook import CommHookState, comm_hook
 from sparsesync.torch.launch import LocalMember, local_group
+from sparsesync.torch.model_recording import ModelRecording, record_model
 from sparsesync.torch.optimizer import wrap_optimizer
 from sparsesync.torch.recording import Recording, record_trace
 
@@ -10,9 +11,11 @@ __all__ = [
     "CommHookState",
     "DistributedDataParallel",
     "LocalMember",
+    "ModelRecording",
     "Recording",
     "comm_hook",
     "local_group",
+    "record_model",
     "record_trace",
     "wrap_optimizer",
 ]

@@ -59,7 +59,9 @@ class Schedule:
             under_forward,
         )
         self._layer_of = {each.index: layer for layer, each in enumerate(layers.members)}
+        self._plans = options.measures
         self.times = PassTimes(len(layers.members), device) if options.measures else None
+        self.passes: tuple[list[float], list[float]] | None = None  # of the last step: seconds of each layer, forward and backward
         self._steps: collections.deque[tuple[float, float]] = collections.deque(maxlen=_KEPT)  # seconds of each, and of its passes
         self._ended: float | None = None
         self.buckets: list[Bucket] = []
@@ -95,6 +97,10 @@ class Schedule:
         return self._norm
 
     @property
+    def layers(self) -> Layers:
+        return self._layers
+
+    @property
     def under_forward(self) -> bool:
         """Whether gathers go on under the next forward pass."""
         return self._planner.under_forward
@@ -128,18 +134,22 @@ class Schedule:
         now = time.perf_counter()
         if self.times is None:
             return False
-        forward, backward = self.times.end_step()
+        forward, backward = self.passes = self.times.end_step()
         if self._ended is not None:
             self._steps.append((now - self._ended, sum(forward) + sum(backward)))
         self._ended = now
-        return self._planner.add_step(forward, backward)
+        return self._plans and self._planner.add_step(forward, backward)
+
+    def measure(self) -> None:
+        """From the next step on passes are measured, whether schedules are planned by them or not."""
+        if self.times is None:
+            self.times = PassTimes(len(self._layers.members), self._device)
 
     def review(self) -> bool:
         """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now."""
         self._ended = None  # a step that is planned behind is like no other
-        for bucket in self.buckets:
-            if bucket.planned.kind is not Kind.DENSE:
-                self._observe(bucket)
+        for layer, (touched, united) in self.observed().items():
+            self._planner.observe(layer, touched, united)
         if not self._planner.review():
             return False
         for bucket in self.buckets:
@@ -147,19 +157,24 @@ class Schedule:
         self._make_buckets()
         return True
 
-    def _observe(self, bucket: Bucket) -> None:
-        """Rows of tensors alike are known together: each has its share by what was last seen of it."""
-        members = bucket.planned.members
-        spaces: dict[tuple[int, torch.dtype], list[int]] = {}
-        for place, each in enumerate(members):
-            tensor = each.parameter
-            spaces.setdefault((tensor.numel() // tensor.shape[0], tensor.dtype), []).append(place)
-        for places, (touched, united) in zip(spaces.values(), self._session.observed(bucket.number), strict=True):
-            weights = [self._layers.touched.get(members[p].index, 0.0) * members[p].parameter.shape[0] for p in places]
-            whole = sum(weights) or 1.0
-            for place, weight in zip(places, weights, strict=True):
-                layer = self._layer_of[members[place].index]
-                self._planner.observe(layer, touched * weight / whole, united * weight / whole)
+    def observed(self) -> dict[int, tuple[float, float]]:
+        """Between steps, when all results were taken: of each layer of which rows cross those that this worker touched in the last
+        step, and those of all workers. Rows of tensors alike are known together: each has its share by what was first seen of it."""
+        found = {}
+        for bucket in self.buckets:
+            if bucket.planned.kind is Kind.DENSE:
+                continue
+            members = bucket.planned.members
+            spaces: dict[tuple[int, torch.dtype], list[int]] = {}
+            for place, each in enumerate(members):
+                tensor = each.parameter
+                spaces.setdefault((tensor.numel() // tensor.shape[0], tensor.dtype), []).append(place)
+            for places, (touched, united) in zip(spaces.values(), self._session.observed(bucket.number), strict=True):
+                weights = [self._layers.touched.get(members[p].index, 0.0) * members[p].parameter.shape[0] for p in places]
+                whole = sum(weights) or 1.0
+                for place, weight in zip(places, weights, strict=True):
+                    found[self._layer_of[members[place].index]] = (touched * weight / whole, united * weight / whole)
+        return found
 
     # ---- What it is.
 
@@ -181,9 +196,6 @@ class Schedule:
             "communication_s": sum(each["seconds"] / max(1, each["steps"]) for each in crossing),
             "exposed_s": max(0.0, iteration - compute),
         }
-
-    def model_json(self, name: str, provenance: list[tuple[str, str]]) -> str:
-        return self._planner.model_json(name, provenance)
 
     def statistics(self) -> dict[str, Any]:
         return {

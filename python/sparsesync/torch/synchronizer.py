@@ -37,10 +37,10 @@ class Listener:
     """Is told what crosses: of each step first every bucket's gradients, then that the step is over."""
 
     def on_submit(self, members: Sequence[Synchronized], kind: Kind, given: Sequence[Submitted]) -> None:
-        raise NotImplementedError
+        pass
 
     def on_step(self) -> None:
-        raise NotImplementedError
+        pass
 
 
 class Synchronizer:
@@ -98,15 +98,38 @@ class Synchronizer:
             of_torch.when_ready(each.parameter, functools.partial(self._on_gradient, each.index))
             for each in self.parameters
         ]
-        by_parameter = {each.parameter: each for each in self.parameters}
+        self._sees_modules = False
+        if options.measures:
+            self._see_modules()
         for each in module.modules():
-            own = [by_parameter[p] for p in each.parameters(recurse=False) if p in by_parameter]
-            if own and options.measures:
-                self._hooks.append(each.register_forward_pre_hook(OnModule(functools.partial(self._on_module, own))))
             finish_all = OnModule(lambda *_: self.synchronize())
             self._hooks.append(each.register_state_dict_pre_hook(finish_all))  # type: ignore[no-untyped-call]
         if announce:
             self._announcements = Announcements(module, self.parameters, self._device)
+
+    def _see_modules(self) -> None:
+        """From now on the forward pass is seen to come to each module that has parameters."""
+        self._sees_modules = True
+        by_parameter = {each.parameter: each for each in self.parameters}
+        for each in self._module.modules():
+            own = [by_parameter[p] for p in each.parameters(recurse=False) if p in by_parameter]
+            if own:
+                self._hooks.append(each.register_forward_pre_hook(OnModule(functools.partial(self._on_module, own))))
+
+    def measure(self) -> Schedule:
+        """Between steps: from the next one on passes are measured, whatever the schedule. Raises OrderError before the first step."""
+        self._expect_open()
+        if self._schedule is None:
+            raise _native.OrderError("record_model: call it after the first step, which shows the order of the layers")
+        if not self._sees_modules:
+            self._see_modules()
+        self._schedule.measure()
+        return self._schedule
+
+    @property
+    def all_there(self) -> bool:
+        """Whether all results of the last step were taken."""
+        return not self._pending
 
     # ---- A step.
 

@@ -1,0 +1,148 @@
+"""A model's file of a training: what the passes of each layer take, and what of its gradients crosses."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from typing import Any
+
+import torch
+
+from sparsesync import _native
+from sparsesync.torch.distributed import DistributedDataParallel
+from sparsesync.torch.gradients import Kind, Synchronized
+from sparsesync.torch.schedule import Schedule
+from sparsesync.torch.synchronizer import Listener, Synchronizer
+
+_WARM_UP = 2  # steps that are not counted: the first that are measured are like no other
+
+
+class ModelRecording(Listener):
+    """A model whose next steps are measured."""
+
+    def __init__(self, synchronizer: Synchronizer, schedule: Schedule, path: str, steps: int, name: str, force: bool) -> None:
+        self._synchronizer = synchronizer
+        self._schedule = schedule
+        self._path = path
+        self._wanted = steps
+        self._name = name
+        self._force = force
+        self._seen = 0
+        self._passes: list[tuple[list[float], list[float]]] = []
+        self._rows: list[dict[int, tuple[float, float]]] = []
+
+    @property
+    def steps(self) -> int:
+        """Steps that are recorded so far."""
+        return len(self._passes)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the file has been written."""
+        return self._synchronizer.listener is not self
+
+    def on_step(self) -> None:
+        self._seen += 1
+        passes = self._schedule.passes
+        if self._seen <= _WARM_UP or passes is None:
+            return
+        self._passes.append(passes)
+        if self.steps == self._wanted:
+            self._synchronizer.synchronize()
+        if self._synchronizer.all_there:
+            self._rows.append(self._schedule.observed())
+        if self.steps == self._wanted:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._synchronizer.listener = None
+        session = self._synchronizer.session
+        own = []
+        for place, each in enumerate(self._schedule.layers.members):
+            forward, backward = (statistics.median(step[way][place] for step in self._passes) for way in (0, 1))
+            rows = [step[place] for step in self._rows if place in step]
+            own.append((each.index, forward, backward, [statistics.fmean(told) for told in zip(*rows, strict=True)]))
+        told = [json.loads(text) for text in session.all_gather(json.dumps(own).encode())]
+        problem = ""
+        if session.rank == 0:
+            try:
+                self._write(told)
+            except _native.Error as error:
+                problem = f"record_model: {error}"
+        problems = [text.decode() for text in session.all_gather(problem.encode())]
+        if any(problems):
+            raise _native.InputError(next(filter(None, problems)))
+
+    def _write(self, told: list[list[Any]]) -> None:
+        layers = []
+        for place, each in enumerate(self._schedule.layers.members):
+            of_workers = [worker[place] for worker in told]
+            forward, backward = (statistics.fmean(one[way] for one in of_workers) for way in (1, 2))
+            rows = [one[3] for one in of_workers if one[3]]
+            if self._schedule.layers.kinds[each.index] is Kind.DENSE or not rows:
+                size = each.parameter.numel() * each.parameter.element_size()
+                layers.append(_native.Layer(each.name, size, forward_s=forward, backward_s=backward))
+            else:
+                layers.append(_sparse_layer(each, rows, len(told), forward, backward))
+        provenance = [
+            ("made_by", "sparsesync.torch.record_model"),
+            ("steps", str(self.steps)),
+            ("workers", str(len(told))),
+            ("device", self._synchronizer.session.device),
+            ("torch", torch.__version__),
+        ]
+        _native.write_model(self._path, self._name, layers, provenance, self._force)
+
+
+def _sparse_layer(each: Synchronized, rows: list[list[float]], workers: int, forward: float, backward: float) -> _native.Layer:
+    """rows: of each worker those that it touched, and those of all."""
+    shape = each.parameter.shape
+    touched = statistics.fmean(own for own, _ in rows)
+    united = statistics.fmean(of_all for _, of_all in rows)
+    densification = []
+    if workers > 1 and touched > 0:
+        densification.append((workers, min(max(united / touched, 1.0), float(workers))))
+    return _native.Layer(
+        each.name,
+        rows=shape[0],
+        width=each.parameter.numel() // shape[0],
+        touched=touched,
+        forward_s=forward,
+        backward_s=backward,
+        densification=densification,
+    )
+
+
+def record_model(
+    ddp: DistributedDataParallel,
+    path: str | os.PathLike[str],
+    steps: int = 10,
+    *,
+    name: str | None = None,
+    force: bool = False,
+) -> ModelRecording:
+    """Measures what the passes of each parameter take in the next steps, and writes the file that `sparsesync simulate` reads, on worker
+    0. All workers call it between the same steps, after the first one.
+
+    The first two steps are left out; of the next `steps` it has medians, mean over workers, and of gradients of which rows cross how
+    many: those of one worker, and of all together. A parameter is a layer, in the order of the forward pass; what a module's passes
+    take stands at the first of its parameters there, and at the one whose gradient comes last. name: of the model; its class if not
+    given. force: replace a file that is there. Raises InputError, on all workers, where something is there already, or a recording
+    runs; OrderError before the first step.
+    """
+    synchronizer = ddp.synchronizer
+    if steps < 1:
+        raise _native.InputError(f"record_model: {steps} steps; at least 1")
+    schedule = synchronizer.measure()
+    wrong = ""
+    if synchronizer.listener is not None:
+        wrong = "record_model: a recording runs already; close() it first"
+    elif synchronizer.session.rank == 0 and os.path.exists(path) and not force:
+        wrong = f"record_model: '{os.fspath(path)}' exists; choose another name, or force=True"
+    told = [each.decode() for each in synchronizer.session.all_gather(wrong.encode())]
+    if any(told):
+        raise _native.InputError(next(filter(None, told)))
+    recording = ModelRecording(synchronizer, schedule, os.fspath(path), steps, name or type(ddp.module).__name__, force)
+    synchronizer.listener = recording
+    return recording
