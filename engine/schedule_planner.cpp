@@ -31,6 +31,12 @@ bool heeds_seconds(const PlannerOptions& options) {
   return name != "sequential" && name != "wfbp" && name != "merge_all";
 }
 
+Phase phase_of(const Json& told) {
+  const int phase = told.get<int>();
+  if (phase < 0 || phase >= static_cast<int>(kPhases)) throw InputError("no such phase");
+  return static_cast<Phase>(phase);
+}
+
 /// Whether announced rows are of use.
 bool announces(const PlannerOptions& options) {
   return options.announce && (options.scheme == "auto" ||
@@ -168,6 +174,7 @@ SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) cons
   plan.expected = {seconds, compute,
                    StepClock(costs.layers(), of_buckets, plan.schedule).communication_seconds(),
                    std::max(0.0, seconds - compute)};
+  plan.exposed = exposed_phases(costs.layers(), of_buckets, plan.schedule);
   return plan;
 }
 
@@ -177,6 +184,7 @@ bool SchedulePlanner::take(const std::optional<Plan>& own) {
   const std::vector<std::string> told = session_.all_gather(leads ? packed(own.value()) : "");
   Plan plan = leads ? *own : unpacked(told.front());
   expected_ = plan.expected;
+  exposed_ = std::move(plan.exposed);
   const bool is_another = plan.schedule != schedule_;
   schedule_ = std::move(plan.schedule);
   if (leads && expected_) {
@@ -204,6 +212,10 @@ std::string SchedulePlanner::packed(const Plan& plan) {
   if (plan.expected) {
     json["expected"] = {plan.expected->iteration_s, plan.expected->compute_s,
                         plan.expected->communication_s, plan.expected->exposed_s};
+    json["exposed"] = Json::array();
+    for (const ExposedPhase& each : plan.exposed) {
+      json["exposed"].push_back({each.bucket, static_cast<int>(each.phase), each.seconds});
+    }
   }
   return json.dump();
 }
@@ -216,9 +228,7 @@ SchedulePlanner::Plan SchedulePlanner::unpacked(const std::string& text) const {
       plan.schedule.buckets.push_back({range.at(0).get<int>(), range.at(1).get<int>()});
     }
     for (const Json& each : json.at("order")) {
-      const int phase = each.at(1).get<int>();
-      if (phase < 0 || phase >= static_cast<int>(kPhases)) throw InputError("no such phase");
-      plan.schedule.order.push_back({each.at(0).get<std::size_t>(), static_cast<Phase>(phase)});
+      plan.schedule.order.push_back({each.at(0).get<std::size_t>(), phase_of(each.at(1))});
     }
     plan.schedule.after_backward = json.at("after_backward").get<bool>();
     plan.schedule.under_forward = json.at("under_forward").get<bool>();
@@ -226,6 +236,13 @@ SchedulePlanner::Plan SchedulePlanner::unpacked(const std::string& text) const {
       const Json& told = json["expected"];
       plan.expected = {told.at(0).get<double>(), told.at(1).get<double>(), told.at(2).get<double>(),
                        told.at(3).get<double>()};
+      for (const Json& each : json.at("exposed")) {
+        plan.exposed.push_back(
+            {each.at(0).get<std::size_t>(), phase_of(each.at(1)), each.at(2).get<double>()});
+        if (plan.exposed.back().bucket >= plan.schedule.buckets.size()) {
+          throw InputError("no such bucket");
+        }
+      }
     }
     check_schedule(plan.schedule, model_.layers.size());
   } catch (const std::exception& error) {

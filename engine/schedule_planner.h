@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/exposed.h"
 #include "analysis/model.h"
 #include "analysis/schedule.h"
 #include "engine/session.h"
@@ -53,6 +54,8 @@ class SchedulePlanner {
   const Schedule& schedule() const { return schedule_; }
   /// Nothing before passes were measured.
   const std::optional<ExpectedStep>& expected() const { return expected_; }
+  /// What of a step cannot hide, as expected: the longest first.
+  const std::vector<ExposedPhase>& exposed() const { return exposed_; }
   /// With what was measured so far, on this worker.
   const Model& model() const { return model_; }
 
@@ -73,6 +76,7 @@ class SchedulePlanner {
   struct Plan {
     Schedule schedule;
     std::optional<ExpectedStep> expected;
+    std::vector<ExposedPhase> exposed = {};
   };
   static std::string packed(const Plan& plan);
   Plan unpacked(const std::string& text) const;
@@ -91,6 +95,7 @@ class SchedulePlanner {
   const SchedulePolicy& policy_;
   Schedule schedule_;
   std::optional<ExpectedStep> expected_;
+  std::vector<ExposedPhase> exposed_;
   std::int64_t steps_ = 0;
   std::int64_t review_at_;
   // Of the last steps, the oldest overwritten: forward, then backward. [step][layer]

@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <fmt/format.h>
@@ -10,9 +11,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "analysis/exposed.h"
 #include "analysis/model.h"
 #include "analysis/output_file.h"
 #include "analysis/schedule.h"
@@ -71,6 +74,16 @@ class PythonPlanner {
     dict["communication_s"] = step->communication_s;
     dict["exposed_s"] = step->exposed_s;
     return dict;
+  }
+
+  std::vector<std::tuple<std::size_t, std::string, double, std::string>> exposed() const {
+    std::vector<std::tuple<std::size_t, std::string, double, std::string>> exposed;
+    const Schedule& schedule = planner_->schedule();
+    for (const ExposedPhase& each : planner_->exposed()) {
+      exposed.emplace_back(each.bucket, name_of(each.phase), each.seconds,
+                           why_exposed(schedule, each.bucket, each.phase));
+    }
+    return exposed;
   }
 
  private:
@@ -240,6 +253,9 @@ void bind_schedules(nb::module_& module) {
                    "iteration_s, compute_s, communication_s, exposed_s of a step; None before "
                    "passes were measured.",
                    nb::sig("def expected(self) -> dict[str, float] | None"))
+      .def_prop_ro("exposed", &PythonPlanner::exposed,
+                   "What of a step is expected not to hide, the longest first: (bucket, phase, "
+                   "seconds, why).")
       .def(
           "step",
           [](PythonPlanner& self) {

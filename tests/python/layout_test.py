@@ -55,3 +55,23 @@ def test_a_bucket_is_of_one_kind_and_dtype():
 def test_of_rows_those_count_that_are_touched():
     rows = dict.fromkeys(range(4), Kind.ROWS)
     assert planned([1000] * 4, kinds=rows, touched=dict.fromkeys(range(4), 0.1)) == [[0, 1, 2], [3]]
+
+
+def in_order_of(*ready: int) -> list[int] | None:
+    """Of five parameters whose gradients came as they are numbered."""
+    order = list(range(5))
+    parameters = [Synchronized(i, f"p{i}", torch.nn.Parameter(torch.zeros(1))) for i in order]
+    layers = layout.layers_of(parameters, [layout.Observed(order, dict.fromkeys(order, Kind.DENSE), {}, [])], frozenset())
+    changed = layers.reordered(ready)
+    if changed is not None:
+        assert [each.index for each in reversed(layers.in_order(changed).members)] == changed
+    return changed
+
+
+def test_an_order_that_has_changed_is_learned_anew():
+    assert in_order_of(0, 1, 2, 3, 4) is None
+    assert in_order_of(1, 3) is None, "those that were not seen say nothing"
+    assert in_order_of() is None
+    assert in_order_of(4, 3, 2, 1, 0) == [4, 3, 2, 1, 0]
+    assert in_order_of(3, 1) == [0, 3, 4, 1, 2], "whoever was not seen stays behind the one that it followed"
+    assert in_order_of(0, 2, 1, 3, 4) == [0, 2, 1, 3, 4]

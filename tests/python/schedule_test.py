@@ -23,6 +23,7 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     run,
     sgd,
     train,
+    train_by_torch,
     weights,
 )
 from sparsesync.torch import DistributedDataParallel, pending, wrap_optimizer  # noqa: E402 (needs torch)
@@ -126,6 +127,49 @@ def test_weights_that_are_loaded_are_those_of_the_file():
     expect_as_sequential(work)
 
 
+class Turning(torch.nn.Module):
+    """Its layers are used in another order from the fourth step on."""
+
+    def __init__(self):
+        super().__init__()
+        with seeded(7):
+            self.table = torch.nn.Embedding(500, 8)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+            self.last = torch.nn.Linear(8, 3)
+
+    def forward(self, ids, step=0):
+        x = self.table(ids)
+        for each in self.layers if step < 4 else reversed(self.layers):
+            x = torch.relu(each(x))
+        return self.last(x)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "wfbp", "dear"])
+def test_the_order_is_learned_anew_when_the_graph_changes(schedule):
+    steps = 16
+
+    def work(rank, member):
+        module = Turning()
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        optimizer = wrap_optimizer(sgd(list(module.parameters())), ddp)
+        orders = []
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss_of(ddp, batch(rank, step), step).backward()
+            optimizer.step()
+            members = [each.name for bucket in ddp.synchronizer.buckets for each in bucket.planned.members]
+            orders.append([int(name[7]) for name in members if name.startswith("layers.") and name.endswith("weight")])
+        return orders, weights(module)
+
+    module = Turning()
+    train_by_torch(module, [sgd(list(module.parameters()))], steps)
+    for orders, found in good(run_workers(WORKERS, work)):
+        assert orders[3] == [2, 1, 0] and orders[-1] == [0, 1, 2]
+        assert orders.count([0, 1, 2]) >= 6, "at the seventh step, or the eighth"
+        for name, value in weights(module).items():
+            assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-5), name
+
+
 class Borrowing(torch.nn.Module):
     """A layer's weights are used without the layer, and the module has some of its own."""
 
@@ -164,6 +208,80 @@ def test_what_is_compiled_sees_the_last_step(what, made):
     ours, theirs = trained(True), trained(False)
     for name, value in ours.items():
         assert torch.allclose(value, theirs[name], rtol=1e-4, atol=1e-6), name
+
+
+def by_torch_and_dear(steps, train_one, look=weights, module=Model):
+    """What `look` sees of a module after `train_one(of, module, optimizers, rank or None, steps)`: by torch, and by dear."""
+    plain = module()
+    expected = look(train_one(plain, plain, optimizers_of(plain, sgd), None, steps))
+
+    def work(rank, member):
+        of = module()
+        ddp = DistributedDataParallel(of, member, scheme="balanced", schedule="dear")
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(of, sgd)]
+        return look(train_one(ddp, of, optimizers, rank, steps))
+
+    for found in good(run_workers(WORKERS, work)):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-5), name
+
+
+def plainly(of, module, optimizers, rank, steps):
+    """By torch alone where there is no rank."""
+    if rank is None:
+        train_by_torch(module, optimizers, steps)
+    else:
+        train(of, rank, optimizers, steps)
+    return module
+
+
+def accumulating(of, module, optimizers, rank, steps):
+    """Gradients of two batches come together, without and with being synchronized."""
+    for step in range(0, 2 * steps, 2):
+        for each in optimizers:
+            each.zero_grad()
+        for number in (step, step + 1):
+            if rank is None:
+                for worker in range(WORKERS):
+                    (loss_of(of, batch(worker, number), number) / WORKERS).backward()
+            elif number == step:
+                with of.no_sync():
+                    loss_of(of, batch(rank, number), number).backward()
+            else:
+                loss_of(of, batch(rank, number), number).backward()
+        for each in optimizers:
+            each.step()
+    return module
+
+
+class WithoutBuffers(Model):
+    """Running means of workers' passes, one after another, are no worker's."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+
+
+def logits(module):
+    module.eval()
+    with torch.no_grad():
+        return {"logits": module(batch(rank=0, step=99))}
+
+
+# What is wrong in the code that DeAR's authors published, each against torch.
+PITFALLS = {
+    "the last step is made": lambda: by_torch_and_dear(1, plainly),
+    "several groups, layers unused, used twice, out of order": lambda: by_torch_and_dear(7, plainly),
+    "accumulation": lambda: by_torch_and_dear(4, accumulating, module=WithoutBuffers),
+    "evaluation sees the last step": lambda: by_torch_and_dear(3, plainly, logits, WithoutBuffers),
+    "a checkpoint has the last step": lambda: by_torch_and_dear(3, plainly, lambda module: saved(module.state_dict()), WithoutBuffers),
+}
+
+
+@pytest.mark.parametrize("name", PITFALLS)
+def test_pitfalls(name):
+    PITFALLS[name]()
 
 
 def test_announced_rows():
@@ -210,6 +328,11 @@ def test_statistics_have_what_was_expected_beside_what_was_measured():
             assert statistics[of]["iteration_s"] > 0
             assert statistics[of]["communication_s"] > 0
             assert statistics[of]["compute_s"] > 0
+        exposed = statistics["exposed"]
+        assert sum(each["seconds"] for each in exposed) == pytest.approx(statistics["expected"]["exposed_s"])
+        # Nothing takes as long as three workers' words on two processors: the first layers' gradients do not hide.
+        assert {each["phase"] for each in exposed} <= {"announce", "reduce", "gather"}
+        assert any("ready last, and needed first" in each["why"] for each in exposed)
 
 
 def test_bad_use_is_refused():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -150,20 +151,46 @@ class Layers:
     touched: dict[int, float]  # of a parameter's rows the share that some worker touched the most of
     untold: frozenset[int]  # parameters that touch rows somewhere which no embedding was asked for
 
-    def native(self) -> list[_native.Layer]:
-        """Neighbours of one kind and dtype may share a bucket."""
+    def reordered(self, ready: Sequence[int]) -> list[int] | None:
+        """Parameters in the order of their gradients, where that is another one now. ready: those that were seen, as they came."""
+        old = [each.index for each in reversed(self.members)]
+        seen = set(ready)
+        if [index for index in old if index in seen] == list(ready):
+            return None
+        order: list[int] = []
+        behind: dict[int | None, list[int]] = {}  # those that were not seen, by the one that was before them
+        last: int | None = None
+        for index in old:
+            if index in seen:
+                last = index
+            else:
+                behind.setdefault(last, []).append(index)
+        order += behind.get(None, [])
+        for index in ready:
+            order += [index, *behind.get(index, [])]
+        return order
+
+    def in_order(self, order: Sequence[int]) -> Layers:
+        """The same, whose gradients become ready in this order."""
+        by_index = {each.index: each for each in self.members}
+        return dataclasses.replace(self, members=tuple(by_index[index] for index in reversed(order)))
+
+    def native(self, seconds: Mapping[int, tuple[float, float]] = types.MappingProxyType({})) -> list[_native.Layer]:
+        """Neighbours of one kind and dtype may share a bucket. seconds: of the passes of parameters, where they are known."""
         groups: dict[tuple[Kind, torch.dtype], int] = {}
         layers = []
         for each in self.members:
             tensor, kind = each.parameter, self.kinds[each.index]
             group = groups.setdefault((kind, tensor.dtype), len(groups))
+            passes = seconds.get(each.index, (0.0, 0.0))
             if kind is Kind.DENSE:
-                layers.append(_native.Layer(each.name, tensor.numel() * tensor.element_size(), group=group))
+                size = tensor.numel() * tensor.element_size()
+                layers.append(_native.Layer(each.name, size, group=group, forward_s=passes[0], backward_s=passes[1]))
                 continue
             rows = tensor.shape[0]
             touched = rows * self.touched.get(each.index, 0.0)
             told = each.index not in self.untold
-            layers.append(_native.Layer(each.name, 0, rows, tensor.numel() // rows, touched, group, told))
+            layers.append(_native.Layer(each.name, 0, rows, tensor.numel() // rows, touched, group, told, *passes))
         return layers
 
     def planned(self, buckets: Sequence[tuple[int, int]]) -> list[Planned]:

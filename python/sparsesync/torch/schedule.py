@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ from sparsesync.torch.norm import Norm
 from sparsesync.torch.pass_times import PassTimes
 
 _KEPT = 32  # steps
+# Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed (engine/schedule_planner.cpp).
+_FIRST_LOOK = 7
+_LONGEST_BETWEEN_LOOKS = 1000
 MakeBucket = Callable[[Planned, bool], Bucket]  # and whether it announces
 
 
@@ -44,12 +48,11 @@ class Schedule:
         self._session = session
         self._device = device
         self._layers = layers
+        self._options = options
         self._make_bucket = make_bucket
         self._extra = tuple(extra)
         self._norm: Norm | None = None
-        self._planner = _native.SchedulePlanner(
-            session,
-            layers.native(),
+        self._planning = (
             options.schedule,
             options.full_bytes,
             first_bytes,
@@ -58,7 +61,9 @@ class Schedule:
             announce,
             under_forward,
         )
-        self._layer_of = {each.index: layer for layer, each in enumerate(layers.members)}
+        self._steps_seen = 0
+        self._look_at = _FIRST_LOOK
+        self._take_layers(layers, {})
         self._plans = options.measures
         self.times = PassTimes(len(layers.members), device) if options.measures else None
         self.passes: tuple[list[float], list[float]] | None = None  # of the last step: seconds of each layer, forward and backward
@@ -66,6 +71,12 @@ class Schedule:
         self._ended: float | None = None
         self.buckets: list[Bucket] = []
         self._make_buckets()
+
+    def _take_layers(self, layers: Layers, seconds: dict[int, tuple[float, float]]) -> None:
+        """seconds: of the passes of parameters, by their places in the module, where they are known."""
+        self._layers = layers
+        self._layer_of = {each.index: layer for layer, each in enumerate(layers.members)}
+        self._planner = _native.SchedulePlanner(self._session, layers.native(seconds), *self._planning)
 
     def _make_buckets(self) -> None:
         self._step = self._planner.step()
@@ -132,28 +143,61 @@ class Schedule:
     def end_step(self) -> bool:
         """Everything is submitted. Whether a review is due."""
         now = time.perf_counter()
+        self._steps_seen += 1
         if self.times is None:
-            return False
+            return self._is_look_due()
         forward, backward = self.passes = self.times.end_step()
         if self._ended is not None:
             self._steps.append((now - self._ended, sum(forward) + sum(backward)))
         self._ended = now
-        return self._plans and self._planner.add_step(forward, backward)
+        return self._planner.add_step(forward, backward) if self._plans else self._is_look_due()
+
+    def _is_look_due(self) -> bool:
+        """Where nothing is planned anew the order of gradients may change all the same."""
+        if self._steps_seen < self._look_at:
+            return False
+        self._look_at += min(self._steps_seen, _LONGEST_BETWEEN_LOOKS)
+        return True
 
     def measure(self) -> None:
         """From the next step on passes are measured, whether schedules are planned by them or not."""
         if self.times is None:
             self.times = PassTimes(len(self._layers.members), self._device)
 
-    def review(self) -> bool:
-        """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now."""
+    def review(self, ready: Sequence[int]) -> bool:
+        """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now.
+
+        ready: parameters, as their gradients became ready in the last step."""
         self._ended = None  # a step that is planned behind is like no other
+        if self._learn_order(ready):
+            return True
+        if not self._plans:
+            return False
         for layer, (touched, united) in self.observed().items():
             self._planner.observe(layer, touched, united)
         if not self._planner.review():
             return False
         for bucket in self.buckets:
             bucket.release()
+        self._make_buckets()
+        return True
+
+    def _learn_order(self, ready: Sequence[int]) -> bool:
+        """Makes layers of the order in which worker 0 saw gradients become ready, where that has changed. Those that it did not see
+        stay behind the ones that they followed."""
+        own = self._layers.reordered(ready) if self._session.rank == 0 else None
+        told = self._session.all_gather(json.dumps(own).encode() if own else b"")[0]
+        if not told:
+            return False
+        layers = self._layers.in_order(json.loads(told))
+        seconds = {}
+        if self._plans and self.passes:
+            seconds = {index: (self.passes[0][layer], self.passes[1][layer]) for index, layer in self._layer_of.items()}
+        for bucket in self.buckets:
+            bucket.release()
+        self._take_layers(layers, seconds)
+        if self.times:
+            self.times = PassTimes(len(layers.members), self._device)
         self._make_buckets()
         return True
 
@@ -203,4 +247,8 @@ class Schedule:
             "under_forward": self.under_forward,
             "expected": self.expected,
             "measured": self.measured,
+            "exposed": [
+                {"bucket": self.buckets[bucket].planned.name(), "phase": phase, "seconds": seconds, "why": why}
+                for bucket, phase, seconds, why in self._planner.exposed
+            ],
         }

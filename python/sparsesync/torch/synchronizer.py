@@ -249,7 +249,7 @@ class Synchronizer:
             self._mark_pending()
         if self.listener:
             self.listener.on_step()
-        if is_due and schedule.review():
+        if is_due and schedule.review(list(self._ready)):
             self._take_buckets(schedule, tells=False)
 
     # ---- Results.
