@@ -130,7 +130,11 @@ std::vector<double> sizes_to_try(std::span<const ScheduledLayer> layers) {
     all += layer.bytes;
   }
   std::vector<double> sizes{0};
-  for (double size = smallest; size <= all * kStep; size *= kStep) sizes.push_back(size);
+  double size = smallest;
+  while (size <= all * kStep) {
+    sizes.push_back(size);
+    size *= kStep;
+  }
   return sizes;
 }
 

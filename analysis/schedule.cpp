@@ -47,7 +47,7 @@ std::span<const SchedulePolicy> schedule_policies() {
 }
 
 const SchedulePolicy& schedule_policy_named(std::string_view name) {
-  const auto found = std::ranges::find(kPolicies, name, &SchedulePolicy::name);
+  const auto* const found = std::ranges::find(kPolicies, name, &SchedulePolicy::name);
   if (found != kPolicies.end()) return *found;
   std::string known;
   for (const SchedulePolicy& policy : kPolicies) {

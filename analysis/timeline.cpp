@@ -32,9 +32,12 @@ std::vector<TimeSpan> computing(std::span<const StepTimeline> steps) {
   return spans;
 }
 
-enum Row : std::uint8_t { kPasses, kHidden, kExposed };
+// Rows of a process.
+constexpr int kPasses = 0;
+constexpr int kHidden = 1;
+constexpr int kExposed = 2;
 
-Json event(std::string name, int process, Row row, const TimeSpan& span) {
+Json event(std::string name, int process, int row, const TimeSpan& span) {
   constexpr double kMicroseconds = 1e6;
   return {{"name", std::move(name)},
           {"ph", "X"},

@@ -231,7 +231,7 @@ void Executor::keep_timeline() {
   if (timelines_.size() < kKeptTimelines) {
     timelines_.push_back(crossing_);
   } else {
-    std::ranges::rotate(timelines_, timelines_.begin() + 1);
+    std::rotate(timelines_.begin(), timelines_.begin() + 1, timelines_.end());
     std::swap(timelines_.back(), crossing_);
   }
 }
@@ -250,7 +250,7 @@ void Executor::synchronize() {
 /// to their layers by the rows that each of them touched here.
 void Executor::observe() {
   for (const Bucket& bucket : buckets_) {
-    const std::size_t number = static_cast<std::size_t>(&bucket - buckets_.data());
+    const auto number = static_cast<std::size_t>(&bucket - buckets_.data());
     const LayerRange range = step_->schedule().buckets[number];
     const auto layer_at = [&](std::size_t place) {
       return static_cast<std::size_t>(range.last) - place;

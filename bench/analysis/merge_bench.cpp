@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "analysis/step_clock.h"
 #include "bench/kernels/inputs.h"
 #include "kernels/bits.h"
 

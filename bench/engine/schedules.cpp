@@ -270,7 +270,7 @@ class Schedules {
     return forward;
   }
 
-  std::vector<ExecutedLayer> layers_of(const Model& model) const {
+  static std::vector<ExecutedLayer> layers_of(const Model& model) {
     std::vector<ExecutedLayer> layers;
     for (const ModelLayer& each : model.layers) {
       ExecutedLayer& layer = layers.emplace_back();
@@ -419,11 +419,7 @@ class Schedules {
   std::vector<Row> rows_;
 };
 
-}  // namespace
-}  // namespace sparsesync
-
-int main(int count, char** arguments) {
-  using namespace sparsesync;
+int run(int count, char** arguments) {
   Arguments given;
   CLI::App app("What the simulator says of each schedule, beside what the engine takes",
                "schedules");
@@ -448,4 +444,11 @@ int main(int count, char** arguments) {
     fmt::print(stderr, "schedules: {}\n", error.what());
     return 1;
   }
+}
+
+}  // namespace
+}  // namespace sparsesync
+
+int main(int count, char** arguments) {
+  return sparsesync::run(count, arguments);
 }

@@ -56,76 +56,113 @@ Case some_case(Random& random) {
   return some;
 }
 
-/// What is wrong with steps that follow each other, of a worker and the link; "" if nothing is.
-std::string fault_in(const Case& given, const Schedule& schedule,
-                     const std::vector<StepTimeline>& steps) {
-  constexpr double kRounding = 1e-9;
-  const auto before = [&](double one, double other) { return one < other - kRounding; };
-  std::vector<int> times(given.layers.size());
-  for (const LayerRange range : schedule.buckets) {
-    for (int layer = range.first; layer <= range.last; ++layer) {
-      ++times[static_cast<std::size_t>(layer)];
-      if (given.at(layer).kind != given.at(range.first).kind) return "kinds cross together";
+/// Looks for what is wrong with steps that follow each other, of a worker and the link.
+class Faults {
+ public:
+  Faults(const Case& given, const Schedule& schedule)
+      : given_(given), schedule_(schedule), gathered_(schedule.buckets.size()) {}
+
+  /// The first one; "" if there is none.
+  std::string in(const std::vector<StepTimeline>& steps) {
+    std::string fault = in_buckets();
+    for (const StepTimeline& step : steps) {
+      if (fault.empty()) fault = in_passes(step);
+      if (fault.empty()) fault = in_what_crossed(step);
     }
+    return fault;
   }
-  if (std::ranges::any_of(times, [](int count) { return count != 1; })) {
-    return "a layer is not in one bucket";
+
+ private:
+  static bool is_before(double one, double other) { return one < other - kRounding; }
+
+  std::string in_buckets() const {
+    std::vector<int> times(given_.layers.size());
+    for (const LayerRange range : schedule_.buckets) {
+      for (int layer = range.first; layer <= range.last; ++layer) {
+        ++times[static_cast<std::size_t>(layer)];
+        if (given_.at(layer).kind != given_.at(range.first).kind) return "kinds cross together";
+      }
+    }
+    return std::ranges::all_of(times, [](int count) { return count == 1; })
+               ? ""
+               : "a layer is not in one bucket";
   }
-  double link = 0;
-  double worker = 0;
-  std::vector<double> gathered(schedule.buckets.size());
-  for (const StepTimeline& step : steps) {
-    if (step.crossed.size() != schedule.order.size()) return "not each phase of the order crossed";
-    for (std::size_t bucket = schedule.buckets.size(); bucket-- > 0;) {
+
+  std::string in_passes(const StepTimeline& step) {
+    for (std::size_t bucket = schedule_.buckets.size(); bucket-- > 0;) {
       const double needed =
-          schedule.under_forward ? gathered[bucket] : *std::ranges::max_element(gathered);
-      for (int layer = schedule.buckets[bucket].first; layer <= schedule.buckets[bucket].last;
-           ++layer) {
+          schedule_.under_forward ? gathered_[bucket] : *std::ranges::max_element(gathered_);
+      const LayerRange range = schedule_.buckets[bucket];
+      for (int layer = range.first; layer <= range.last; ++layer) {
         const TimeSpan& span = step.forward[static_cast<std::size_t>(layer)];
-        if (before(span.begin, needed)) return "a weight is used before its gather";
-        if (before(span.begin, worker)) return "passes overlap";
-        worker = span.end;
+        if (is_before(span.begin, needed)) return "a weight is used before its gather";
+        if (is_before(span.begin, worker_)) return "passes overlap";
+        worker_ = span.end;
       }
     }
-    for (std::size_t layer = given.layers.size(); layer-- > 0;) {
-      if (before(step.backward[layer].begin, worker)) return "passes overlap";
-      worker = step.backward[layer].end;
+    for (std::size_t layer = given_.layers.size(); layer-- > 0;) {
+      if (is_before(step.backward[layer].begin, worker_)) return "passes overlap";
+      worker_ = step.backward[layer].end;
     }
-    std::vector<std::array<int, kPhases>> seen(schedule.buckets.size());
-    std::vector<std::array<double, kPhases>> ended(schedule.buckets.size());
-    for (std::size_t place = 0; place < schedule.order.size(); ++place) {
-      const auto [bucket, phase] = schedule.order[place];
-      const LayerRange range = schedule.buckets[bucket];
+    return "";
+  }
+
+  std::string in_what_crossed(const StepTimeline& step) {
+    if (step.crossed.size() != schedule_.order.size()) return "not each phase of the order crossed";
+    std::vector<std::array<int, kPhases>> seen(schedule_.buckets.size());
+    std::vector<std::array<double, kPhases>> ended(schedule_.buckets.size());
+    for (std::size_t place = 0; place < schedule_.order.size(); ++place) {
+      const auto [bucket, phase] = schedule_.order[place];
       const TimeSpan& span = step.crossed[place];
-      if (before(span.begin, link)) return "two cross at once";
-      link = span.end;
-      const double takes = given.costs()(range).of(phase);
+      if (is_before(span.begin, link_)) return "two cross at once";
+      link_ = span.end;
+      const double takes = given_.costs()(schedule_.buckets[bucket]).of(phase);
       if (std::abs(span.seconds() - takes) > kRounding) return "a phase takes another time";
-      ++seen[bucket][static_cast<std::size_t>(phase)];
-      ended[bucket][static_cast<std::size_t>(phase)] = span.end;
-      const double ready = step.backward[static_cast<std::size_t>(range.first)].end;
-      if (phase == Phase::reduce) {
-        if (before(span.begin, ready)) return "a gradient crosses before it is ready";
-        if (schedule.after_backward && before(span.begin, step.backward.front().end)) {
-          return "a gradient crosses under the backward pass";
-        }
-        if (before(span.begin, ended[bucket][static_cast<std::size_t>(Phase::announce)])) {
-          return "a gradient crosses before its rows";
-        }
-      }
-      if (phase == Phase::gather) {
-        if (before(span.begin, ended[bucket][static_cast<std::size_t>(Phase::reduce)])) {
-          return "a gather comes before its reduce";
-        }
-        gathered[bucket] = span.end;
-      }
+      std::string fault = in_phase(step, bucket, phase, span, ended[bucket]);
+      if (!fault.empty()) return fault;
+      ++seen[bucket][index(phase)];
+      ended[bucket][index(phase)] = span.end;
     }
     for (std::size_t bucket = 0; bucket < seen.size(); ++bucket) {
-      const int announces = given.at(schedule.buckets[bucket].first).announces ? 1 : 0;
+      const int announces = given_.at(schedule_.buckets[bucket].first).announces ? 1 : 0;
       if (seen[bucket] != std::array<int, kPhases>{announces, 1, 1}) return "not once a step";
+      gathered_[bucket] = ended[bucket][index(Phase::gather)];
     }
+    return "";
   }
-  return "";
+
+  /// @param ended  when the bucket's phases did so far
+  std::string in_phase(const StepTimeline& step, std::size_t bucket, Phase phase,
+                       const TimeSpan& span, const std::array<double, kPhases>& ended) const {
+    if (phase == Phase::gather && is_before(span.begin, ended[index(Phase::reduce)])) {
+      return "a gather comes before its reduce";
+    }
+    if (phase != Phase::reduce) return "";
+    const auto first = static_cast<std::size_t>(schedule_.buckets[bucket].first);
+    if (is_before(span.begin, step.backward[first].end)) {
+      return "a gradient crosses before it is ready";
+    }
+    if (schedule_.after_backward && is_before(span.begin, step.backward.front().end)) {
+      return "a gradient crosses under the backward pass";
+    }
+    return is_before(span.begin, ended[index(Phase::announce)])
+               ? "a gradient crosses before its rows"
+               : "";
+  }
+
+  static std::size_t index(Phase phase) { return static_cast<std::size_t>(phase); }
+
+  static constexpr double kRounding = 1e-9;
+  const Case& given_;
+  const Schedule& schedule_;
+  std::vector<double> gathered_;  // [bucket]: when, in the step before
+  double worker_ = 0;             // until then it computes
+  double link_ = 0;               // until then it is busy
+};
+
+std::string fault_in(const Case& given, const Schedule& schedule,
+                     const std::vector<StepTimeline>& steps) {
+  return Faults(given, schedule).in(steps);
 }
 
 std::vector<StepTimeline> some_steps(const Case& given, const Schedule& schedule, Random& random) {

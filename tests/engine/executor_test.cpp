@@ -123,10 +123,9 @@ class Training {
 
  private:
   bool executor_has_announces() const {
-    for (const ScheduledPhase& each : executor_.planner().schedule().order) {
-      if (each.phase == Phase::announce) return true;
-    }
-    return false;
+    return std::ranges::any_of(
+        executor_.planner().schedule().order,
+        [](const ScheduledPhase& each) { return each.phase == Phase::announce; });
   }
 
   void take(std::size_t layer, const TensorResult& result) {
