@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 import sparsesync  # noqa: E402 (needs torch)
-from schedule_cases import Model, batch, loss_of, optimizers_of, sgd, train, weights  # noqa: E402 (needs torch)
+from schedule_cases import Model, Turning, batch, loss_of, optimizers_of, sgd, train, weights  # noqa: E402 (needs torch)
 from sparsesync.torch import DistributedDataParallel, record_model, wrap_optimizer  # noqa: E402 (needs torch)
 from workers import good, run_workers  # noqa: E402 (needs torch)
 
@@ -97,6 +97,30 @@ def test_recording_changes_no_weight(tmp_path):
     for (_, one), (_, other) in zip(results, same, strict=True):
         for name, value in one.items():
             assert torch.equal(value, other[name]), name
+
+
+def test_layers_are_in_the_order_that_was_learned_last(tmp_path):
+    """The graph changes at step 4; its order is learned anew behind step 6, in the middle of the recording."""
+
+    def work(rank, member):
+        module = Turning()
+        ddp = DistributedDataParallel(module, member, scheme="balanced")
+        optimizer = sgd(list(module.parameters()))
+        train(ddp, rank, [optimizer], steps=2)
+        recording = record_model(ddp, tmp_path / "m.json", 4)
+        for step in range(2, 20):
+            optimizer.zero_grad()
+            loss_of(ddp, batch(rank, step), step).backward()
+            optimizer.step()
+            if recording.complete:
+                return step
+        return None
+
+    assert good(run_workers(2, work)) == [12, 12], "four steps, and two before them, after the order was learned"
+    names = [each["name"] for each in json.loads((tmp_path / "m.json").read_text())["layers"]]
+    assert [name for name in names if name.endswith("weight")] == [
+        *("table.weight", "layers.2.weight", "layers.1.weight", "layers.0.weight", "last.weight")
+    ]
 
 
 def test_what_cannot_be_recorded_is_refused_on_all_workers(tmp_path):

@@ -35,6 +35,23 @@ class Model(torch.nn.Module):
         return self.last(x)
 
 
+class Turning(torch.nn.Module):
+    """Its layers are used in another order from the fourth step on."""
+
+    def __init__(self):
+        super().__init__()
+        with seeded(7):
+            self.table = torch.nn.Embedding(500, 8)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+            self.last = torch.nn.Linear(8, 3)
+
+    def forward(self, ids, step=0):
+        x = self.table(ids)
+        for each in self.layers if step < 4 else reversed(self.layers):
+            x = torch.relu(each(x))
+        return self.last(x)
+
+
 def batch(rank, step, size=12):
     source = torch.Generator().manual_seed(1000 * rank + step)
     return torch.randint(0, 500, (size,), generator=source)

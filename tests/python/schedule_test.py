@@ -14,6 +14,7 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     SCHEDULES,
     WORKERS,
     Model,
+    Turning,
     batch,
     expect_as_sequential,
     expect_equal,
@@ -125,23 +126,6 @@ def test_weights_that_are_loaded_are_those_of_the_file():
         return weights(module)
 
     expect_as_sequential(work)
-
-
-class Turning(torch.nn.Module):
-    """Its layers are used in another order from the fourth step on."""
-
-    def __init__(self):
-        super().__init__()
-        with seeded(7):
-            self.table = torch.nn.Embedding(500, 8)
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
-            self.last = torch.nn.Linear(8, 3)
-
-    def forward(self, ids, step=0):
-        x = self.table(ids)
-        for each in self.layers if step < 4 else reversed(self.layers):
-            x = torch.relu(each(x))
-        return self.last(x)
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "wfbp", "dear"])

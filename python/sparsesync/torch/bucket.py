@@ -97,10 +97,10 @@ class Bucket:
                 of_members[place].zero_()
         return flags
 
-    def keep_squares(self, sum: torch.Tensor) -> None:
+    def keep_squares(self, place: torch.Tensor) -> None:
         """Between steps: from now on this worker's squares are added up there, once sums are made."""
         if self._scheme != "dense_native":
-            self._session.keep_squares(self.number, len(self.planned.members), self._device.view(sum))
+            self._session.keep_squares(self.number, len(self.planned.members), self._device.view(place))
 
     def has_squares(self) -> bool:
         """Whether they are there of the step under way, which may be waited for. The same on all workers."""

@@ -24,6 +24,7 @@ class ModelRecording(Listener):
     def __init__(self, synchronizer: Synchronizer, schedule: Schedule, path: str, steps: int, name: str, force: bool) -> None:
         self._synchronizer = synchronizer
         self._schedule = schedule
+        self._layers = schedule.layers
         self._path = path
         self._wanted = steps
         self._name = name
@@ -43,6 +44,8 @@ class ModelRecording(Listener):
         return self._synchronizer.listener is not self
 
     def on_step(self) -> None:
+        if self._schedule.layers is not self._layers:  # learned anew: what was seen so far is of another order
+            self._layers, self._seen, self._passes, self._rows = self._schedule.layers, 0, [], []
         self._seen += 1
         passes = self._schedule.passes
         if self._seen <= _WARM_UP or passes is None:
@@ -59,7 +62,7 @@ class ModelRecording(Listener):
         self._synchronizer.listener = None
         session = self._synchronizer.session
         own = []
-        for place, each in enumerate(self._schedule.layers.members):
+        for place, each in enumerate(self._layers.members):
             forward, backward = (statistics.median(step[way][place] for step in self._passes) for way in (0, 1))
             rows = [step[place] for step in self._rows if place in step]
             own.append((each.index, forward, backward, [statistics.fmean(told) for told in zip(*rows, strict=True)]))
@@ -76,11 +79,11 @@ class ModelRecording(Listener):
 
     def _write(self, told: list[list[Any]]) -> None:
         layers = []
-        for place, each in enumerate(self._schedule.layers.members):
+        for place, each in enumerate(self._layers.members):
             of_workers = [worker[place] for worker in told]
             forward, backward = (statistics.fmean(one[way] for one in of_workers) for way in (1, 2))
             rows = [one[3] for one in of_workers if one[3]]
-            if self._schedule.layers.kinds[each.index] is Kind.DENSE or not rows:
+            if self._layers.kinds[each.index] is Kind.DENSE or not rows:
                 size = each.parameter.numel() * each.parameter.element_size()
                 layers.append(_native.Layer(each.name, size, forward_s=forward, backward_s=backward))
             else:

@@ -47,11 +47,9 @@ class Schedule:
         another. extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
         self._session = session
         self._device = device
-        self._layers = layers
-        self._options = options
         self._make_bucket = make_bucket
         self._extra = tuple(extra)
-        self._norm: Norm | None = None
+        self.norm: Norm | None = None  # of gradients that still cross, where somebody asks for it
         self._planning = (
             options.schedule,
             options.full_bytes,
@@ -83,29 +81,24 @@ class Schedule:
         announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
         planned = self._layers.planned(self._planner.buckets)
         self.buckets = [self._make_bucket(each, number in announcing) for number, each in enumerate(planned)]
-        if self._norm:
-            self._norm.watch(self.buckets)
+        if self.norm:
+            self.norm.watch(self.buckets)
         self._set_order()
 
     def _set_order(self) -> None:
         order = [(self.buckets[bucket].number, phase) for bucket, phase in self._planner.order]
         behind = 1 + max(place for place, (_, phase) in enumerate(order) if phase == "reduce")
-        extra = (*([self._norm.number] if self._norm else []), *self._extra)
+        extra = (*([self.norm.number] if self.norm else []), *self._extra)
         order[behind:behind] = [(number, phase) for number in extra for phase in ("reduce", "gather")]
         self._session.set_order(order, self._session.step)
 
-    def has_norm(self) -> Norm:
-        """What knows the norm of gradients that still cross. The first call: between steps, all workers; from the next step on."""
-        if self._norm is None:
+    def watch_norm(self) -> None:
+        """Between steps, all workers: from the next step on `norm` knows that of gradients that still cross."""
+        if self.norm is None:
             where = self.buckets[0].planned.device
-            self._norm = Norm(self._session, self._device, where, len(self._layers.members))
-            self._norm.watch(self.buckets)
+            self.norm = Norm(self._session, self._device, where, len(self._layers.members))
+            self.norm.watch(self.buckets)
             self._set_order()
-        return self._norm
-
-    @property
-    def norm(self) -> Norm | None:
-        return self._norm
 
     @property
     def layers(self) -> Layers:

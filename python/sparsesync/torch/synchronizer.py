@@ -310,7 +310,7 @@ class Synchronizer:
                 total = schedule.norm.of(self._pending)
             if total is None:
                 self.synchronize()
-                schedule.has_norm()
+                schedule.watch_norm()
         if total is None:
             self.synchronize()
             total = norm_of([each.parameter.grad for each in self.parameters if each.parameter.grad is not None], norm_type)
