@@ -99,8 +99,8 @@ __all__ = [
     "profile",
     "provenance",
     "schedules",
-    "write_model",
     "schemes",
+    "write_model",
 ]
 
 _TOOLS = ("compare", "plan", "profile")

@@ -123,6 +123,29 @@ def test_layers_are_in_the_order_that_was_learned_last(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("steps", "counted"), [(2, None), (4, "2")])
+def test_a_recording_that_is_closed_has_the_steps_so_far(tmp_path, steps, counted):
+    def work(rank, member):
+        ddp = DistributedDataParallel(Model(), member, scheme="balanced", schedule="dear")
+        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(ddp.module, sgd)]
+        train(ddp, rank, optimizers, steps=1)
+        recording = record_model(ddp, tmp_path / "m.json", 10)
+        train(ddp, rank, optimizers, steps=steps)
+        assert not recording.complete
+        recording.close()
+        recording.close()
+        assert recording.complete
+        train(ddp, rank, optimizers, steps=1)
+
+    good(run_workers(2, work))
+    path = tmp_path / "m.json"
+    assert path.exists() == (counted is not None)
+    if counted:
+        told = json.loads(path.read_text())
+        assert told["provenance"]["steps"] == counted
+        assert 8 <= next(each for each in told["layers"] if "sparse" in each)["sparse"]["nnz"] <= 12
+
+
 def test_what_cannot_be_recorded_is_refused_on_all_workers(tmp_path):
     taken = tmp_path / "taken.json"
     taken.write_text("mine")

@@ -12,23 +12,22 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.gradients import Kind, Synchronized
-from sparsesync.torch.schedule import Schedule
-from sparsesync.torch.synchronizer import Listener, Synchronizer
+from sparsesync.torch.recording import Recorder, agree_on_problems
+from sparsesync.torch.synchronizer import Synchronizer
 
 _WARM_UP = 2  # steps that are not counted: the first that are measured are like no other
 
 
-class ModelRecording(Listener):
+class ModelRecording(Recorder):
     """A model whose next steps are measured."""
 
-    def __init__(self, synchronizer: Synchronizer, schedule: Schedule, path: str, steps: int, name: str, force: bool) -> None:
-        self._synchronizer = synchronizer
-        self._schedule = schedule
-        self._layers = schedule.layers
-        self._path = path
-        self._wanted = steps
+    def __init__(
+        self, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, name: str, force: bool
+    ) -> None:
+        self._schedule = synchronizer.measure()
+        super().__init__("record_model", synchronizer, path, steps, force)
+        self._layers = self._schedule.layers
         self._name = name
-        self._force = force
         self._seen = 0
         self._passes: list[tuple[list[float], list[float]]] = []
         self._rows: list[dict[int, tuple[float, float]]] = []
@@ -38,11 +37,6 @@ class ModelRecording(Listener):
         """Steps that are recorded so far."""
         return len(self._passes)
 
-    @property
-    def complete(self) -> bool:
-        """Whether the file has been written."""
-        return self._synchronizer.listener is not self
-
     def on_step(self) -> None:
         if self._schedule.layers is not self._layers:  # learned anew: what was seen so far is of another order
             self._layers, self._seen, self._passes, self._rows = self._schedule.layers, 0, [], []
@@ -51,15 +45,24 @@ class ModelRecording(Listener):
         if self._seen <= _WARM_UP or passes is None:
             return
         self._passes.append(passes)
-        if self.steps == self._wanted:
-            self._synchronizer.synchronize()
         if self._synchronizer.all_there:
             self._rows.append(self._schedule.observed())
         if self.steps == self._wanted:
-            self._finish()
+            self.close()
+
+    def close(self) -> None:
+        """Writes what there is, if it has not been written: all workers call it, after the same step."""
+        if self.complete:
+            return
+        self._synchronizer.listener = None
+        if not self.steps:
+            return
+        self._synchronizer.synchronize()
+        if not self._rows:
+            self._rows.append(self._schedule.observed())
+        self._finish()
 
     def _finish(self) -> None:
-        self._synchronizer.listener = None
         session = self._synchronizer.session
         own = []
         for place, each in enumerate(self._layers.members):
@@ -73,9 +76,7 @@ class ModelRecording(Listener):
                 self._write(told)
             except _native.Error as error:
                 problem = f"record_model: {error}"
-        problems = [text.decode() for text in session.all_gather(problem.encode())]
-        if any(problems):
-            raise _native.InputError(next(filter(None, problems)))
+        agree_on_problems(session, problem)
 
     def _write(self, told: list[list[Any]]) -> None:
         layers = []
@@ -134,18 +135,4 @@ def record_model(
     given. force: replace a file that is there. Raises InputError, on all workers, where something is there already, or a recording
     runs; OrderError before the first step.
     """
-    synchronizer = ddp.synchronizer
-    if steps < 1:
-        raise _native.InputError(f"record_model: {steps} steps; at least 1")
-    schedule = synchronizer.measure()
-    wrong = ""
-    if synchronizer.listener is not None:
-        wrong = "record_model: a recording runs already; close() it first"
-    elif synchronizer.session.rank == 0 and os.path.exists(path) and not force:
-        wrong = f"record_model: '{os.fspath(path)}' exists; choose another name, or force=True"
-    told = [each.decode() for each in synchronizer.session.all_gather(wrong.encode())]
-    if any(told):
-        raise _native.InputError(next(filter(None, told)))
-    recording = ModelRecording(synchronizer, schedule, os.fspath(path), steps, name or type(ddp.module).__name__, force)
-    synchronizer.listener = recording
-    return recording
+    return ModelRecording(ddp.synchronizer, path, steps, name or type(ddp.module).__name__, force)

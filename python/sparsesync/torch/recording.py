@@ -15,14 +15,43 @@ from sparsesync.torch.gradients import Kind, Submitted, Synchronized, distinct, 
 from sparsesync.torch.synchronizer import Listener, Synchronizer
 
 
-class Recording(Listener):
-    """A trace that is being recorded, in memory: a byte or two for each row that some worker touches in a step."""
+class Recorder(Listener):
+    """Listens to some steps, and then writes a file."""
 
-    def __init__(self, synchronizer: Synchronizer, path: str, steps: int, force: bool) -> None:
+    def __init__(self, what: str, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, force: bool) -> None:
+        """what: is called so by its user. Raises InputError, on all workers, where one of them cannot begin."""
         self._synchronizer = synchronizer
-        self._path = path
+        self._path = os.fspath(path)
         self._wanted = steps
         self._force = force
+        if steps < 1:
+            raise _native.InputError(f"{what}: {steps} steps; at least 1")
+        wrong = ""
+        if synchronizer.listener is not None:
+            wrong = f"{what}: a recording runs already; close() it first"
+        elif synchronizer.session.rank == 0 and os.path.exists(path) and not force:
+            wrong = f"{what}: '{self._path}' exists; choose another name, or force=True"
+        agree_on_problems(synchronizer.session, wrong)
+        synchronizer.listener = self
+
+    @property
+    def complete(self) -> bool:
+        """Whether the file has been written."""
+        return self._synchronizer.listener is not self
+
+
+def agree_on_problems(session: _native.Session, own: str) -> None:
+    """Between steps, all workers: raises an InputError on all of them if some has a problem."""
+    told = [each.decode() for each in session.all_gather(own.encode())]
+    if any(told):
+        raise _native.InputError(next(filter(None, told)))
+
+
+class Recording(Recorder):
+    """A trace that is being recorded, in memory: a byte or two for each row that some worker touches in a step."""
+
+    def __init__(self, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, force: bool) -> None:
+        super().__init__("record_trace", synchronizer, path, steps, force)
         self._own: dict[int, torch.Tensor] = {}  # parameter: its rows, of this step
         self._tensors: list[Synchronized] = []
         self._steps: list[list[bytes]] = []  # [step][worker]; worker 0 alone keeps them
@@ -31,11 +60,6 @@ class Recording(Listener):
     def steps(self) -> int:
         """Steps that are recorded so far."""
         return len(self._steps)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the trace has been written."""
-        return self._synchronizer.listener is not self
 
     def on_submit(self, members: Sequence[Synchronized], kind: Kind, given: Sequence[Submitted]) -> None:
         if kind is Kind.DENSE:
@@ -99,20 +123,7 @@ def record_trace(
     after the last of these steps, or after close() of what this returns, with fewer.
     force: replace what is there. Raises InputError, on all workers, where something is there already or a recording runs.
     """
-    synchronizer = ddp.synchronizer
-    if steps < 1:
-        raise _native.InputError(f"record_trace: {steps} steps; at least 1")
-    wrong = ""
-    if synchronizer.listener is not None:
-        wrong = "record_trace: a recording runs already; close() it first"
-    elif synchronizer.session.rank == 0 and os.path.exists(path) and not force:
-        wrong = f"record_trace: '{os.fspath(path)}' exists; choose another name, or force=True"
-    told = [each.decode() for each in synchronizer.session.all_gather(wrong.encode())]
-    if any(told):
-        raise _native.InputError(next(filter(None, told)))
-    recording = Recording(synchronizer, os.fspath(path), steps, force)
-    synchronizer.listener = recording
-    return recording
+    return Recording(ddp.synchronizer, path, steps, force)
 
 
 def _rows_of(gradient: Submitted) -> torch.Tensor:
