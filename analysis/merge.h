@@ -31,7 +31,7 @@ std::vector<LayerRange> merge_greedily(const ScheduleQuestion& question);
 std::vector<LayerRange> merge_exactly(const ScheduleQuestion& question);
 
 /// The merging with which a step takes the least, where reduces go on under backward and gathers,
-/// in the order of the next forward pass, under that: at most 1 + `tolerance` times what could be
+/// in the order of the next forward pass, under that: at most 1 + `grain` times what could be
 /// reached, where no bucket costs more than its parts. With r, g what a bucket's phases take,
 /// rem(i) what is left of a forward pass that is at layer i:
 ///   F(i) = max(F(j), ready(i)) + r(i, j - 1)    when the last reduce ends,
