@@ -31,24 +31,17 @@ std::vector<ExposedPhase> exposed_phases(std::span<const ScheduledLayer> layers,
 }
 
 std::string_view why_exposed(const Schedule& schedule, std::size_t bucket, Phase phase) {
-  const bool has_first_layer = schedule.buckets[bucket].first == 0;
-  switch (phase) {
-    case Phase::announce:
-      return "the forward pass is over before its rows are told";
-    case Phase::reduce:
-      if (schedule.after_backward) return "the schedule reduces when the backward pass is over";
-      if (has_first_layer) {
-        return "its gradient is ready last, and needed first: nothing is computed between";
-      }
-      return "the link is still busy with it when the backward pass is over";
-    case Phase::gather:
-      if (!schedule.under_forward) return "the next forward pass waits for all gathers";
-      if (has_first_layer) {
-        return "its gradient is ready last, and needed first: nothing is computed between";
-      }
-      return "the next forward pass comes to it before the link does";
+  if (phase == Phase::announce) return "the forward pass is over before its rows are told";
+  const bool reduces = phase == Phase::reduce;
+  if (reduces && schedule.after_backward) {
+    return "the schedule reduces when the backward pass is over";
   }
-  return "";
+  if (!reduces && !schedule.under_forward) return "the next forward pass waits for all gathers";
+  if (schedule.buckets[bucket].first == 0) {
+    return "its gradient is ready last, and needed first: nothing is computed between";
+  }
+  return reduces ? "the link is still busy with it when the backward pass is over"
+                 : "the next forward pass comes to it before the link does";
 }
 
 }  // namespace sparsesync

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -59,6 +60,20 @@ def refused(run, tmp_path):
         return result
 
     return run_refused
+
+
+def tables_printed_by(script, program, *arguments):
+    """What a bench that makes a document's tables prints, table by table."""
+    made = subprocess.run(
+        [sys.executable, ROOT / script, *arguments, "--program", program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ,
+    )
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip().split("\n\n")
 
 
 @pytest.fixture(scope="session")

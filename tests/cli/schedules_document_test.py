@@ -1,16 +1,13 @@
 """docs/schedules.md: its tables are what the bench prints that makes them, and what the engine's results say; its commands work."""
 
 import json
-import os
-import pathlib
 import re
 import shlex
 import subprocess
-import sys
 
 import pytest
+from conftest import ROOT, tables_printed_by
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs/schedules.md"
 RESULTS = ROOT / "bench/results"
 
@@ -29,16 +26,7 @@ def missing(tables, document):
 
 
 def test_the_tables_are_those_that_the_bench_prints(program, tmp_path):
-    made = subprocess.run(
-        [sys.executable, ROOT / "bench/analysis/schedule_claims.py", "--program", program, "--out", tmp_path / "s.json"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ,
-    )
-    assert made.returncode == 0, made.stderr
-    tables = made.stdout.strip().split("\n\n")
+    tables = tables_printed_by("bench/analysis/schedule_claims.py", program, "--out", tmp_path / "s.json")
     assert len(tables) == 7
     document = DOCUMENT.read_text()
     assert missing(tables, document) == [], "put these into docs/schedules.md"

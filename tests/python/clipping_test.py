@@ -86,14 +86,19 @@ def test_clipping_in_other_ways(options):
             assert torch.allclose(result[name], value, rtol=1e-4, atol=1e-6), name
 
 
+def after_backward(rank, ddp, module, factor=1.0):
+    """Behind the backward pass of a step whose gradients can be clipped early."""
+    optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+    train(ddp, rank, optimizers)
+    ddp.clip_grad_norm_(1.0)
+    for each in optimizers:
+        each.zero_grad()
+    (loss_of(ddp, batch(rank, 5), 5) * factor).backward()
+
+
 def test_gradients_that_are_not_finite_can_be_refused():
     def work(rank, ddp, module):
-        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
-        train(ddp, rank, optimizers)
-        ddp.clip_grad_norm_(1.0)
-        for each in optimizers:
-            each.zero_grad()
-        (loss_of(ddp, batch(rank, 5), 5) * (float("nan") if rank == 1 else 1)).backward()
+        after_backward(rank, ddp, module, factor=float("nan") if rank == 1 else 1.0)
         with pytest.raises(RuntimeError, match="norm of order 2.0 of the gradients is nan"):
             ddp.clip_grad_norm_(1.0, error_if_nonfinite=True)
         assert torch.isnan(ddp.clip_grad_norm_(1.0))
@@ -103,12 +108,7 @@ def test_gradients_that_are_not_finite_can_be_refused():
 
 def test_a_gradient_that_the_program_changed_is_clipped_as_it_is():
     def work(rank, ddp, module):
-        optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
-        train(ddp, rank, optimizers)
-        ddp.clip_grad_norm_(1.0)
-        for each in optimizers:
-            each.zero_grad()
-        loss_of(ddp, batch(rank, 5), 5).backward()
+        after_backward(rank, ddp, module)
         module.last.weight.grad.fill_(100.0)
         return {"norm": ddp.clip_grad_norm_(1.0)}
 

@@ -47,28 +47,18 @@ class ModelRecording(Recorder):
         self._passes.append(passes)
         if self._synchronizer.all_there:
             self._rows.append(self._schedule.observed())
-        if self.steps == self._wanted:
-            self.close()
+        self._close_if_full()
 
-    def close(self) -> None:
-        """Writes what there is, if it has not been written: all workers call it, after the same step."""
-        if self.complete:
-            return
-        self._synchronizer.listener = None
-        if not self.steps:
-            return
+    def _finish(self) -> None:
         self._synchronizer.synchronize()
         if not self._rows:
             self._rows.append(self._schedule.observed())
-        self._finish()
-
-    def _finish(self) -> None:
         session = self._synchronizer.session
         own = []
-        for place, each in enumerate(self._layers.members):
+        for place in range(len(self._layers.members)):
             forward, backward = (statistics.median(step[way][place] for step in self._passes) for way in (0, 1))
             rows = [step[place] for step in self._rows if place in step]
-            own.append((each.index, forward, backward, [statistics.fmean(told) for told in zip(*rows, strict=True)]))
+            own.append((forward, backward, [statistics.fmean(told) for told in zip(*rows, strict=True)]))
         told = [json.loads(text) for text in session.all_gather(json.dumps(own).encode())]
         problem = ""
         if session.rank == 0:
@@ -82,8 +72,8 @@ class ModelRecording(Recorder):
         layers = []
         for place, each in enumerate(self._layers.members):
             of_workers = [worker[place] for worker in told]
-            forward, backward = (statistics.fmean(one[way] for one in of_workers) for way in (1, 2))
-            rows = [one[3] for one in of_workers if one[3]]
+            forward, backward = (statistics.fmean(one[way] for one in of_workers) for way in (0, 1))
+            rows = [one[2] for one in of_workers if one[2]]
             if self._layers.kinds[each.index] is Kind.DENSE or not rows:
                 size = each.parameter.numel() * each.parameter.element_size()
                 layers.append(_native.Layer(each.name, size, forward_s=forward, backward_s=backward))

@@ -35,9 +35,30 @@ class Recorder(Listener):
         synchronizer.listener = self
 
     @property
+    def steps(self) -> int:
+        """Steps that are recorded so far."""
+        raise NotImplementedError
+
+    @property
     def complete(self) -> bool:
         """Whether the file has been written."""
         return self._synchronizer.listener is not self
+
+    def close(self) -> None:
+        """Writes what there is, if it has not been written: all workers call it, after the same step."""
+        if self.complete:
+            return
+        self._synchronizer.listener = None
+        if self.steps:
+            self._finish()
+
+    def _close_if_full(self) -> None:
+        if self.steps == self._wanted:
+            self.close()
+
+    def _finish(self) -> None:
+        """On all workers: writes the steps that there are."""
+        raise NotImplementedError
 
 
 def agree_on_problems(session: _native.Session, own: str) -> None:
@@ -75,15 +96,10 @@ class Recording(Recorder):
         head = json.dumps([(name, count, len(coded)) for (name, coded), count in zip(codes, counts, strict=True)])
         told = self._synchronizer.session.all_gather(head.encode() + b"\n" + b"".join(coded for _, coded in codes))
         self._steps.append(told if self._synchronizer.session.rank == 0 else [])
-        if self.steps == self._wanted:
-            self.close()
+        self._close_if_full()
 
-    def close(self) -> None:
-        """Writes what there is, if it has not been written: all workers call it, after the same step."""
-        if self.complete:
-            return
-        self._synchronizer.listener = None
-        if self._synchronizer.session.rank == 0 and self._steps:
+    def _finish(self) -> None:
+        if self._synchronizer.session.rank == 0:
             self._write()
         self._steps = []
 

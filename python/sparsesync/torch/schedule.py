@@ -77,6 +77,9 @@ class Schedule:
         self._planner = _native.SchedulePlanner(self._session, layers.native(seconds), *self._planning)
 
     def _make_buckets(self) -> None:
+        """Those of the planner, in the place of those that there are."""
+        for bucket in self.buckets:
+            bucket.release()
         self._step = self._planner.step()
         announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
         planned = self._layers.planned(self._planner.buckets)
@@ -170,8 +173,6 @@ class Schedule:
             self._planner.observe(layer, touched, united)
         if not self._planner.review():
             return False
-        for bucket in self.buckets:
-            bucket.release()
         self._make_buckets()
         return True
 
@@ -186,8 +187,6 @@ class Schedule:
         seconds = {}
         if self._plans and self.passes:
             seconds = {index: (self.passes[0][layer], self.passes[1][layer]) for index, layer in self._layer_of.items()}
-        for bucket in self.buckets:
-            bucket.release()
         self._take_layers(layers, seconds)
         if self.times:
             self.times = PassTimes(len(layers.members), self._device)

@@ -304,15 +304,14 @@ class Synchronizer:
         norm that they had."""
         self._expect_open()
         schedule = self._schedule
+        early = schedule if schedule and norm_type == 2 and schedule.under_forward else None
         total = None
-        if schedule and norm_type == 2 and schedule.under_forward:
-            if schedule.norm and len(self._pending) == len(schedule.buckets):  # none was used, and changed
-                total = schedule.norm.of(self._pending)
-            if total is None:
-                self.synchronize()
-                schedule.watch_norm()
+        if early and early.norm and len(self._pending) == len(early.buckets):  # none was used, and changed
+            total = early.norm.of(self._pending)
         if total is None:
             self.synchronize()
+            if early:
+                early.watch_norm()
             total = norm_of([each.parameter.grad for each in self.parameters if each.parameter.grad is not None], norm_type)
         first = self.parameters[0].parameter
         norm = total.to(device=first.device, dtype=first.dtype)
