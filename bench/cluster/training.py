@@ -79,6 +79,8 @@ class Bench:
             words += [f"--{name}", getattr(given, name)]
         if given.text:
             words += ["--text", given.text.resolve()]
+        if given.gloo_threads and run.key in PEERS:
+            words += ["--gloo-threads", given.gloo_threads]
         self.file.unlink(missing_ok=True)
         options = {"timeout": LONGEST_S, "environment": environment(given.build)}
         if run.launcher == "mpi":
@@ -200,6 +202,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dense-rounds", type=int, default=1, help="of torch with dense gradients, seconds a step")
+    parser.add_argument("--gloo-threads", type=int, help="of torch's own, as of the example")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/training.json")
     parser.add_argument("--nice", type=int, default=0)
@@ -227,6 +230,7 @@ def main() -> int:
             "steps": given.steps,
             "rounds": given.rounds,
             "dense_rounds": given.dense_rounds,
+            "gloo_threads": given.gloo_threads,
             "runs": figures,
             "wrong": wrong,
             "provenance": {**one["provenance"].pop("sparsesync"), **one["provenance"], "nice": given.nice,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import gc
 import hashlib
 import importlib
@@ -95,6 +96,10 @@ def parser(description: str | None, *, steps: int, batch: int, lr: float) -> arg
     own.add_argument("--scheme", metavar="NAME", help="one of sparsesync.schemes(); if not given it chooses by itself")
     own.add_argument("--wire", choices=("bf16", "f16"), help="the type that values cross as; if not given their own")
     own.add_argument("--announce", action="store_true", help="tell the rows of tables as the forward pass begins")
+    torchs = made.add_argument_group("options of torch alone")
+    torchs.add_argument(
+        "--gloo-threads", type=positive, metavar="N", help="of its group; with 1 it never crashes (torch's number: 2)"
+    )
     return made
 
 
@@ -107,10 +112,11 @@ def positive(text: str) -> int:
 
 def check(options: argparse.Namespace) -> None:
     """What can be known to be wrong before minutes of training."""
-    if options.ddp != "sparsesync":
-        for name in ("scheme", "wire", "announce"):
-            if getattr(options, name):
-                raise UserError(f"--{name} with --ddp {options.ddp}: only sparsesync has it; leave it out")
+    for ddp, names in (("sparsesync", ("scheme", "wire", "announce")), ("torch", ("gloo_threads",))):
+        for name in names:
+            if getattr(options, name) and options.ddp != ddp:
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag} with --ddp {options.ddp}: only {ddp} has it; leave it out")
     for path in (options.json, options.plot):
         if path and not path.absolute().parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.absolute().parent}; make it first")
@@ -138,7 +144,7 @@ def distributed(module: torch.nn.Module, options: argparse.Namespace, world: Wor
         )
     if options.ddp == "torch":
         _initialize_torch(world)
-        return TorchsOwn(module)
+        return TorchsOwn(module, process_group=options.gloo_threads and gloo_group(options.gloo_threads))
     return module
 
 
@@ -152,6 +158,24 @@ def _initialize_torch(world: World) -> None:
             "--ddp torch under mpirun: torch asks for the host of rank 0 and a free port of it: "
             "mpirun -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 ..., or torchrun"
         )
+
+
+def gloo_group(threads: int) -> dist.ProcessGroup:
+    """All workers, as torch's own group has them, with so many threads that do the work. After each all-reduce a thread notes
+    its name, a string that torch guards by no lock: where one ends a sparse all-reduce, whose name is on the heap, while
+    another ends a dense one, torch 2.15 corrupts the heap (ProcessGroupGloo::runLoop). With one thread it cannot."""
+
+    def create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_default_device()]
+        options._threads = threads
+        options._timeout = timeout
+        return dist.ProcessGroupGloo(store, rank, size, options)
+
+    name = f"gloo_of_{threads}"
+    dist.Backend.register_backend(name, create, devices=["cpu"])
+    group: dist.ProcessGroup = dist.new_group(backend=name)
+    return group
 
 
 def optimizers(module: torch.nn.Module, options: argparse.Namespace) -> list[torch.optim.Optimizer]:

@@ -167,7 +167,7 @@ def test_a_training_beside_torchs(bench, tmp_path):
     (text / "some.py").write_bytes(pathlib.Path(subprocess.__file__).read_bytes())
     done = bench(
         "training.py", "--hosts", 2, "--rounds", 1, "--steps", 9, "--text", text,
-        "--runs", "mpi", "torch-sparse", "alone",
+        "--runs", "mpi", "torch-sparse", "alone", "--gloo-threads", 1,
         "--vocabulary", 300, "--embedding", 8, "--hidden", 8, "--batch", 2, "--length", 5, "--sampled", 20,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,7 +40,7 @@ EXAMPLES = {
     ],
 }
 RUNS = {
-    "torch": (launching.torchrun, ["--ddp", "torch"]),
+    "torch": (launching.torchrun, ["--ddp", "torch", "--gloo-threads", 1]),
     "sparsesync": (launching.torchrun, ["--ddp", "sparsesync"]),
     "mpirun": (launching.mpirun, ["--announce"]),
 }
@@ -265,6 +265,7 @@ def options_of(example: str, *more: object) -> argparse.Namespace:
     ("options", "says"),
     [
         (["--ddp", "torch", "--announce"], "--announce with --ddp torch: only sparsesync has it; leave it out"),
+        (["--gloo-threads", "1"], "--gloo-threads with --ddp sparsesync: only torch has it; leave it out"),
         (["--ddp", "none", "--wire", "bf16"], "--wire with --ddp none: only sparsesync has it; leave it out"),
         (["--plot", "loss.txt"], "--plot loss.txt: its name must end with .svg, .png or .pdf"),
         (["--json", "/no/such/folder/x.json"], "there is no folder /no/such/folder; make it first"),

@@ -71,7 +71,7 @@ def cases() -> Iterator[tuple[str, str, str, str]]:
 
 def parity() -> dict[str, Any]:
     """Ours on the GPU, torch's own on the CPU: gradients, accumulated and clipped, of every kind."""
-    group = parity_cases.group_of_one_thread()
+    group = parity_cases.common.gloo_group(threads=1)
     found: dict[str, Any] = {}
     for number, (name, kind, optimizer, regime) in enumerate(cases()):
         torch.manual_seed(number)

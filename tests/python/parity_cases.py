@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import datetime
 import functools
 import itertools
 import json
@@ -17,6 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "examples"))
+
+import common
 import sparsesync.torch
 import torch
 import torch.distributed as dist
@@ -252,22 +254,6 @@ def train(
     }
 
 
-def group_of_one_thread() -> Any:
-    """All workers, as Gloo's group has them, with one thread that does the work instead of two. After each all-reduce a thread
-    notes its name, a string that torch guards by no lock: where one ends a sparse all-reduce, whose name is on the heap, while
-    another ends a dense one, torch 2.15 corrupts the heap (ProcessGroupGloo::runLoop)."""
-
-    def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_default_device()]
-        options._threads = 1
-        options._timeout = timeout
-        return dist.ProcessGroupGloo(store, rank, size, options)
-
-    dist.Backend.register_backend("gloo_of_one_thread", create, devices=["cpu"])
-    return dist.new_group(backend="gloo_of_one_thread")
-
-
 def torchs_own(group: Any, model: str) -> Callable[[nn.Module], Any]:
     """Wraps a model of MODELS."""
     return functools.partial(
@@ -295,7 +281,7 @@ def main() -> None:
 
         emulated_device.install()
     dist.init_process_group("gloo")
-    group = group_of_one_thread()
+    group = common.gloo_group(threads=1)
     results = {}
     for number, (model, kind, optimizer, regime) in enumerate(cases()):
         torch.manual_seed(seed + number)
