@@ -166,11 +166,13 @@ def gloo_group(threads: int) -> dist.ProcessGroup:
     another ends a dense one, torch 2.15 corrupts the heap (ProcessGroupGloo::runLoop). With one thread it cannot."""
 
     def create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_default_device()]
+        interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")  # as torch's own group reads it
+        gloo, options = dist.ProcessGroupGloo, dist.ProcessGroupGloo._Options()
+        options._devices = [gloo.create_device(interface=each) for each in interfaces.split(",") if each]
+        options._devices = options._devices or [gloo.create_default_device()]
         options._threads = threads
         options._timeout = timeout
-        return dist.ProcessGroupGloo(store, rank, size, options)
+        return gloo(store, rank, size, options)
 
     name = f"gloo_of_{threads}"
     dist.Backend.register_backend(name, create, devices=["cpu"])
