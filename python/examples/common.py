@@ -144,7 +144,7 @@ def distributed(module: torch.nn.Module, options: argparse.Namespace, world: Wor
         )
     if options.ddp == "torch":
         _initialize_torch(world)
-        return TorchsOwn(module, process_group=options.gloo_threads and gloo_group(options.gloo_threads))
+        return TorchsOwn(module, process_group=gloo_group(options.gloo_threads) if options.gloo_threads else None)
     return module
 
 
@@ -168,8 +168,8 @@ def gloo_group(threads: int) -> dist.ProcessGroup:
     def create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
         interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")  # as torch's own group reads it
         gloo, options = dist.ProcessGroupGloo, dist.ProcessGroupGloo._Options()
-        options._devices = [gloo.create_device(interface=each) for each in interfaces.split(",") if each]
-        options._devices = options._devices or [gloo.create_default_device()]
+        devices = [gloo.create_device(interface=each) for each in interfaces.split(",") if each]
+        options._devices = devices or [gloo.create_default_device()]
         options._threads = threads
         options._timeout = timeout
         return gloo(store, rank, size, options)

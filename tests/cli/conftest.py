@@ -70,7 +70,6 @@ def tables_printed_by(script, program, *arguments):
         text=True,
         timeout=300,
         check=False,
-        env=os.environ,
     )
     assert made.returncode == 0, made.stderr
     return made.stdout.strip().split("\n\n")

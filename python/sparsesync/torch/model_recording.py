@@ -24,13 +24,15 @@ class ModelRecording(Recorder):
     def __init__(
         self, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, name: str, force: bool
     ) -> None:
-        self._schedule = synchronizer.measure()
         super().__init__("record_model", synchronizer, path, steps, force)
-        self._layers = self._schedule.layers
         self._name = name
         self._seen = 0
         self._passes: list[tuple[list[float], list[float]]] = []
         self._rows: list[dict[int, tuple[float, float]]] = []
+
+    def _begin(self) -> None:
+        self._schedule = self._synchronizer.measure()
+        self._layers = self._schedule.layers
 
     @property
     def steps(self) -> int:

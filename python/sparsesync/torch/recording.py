@@ -32,7 +32,11 @@ class Recorder(Listener):
         elif synchronizer.session.rank == 0 and os.path.exists(path) and not force:
             wrong = f"{what}: '{self._path}' exists; choose another name, or force=True"
         agree_on_problems(synchronizer.session, wrong)
+        self._begin()
         synchronizer.listener = self
+
+    def _begin(self) -> None:
+        """Once nothing speaks against it, and before it listens."""
 
     @property
     def steps(self) -> int:
