@@ -2,16 +2,13 @@
 #pragma once
 
 #include "kernels/context.h"
+#include "kernels/lanes.h"
 #include "kernels/views.h"
 
 namespace sparsesync {
 
-/// The order that squares are added up in, so that the sum has the same bits on every device. Each
-/// chunk of elements is a round of additions to kSquareLanes sums, element i of it to sum i mod
-/// kSquareLanes, and the sums are added up in halves; the chunks' sums are added up as the elements
-/// of one more chunk, however many they are.
-inline constexpr Index kSquareLanes = 256;
-inline constexpr Index kSquareChunk = 16 * kSquareLanes;
+/// The squares of so many elements are added up by lanes, and these chunks' sums by lanes again.
+inline constexpr Index kSquareChunk = 16 * kLanes;
 
 namespace cpu {
 /// *sum += the squares of all elements, each made in f64. Does not synchronize the stream.

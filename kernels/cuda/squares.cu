@@ -1,32 +1,20 @@
 // CUDA body of the sums of squares.
 #include "kernels/squares.h"
 
+#include "kernels/cuda/lanes.h"
 #include "kernels/cuda/values.h"
 
 namespace sparsesync::cuda {
 namespace {
 
-constexpr int kLanes = static_cast<int>(kSquareLanes);
-
-/// What the block's threads have, added up in halves; of use to the first one.
-/// @param lanes  shared, of no use afterwards
-__device__ double in_halves(double own, double* lanes) {
-  lanes[threadIdx.x] = own;
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < half) lanes[threadIdx.x] += lanes[threadIdx.x + half];
-  }
-  return lanes[0];
-}
-
 /// A block for each chunk.
 template <typename T>
 __global__ void square_chunks(const std::byte* values, Index elements, double* of_chunks) {
-  __shared__ double lanes[kSquareLanes];
+  __shared__ double lanes[kLanes];
   const Index begin = static_cast<Index>(blockIdx.x) * kSquareChunk;
   const Index end = elements < begin + kSquareChunk ? elements : begin + kSquareChunk;
   double own = 0;
-  for (Index i = begin + threadIdx.x; i < end; i += kSquareLanes) {
+  for (Index i = begin + threadIdx.x; i < end; i += kLanes) {
     const auto value = static_cast<double>(ValueTraits<T>::widen(load<T>(values, i)));
     own += value * value;
   }
@@ -36,9 +24,9 @@ __global__ void square_chunks(const std::byte* values, Index elements, double* o
 
 /// One block.
 __global__ void add_chunks(const double* of_chunks, Index chunks, double* sum) {
-  __shared__ double lanes[kSquareLanes];
+  __shared__ double lanes[kLanes];
   double own = 0;
-  for (Index i = threadIdx.x; i < chunks; i += kSquareLanes) own += of_chunks[i];
+  for (Index i = threadIdx.x; i < chunks; i += kLanes) own += of_chunks[i];
   const double whole = in_halves(own, lanes);
   if (threadIdx.x == 0) *sum += whole;
 }
@@ -52,9 +40,11 @@ void add_squares(const Context& context, ConstMatrix values, double* sum) {
   Scratch scratch(context);
   const std::span<double> of_chunks = scratch.take<double>(chunks);
   for_float_dtype(values.dtype, [&]<typename T>(T) {
-    launch(context, chunks, kLanes, square_chunks<T>, values.data, elements, of_chunks.data());
+    launch(context, chunks, kLaneThreads, square_chunks<T>, values.data, elements,
+           of_chunks.data());
   });
-  launch(context, 1, kLanes, add_chunks, static_cast<const double*>(of_chunks.data()), chunks, sum);
+  launch(context, 1, kLaneThreads, add_chunks, static_cast<const double*>(of_chunks.data()), chunks,
+         sum);
 }
 
 }  // namespace sparsesync::cuda

@@ -1,0 +1,25 @@
+// L1 norms of chunks: what coarse-grained sparsity chooses by.
+#pragma once
+
+#include <span>
+
+#include "kernels/context.h"
+#include "kernels/views.h"
+
+namespace sparsesync {
+
+namespace cpu {
+/// norms[i] = the sum of the absolute values of elements [i * chunk, (i + 1) * chunk), of which the
+/// last chunk may have fewer, made in f64 by lanes (kernels/lanes.h; Sun et al., "Optimizing
+/// network performance for distributed DNN training on GPU clusters", 2019, section 4). Does not
+/// synchronize the stream.
+/// @param chunk  at least 1
+/// @param norms  ceil(values.size() / chunk) of them, in the context's memory
+/// @throws ContractError if there are not
+void chunk_norms(const Context& context, std::span<const float> values, Index chunk,
+                 std::span<double> norms);
+}  // namespace cpu
+
+SPARSESYNC_OPERATION(chunk_norms);
+
+}  // namespace sparsesync

@@ -1,0 +1,28 @@
+// CPU body of the norms of chunks.
+#include "kernels/chunk_norms.h"
+
+#include <algorithm>
+
+#include "kernels/bits.h"
+#include "kernels/cpu/f32_passes.h"
+#include "kernels/error.h"
+#include "kernels/threads.h"
+
+namespace sparsesync::cpu {
+
+void chunk_norms(const Context& context, std::span<const float> values, Index chunk,
+                 std::span<double> norms) {
+  const auto size = std::ssize(values);
+  SPARSESYNC_EXPECT(chunk, >=, Index{1});
+  SPARSESYNC_EXPECT(std::ssize(norms), ==, ceil_div(size, chunk));
+  constexpr Index kGrain = Index{1} << 14;  // elements that a thread is worth waking for
+  parallel_for(context, std::ssize(norms), ceil_div(kGrain, chunk), [&](IndexRange chunks) {
+    for (Index i = chunks.begin; i < chunks.end; ++i) {
+      Lanes lanes{};
+      add_absolute(part_of(values, {i * chunk, std::min(size, (i + 1) * chunk)}), lanes);
+      norms[static_cast<std::size_t>(i)] = in_halves(lanes);
+    }
+  });
+}
+
+}  // namespace sparsesync::cpu

@@ -1,0 +1,242 @@
+// CPU bodies of what takes elements by their magnitudes.
+#include "kernels/magnitude.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "kernels/buffer.h"
+#include "kernels/cpu/f32_passes.h"
+#include "kernels/cpu/row.h"
+
+namespace sparsesync::cpu {
+namespace {
+
+constexpr Index kBytes = static_cast<Index>(sizeof(float));
+
+/// Calls found(i) for the elements in `range` whose magnitude is at least `least`, in their order.
+template <typename Found>
+void find_large(std::span<const float> values, IndexRange range, std::uint32_t least,
+                Found&& found) {
+  constexpr Index kTile = Index{1} << 13;  // stays near until what is found is read once more
+  std::array<std::uint64_t, kTile / 64> marks{};
+  for (Index begin = range.begin; begin < range.end; begin += kTile) {
+    const Index end = std::min(begin + kTile, range.end);
+    const auto words = static_cast<std::size_t>(ceil_div<Index>(end - begin, 64));
+    mark_large(part_of(values, {begin, end}), least, std::span(marks).first(words));
+    for (std::size_t word = 0; word < words; ++word) {
+      const Index first = begin + static_cast<Index>(word) * 64;
+      for (std::uint64_t left = marks[word]; left != 0; left &= left - 1) {
+        found(first + __builtin_ctzll(left));
+      }
+    }
+  }
+}
+
+/// Levels that the k-th largest magnitude lies between, as a sample says.
+struct Bracket {
+  std::uint32_t low = 1;
+  std::uint32_t high = 0x7FFFFFFF;
+};
+
+Bracket bracket_of(std::span<const float> values, Index k) {
+  const auto size = std::ssize(values);
+  Bracket bracket;
+  if (!detail::is_sampled(size)) return bracket;
+  std::array<std::uint32_t, detail::kCutSample> sample{};
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    const Index place = detail::sampled_place(static_cast<Index>(i), size);
+    sample[i] = magnitude_of(values[static_cast<std::size_t>(place)]);
+  }
+  std::ranges::sort(sample, std::greater{});
+  const auto [high, low] = detail::sample_ranks(k, size);
+  if (high >= 0) bracket.high = sample[static_cast<std::size_t>(high)];
+  if (low < std::ssize(sample)) {
+    bracket.low = std::max(sample[static_cast<std::size_t>(low)], std::uint32_t{1});
+  }
+  return bracket;
+}
+
+/// The cut that takes k elements, of which `above` lie above those that are near; nothing if it
+/// does not lie among these.
+/// @param near  changes its order
+std::optional<MagnitudeCut> cut_among(std::span<std::uint32_t> near, Index above, Index k) {
+  const Index rank = k - above;
+  if (rank < 1 || rank > std::ssize(near)) return std::nullopt;
+  const auto nth = near.begin() + (rank - 1);
+  std::ranges::nth_element(near, nth, std::greater{});
+  const auto larger = std::count_if(near.begin(), nth, [&](std::uint32_t m) { return m > *nth; });
+  return MagnitudeCut{*nth, rank - larger};
+}
+
+/// The cut by how often each magnitude occurs: digit after digit.
+MagnitudeCut cut_by_digits(const Context& context, std::span<const float> values, Index k) {
+  constexpr unsigned kDigit = 11;
+  constexpr std::size_t kDigits = std::size_t{1} << kDigit;
+  using Histogram = std::array<Index, kDigits>;
+  std::uint32_t level = 0;  // its digits above `shift`
+  Index left = k;
+  for (unsigned shift = 22;; shift -= kDigit) {
+    Histogram histogram{};
+    const int parts = std::min(row_parts(context, std::ssize(values), kBytes), 16);
+    std::array<Histogram, 16> of_parts{};
+    for_each_part(context, std::ssize(values), parts, [&](int part, IndexRange range) {
+      Histogram& own = of_parts[static_cast<std::size_t>(part)];
+      for (const float value : part_of(values, range)) {
+        const std::uint32_t magnitude = magnitude_of(value);
+        if (std::uint64_t{magnitude} >> (shift + kDigit) == level >> (shift + kDigit)) {
+          ++own[magnitude >> shift & (kDigits - 1)];
+        }
+      }
+    });
+    for (const Histogram& own : of_parts) {
+      for (std::size_t digit = 0; digit < kDigits; ++digit) histogram[digit] += own[digit];
+    }
+    std::size_t digit = kDigits - 1;
+    for (; digit > 0 && histogram[digit] < left; --digit) left -= histogram[digit];
+    level |= static_cast<std::uint32_t>(digit) << shift;
+    if (shift == 0) break;
+  }
+  // Of zeros none are taken: all that are not are.
+  return level == 0 ? MagnitudeCut{} : MagnitudeCut{level, left};
+}
+
+}  // namespace
+
+void find_cut(const Context& context, std::span<const float> values, Index k, MagnitudeCut* cut,
+              CutWorkspace& workspace) {
+  const auto size = std::ssize(values);
+  SPARSESYNC_EXPECT(k, >=, Index{0});
+  if (k == 0) {
+    *cut = {0x7FFFFFFF, 0};
+    return;
+  }
+  if (k >= size) {
+    *cut = {};
+    return;
+  }
+  const Bracket bracket = bracket_of(values, k);
+  const std::span<std::uint32_t> near = workspace.near.reserve(detail::room_near(k, size));
+  const int parts = row_parts(context, size, kBytes);
+  const EvenRanges shares(std::ssize(near), parts);
+  PartCounts above{};
+  PartCounts inside{};
+  for_each_part(context, size, parts, [&](int part, IndexRange range) {
+    const std::span<std::uint32_t> own = part_of(near, shares.range(part));
+    Index larger = 0;
+    Index count = 0;
+    find_large(values, range, bracket.low, [&](Index i) {
+      const std::uint32_t magnitude = magnitude_of(values[static_cast<std::size_t>(i)]);
+      // It is as good as chance which it is: no branch.
+      const Index is_larger = magnitude > bracket.high ? 1 : 0;
+      if (count < std::ssize(own)) own[static_cast<std::size_t>(count)] = magnitude;
+      larger += is_larger;
+      count += 1 - is_larger;
+    });
+    above[static_cast<std::size_t>(part)] = larger;
+    inside[static_cast<std::size_t>(part)] = count;
+  });
+  Index all_above = 0;
+  Index all_inside = 0;
+  bool fits = true;
+  for (int part = 0; part < parts; ++part) {
+    const auto at = static_cast<std::size_t>(part);
+    fits = fits && inside[at] <= shares.range(part).size();
+    if (!fits) break;
+    std::copy_n(near.begin() + shares.range(part).begin, inside[at], near.begin() + all_inside);
+    all_above += above[at];
+    all_inside += inside[at];
+  }
+  std::optional<MagnitudeCut> found;
+  if (fits) found = cut_among(near.first(static_cast<std::size_t>(all_inside)), all_above, k);
+  *cut = found ? *found : cut_by_digits(context, values, k);
+}
+
+namespace {
+
+/// How many elements lie above a cut's level, and how many on it.
+struct Around {
+  Index above = 0;
+  Index on = 0;
+};
+
+Around count_around(std::span<const float> values, IndexRange range, std::uint32_t level) {
+  Around found;
+  find_large(values, range, std::max(level, 1U), [&](Index i) {
+    const bool is_above = magnitude_of(values[static_cast<std::size_t>(i)]) > level;
+    ++(is_above ? found.above : found.on);
+  });
+  return found;
+}
+
+/// The same of each part of the elements.
+std::array<Around, kMostParts> count_parts(const Context& context, std::span<const float> values,
+                                           int parts, std::uint32_t level) {
+  std::array<Around, kMostParts> found{};
+  for_each_part(context, std::ssize(values), parts, [&](int part, IndexRange range) {
+    found[static_cast<std::size_t>(part)] = count_around(values, range, level);
+  });
+  return found;
+}
+
+}  // namespace
+
+void count_taken(const Context& context, std::span<const float> values, const MagnitudeCut* cut,
+                 Count count) {
+  const int parts = row_parts(context, std::ssize(values), kBytes);
+  Around all;
+  for (const Around& found : count_parts(context, values, parts, cut->level)) {
+    all.above += found.above;
+    all.on += found.on;
+  }
+  *count.location() = all.above + std::min(all.on, cut->ties);
+}
+
+void take_largest(const Context& context, std::span<float> residual, std::span<float> velocity,
+                  const MagnitudeCut* cut, const Taken& taken, Count count, Count not_finite) {
+  detail::expect_places(residual, velocity, taken);
+  const auto room = std::ssize(taken.indices);
+  const int parts = row_parts(context, std::ssize(residual), kBytes);
+  // Where each part begins to write, and how many on the level the parts before it have.
+  std::array<Around, kMostParts> before{};
+  if (parts > 1) {
+    before = count_parts(context, residual, parts, cut->level);
+    Around sum;
+    for (Around& each : before) {
+      const Around own = std::exchange(each, sum);
+      sum.above += own.above;
+      sum.on += own.on;
+    }
+  }
+  for_owed_dtype(taken.values.dtype, [&]<typename T>(T) {
+    PartCounts lost{};
+    for_each_part(context, std::ssize(residual), parts, [&](int part, IndexRange range) {
+      auto [above, on] = before[static_cast<std::size_t>(part)];
+      Index lost_here = 0;
+      find_large(residual, range, std::max(cut->level, 1U), [&](Index i) {
+        const auto from = static_cast<std::size_t>(i);
+        detail::OwedElement element{residual[from], 0};
+        const bool is_tie = magnitude_of(element.residual) == cut->level;
+        if (is_tie && on >= cut->ties) return;
+        const Index place = above + std::min(on, cut->ties);
+        ++(is_tie ? on : above);
+        if (place >= room) return;
+        const auto to = static_cast<std::size_t>(place);
+        T value{};
+        lost_here += element.take(&value) ? 0 : 1;
+        residual[from] = element.residual;
+        taken.indices[to] = i;
+        store(taken.values.data, place, value);
+        if (!taken.velocities.empty()) taken.velocities[to] = std::exchange(velocity[from], 0.0F);
+      });
+      lost[static_cast<std::size_t>(part)] = lost_here;
+      if (part == parts - 1) *count.location() = above + std::min(on, cut->ties);
+    });
+    for (const Index of_part : lost) *not_finite.location() += of_part;
+  });
+}
+
+}  // namespace sparsesync::cpu

@@ -1,0 +1,52 @@
+#include "kernels/chunk_norms.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/kernels/values.h"
+#include "tests/support/random.h"
+
+namespace sparsesync {
+namespace {
+
+using testing::Random;
+using ChunkNorms = OperationTest;
+
+TEST_F(ChunkNorms, AreSumsOfAbsoluteValuesByLanes) {
+  Random random(testing::seed());
+  for (const Index size : {0, 1, 255, 1000, 4097}) {
+    std::vector<float> values;
+    for (Index i = 0; i < size; ++i) values.push_back(static_cast<float>(random.uniform() - 0.5));
+    for (const Index chunk : {1, 3, 256, 700, 5000}) {
+      const Index count = (size + chunk - 1) / chunk;
+      std::vector<double> norms(static_cast<std::size_t>(count), -1);
+      chunk_norms(context_, values, chunk, norms);
+      synchronize(context_);
+      for (Index i = 0; i < count; ++i) {
+        // By the words of kernels/lanes.h.
+        std::vector<double> lanes(256);
+        for (Index at = i * chunk; at < std::min(size, (i + 1) * chunk); ++at) {
+          lanes[static_cast<std::size_t>((at - i * chunk) % 256)] +=
+              std::abs(static_cast<double>(values[static_cast<std::size_t>(at)]));
+        }
+        for (std::size_t half = 128; half > 0; half /= 2) {
+          for (std::size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+        }
+        ASSERT_EQ(bits_of(norms[static_cast<std::size_t>(i)]), bits_of(lanes[0]))
+            << size << " elements, chunk " << i << " of " << chunk;
+      }
+    }
+  }
+}
+
+TEST_F(ChunkNorms, RefuseOtherNumbersOfChunks) {
+  const std::vector<float> values(10);
+  std::vector<double> norms(3);
+  EXPECT_THROW(chunk_norms(context_, values, 3, norms), ContractError);
+  EXPECT_THROW(chunk_norms(context_, values, 0, norms), ContractError);
+}
+
+}  // namespace
+}  // namespace sparsesync
