@@ -1,0 +1,19 @@
+// Makes each sparsifier. For make_sparsifier() alone, which has looked at what is given.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/sparsifier/sparsifier.h"
+
+namespace sparsesync {
+
+std::unique_ptr<Sparsifier> make_top_k(const Context& context, std::vector<TensorSpec> tensors,
+                                       const SparsifierOptions& options);
+std::unique_ptr<Sparsifier> make_threshold(const Context& context, std::vector<TensorSpec> tensors,
+                                           const SparsifierOptions& options);
+std::unique_ptr<Sparsifier> make_coarse_grained(const Context& context,
+                                                std::vector<TensorSpec> tensors,
+                                                const SparsifierOptions& options);
+
+}  // namespace sparsesync

@@ -1,0 +1,189 @@
+#include "engine/sparsifier/sparsifier.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "engine/sparsifier/make.h"
+#include "kernels/bits.h"
+#include "kernels/host_copy.h"
+#include "kernels/rows.h"
+#include "kernels/squares.h"
+
+namespace sparsesync {
+namespace {
+
+void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& options) {
+  Index elements = 0;
+  for (const TensorSpec& tensor : tensors) {
+    if (sum_dtype(tensor.dtype) != DType::f32) {
+      throw InputError(fmt::format(
+          "tensor '{}' is {}: a sparsifier keeps what it owes in f32, for f32, f16 and bf16; leave "
+          "it as it is",
+          tensor.name, name_of(tensor.dtype)));
+    }
+    elements += tensor.rows * tensor.width;
+  }
+  if (tensors.empty() || elements == 0) throw InputError("a sparsifier of no elements");
+  if (options.wire && sum_dtype(*options.wire) != DType::f32) {
+    throw InputError(
+        fmt::format("values that cross as {}: f32, f16 or bf16", name_of(*options.wire)));
+  }
+  if (options.clip && !(*options.clip > 0)) {
+    throw InputError(
+        fmt::format("a norm of {} that gradients are clipped to: more than 0", *options.clip));
+  }
+  if (options.selecting == Selecting::threshold &&
+      !(options.level > 0 && std::isfinite(options.level))) {
+    throw InputError(fmt::format("a threshold of {}: more than 0, and finite", options.level));
+  }
+  if (options.selecting == Selecting::chunks && (options.chunk < 1 || options.chunk > elements)) {
+    throw InputError(fmt::format("chunks of {} elements: 1 to {}, which all tensors together have",
+                                 options.chunk, elements));
+  }
+}
+
+}  // namespace
+
+Sparsifier::Sparsifier(const Context& context, std::vector<TensorSpec> tensors,
+                       SparsifierOptions options, Index round_to)
+    : context_(context),
+      tensors_(std::move(tensors)),
+      options_(options),
+      residual_(context),
+      velocity_(context),
+      not_finite_place_(context),
+      squares_(context) {
+  begins_.push_back(0);
+  for (const TensorSpec& tensor : tensors_) {
+    begins_.push_back(begins_.back() + tensor.rows * tensor.width);
+  }
+  padded_ = round_up(begins_.back(), round_to);
+  fill_zero(context_, std::as_writable_bytes(residual_.reserve_exactly(padded_)));
+  if (options_.corrects_momentum) {
+    fill_zero(context_, std::as_writable_bytes(velocity_.reserve_exactly(begins_.back())));
+  }
+  not_finite_place_.reserve_exactly(1);
+  if (options_.clip) squares_.reserve_exactly(std::ssize(tensors_));
+  factors_.assign(tensors_.size(), 1.0F);
+  fetched_.resize(tensors_.size());
+}
+
+std::span<float> Sparsifier::residual(std::size_t tensor) {
+  return part_of(residual(), {begins_[tensor], begins_[tensor + 1]});
+}
+
+std::span<float> Sparsifier::velocity(std::size_t tensor) {
+  if (!options_.corrects_momentum) return {};
+  return part_of(velocity_.first(begins_.back()), {begins_[tensor], begins_[tensor + 1]});
+}
+
+void Sparsifier::choose(std::span<const Index>) {
+  throw ContractError("a sparsifier of elements takes no chunks");
+}
+
+ConstMatrix Sparsifier::gradient_of(std::size_t tensor, const std::byte* data) const {
+  const TensorSpec& spec = tensors_[tensor];
+  return {data, spec.dtype, spec.rows, spec.width};
+}
+
+Velocity Sparsifier::velocity_of(std::size_t tensor, const SparsifierStep& step) {
+  return {velocity(tensor), step.momentum, step.nesterov};
+}
+
+void Sparsifier::find_factors(std::span<const std::byte* const> gradients, float factor) {
+  std::ranges::fill(factors_, factor);
+  if (!options_.clip) return;
+  const std::span<double> squares = squares_.first(std::ssize(tensors_));
+  fill_zero(context_, std::as_writable_bytes(squares));
+  for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (gradients[tensor] == nullptr) continue;
+    add_squares(context_, gradient_of(tensor, gradients[tensor]), &squares[tensor]);
+  }
+  fetch(context_, std::as_bytes(squares), std::as_writable_bytes(std::span(fetched_)).data());
+  for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    const double norm = std::sqrt(fetched_[tensor]) * std::abs(static_cast<double>(factor));
+    // Where the norm is not finite what is finite joins as it is, and the rest is counted.
+    if (std::isfinite(norm) && norm > *options_.clip) {
+      factors_[tensor] = static_cast<float>(static_cast<double>(factor) * (*options_.clip / norm));
+    }
+  }
+}
+
+std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gradients,
+                                           const SparsifierStep& step) {
+  SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
+  if (!(step.share > 0 && step.share <= 1)) {
+    throw InputError(fmt::format("a share of {}: more than 0, and 1 at most", step.share));
+  }
+  last_ = step;
+  find_factors(gradients, step.factor);
+  fill_zero(context_, std::as_writable_bytes(not_finite_place_.first(1)));
+  if (!options_.keeps_rest) fill_zero(context_, std::as_writable_bytes(residual()));
+  for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (gradients[tensor] == nullptr) continue;
+    add_gradient(context_, gradient_of(tensor, gradients[tensor]), factors_[tensor],
+                 velocity_of(tensor, step), residual(tensor), not_finite_count());
+  }
+  select(step);
+  not_finite_ = resolve(context_, not_finite_count());
+  return taken_;
+}
+
+void Sparsifier::undo(std::span<const std::byte* const> gradients) {
+  SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
+  give_back();
+  for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (gradients[tensor] == nullptr) continue;
+    remove_gradient(context_, gradient_of(tensor, gradients[tensor]), factors_[tensor],
+                    velocity_of(tensor, last_), residual(tensor));
+  }
+}
+
+std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<TensorSpec> tensors,
+                                            const SparsifierOptions& options) {
+  validate(tensors, options);
+  switch (options.selecting) {
+    case Selecting::top_k:
+      return make_top_k(context, std::move(tensors), options);
+    case Selecting::threshold:
+      return make_threshold(context, std::move(tensors), options);
+    case Selecting::chunks:
+      return make_coarse_grained(context, std::move(tensors), options);
+  }
+  throw ContractError("a sparsifier that does not exist");
+}
+
+std::vector<Index> largest_chunks(std::span<const double> norms, Index count) {
+  std::vector<Index> chunks(norms.size());
+  std::iota(chunks.begin(), chunks.end(), Index{0});
+  const auto size_of = [&](Index chunk) {
+    const double norm = norms[static_cast<std::size_t>(chunk)];
+    return std::isnan(norm) ? HUGE_VAL : norm;
+  };
+  const auto first = [&](Index a, Index b) {
+    return size_of(a) != size_of(b) ? size_of(a) > size_of(b) : a < b;
+  };
+  const auto end = chunks.begin() + std::clamp<Index>(count, 0, std::ssize(chunks));
+  std::partial_sort(chunks.begin(), end, chunks.end(), first);
+  chunks.erase(end, chunks.end());
+  std::ranges::sort(chunks);
+  return chunks;
+}
+
+std::string_view name_of(Selecting selecting) {
+  switch (selecting) {
+    case Selecting::top_k:
+      return "top_k";
+    case Selecting::threshold:
+      return "threshold";
+    case Selecting::chunks:
+      return "chunks";
+  }
+  throw ContractError("a sparsifier that does not exist");
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,161 @@
+// Sparsifiers: make dense gradients sparse, and keep what does not cross for later steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/buffer.h"
+#include "kernels/context.h"
+#include "kernels/dtype.h"
+#include "kernels/residual.h"
+#include "kernels/views.h"
+#include "schemes/bucket.h"
+#include "schemes/tensor.h"
+
+namespace sparsesync {
+
+/// What a sparsifier takes of what is owed.
+enum class Selecting : std::uint8_t {
+  /// Of each tensor so many elements, those of the largest magnitudes: DGC (Lin et al., ICLR 2018).
+  top_k,
+  /// The elements whose magnitude is a level or more.
+  threshold,
+  /// Chunks of the tensors laid end to end, the same ones on all workers: GradientFlow's
+  /// coarse-grained sparse communication (Sun et al., 2019).
+  chunks,
+};
+
+/// The same on all workers, and in all steps.
+struct SparsifierOptions {
+  Selecting selecting = Selecting::top_k;
+  Index chunk = Index{1} << 15;  // elements
+  float level = 0;               // of threshold
+  /// Velocities are kept, and cross in the place of gradients (momentum correction).
+  bool corrects_momentum = false;
+  /// The velocity of what crosses becomes 0 (momentum factor masking); of elements alone.
+  bool masks_momentum = true;
+  /// What a tensor's gradient is scaled down to, where its L2 norm is larger, before it joins what
+  /// is owed; nothing: it is not.
+  std::optional<double> clip = std::nullopt;
+  /// What does not cross is kept; else it is lost.
+  bool keeps_rest = true;
+  /// What values cross as: f32, f16 or bf16; nothing: their tensor's type, and of chunks that of
+  /// the first tensor.
+  std::optional<DType> wire = std::nullopt;
+};
+
+/// What may differ from step to step; the same on all workers.
+struct SparsifierStep {
+  double share = 1;  // of top_k: of a tensor's elements, rounded up
+  float factor = 1;  // that gradients are multiplied by, such as 1 / the loss's scale
+  float momentum = 0;
+  bool nesterov = false;
+};
+
+/// One worker's sparsifier of a bucket's tensors, whose gradients are dense. Works in its context
+/// alone; calls come from one thread at a time.
+///
+/// In each step take() adds the gradients to what is owed, and takes out of that what crosses: a
+/// bucket of crossing() carries it, by any scheme and schedule. In f32 what crosses and what stays
+/// are together what was owed, exactly.
+class Sparsifier {
+ public:
+  virtual ~Sparsifier() = default;
+  Sparsifier(const Sparsifier&) = delete;
+  Sparsifier& operator=(const Sparsifier&) = delete;
+
+  /// What the bucket is registered with.
+  const std::vector<TensorSpec>& crossing() const { return crossing_; }
+
+  /// Starts a step.
+  /// @param gradients  one for each tensor, all elements of it, in the context's memory, or null:
+  ///                   nothing is added
+  /// @return for each tensor of crossing() what crosses, in memory of the sparsifier, written
+  ///         behind its context's work so far, and left as it is until the next call. On a GPU
+  ///         waits until it is known how much that is
+  /// @throws InputError for a share outside (0, 1], BudgetError, std::bad_alloc
+  std::span<const Gradient> take(std::span<const std::byte* const> gradients,
+                                 const SparsifierStep& step);
+  /// Values of the last step that are infinite or not a number: gradients, which were left out, and
+  /// what is once it is rounded for the wire, which crosses so and stays owed.
+  Index not_finite() const { return not_finite_; }
+
+  /// Undoes the last take(), of the same gradients, but for rounding of sums: the step is skipped.
+  /// Before the next choose().
+  void undo(std::span<const std::byte* const> gradients);
+
+  // ---- What is owed, in the context's memory: of each tensor as many as it has elements.
+
+  std::span<float> residual(std::size_t tensor);
+  /// Empty where momentum is not corrected.
+  std::span<float> velocity(std::size_t tensor);
+  /// Where each tensor begins in what lies end to end, and behind the last one the end.
+  std::span<const Index> begins() const { return begins_; }
+
+  // ---- Of chunks.
+
+  /// The sums of the absolute values of what was owed in each chunk before the last take() took
+  /// from it, in the context's memory; none of other sparsifiers.
+  virtual std::span<double> norms() { return {}; }
+  /// Which chunks the next steps take, increasing; before that is said, all.
+  /// @throws ContractError where there are no such chunks
+  virtual void choose(std::span<const Index> chunks);
+
+ protected:
+  /// @param round_to  elements of the residual are a multiple of it; those behind the tensors' are
+  /// 0
+  Sparsifier(const Context& context, std::vector<TensorSpec> tensors, SparsifierOptions options,
+             Index round_to = 1);
+
+  virtual void select(const SparsifierStep& step) = 0;
+  /// Gives back what select() took.
+  virtual void give_back() = 0;
+
+  const Context& context() const { return context_; }
+  const SparsifierOptions& options() const { return options_; }
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  std::span<float> residual() { return residual_.first(padded_); }
+  Count not_finite_count() { return Count(not_finite_place_.data()); }
+
+  std::vector<TensorSpec> crossing_;
+  std::vector<Gradient> taken_;  // as crossing_
+
+ private:
+  void find_factors(std::span<const std::byte* const> gradients, float factor);
+  ConstMatrix gradient_of(std::size_t tensor, const std::byte* data) const;
+  Velocity velocity_of(std::size_t tensor, const SparsifierStep& step);
+
+  Context context_;
+  std::vector<TensorSpec> tensors_;
+  SparsifierOptions options_;
+  std::vector<Index> begins_;
+  Index padded_ = 0;  // elements of the residual
+  Buffer<float> residual_;
+  Buffer<float> velocity_;
+  Buffer<Index> not_finite_place_;
+  Buffer<double> squares_;
+  Index not_finite_ = 0;
+  SparsifierStep last_;
+  std::vector<float> factors_;   // that each tensor's gradient was multiplied by
+  std::vector<double> fetched_;  // squares
+};
+
+/// @throws InputError naming the tensor and the mend: of f64 or integers; an option that has no
+///         meaning; chunks larger than all tensors together; BudgetError, std::bad_alloc
+std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<TensorSpec> tensors,
+                                            const SparsifierOptions& options);
+
+/// The `count` chunks of the largest norms, increasing; of equal ones the first. NaN's come before
+/// all others: where something is wrong it crosses.
+std::vector<Index> largest_chunks(std::span<const double> norms, Index count);
+
+/// "top_k", "threshold" and "chunks".
+std::string_view name_of(Selecting selecting);
+
+}  // namespace sparsesync

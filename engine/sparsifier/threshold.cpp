@@ -1,0 +1,45 @@
+// The elements whose magnitude is a level or more.
+#include "engine/sparsifier/make.h"
+#include "engine/sparsifier/of_elements.h"
+#include "kernels/host_copy.h"
+
+namespace sparsesync {
+namespace {
+
+class Threshold final : public OfElements {
+ public:
+  Threshold(const Context& context, std::vector<TensorSpec> tensors,
+            const SparsifierOptions& options)
+      : OfElements(context, std::move(tensors), options), counts_(context) {
+    // A level is taken where magnitudes lie above the next smaller one.
+    const MagnitudeCut below{magnitude_of(options.level) - 1, 0};
+    for (std::size_t tensor = 0; tensor < this->tensors().size(); ++tensor) {
+      place(context, std::as_bytes(std::span(&below, 1)),
+            reinterpret_cast<std::byte*>(cut(tensor)));
+    }
+    counts_.reserve_exactly(std::ssize(this->tensors()));
+    room_.resize(this->tensors().size());
+  }
+
+ private:
+  void select(const SparsifierStep&) override {
+    const std::span<Index> counts = counts_.first(std::ssize(tensors()));
+    for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
+      count_taken(context(), residual(tensor), cut(tensor), Count(&counts[tensor]));
+    }
+    fetch_numbers(context(), counts, room_);
+    take_all(room_);
+  }
+
+  Buffer<Index> counts_;
+  std::vector<Index> room_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sparsifier> make_threshold(const Context& context, std::vector<TensorSpec> tensors,
+                                           const SparsifierOptions& options) {
+  return std::make_unique<Threshold>(context, std::move(tensors), options);
+}
+
+}  // namespace sparsesync
