@@ -10,7 +10,7 @@ namespace sparsesync {
 
 namespace cpu {
 /// norms[i] = the sum of the absolute values of elements [i * chunk, (i + 1) * chunk), of which the
-/// last chunk may have fewer, made in f64 by lanes (kernels/lanes.h; Sun et al., "Optimizing
+/// last chunk may have fewer, made in f64 as kernels/lanes.h says (Sun et al., "Optimizing
 /// network performance for distributed DNN training on GPU clusters", 2019, section 4). Does not
 /// synchronize the stream.
 /// @param chunk  at least 1

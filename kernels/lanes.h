@@ -5,8 +5,10 @@
 
 namespace sparsesync {
 
-/// Element i is added to sum i mod kLanes, in the order of the elements; the sums are then added up
-/// in halves: the sum j + kLanes / 2 to the sum j, and so on.
-inline constexpr Index kLanes = 256;
+/// Number i of some is added to sum i mod kLanes, in the order of the numbers; the sums are then
+/// added up in halves: sum j + kLanes / 2 to sum j, and so on.
+inline constexpr Index kLanes = 32;
+/// So many numbers are added up by lanes, and so are the sums of all these stretches, however many.
+inline constexpr Index kStretch = 4096;
 
 }  // namespace sparsesync

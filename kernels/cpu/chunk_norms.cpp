@@ -5,6 +5,7 @@
 
 #include "kernels/bits.h"
 #include "kernels/cpu/f32_passes.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/error.h"
 #include "kernels/threads.h"
 
@@ -18,9 +19,12 @@ void chunk_norms(const Context& context, std::span<const float> values, Index ch
   constexpr Index kGrain = Index{1} << 14;  // elements that a thread is worth waking for
   parallel_for(context, std::ssize(norms), ceil_div(kGrain, chunk), [&](IndexRange chunks) {
     for (Index i = chunks.begin; i < chunks.end; ++i) {
-      Lanes lanes{};
-      add_absolute(part_of(values, {i * chunk, std::min(size, (i + 1) * chunk)}), lanes);
-      norms[static_cast<std::size_t>(i)] = in_halves(lanes);
+      const std::span<const float> own =
+          part_of(values, {i * chunk, std::min(size, (i + 1) * chunk)});
+      norms[static_cast<std::size_t>(i)] =
+          sum_of_stretches(std::ssize(own), [&](Index begin, Index end) {
+            return sum_absolute(part_of(own, {begin, end}));
+          });
     }
   });
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/row.h"
 #include "kernels/magnitude.h"
 
@@ -21,11 +22,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_SCALAR  // a processor without vectors: the callers' loops do it all
 
-Index mark_large_simd(std::span<const float>, std::uint32_t, std::uint64_t*) {
+Index find_large_simd(std::span<const float>, std::uint32_t, std::uint32_t*, Index*) {
   return 0;
 }
 
-Index add_absolute_simd(std::span<const float>, Lanes&) {
+Index sum_absolute_simd(std::span<const float>, Lanes&) {
   return 0;
 }
 
@@ -39,64 +40,96 @@ using D = hn::ScalableTag<float>;
 using DInt = hn::ScalableTag<std::int32_t>;
 using DDouble = hn::ScalableTag<double>;
 
+constexpr std::uint64_t kTop = std::uint64_t{1} << 63U;
+
 /// Asks for `count` values so far ahead that they are there when they are needed: what the
 /// processor foresees by itself ends with a page.
+constexpr Index kAhead = 3072;
+
 template <Index count>
 HWY_INLINE void prefetch(const float* from) {
-  constexpr Index kAhead = 2048;
   for (Index i = 0; i < count; i += 16) __builtin_prefetch(from + kAhead + i);
 }
 
-/// Whole words of marks.
-/// @return how many values they are of
-Index mark_large_simd(std::span<const float> values, std::uint32_t least, std::uint64_t* marks) {
+/// Of 64 values at a time.
+/// @return how many values were looked at
+Index find_large_simd(std::span<const float> values, std::uint32_t least, std::uint32_t* places,
+                      Index* found) {
   const D d;
   const DInt di;
   const auto lanes = static_cast<Index>(hn::Lanes(d));
   const auto below = hn::Set(di, static_cast<std::int32_t>(least - 1));
   const auto magnitude_bits = hn::Set(di, 0x7FFFFFFF);
   const float* const from = values.data();
-  const Index words = std::ssize(values) / 64;
+  const Index whole = std::ssize(values) / 64 * 64;
   const auto is_large = [&](Index at) HWY_ATTR {
     const auto bits = hn::And(hn::BitCast(di, hn::LoadU(d, from + at)), magnitude_bits);
     return hn::Gt(bits, below);
   };
-  for (Index word = 0; word < words; ++word) {
-    prefetch<64>(from + word * 64);
-    alignas(8) std::uint8_t bytes[8 + 8] = {};  // a vector of marks may write more than its own
+  std::uint32_t* to = places;
+  for (Index begin = 0; begin < whole; begin += 64) {
+    prefetch<64>(from + begin);
+    std::uint8_t bytes[8 + 8] = {};  // a vector of marks may write more than its own
     for (Index i = 0; i < 64; i += std::max<Index>(lanes, 8)) {
-      const Index at = word * 64 + i;
-      std::uint8_t* const to = bytes + i / 8;
-      hn::StoreMaskBits(di, is_large(at), to);
+      std::uint8_t* const marks = bytes + i / 8;
+      hn::StoreMaskBits(di, is_large(begin + i), marks);
       if (lanes == 4) {
         std::uint8_t upper = 0;
-        hn::StoreMaskBits(di, is_large(at + 4), &upper);
-        *to = static_cast<std::uint8_t>(*to | upper << 4U);
+        hn::StoreMaskBits(di, is_large(begin + i + 4), &upper);
+        *marks = static_cast<std::uint8_t>(*marks | upper << 4U);
       }
     }
-    std::memcpy(marks + word, bytes, 8);
+    std::uint64_t left = 0;
+    std::memcpy(&left, bytes, sizeof(left));
+    const auto count = static_cast<Index>(hwy::PopCount(left));
+    const auto first = static_cast<std::uint32_t>(begin);
+    // The first ones are written whether they are there or not.
+    const auto write = [&](Index at) HWY_ATTR {
+      to[at] = first + static_cast<std::uint32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(left | kTop));
+      left &= left - 1;
+    };
+    for (Index at = 0; at < 4; ++at) write(at);
+    if (count > 4) {
+      for (Index at = 4; at < kPlacesBehind; ++at) write(at);
+      for (Index at = kPlacesBehind; at < count; ++at) write(at);
+    }
+    to += count;
   }
-  return words * 64;
+  *found = to - places;
+  return whole;
 }
 
-/// Whole rounds of all lanes.
-Index add_absolute_simd(std::span<const float> values, Lanes& sums) {
+/// Whole rounds of all lanes, which start from 0.
+/// @return how many values they are of
+Index sum_absolute_simd(std::span<const float> values, Lanes& sums) {
   const DDouble d;
   const hn::Rebind<float, DDouble> half;
   const auto lanes = static_cast<Index>(hn::Lanes(d));
-  const Index rounds = std::ssize(values) / kLanes;
-  double* const to = sums.data();
-  for (Index round = 0; round < rounds; ++round) {
-    const float* const from = values.data() + round * kLanes;
-    prefetch<kLanes>(from);
-    for (Index lane = 0; lane < kLanes; lane += 2 * lanes) {
-      const auto first = hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + lane)));
-      const auto second = hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + lane + lanes)));
-      hn::StoreU(hn::Add(hn::LoadU(d, to + lane), first), d, to + lane);
-      hn::StoreU(hn::Add(hn::LoadU(d, to + lane + lanes), second), d, to + lane + lanes);
+  const Index whole = std::ssize(values) / kLanes * kLanes;
+  const float* const from = values.data();
+  // With the widest vectors 4 of sums, with the narrowest 16: all of them in registers, 8 at a
+  // time.
+  constexpr Index kVectors = 4;
+  for (Index lane = 0; lane < kLanes; lane += kVectors * lanes) {
+    auto sum0 = hn::Zero(d);
+    auto sum1 = hn::Zero(d);
+    auto sum2 = hn::Zero(d);
+    auto sum3 = hn::Zero(d);
+    for (Index i = lane; i < whole; i += kLanes) {
+      __builtin_prefetch(from + kAhead + i);
+      __builtin_prefetch(from + kAhead + i + 16);
+      sum0 = hn::Add(sum0, hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + i))));
+      sum1 = hn::Add(sum1, hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + i + lanes))));
+      sum2 = hn::Add(sum2, hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + i + 2 * lanes))));
+      sum3 = hn::Add(sum3, hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + i + 3 * lanes))));
     }
+    double* const to = sums.data() + lane;
+    hn::StoreU(sum0, d, to);
+    hn::StoreU(sum1, d, to + lanes);
+    hn::StoreU(sum2, d, to + 2 * lanes);
+    hn::StoreU(sum3, d, to + 3 * lanes);
   }
-  return rounds * kLanes;
+  return whole;
 }
 
 Index add_with_velocity_simd(const std::byte* gradient, float factor, const Velocity& velocity,
@@ -142,28 +175,31 @@ HWY_AFTER_NAMESPACE();
 namespace sparsesync::cpu {
 namespace {
 
-HWY_EXPORT(mark_large_simd);
-HWY_EXPORT(add_absolute_simd);
+HWY_EXPORT(find_large_simd);
+HWY_EXPORT(sum_absolute_simd);
 HWY_EXPORT(add_with_velocity_simd);
 
 }  // namespace
 
-void mark_large(std::span<const float> values, std::uint32_t least,
-                std::span<std::uint64_t> marks) {
-  Index i = least == 0 ? 0 : HWY_DYNAMIC_DISPATCH(mark_large_simd)(values, least, marks.data());
-  std::ranges::fill(marks.subspan(static_cast<std::size_t>(i / 64)), std::uint64_t{0});
+Index find_large(std::span<const float> values, std::uint32_t least,
+                 std::span<std::uint32_t> places) {
+  Index found = 0;
+  Index i = HWY_DYNAMIC_DISPATCH(find_large_simd)(values, least, places.data(), &found);
   for (; i < std::ssize(values); ++i) {
-    const bool is_large = magnitude_of(values[static_cast<std::size_t>(i)]) >= least;
-    marks[static_cast<std::size_t>(i / 64)] |= std::uint64_t{is_large} << (i % 64);
+    places[static_cast<std::size_t>(found)] = static_cast<std::uint32_t>(i);
+    found += magnitude_of(values[static_cast<std::size_t>(i)]) >= least ? 1 : 0;
   }
+  return found;
 }
 
-void add_absolute(std::span<const float> values, Lanes& lanes) {
-  Index i = HWY_DYNAMIC_DISPATCH(add_absolute_simd)(values, lanes);
-  for (; i < std::ssize(values); ++i) {
+double sum_absolute(std::span<const float> values) {
+  Lanes lanes{};
+  for (Index i = HWY_DYNAMIC_DISPATCH(sum_absolute_simd)(values, lanes); i < std::ssize(values);
+       ++i) {
     lanes[static_cast<std::size_t>(i % kLanes)] +=
         static_cast<double>(std::abs(values[static_cast<std::size_t>(i)]));
   }
+  return in_halves(lanes);
 }
 
 Index add_with_velocity(const std::byte* gradient, float factor, const Velocity& velocity,

@@ -4,19 +4,24 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cpu/lanes.h"
 #include "kernels/residual.h"
 #include "kernels/views.h"
 
 namespace sparsesync::cpu {
 
-/// Bit i of `marks`, of word i / 64, tells whether the magnitude of values[i] is at least `least`.
-/// @param least  2^31 at most
-/// @param marks  of values.size() bits, rounded up to whole words; the bits behind are 0
-void mark_large(std::span<const float> values, std::uint32_t least, std::span<std::uint64_t> marks);
+/// Room for places behind those that find_large() finds.
+inline constexpr Index kPlacesBehind = 8;
 
-/// lanes[i mod kLanes] += |values[i]|, in increasing i.
-void add_absolute(std::span<const float> values, Lanes& lanes);
+/// The places of the values whose magnitude is at least `least`, increasing. Nothing branches on a
+/// value where few of them are.
+/// @param least   1 to 2^31 - 1
+/// @param places  values.size() + kPlacesBehind of them; those behind the result are scribbled on
+/// @return how many there are
+Index find_large(std::span<const float> values, std::uint32_t least,
+                 std::span<std::uint32_t> places);
+
+/// The sum of the absolute values, by lanes.
+double sum_absolute(std::span<const float> values);
 
 /// detail::OwedElement::add() of each element with its velocity.
 /// @param gradient  as many as the residual has, of any alignment

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 
+#include "kernels/bits.h"
 #include "kernels/lanes.h"
 
 namespace sparsesync::cpu {
@@ -18,14 +19,15 @@ inline double in_halves(Lanes& lanes) {
   return lanes.front();
 }
 
-/// The sum of number(i) for the elements in [begin, end), the first of which goes to the first
-/// lane.
-template <typename Number>
-double sum_in_lanes(Index begin, Index end, Number&& number) {
+/// The sum of `count` numbers.
+/// @param sum_of  the sum by lanes of the numbers in [begin, end), a stretch at most
+template <typename SumOf>
+double sum_of_stretches(Index count, SumOf&& sum_of) {
   Lanes lanes{};
-  for (Index first = begin; first < end; first += kLanes) {
-    const Index count = std::min(kLanes, end - first);
-    for (Index i = 0; i < count; ++i) lanes[static_cast<std::size_t>(i)] += number(first + i);
+  for (Index stretch = 0; stretch * kStretch < count; ++stretch) {
+    const Index begin = stretch * kStretch;
+    lanes[static_cast<std::size_t>(stretch % kLanes)] +=
+        sum_of(begin, std::min(begin + kStretch, count));
   }
   return in_halves(lanes);
 }

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <functional>
-#include <optional>
 #include <utility>
 
 #include "kernels/buffer.h"
@@ -18,21 +16,16 @@ namespace {
 constexpr Index kBytes = static_cast<Index>(sizeof(float));
 
 /// Calls found(i) for the elements in `range` whose magnitude is at least `least`, in their order.
+/// @param least  at least 1
 template <typename Found>
-void find_large(std::span<const float> values, IndexRange range, std::uint32_t least,
-                Found&& found) {
-  constexpr Index kTile = Index{1} << 13;  // stays near until what is found is read once more
-  std::array<std::uint64_t, kTile / 64> marks{};
+void for_each_large(std::span<const float> values, IndexRange range, std::uint32_t least,
+                    Found&& found) {
+  constexpr Index kTile = Index{1} << 12;  // stays near until what is found is looked at
+  std::array<std::uint32_t, kTile + kPlacesBehind> places;  // NOLINT(*-member-init): written first
   for (Index begin = range.begin; begin < range.end; begin += kTile) {
     const Index end = std::min(begin + kTile, range.end);
-    const auto words = static_cast<std::size_t>(ceil_div<Index>(end - begin, 64));
-    mark_large(part_of(values, {begin, end}), least, std::span(marks).first(words));
-    for (std::size_t word = 0; word < words; ++word) {
-      const Index first = begin + static_cast<Index>(word) * 64;
-      for (std::uint64_t left = marks[word]; left != 0; left &= left - 1) {
-        found(first + __builtin_ctzll(left));
-      }
-    }
+    const Index count = find_large(part_of(values, {begin, end}), least, places);
+    for (Index i = 0; i < count; ++i) found(begin + places[static_cast<std::size_t>(i)]);
   }
 }
 
@@ -60,43 +53,39 @@ Bracket bracket_of(std::span<const float> values, Index k) {
   return bracket;
 }
 
-/// The cut that takes k elements, of which `above` lie above those that are near; nothing if it
-/// does not lie among these.
-/// @param near  changes its order
-std::optional<MagnitudeCut> cut_among(std::span<std::uint32_t> near, Index above, Index k) {
-  const Index rank = k - above;
-  if (rank < 1 || rank > std::ssize(near)) return std::nullopt;
-  const auto nth = near.begin() + (rank - 1);
-  std::ranges::nth_element(near, nth, std::greater{});
-  const auto larger = std::count_if(near.begin(), nth, [&](std::uint32_t m) { return m > *nth; });
-  return MagnitudeCut{*nth, rank - larger};
-}
-
-/// The cut by how often each magnitude occurs: digit after digit.
-MagnitudeCut cut_by_digits(const Context& context, std::span<const float> values, Index k) {
+/// The cut that takes k elements of some, by how often each magnitude occurs: digit after digit.
+/// @param within     magnitudes that the k-th lies between
+/// @param magnitude  of the i-th of `size`, which are at least k
+template <typename Magnitude>
+MagnitudeCut cut_by_digits(const Context& context, Index size, Index k, const Bracket& within,
+                           Magnitude&& magnitude) {
   constexpr unsigned kDigit = 11;
-  constexpr std::size_t kDigits = std::size_t{1} << kDigit;
-  using Histogram = std::array<Index, kDigits>;
-  std::uint32_t level = 0;  // its digits above `shift`
+  constexpr int kParts = 16;
+  using Histogram = std::array<Index, std::size_t{1} << kDigit>;
+  // Digits that all between have are known.
+  unsigned shift = 2 * kDigit;
+  while (shift > 0 && within.low >> shift == within.high >> shift) shift -= kDigit;
+  std::uint32_t level =
+      within.low & ~static_cast<std::uint32_t>(low_mask(static_cast<int>(shift + kDigit)));
   Index left = k;
-  for (unsigned shift = 22;; shift -= kDigit) {
-    Histogram histogram{};
-    const int parts = std::min(row_parts(context, std::ssize(values), kBytes), 16);
-    std::array<Histogram, 16> of_parts{};
-    for_each_part(context, std::ssize(values), parts, [&](int part, IndexRange range) {
+  const int parts = std::min(row_parts(context, size, kBytes), kParts);
+  std::array<Histogram, kParts> of_parts;  // NOLINT(*-member-init): each part fills its own
+  for (;; shift -= kDigit) {
+    for_each_part(context, size, parts, [&](int part, IndexRange range) {
       Histogram& own = of_parts[static_cast<std::size_t>(part)];
-      for (const float value : part_of(values, range)) {
-        const std::uint32_t magnitude = magnitude_of(value);
-        if (std::uint64_t{magnitude} >> (shift + kDigit) == level >> (shift + kDigit)) {
-          ++own[magnitude >> shift & (kDigits - 1)];
-        }
+      own.fill(0);
+      const std::uint64_t known = std::uint64_t{level} >> (shift + kDigit);
+      for (Index i = range.begin; i < range.end; ++i) {
+        const std::uint64_t each = magnitude(i);
+        if (each >> (shift + kDigit) == known) ++own[each >> shift & (own.size() - 1)];
       }
     });
-    for (const Histogram& own : of_parts) {
-      for (std::size_t digit = 0; digit < kDigits; ++digit) histogram[digit] += own[digit];
+    Histogram& all = of_parts.front();
+    for (std::size_t part = 1; part < static_cast<std::size_t>(parts); ++part) {
+      for (std::size_t digit = 0; digit < all.size(); ++digit) all[digit] += of_parts[part][digit];
     }
-    std::size_t digit = kDigits - 1;
-    for (; digit > 0 && histogram[digit] < left; --digit) left -= histogram[digit];
+    std::size_t digit = all.size() - 1;
+    for (; digit > 0 && all[digit] < left; --digit) left -= all[digit];
     level |= static_cast<std::uint32_t>(digit) << shift;
     if (shift == 0) break;
   }
@@ -128,7 +117,7 @@ void find_cut(const Context& context, std::span<const float> values, Index k, Ma
     const std::span<std::uint32_t> own = part_of(near, shares.range(part));
     Index larger = 0;
     Index count = 0;
-    find_large(values, range, bracket.low, [&](Index i) {
+    for_each_large(values, range, bracket.low, [&](Index i) {
       const std::uint32_t magnitude = magnitude_of(values[static_cast<std::size_t>(i)]);
       // It is as good as chance which it is: no branch.
       const Index is_larger = magnitude > bracket.high ? 1 : 0;
@@ -150,9 +139,16 @@ void find_cut(const Context& context, std::span<const float> values, Index k, Ma
     all_above += above[at];
     all_inside += inside[at];
   }
-  std::optional<MagnitudeCut> found;
-  if (fits) found = cut_among(near.first(static_cast<std::size_t>(all_inside)), all_above, k);
-  *cut = found ? *found : cut_by_digits(context, values, k);
+  const Index rank = k - all_above;
+  if (fits && 0 < rank && rank <= all_inside) {
+    *cut = cut_by_digits(context, all_inside, rank, bracket,
+                         [&](Index i) { return near[static_cast<std::size_t>(i)]; });
+  } else {
+    const Bracket anywhere{.low = 0};
+    *cut = cut_by_digits(context, size, k, anywhere, [&](Index i) {
+      return magnitude_of(values[static_cast<std::size_t>(i)]);
+    });
+  }
 }
 
 namespace {
@@ -165,7 +161,7 @@ struct Around {
 
 Around count_around(std::span<const float> values, IndexRange range, std::uint32_t level) {
   Around found;
-  find_large(values, range, std::max(level, 1U), [&](Index i) {
+  for_each_large(values, range, std::max(level, 1U), [&](Index i) {
     const bool is_above = magnitude_of(values[static_cast<std::size_t>(i)]) > level;
     ++(is_above ? found.above : found.on);
   });
@@ -216,7 +212,7 @@ void take_largest(const Context& context, std::span<float> residual, std::span<f
     for_each_part(context, std::ssize(residual), parts, [&](int part, IndexRange range) {
       auto [above, on] = before[static_cast<std::size_t>(part)];
       Index lost_here = 0;
-      find_large(residual, range, std::max(cut->level, 1U), [&](Index i) {
+      for_each_large(residual, range, std::max(cut->level, 1U), [&](Index i) {
         const auto from = static_cast<std::size_t>(i);
         detail::OwedElement element{residual[from], 0};
         const bool is_tie = magnitude_of(element.residual) == cut->level;

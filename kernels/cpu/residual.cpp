@@ -61,6 +61,34 @@ Index add_each(const std::byte* gradient, float factor, const Velocity& velocity
   return lost;
 }
 
+/// How many elements of a row are not finite once they are rounded.
+template <typename T>
+Index take_row(std::byte* __restrict residual, Index width, std::byte* __restrict taken) {
+  Index lost = 0;
+  constexpr Index kTogether = 1 << 16;  // as in add_each()
+  for (Index begin = 0; begin < width; begin += kTogether) {
+    std::int32_t lost_here = 0;
+    for (Index i = begin; i < std::min(begin + kTogether, width); ++i) {
+      OwedElement element{load<float>(residual, i), 0};
+      T value{};
+      lost_here += element.take(&value) ? 0 : 1;
+      store(residual, i, element.residual);
+      store(taken, i, value);
+    }
+    lost += lost_here;
+  }
+  return lost;
+}
+
+template <typename T>
+void give_back_row(const std::byte* __restrict taken, Index width, std::byte* __restrict residual) {
+  for (Index i = 0; i < width; ++i) {
+    OwedElement element{load<float>(residual, i), 0};
+    element.give_back(load<T>(taken, i));
+    store(residual, i, element.residual);
+  }
+}
+
 }  // namespace
 
 void add_gradient(const Context& context, ConstMatrix gradient, float factor,
@@ -112,13 +140,7 @@ void take_rows(const Context& context, Matrix residual, std::span<const Index> r
         std::byte* const from =
             residual.data + rows[static_cast<std::size_t>(row)] * residual.row_bytes();
         std::byte* const to = taken.data + row * taken.row_bytes();
-        for (Index i = 0; i < taken.width; ++i) {
-          OwedElement element{load<float>(from, i), 0};
-          T value{};
-          lost += element.take(&value) ? 0 : 1;
-          store(from, i, element.residual);
-          store(to, i, value);
-        }
+        lost += take_row<T>(from, taken.width, to);
       }
       return lost;
     });
@@ -130,15 +152,13 @@ void give_back_rows(const Context& context, ConstMatrix taken, std::span<const I
   detail::expect_owed_rows(as_const(residual), rows, taken);
   for_owed_dtype(taken.dtype, [&]<typename T>(T) {
     parallel_for(context, taken.rows, row_grain(residual.row_bytes()), [&](IndexRange range) {
+      const auto place_of = [&](Index row) {
+        return residual.data + rows[static_cast<std::size_t>(row)] * residual.row_bytes();
+      };
+      const auto ahead = static_cast<Index>(kRowsAhead);
       for (Index row = range.begin; row < range.end; ++row) {
-        std::byte* const to =
-            residual.data + rows[static_cast<std::size_t>(row)] * residual.row_bytes();
-        const std::byte* const from = taken.data + row * taken.row_bytes();
-        for (Index i = 0; i < taken.width; ++i) {
-          OwedElement element{load<float>(to, i), 0};
-          element.give_back(load<T>(from, i));
-          store(to, i, element.residual);
-        }
+        if (row + ahead < range.end) prefetch_row<true>(place_of(row + ahead), sizeof(float));
+        give_back_row<T>(taken.data + row * taken.row_bytes(), taken.width, place_of(row));
       }
     });
   });

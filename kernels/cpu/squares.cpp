@@ -1,26 +1,34 @@
 // CPU body of the sums of squares.
 #include "kernels/squares.h"
 
-#include <algorithm>
-
-#include "kernels/bits.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/row.h"
 
 namespace sparsesync::cpu {
+namespace {
+
+/// Of the elements in [begin, end), by lanes.
+template <typename T>
+double of_stretch(const std::byte* values, Index begin, Index end) {
+  Lanes lanes{};
+  for (Index first = begin; first < end; first += kLanes) {
+    const Index count = std::min(kLanes, end - first);
+    for (Index i = 0; i < count; ++i) {
+      const auto value = static_cast<double>(ValueTraits<T>::widen(load<T>(values, first + i)));
+      lanes[static_cast<std::size_t>(i)] += value * value;
+    }
+  }
+  return in_halves(lanes);
+}
+
+}  // namespace
 
 void add_squares(const Context&, ConstMatrix values, double* sum) {
   const Index elements = values.rows * values.width;
   if (elements == 0) return;
   for_float_dtype(values.dtype, [&]<typename T>(T) {
-    const auto square = [&](Index i) {
-      const auto value = static_cast<double>(ValueTraits<T>::widen(load<T>(values.data, i)));
-      return value * value;
-    };
-    *sum += sum_in_lanes(0, ceil_div(elements, kSquareChunk), [&](Index chunk) {
-      const Index begin = chunk * kSquareChunk;
-      return sum_in_lanes(begin, std::min(elements, begin + kSquareChunk), square);
-    });
+    *sum += sum_of_stretches(
+        elements, [&](Index begin, Index end) { return of_stretch<T>(values.data, begin, end); });
   });
 }
 
