@@ -25,6 +25,8 @@ void bind_session(nanobind::module_& module);
 void close_sessions();
 /// Schedules of training steps. After bind_session().
 void bind_schedules(nanobind::module_& module);
+/// Sparsifiers of buckets. After bind_session().
+void bind_sparsifiers(nanobind::module_& module);
 /// Traces, profile, compare and plan.
 void bind_tools(nanobind::module_& module);
 

@@ -15,6 +15,7 @@ NB_MODULE(_native, module) {
   sparsesync::python::bind_transports(module);
   sparsesync::python::bind_session(module);
   sparsesync::python::bind_schedules(module);
+  sparsesync::python::bind_sparsifiers(module);
   sparsesync::python::bind_tools(module);
 #if defined(SPARSESYNC_PYTHON_EMULATED)
   sparsesync::python::bind_emulated(module);

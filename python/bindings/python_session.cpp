@@ -258,6 +258,22 @@ PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients,
   return submit(bucket, Phase::reduce, views, std::move(held));
 }
 
+PythonTicket PythonSession::reduce_taken(Index bucket, const std::vector<TensorSpec>& tensors,
+                                         std::span<const Gradient> gradients, nb::object owner,
+                                         StreamNumber stream) {
+  const Bucket& of = at(bucket);
+  if (of.tensors != tensors) {
+    throw InputError(fmt::format(
+        "bucket '{}' has other tensors than the sparsifier: register it with `crossing`", of.name));
+  }
+  if (gradients.empty())
+    throw ContractError("a sparsifier that has taken nothing yet: take() first");
+  Arrays held;
+  held.owner = std::move(owner);
+  held.after = mark_behind({stream});
+  return submit(bucket, Phase::reduce, {gradients.begin(), gradients.end()}, std::move(held));
+}
+
 void PythonSession::wait(const PythonTicket& ticket) {
   if (ticket.session != number_) throw InputError("a ticket of another session");
   bool over = false;
@@ -516,7 +532,8 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   const Session::Ticket ticket = use().submit(id_of(number), phase, gradients, arrays.after.get());
   ++bucket.submitted[index(phase)];
   bucket.last[index(phase)] = ticket;
-  if (!arrays.indices.empty() || !arrays.values.empty() || arrays.after != nullptr) {
+  if (!arrays.indices.empty() || !arrays.values.empty() || arrays.after != nullptr ||
+      arrays.owner.is_valid()) {
     held_.push_back({ticket, std::move(arrays)});
   }
   return {ticket, number_};

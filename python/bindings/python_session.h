@@ -65,6 +65,12 @@ class PythonSession {
   /// @param gradients  of each tensor: None, a dense array, or (indices, values)
   PythonTicket reduce(Index bucket, const nanobind::sequence& gradients,
                       const std::vector<StreamNumber>& streams);
+  /// @param tensors  what the bucket was registered with
+  /// @param owner    of what is given, which stays as it is until the phase is over
+  /// @param stream   that writes it
+  PythonTicket reduce_taken(Index bucket, const std::vector<TensorSpec>& tensors,
+                            std::span<const Gradient> gradients, nanobind::object owner,
+                            StreamNumber stream);
   PythonTicket gather(Index bucket) { return submit(bucket, Phase::gather, {}, {}); }
   void wait(const PythonTicket& ticket);
 
@@ -111,12 +117,30 @@ class PythonSession {
     work(*session_);
   }
 
+  /// Where arrays are.
+  Place place() const {
+    return {device_ == nullptr ? std::nullopt : std::optional(device_->number())};
+  }
+  /// Works on arrays, and on the session's memory, in a stream of the program, behind what others
+  /// were given so far; without the GIL.
+  template <typename Work>
+  void work_in(StreamNumber stream, const std::vector<StreamNumber>& streams, const Work& work) {
+    const UnderWay call(*this);
+    const std::shared_ptr<const Mark> behind = mark_behind(streams);
+    const nanobind::gil_scoped_release without_gil;
+    read(stream, [&](const Context& context) {
+      if (behind != nullptr) behind->make_wait(context);
+      work(context);
+    });
+  }
+
  private:
   /// What a phase reads until it is over.
   struct Arrays {
     std::vector<ConstIndices> indices;
     std::vector<ConstArray> values;
     std::shared_ptr<const Mark> after = nullptr;  // on a GPU, what the phase waits for
+    nanobind::object owner = {};                  // of what is no array
   };
   struct Held {
     Session::Ticket ticket;
@@ -169,9 +193,6 @@ class PythonSession {
   /// What can be told of a bucket now: where a phase runs, of before its step.
   const Seen& look_at(Index number);
 
-  Place place() const {
-    return {device_ == nullptr ? std::nullopt : std::optional(device_->number())};
-  }
   const CountedMemory& workspaces() const { return device_ ? device_->memory() : memory_; }
   /// What a phase waits for; null on the host.
   std::shared_ptr<const Mark> mark_behind(const std::vector<StreamNumber>& streams);

@@ -1,0 +1,245 @@
+// Sparsifiers, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/rows.h"
+#include "python/bindings/bindings.h"
+#include "python/bindings/python_sparsifier.h"
+
+namespace nb = nanobind;
+
+namespace sparsesync::python {
+namespace {
+
+Selecting selecting_named(const std::string& name) {
+  for (const Selecting each : {Selecting::top_k, Selecting::threshold, Selecting::chunks}) {
+    if (name == name_of(each)) return each;
+  }
+  throw InputError(fmt::format("there is no sparsifier '{}': top_k, threshold or chunks", name));
+}
+
+template <typename Given>
+Given array_at(nb::handle given, const std::string& what, Place place) {
+  if constexpr (std::is_same_v<Given, Array>) {
+    return writable_of(given, what, place);
+  } else {
+    return array_of(given, what, place);
+  }
+}
+
+}  // namespace
+
+PythonSparsifier::PythonSparsifier(PythonSession& session, const std::vector<TensorSpec>& tensors,
+                                   const SparsifierOptions& options, StreamNumber stream)
+    : session_(session), tensors_(tensors), stream_(stream) {
+  session_.work_in(stream_, {}, [&](const Context& context) {
+    sparsifier_ = make_sparsifier(context, tensors, options);
+  });
+}
+
+std::vector<const std::byte*> PythonSparsifier::pointers_to(const nb::sequence& gradients,
+                                                            std::vector<ConstArray>& held) const {
+  if (nb::len(gradients) != tensors_.size()) {
+    throw InputError(fmt::format("{} gradients for {} tensors: give one for each, or None",
+                                 nb::len(gradients), tensors_.size()));
+  }
+  std::vector<const std::byte*> pointers;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const nb::object given = gradients[i];
+    if (given.is_none()) {
+      pointers.push_back(nullptr);
+      continue;
+    }
+    const std::string what = fmt::format("tensor '{}'", tensors_[i].name);
+    held.push_back(array_of(given, what, session_.place()));
+    const ConstArray& array = held.back();
+    const DType dtype = dtype_of(array.dtype(), what);
+    const Index elements = tensors_[i].rows * tensors_[i].width;
+    if (dtype != tensors_[i].dtype || static_cast<Index>(array.size()) != elements) {
+      throw InputError(fmt::format("{}: {} elements of {} where there are to be {} of {}", what,
+                                   array.size(), name_of(dtype), elements,
+                                   name_of(tensors_[i].dtype)));
+    }
+    pointers.push_back(static_cast<const std::byte*>(array.data()));
+  }
+  return pointers;
+}
+
+void PythonSparsifier::take(const nb::sequence& gradients, const SparsifierStep& step,
+                            const std::vector<StreamNumber>& streams) {
+  std::vector<ConstArray> held;
+  const std::vector<const std::byte*> pointers = pointers_to(gradients, held);
+  session_.work_in(stream_, streams,
+                   [&](const Context&) { taken_ = sparsifier_->take(pointers, step); });
+}
+
+void PythonSparsifier::undo(const nb::sequence& gradients,
+                            const std::vector<StreamNumber>& streams) {
+  std::vector<ConstArray> held;
+  const std::vector<const std::byte*> pointers = pointers_to(gradients, held);
+  session_.work_in(stream_, streams, [&](const Context&) { sparsifier_->undo(pointers); });
+}
+
+PythonTicket PythonSparsifier::reduce(Index bucket, nb::object self) {
+  return session_.reduce_taken(bucket, crossing(), taken_, std::move(self), stream_);
+}
+
+template <typename Given>
+Given PythonSparsifier::numbers_of(nb::handle given, Index size, const std::string& what) const {
+  Given array = array_at<Given>(given, what, session_.place());
+  const bool is_right = static_cast<Index>(array.size()) == size;
+  if (!is_right) {
+    throw InputError(
+        fmt::format("{}: {} numbers where there are to be {}", what, array.size(), size));
+  }
+  return array;
+}
+
+void PythonSparsifier::write_norms(nb::handle out) {
+  const auto array = numbers_of<Array>(out, chunks(), "norms");
+  if (array.dtype() != nb::dtype<double>()) throw InputError("norms: f64");
+  session_.work_in(stream_, {}, [&](const Context& context) {
+    copy(context, std::as_bytes(sparsifier_->norms()), static_cast<std::byte*>(array.data()));
+  });
+}
+
+void PythonSparsifier::choose(const std::vector<Index>& chosen) {
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i] < 0 || chosen[i] >= chunks() || (i > 0 && chosen[i] <= chosen[i - 1])) {
+      throw InputError(fmt::format("chunk {} at place {}: chunks increase within [0, {})",
+                                   chosen[i], i, chunks()));
+    }
+  }
+  session_.work_in(stream_, {}, [&](const Context&) { sparsifier_->choose(chosen); });
+}
+
+template <typename Given, typename Copy>
+void PythonSparsifier::copy_state(Index tensor, nb::handle residual, nb::handle velocity,
+                                  const Copy& copy) {
+  if (tensor < 0 || tensor >= std::ssize(tensors_)) {
+    throw InputError(fmt::format("there is no tensor {} among {}", tensor, tensors_.size()));
+  }
+  const auto at = static_cast<std::size_t>(tensor);
+  const auto of = [&](nb::handle given, std::span<float> numbers, const char* name) {
+    const std::string what = fmt::format("tensor '{}', {}", tensors_[at].name, name);
+    const Given array = numbers_of<Given>(given, std::ssize(numbers), what);
+    if (array.dtype() != nb::dtype<float>()) throw InputError(what + ": f32");
+    session_.work_in(stream_, {}, [&](const Context& context) {
+      copy(context, std::as_writable_bytes(numbers), array.data());
+    });
+  };
+  of(residual, sparsifier_->residual(at), "residual");
+  if (!velocity.is_none()) of(velocity, sparsifier_->velocity(at), "velocity");
+}
+
+void PythonSparsifier::write_state(Index tensor, nb::handle residual, nb::handle velocity) {
+  copy_state<Array>(tensor, residual, velocity,
+                    [](const Context& context, std::span<std::byte> state, void* out) {
+                      copy(context, state, static_cast<std::byte*>(out));
+                    });
+}
+
+void PythonSparsifier::read_state(Index tensor, nb::handle residual, nb::handle velocity) {
+  copy_state<ConstArray>(
+      tensor, residual, velocity,
+      [](const Context& context, std::span<std::byte> state, const void* from) {
+        copy(context, {static_cast<const std::byte*>(from), state.size()}, state.data());
+      });
+}
+
+void bind_sparsifiers(nb::module_& module) {
+  nb::class_<PythonSparsifier>(
+      module, "Sparsifier",
+      "What of a bucket's dense gradients crosses, and what is kept for later steps. In each step "
+      "take(), then reduce() of a bucket that was registered with `crossing`, and its gather.")
+      .def(
+          "__init__",
+          [](PythonSparsifier* self, PythonSession& session, const std::vector<TensorSpec>& tensors,
+             const std::string& selecting, Index chunk, float level, bool corrects_momentum,
+             bool masks_momentum, std::optional<double> clip, bool keeps_rest,
+             const std::optional<std::string>& wire, StreamNumber stream) {
+            SparsifierOptions options{selecting_named(selecting), chunk, level};
+            options.corrects_momentum = corrects_momentum;
+            options.masks_momentum = masks_momentum;
+            options.clip = clip;
+            options.keeps_rest = keeps_rest;
+            if (wire) options.wire = dtype_named(*wire);
+            new (self) PythonSparsifier(session, tensors, options, stream);
+          },
+          nb::keep_alive<1, 2>(), nb::arg("session"), nb::arg("tensors"),
+          nb::arg("selecting") = "top_k", nb::arg("chunk") = Index{1} << 15,
+          nb::arg("level") = 0.0F, nb::arg("corrects_momentum") = false,
+          nb::arg("masks_momentum") = true, nb::arg("clip") = nb::none(),
+          nb::arg("keeps_rest") = true, nb::arg("wire") = nb::none(), nb::arg("stream") = 0,
+          "tensors: of f32, f16 or bf16; what is owed is f32, in the session's memory. selecting: "
+          "'top_k', elements of the largest magnitudes of each tensor; 'threshold', elements of a "
+          "magnitude of `level` or more; 'chunks', of `chunk` elements of all tensors laid end to "
+          "end. corrects_momentum: velocities cross in the place of gradients; masks_momentum: "
+          "that of an element that crosses becomes 0. clip: the largest L2 norm of a tensor's "
+          "gradient. keeps_rest: what does not cross is kept. wire: the type that values cross as. "
+          "stream: of a GPU, that all is done in.")
+      .def_prop_ro("crossing", &PythonSparsifier::crossing, "What its bucket is registered with.")
+      .def_prop_ro("chunks", &PythonSparsifier::chunks, "How many there are; 0 of elements.")
+      .def_prop_ro("not_finite", &PythonSparsifier::not_finite,
+                   "Values of the last step that are infinite or not a number.")
+      .def(
+          "take",
+          [](PythonSparsifier& self, const nb::sequence& gradients, double share, float factor,
+             float momentum, bool nesterov, const std::vector<StreamNumber>& streams) {
+            self.take(gradients, {share, factor, momentum, nesterov}, streams);
+          },
+          nb::arg("gradients"), nb::arg("share") = 1.0, nb::arg("factor") = 1.0F,
+          nb::arg("momentum") = 0.0F, nb::arg("nesterov") = false,
+          nb::arg("streams") = nb::make_tuple(0),
+          "Adds gradients, of each tensor None or all elements, times `factor`, to what is owed, "
+          "and takes out what crosses: of 'top_k' that share of each tensor's elements. Once the "
+          "last reduce is over. streams: of a GPU, those that write them.",
+          nb::sig("def take(self, gradients: "
+                  "collections.abc.Sequence[sparsesync.SupportsDLPack | None], share: float = 1.0, "
+                  "factor: float = 1.0, momentum: float = 0.0, nesterov: bool = False, streams: "
+                  "collections.abc.Sequence[int] = (0,)) -> None"))
+      .def("undo", &PythonSparsifier::undo, nb::arg("gradients"),
+           nb::arg("streams") = nb::make_tuple(0),
+           "Undoes the last take(), of the same gradients: the step is skipped.",
+           nb::sig("def undo(self, gradients: "
+                   "collections.abc.Sequence[sparsesync.SupportsDLPack | None], streams: "
+                   "collections.abc.Sequence[int] = (0,)) -> None"))
+      .def(
+          "reduce",
+          [](nb::object self, Index bucket) {
+            return nb::cast<PythonSparsifier&>(self).reduce(bucket, self);
+          },
+          nb::arg("bucket"), "Starts a step of a bucket with what the last take() took.",
+          nb::sig("def reduce(self, bucket: int) -> Ticket"))
+      .def("write_norms", &PythonSparsifier::write_norms, nb::arg("out"),
+           "Copies the sums of the absolute values of what was owed in each chunk before the last "
+           "take() took from it: f64 [chunks].",
+           nb::sig("def write_norms(self, out: sparsesync.SupportsDLPack) -> None"))
+      .def("choose", &PythonSparsifier::choose, nb::arg("chunks"),
+           "Which chunks the next steps take, increasing; all before that is said.")
+      .def("write_state", &PythonSparsifier::write_state, nb::arg("tensor"), nb::arg("residual"),
+           nb::arg("velocity").none() = nb::none(),
+           "Copies what is owed of a tensor, and its velocities, to f32 [elements] each.",
+           nb::sig("def write_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
+                   "velocity: sparsesync.SupportsDLPack | None = None) -> None"))
+      .def("read_state", &PythonSparsifier::read_state, nb::arg("tensor"), nb::arg("residual"),
+           nb::arg("velocity").none() = nb::none(), "The other way.",
+           nb::sig("def read_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
+                   "velocity: sparsesync.SupportsDLPack | None = None) -> None"));
+  module.def(
+      "largest_chunks",
+      [](const std::vector<double>& norms, Index count) { return largest_chunks(norms, count); },
+      nb::arg("norms"), nb::arg("count"),
+      "The numbers of the `count` largest norms, increasing; of equal ones the first. NaN's "
+      "come before all others.");
+}
+
+}  // namespace sparsesync::python
