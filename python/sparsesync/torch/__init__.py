@@ -6,13 +6,19 @@ from sparsesync.torch.launch import LocalMember, local_group
 from sparsesync.torch.model_recording import ModelRecording, record_model
 from sparsesync.torch.optimizer import wrap_optimizer
 from sparsesync.torch.recording import Recording, record_trace
+from sparsesync.torch.sparsifiers import DGC, CoarseGrained, Sparsifier, Threshold, TopK
 
 __all__ = [
+    "DGC",
+    "CoarseGrained",
     "CommHookState",
     "DistributedDataParallel",
     "LocalMember",
     "ModelRecording",
     "Recording",
+    "Sparsifier",
+    "Threshold",
+    "TopK",
     "comm_hook",
     "local_group",
     "record_model",

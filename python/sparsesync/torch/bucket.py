@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -42,19 +42,7 @@ class Bucket:
         self._non_finite = 0
         self._steps = 0
         self._chosen_by = options.scheme
-        tensors = [each.spec(planned.kind) for each in planned.members]
-        dtype = tensors[0].dtype
-        wire = options.wire if dtype in ("f32", "f64") else None
-        scheme = options.scheme
-        if planned.kind is Kind.DENSE:
-            if not scheme.startswith("dense_"):
-                scheme = dense_scheme if wire in (None, dtype) else "dense_ring"  # a network's own sums are as wide as ever
-            # Of a width that the others have not, a row space of its own: what it says is no part of a norm. But the network
-            # would sum that by itself.
-            alone = scheme != "dense_native"
-            rows, width = (1, 1 + len(tensors)) if alone else (len(tensors), 1)
-            self._all_used = self._all_used.new_ones(rows, width)
-            tensors.append(_native.TensorSpec("(which of them are used)", rows, width, dtype))
+        tensors, scheme, wire = self._crossing(options, dense_scheme)
         self._scheme = scheme
         with self._naming():
             self.number = session.register_bucket(
@@ -65,6 +53,28 @@ class Bucket:
                 wire,
                 announces,
             )
+
+    def _crossing(self, options: Options, dense_scheme: str) -> tuple[list[_native.TensorSpec], str, str | None]:
+        """What it is registered with: tensors, their scheme, and the type that their values cross as."""
+        tensors = [each.spec(self.planned.kind) for each in self.planned.members]
+        dtype = tensors[0].dtype
+        wire = options.wire if dtype in ("f32", "f64") else None
+        scheme = options.scheme
+        if self.planned.kind is Kind.DENSE:
+            if not scheme.startswith("dense_"):
+                scheme = dense_scheme if wire in (None, dtype) else "dense_ring"  # a network's own sums are as wide as ever
+            # Of a width that the others have not, a row space of its own: what it says is no part of a norm. But the network
+            # would sum that by itself.
+            alone = scheme != "dense_native"
+            rows, width = (1, 1 + len(tensors)) if alone else (len(tensors), 1)
+            self._all_used = self._all_used.new_ones(rows, width)
+            tensors.append(_native.TensorSpec("(which of them are used)", rows, width, dtype))
+        return tensors, scheme, wire
+
+    @property
+    def gradient_tensors(self) -> int:
+        """How many of its first tensors are gradients."""
+        return len(self.planned.members)
 
     @property
     def submitted(self) -> bool:
@@ -78,13 +88,17 @@ class Bucket:
         kind, members = self.planned.kind, self.planned.members
         given = [of_torch.submitted(each.parameter.grad, kind) for each in members]
         self._used = [each is not None for each in given]
-        crossing = [of_torch.handed_over(each, self._device) for each in given]
-        if kind is Kind.DENSE:
-            crossing.append(of_torch.handed_over(self._flags(), self._device))
         with torch.profiler.record_function(f"sparsesync::submit {self.planned.name()}"), self._naming():
-            reduced = self._session.reduce(self.number, crossing, sorted({*streams, self._device.stream()}))
+            reduced = self._start(given, sorted({*streams, self._device.stream()}))
             self._tickets = (reduced, self._session.gather(self.number))
         return given
+
+    def _start(self, given: Sequence[Submitted], streams: Sequence[int]) -> _native.Ticket:
+        """The reduce of a step."""
+        crossing = [of_torch.handed_over(each, self._device) for each in given]
+        if self.planned.kind is Kind.DENSE:
+            crossing.append(of_torch.handed_over(self._flags(), self._device))
+        return self._session.reduce(self.number, crossing, streams)
 
     def _flags(self) -> torch.Tensor:
         """Which parameters are used here. Made on the device: a copy from the host would wait for it."""
@@ -100,7 +114,7 @@ class Bucket:
     def keep_squares(self, place: torch.Tensor) -> None:
         """Between steps: from now on this worker's squares are added up there, once sums are made."""
         if self._scheme != "dense_native":
-            self._session.keep_squares(self.number, len(self.planned.members), self._device.view(place))
+            self._session.keep_squares(self.number, self.gradient_tensors, self._device.view(place))
 
     def has_squares(self) -> bool:
         """Whether they are there of the step under way, which may be waited for. The same on all workers."""

@@ -15,6 +15,7 @@ from torch.distributed.utils import _to_kwargs
 from sparsesync import _native
 from sparsesync.torch.launch import LocalMember
 from sparsesync.torch.layout import Options
+from sparsesync.torch.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
 
 
@@ -37,7 +38,8 @@ class DistributedDataParallel(torch.nn.Module):
     there, and weights that are used in any way are those of after the last step.
     bucket_cap_mb: what a bucket of "lazy" and "dear" is full with, in MiB as each worker has it; between machines the first one
     with 1, if that is less. Without it 25 for "lazy", and what is planned for "dear".
-    memory_bytes: a budget for the workspace.
+    sparsifier: makes dense gradients sparse: sparsesync.torch.DGC(density=0.01), say, CoarseGrained, TopK or Threshold.
+    memory_bytes: a budget for the workspace, and for what a sparsifier keeps.
     threads: that the kernels are cut among, on the CPU.
     transport: of a module on a GPU: "nccl", or "staged" (through pinned memory of the host, over what connects the
     processes). Without it NCCL where all workers have it and a GPU each, else staged; statistics() says which, and why.
@@ -65,6 +67,7 @@ class DistributedDataParallel(torch.nn.Module):
         broadcast_buffers: bool = True,
         schedule: str = "lazy",
         bucket_cap_mb: float | None = None,
+        sparsifier: Sparsifier | None = None,
         memory_bytes: int | None = None,
         threads: int = 1,
         transport: str | None = None,
@@ -81,7 +84,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._synchronizer = Synchronizer(
             module,
             process_group,
-            Options(scheme, gradient, wire, bucket_cap_mb, schedule),
+            Options(scheme, gradient, wire, bucket_cap_mb, schedule, sparsifier),
             deadline=deadline,
             announce=announce,
             broadcast_buffers=broadcast_buffers,

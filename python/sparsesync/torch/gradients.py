@@ -28,6 +28,7 @@ class Kind(enum.StrEnum):
     SPARSE = "sparse"  # rows; the gradient is a sparse tensor
     ROWS = "rows"  # rows; the gradient is dense, and few of its rows are not zero
     DENSE = "dense"  # all elements
+    SPARSIFIED = "sparsified"  # what a sparsifier takes of them; the gradient is dense
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Synchronized:
         shape = self.parameter.shape
         elements = self.parameter.numel()
         dtype = DTYPES[self.parameter.dtype]
-        if kind is Kind.DENSE or len(shape) == 0:
+        if kind in (Kind.DENSE, Kind.SPARSIFIED) or len(shape) == 0:
             return _native.TensorSpec(self.name, elements, 1, dtype)
         return _native.TensorSpec(self.name, shape[0], elements // shape[0], dtype)
 
@@ -98,7 +99,7 @@ def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:
         return None
     if not gradient.is_sparse:
         return gradient.detach().contiguous()
-    if kind is Kind.DENSE or gradient.sparse_dim() != 1:
+    if kind in (Kind.DENSE, Kind.SPARSIFIED) or gradient.sparse_dim() != 1:
         return gradient.detach().to_dense()
     return gradient._indices()[0].contiguous(), gradient._values().detach().contiguous()
 
@@ -149,6 +150,13 @@ class Result:
         self.session.copy_result(self.bucket, self.place, view(indices), view(values), self.device.stream())
 
 
+def dense_gradient(tensor: torch.nn.Parameter) -> torch.Tensor:
+    """The gradient that is to be written to: the one that is there, if it is dense."""
+    if tensor.grad is None or tensor.grad.is_sparse:
+        tensor.grad = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+    return tensor.grad
+
+
 def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
     """Makes a bucket's result the parameter's gradient: sparse where it was, or would be; else dense, in place."""
     tensor = parameter.parameter
@@ -157,9 +165,7 @@ def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
     if sparse:
         tensor.grad = _sparse_result(result, tensor, kind)
         return
-    if gradient is None:
-        gradient = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
-        tensor.grad = gradient
+    gradient = dense_gradient(tensor)
     if gradient.is_contiguous():
         result.write(gradient.detach())
         return

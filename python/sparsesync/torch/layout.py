@@ -11,6 +11,7 @@ import torch
 
 from sparsesync import _native
 from sparsesync.torch.gradients import Kind, Synchronized, nonzero_rows
+from sparsesync.torch.sparsifiers import CoarseGrained, Sparsifier
 
 # Of a dense gradient's rows: from here on it is not worth telling which are not zero.
 MOST_ROWS = 0.5
@@ -29,6 +30,7 @@ class Options:
     wire: str | None
     bucket_cap_mb: float | None  # MiB that a bucket is full with; None: as the schedule has it
     schedule: str = "lazy"
+    sparsifier: Sparsifier | None = None
 
     def __post_init__(self) -> None:
         if self.gradient not in ("mean", "sum"):
@@ -122,15 +124,27 @@ class Planned:
 
 
 def kinds_of(
-    parameters: Sequence[Synchronized], seen: Sequence[Observed], sparse_by_module: frozenset[int]
+    parameters: Sequence[Synchronized],
+    seen: Sequence[Observed],
+    sparse_by_module: frozenset[int],
+    sparsifier: Sparsifier | None = None,
 ) -> dict[int, Kind]:
-    """One kind for each parameter, from what all workers saw: what any of them saw whole is dense."""
+    """One kind for each parameter, from what all workers saw: what any of them saw whole is dense, and made sparse where a
+    sparsifier takes it. Raises InputError where one is told to take what is sparse already."""
     strictness = (Kind.DENSE, Kind.SPARSE, Kind.ROWS)
     kinds: dict[int, Kind] = {}
     for each in parameters:
         of_workers = {observed.kinds[each.index] for observed in seen if each.index in observed.kinds}
         unseen = Kind.SPARSE if each.index in sparse_by_module else Kind.DENSE
-        kinds[each.index] = next((kind for kind in strictness if kind in of_workers), unseen)
+        kind = kinds[each.index] = next((kind for kind in strictness if kind in of_workers), unseen)
+        if sparsifier is None:
+            continue
+        if kind is Kind.DENSE and sparsifier.takes(each.name, each.parameter):
+            kinds[each.index] = Kind.SPARSIFIED
+        elif kind is not Kind.DENSE and sparsifier.names(each.name):
+            raise _native.InputError(
+                f"{type(sparsifier).__name__}: the gradient of parameter '{each.name}' is sparse already: leave it out of `parameters`"
+            )
     return kinds
 
 
@@ -150,6 +164,7 @@ class Layers:
     kinds: dict[int, Kind]  # of each parameter, by its place
     touched: dict[int, float]  # of a parameter's rows the share that some worker touched the most of
     untold: frozenset[int]  # parameters that touch rows somewhere which no embedding was asked for
+    sparsifier: Sparsifier | None = None
 
     def reordered(self, ready: Sequence[int]) -> list[int] | None:
         """Parameters in the order of their gradients, where that is another one now. ready: those that were seen, as they came."""
@@ -187,6 +202,15 @@ class Layers:
                 size = tensor.numel() * tensor.element_size()
                 layers.append(_native.Layer(each.name, size, group=group, forward_s=passes[0], backward_s=passes[1]))
                 continue
+            if kind is Kind.SPARSIFIED:
+                assert self.sparsifier is not None
+                chunked = isinstance(self.sparsifier, CoarseGrained)
+                width = min(self.sparsifier.chunk, tensor.numel()) if isinstance(self.sparsifier, CoarseGrained) else 1
+                rows = -(-tensor.numel() // width)
+                taken = rows * self.sparsifier.final_share
+                densification = [(2, 1.0)] if chunked else []  # all workers take the same chunks
+                layers.append(_native.Layer(each.name, 0, rows, width, taken, group, False, *passes, densification))
+                continue
             rows = tensor.shape[0]
             touched = rows * self.touched.get(each.index, 0.0)
             told = each.index not in self.untold
@@ -201,7 +225,12 @@ class Layers:
         ]
 
 
-def layers_of(parameters: Sequence[Synchronized], seen: Sequence[Observed], sparse_by_module: frozenset[int]) -> Layers:
+def layers_of(
+    parameters: Sequence[Synchronized],
+    seen: Sequence[Observed],
+    sparse_by_module: frozenset[int],
+    sparsifier: Sparsifier | None = None,
+) -> Layers:
     """What all workers saw in their first backward pass, the same on all of them."""
     touched: dict[int, float] = {}
     for observed in seen:
@@ -209,9 +238,10 @@ def layers_of(parameters: Sequence[Synchronized], seen: Sequence[Observed], spar
             touched[index] = max(share, touched.get(index, 0.0))
     return Layers(
         tuple(reversed(order_of(parameters, seen))),
-        kinds_of(parameters, seen, sparse_by_module),
+        kinds_of(parameters, seen, sparse_by_module, sparsifier),
         touched,
         frozenset(index for observed in seen for index in observed.untold),
+        sparsifier,
     )
 
 
@@ -239,6 +269,7 @@ def statement(
         ("announce", str(announce)),
         ("broadcast_buffers", str(broadcast_buffers)),
         ("schedule", options.schedule),
+        ("sparsifier", str(options.sparsifier)),
         ("bucket_cap_mb", str(options.bucket_cap_mb and float(options.bucket_cap_mb))),
     ]
     for each in parameters:

@@ -18,6 +18,7 @@ from sparsesync.torch.gradients import Kind
 from sparsesync.torch.layout import Layers, Options, Planned
 from sparsesync.torch.norm import Norm
 from sparsesync.torch.pass_times import PassTimes
+from sparsesync.torch.sparsifying import SparsifiedBucket, Sparsifying, State
 
 _KEPT = 32  # steps
 # Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed (engine/schedule_planner.cpp).
@@ -42,6 +43,7 @@ class Schedule:
         announce: bool,
         under_forward: bool,
         extra: Sequence[int] = (),
+        sparsifying: Sparsifying | None = None,
     ) -> None:
         """first_bytes: what the first bucket is full with. under_forward: whether forward passes can wait for one bucket after
         another. extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
@@ -49,6 +51,8 @@ class Schedule:
         self._device = device
         self._make_bucket = make_bucket
         self._extra = tuple(extra)
+        self._sparsifying = sparsifying
+        self._of_sparsifier: Sequence[int] = ()  # buckets
         self.norm: Norm | None = None  # of gradients that still cross, where somebody asks for it
         self._planning = (
             options.schedule,
@@ -78,12 +82,20 @@ class Schedule:
 
     def _make_buckets(self) -> None:
         """Those of the planner, in the place of those that there are."""
+        kept: dict[int, State] = {}
         for bucket in self.buckets:
+            if isinstance(bucket, SparsifiedBucket):
+                kept.update(bucket.state())
             bucket.release()
         self._step = self._planner.step()
         announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
         planned = self._layers.planned(self._planner.buckets)
         self.buckets = [self._make_bucket(each, number in announcing) for number, each in enumerate(planned)]
+        for bucket in self.buckets:
+            if isinstance(bucket, SparsifiedBucket):
+                bucket.set_state(kept)
+        if self._sparsifying:
+            self._of_sparsifier = self._sparsifying.watch(self.buckets)
         if self.norm:
             self.norm.watch(self.buckets)
         self._set_order()
@@ -91,7 +103,7 @@ class Schedule:
     def _set_order(self) -> None:
         order = [(self.buckets[bucket].number, phase) for bucket, phase in self._planner.order]
         behind = 1 + max(place for place, (_, phase) in enumerate(order) if phase == "reduce")
-        extra = (*([self.norm.number] if self.norm else []), *self._extra)
+        extra = (*([self.norm.number] if self.norm else []), *self._of_sparsifier, *self._extra)
         order[behind:behind] = [(number, phase) for number in extra for phase in ("reduce", "gather")]
         self._session.set_order(order, self._session.step)
 
@@ -198,7 +210,7 @@ class Schedule:
         step, and those of all workers. Rows of tensors alike are known together: each has its share by what was first seen of it."""
         found = {}
         for bucket in self.buckets:
-            if bucket.planned.kind is Kind.DENSE:
+            if bucket.planned.kind in (Kind.DENSE, Kind.SPARSIFIED):  # what a sparsifier takes is known
                 continue
             members = bucket.planned.members
             spaces: dict[tuple[int, torch.dtype], list[int]] = {}

@@ -27,6 +27,7 @@ from sparsesync.torch.launch import LocalMember, connect
 from sparsesync.torch.layout import Planned
 from sparsesync.torch.norm import norm_of, scale
 from sparsesync.torch.schedule import Schedule
+from sparsesync.torch.sparsifying import Sparsifying
 
 _log = logging.getLogger("sparsesync")
 
@@ -79,6 +80,10 @@ class Synchronizer:
         late = connection.one_machine and self._device.native is None
         self._first_bytes = None if late else options.first_bytes
         self.session = connection.open(self._device, threads, memory_bytes)
+        self._sparsifying: Sparsifying | None = None
+        if options.sparsifier:
+            options.sparsifier.check((each.name, each.parameter) for each in self.parameters)
+            self._sparsifying = Sparsifying(options.sparsifier, self.session, self._device)
         sparse = layout.sparse_parameters(module)
         self._sparse_by_module = frozenset(each.index for each in self.parameters if each.parameter in sparse)
         self._schedule: Schedule | None = None  # before the first step: none
@@ -214,6 +219,8 @@ class Synchronizer:
         self.synchronize()  # what this forward pass did not come to
         self._running = True
         self._ready.clear()
+        if self._sparsifying:
+            self._sparsifying.begin_step()
         if self._schedule and self._schedule.times:
             self._schedule.times.begin_backward()
         engine = torch.autograd.Variable._execution_engine
@@ -237,6 +244,8 @@ class Synchronizer:
             self._submit(bucket)
         if schedule.norm:
             schedule.norm.submit()
+        if self._sparsifying:
+            self._sparsifying.end_step()
         if self._buffers:
             self._buffers.submit(self.session.rank == (self._joining.root if self._joining else 0))
         self._pending = dict.fromkeys(schedule.in_order_of_gathers())
@@ -348,7 +357,7 @@ class Synchronizer:
         schedule = Schedule(
             self.session,
             self._device,
-            layout.layers_of(self.parameters, seen, self._sparse_by_module),
+            layout.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier),
             self._options,
             self._bucket,
             dense_scheme=self._dense_scheme,
@@ -356,11 +365,14 @@ class Synchronizer:
             announce=self._announcements is not None,
             under_forward=under_forward,
             extra=[self._buffers.number] if self._buffers else [],
+            sparsifying=self._sparsifying,
         )
         self._take_buckets(schedule, tells=True)
         return schedule
 
     def _bucket(self, planned: Planned, announces: bool) -> Bucket:
+        if self._sparsifying and planned.kind is Kind.SPARSIFIED:
+            return self._sparsifying.bucket(planned, self._options, self._dense_scheme)
         return Bucket(self.session, self._device, planned, self._options, self._dense_scheme, announces)
 
     def _take_buckets(self, schedule: Schedule, tells: bool) -> None:
