@@ -6,6 +6,7 @@ from sparsesync.torch.launch import LocalMember, local_group
 from sparsesync.torch.model_recording import ModelRecording, record_model
 from sparsesync.torch.optimizer import wrap_optimizer
 from sparsesync.torch.recording import Recording, record_trace
+from sparsesync.torch.sparsifier_state import resharded
 from sparsesync.torch.sparsifiers import DGC, CoarseGrained, Sparsifier, Threshold, TopK
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "local_group",
     "record_model",
     "record_trace",
+    "resharded",
     "wrap_optimizer",
 ]

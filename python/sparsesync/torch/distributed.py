@@ -92,6 +92,9 @@ class DistributedDataParallel(torch.nn.Module):
             threads=threads,
             transport=transport,
         )
+        if sparsifier:
+            self.register_state_dict_post_hook(lambda own, state, *_: own.synchronizer.add_state(state))
+        self.register_load_state_dict_pre_hook(lambda own, state, *_: own.synchronizer.take_state(state))
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
         if torch.is_grad_enabled():

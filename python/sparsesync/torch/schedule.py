@@ -18,7 +18,7 @@ from sparsesync.torch.gradients import Kind
 from sparsesync.torch.layout import Layers, Options, Planned
 from sparsesync.torch.norm import Norm
 from sparsesync.torch.pass_times import PassTimes
-from sparsesync.torch.sparsifying import SparsifiedBucket, Sparsifying, State
+from sparsesync.torch.sparsifying import Sparsifying
 
 _KEPT = 32  # steps
 # Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed (engine/schedule_planner.cpp).
@@ -82,18 +82,14 @@ class Schedule:
 
     def _make_buckets(self) -> None:
         """Those of the planner, in the place of those that there are."""
-        kept: dict[int, State] = {}
         for bucket in self.buckets:
-            if isinstance(bucket, SparsifiedBucket):
-                kept.update(bucket.state())
+            if self._sparsifying:
+                self._sparsifying.keep(bucket)
             bucket.release()
         self._step = self._planner.step()
         announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
         planned = self._layers.planned(self._planner.buckets)
         self.buckets = [self._make_bucket(each, number in announcing) for number, each in enumerate(planned)]
-        for bucket in self.buckets:
-            if isinstance(bucket, SparsifiedBucket):
-                bucket.set_state(kept)
         if self._sparsifying:
             self._of_sparsifier = self._sparsifying.watch(self.buckets)
         if self.norm:

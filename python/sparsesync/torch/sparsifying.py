@@ -11,12 +11,12 @@ from sparsesync import _native
 from sparsesync.torch import gradients as of_torch
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Result, Submitted
+from sparsesync.torch.gradients import Result, Submitted, Synchronized
 from sparsesync.torch.layout import Options, Planned
+from sparsesync.torch.sparsifier_state import Owed, SparsifierState
 from sparsesync.torch.sparsifiers import CoarseGrained, Sparsifier
 
 _TORCHS = {name: dtype for dtype, name in of_torch.DTYPES.items()}
-State = tuple[torch.Tensor, torch.Tensor | None]  # of a parameter: what is owed, and its velocities
 
 
 class Sparsifying:
@@ -30,6 +30,8 @@ class Sparsifying:
         self._session = session
         self._device = device
         self._norms: _Norms | None = None
+        self._known_norms: torch.Tensor | None = None  # that were loaded
+        self._waiting: dict[int, Owed] = {}  # loaded, of parameters whose buckets are not there yet
 
     def bucket(self, planned: Planned, options: Options, dense_scheme: str) -> SparsifiedBucket:
         return SparsifiedBucket(self._session, self._device, planned, options, dense_scheme, self)
@@ -56,6 +58,61 @@ class Sparsifying:
             "nesterov": self.nesterov,
         }
 
+    # ---- What is owed.
+
+    def state(self, buckets: Iterable[Bucket], parameters: Sequence[Synchronized], of_mean: bool) -> SparsifierState:
+        """Between steps, when all results were taken: this worker's."""
+        owed = dict(self._waiting)
+        for each in buckets:
+            if isinstance(each, SparsifiedBucket):
+                owed.update(each.state())
+        named = {parameters[index].name: each for index, each in owed.items()}
+        norms = self._norms.summed() if self._norms else self._known_norms
+        return SparsifierState(self.step, self._session.rank, self._session.size, of_mean, named, norms)
+
+    def load(
+        self, state: SparsifierState, buckets: Iterable[Bucket], parameters: Sequence[Synchronized], of_mean: bool
+    ) -> None:
+        """Between steps. Raises InputError, before anything is changed, for the state of another worker, or of another model."""
+        if (state.rank, state.workers) != (self._session.rank, self._session.size):
+            raise _native.InputError(
+                f"what is owed is that of worker {state.rank} of {state.workers}, and this is worker {self._session.rank} of "
+                f"{self._session.size}: save on each worker, and load its own; with another number of workers see resharded()"
+            )
+        if state.of_mean != of_mean:
+            raise _native.InputError("what is owed is of gradients that are a sum, or a mean, over workers, and these are not")
+        by_name = {each.name: each for each in parameters}
+        loaded: dict[int, Owed] = {}
+        for name, owed in state.owed.items():
+            if name not in by_name or not self.sparsifier.takes(name, by_name[name].parameter):
+                raise _native.InputError(f"parameter '{name}' owes something, and the sparsifier of this model does not take it")
+            for numbers in owed:
+                if numbers is not None and (
+                    numbers.dtype is not torch.float32 or numbers.numel() != by_name[name].parameter.numel()
+                ):
+                    raise _native.InputError(
+                        f"parameter '{name}' owes {numbers.numel()} elements of {numbers.dtype}, and has "
+                        f"{by_name[name].parameter.numel()}: this is the state of another model"
+                    )
+            loaded[by_name[name].index] = owed
+        self.step = state.step
+        self._known_norms = state.norms
+        self._waiting = loaded
+        self.take_over(buckets)
+
+    def take_over(self, buckets: Iterable[Bucket]) -> None:
+        """Gives buckets what is owed of their parameters."""
+        for each in buckets:
+            if isinstance(each, SparsifiedBucket):
+                each.set_state(self._waiting)
+                for member in each.planned.members:
+                    self._waiting.pop(member.index, None)
+
+    def keep(self, bucket: Bucket) -> None:
+        """Takes what a bucket has that is to be released."""
+        if isinstance(bucket, SparsifiedBucket):
+            self._waiting.update(bucket.state())
+
     # ---- Chunks, which all workers choose by the norms of the step before.
 
     def watch(self, buckets: Iterable[Bucket]) -> list[int]:
@@ -64,6 +121,10 @@ class Sparsifying:
         if self._norms:
             self._norms.release()
             self._norms = None
+        self.take_over(own)
+        if self._waiting:
+            name = next(iter(self._waiting))
+            raise _native.InputError(f"parameter number {name} owes something, and its gradient is not made sparse any more")
         if isinstance(self.sparsifier, CoarseGrained) and own:
             self._norms = _Norms(self._session, self._device, own)
         return [self._norms.number] if self._norms else []
@@ -71,7 +132,8 @@ class Sparsifying:
     def begin_step(self) -> None:
         """Before a step's first gradients cross."""
         if self._norms:
-            self._norms.choose(self.sparsifier.share_of(self.step))
+            known, self._known_norms = self._known_norms, None
+            self._norms.choose(self.sparsifier.share_of(self.step), known)
 
     def end_step(self) -> None:
         """Once all gradients of a step are submitted."""
@@ -143,7 +205,7 @@ class SparsifiedBucket(Bucket):
 
     # ---- What is kept.
 
-    def state(self) -> dict[int, State]:
+    def state(self) -> dict[int, Owed]:
         """Copies, by the parameters' places."""
         found = {}
         for place, each in enumerate(self.planned.members):
@@ -154,7 +216,7 @@ class SparsifiedBucket(Bucket):
             found[each.index] = (made[0], made[1] if len(made) > 1 else None)
         return found
 
-    def set_state(self, states: dict[int, State]) -> None:
+    def set_state(self, states: dict[int, Owed]) -> None:
         for place, each in enumerate(self.planned.members):
             if each.index in states:
                 given = [numbers for numbers in states[each.index] if numbers is not None]
@@ -187,15 +249,22 @@ class _Norms:
         reduced = self._session.reduce(self.number, [self._device.view(self._own)], [self._device.stream()])
         self._tickets = (reduced, self._session.gather(self.number))
 
-    def choose(self, share: float) -> None:
-        """Has every bucket take its part of the chunks that all workers choose."""
+    def summed(self) -> torch.Tensor | None:
+        """Over all workers, of the last step; nothing before the first one."""
         if self._tickets is None:
-            return
+            return None
         for ticket in self._tickets:
             self._session.wait(ticket)
-        self._tickets = None
         norms = torch.empty_like(self._own)
         Result(self._session, self.number, 0, self._device).write(norms)
+        return norms
+
+    def choose(self, share: float, known: torch.Tensor | None) -> None:
+        """Has every bucket take its part of the chunks that all workers choose. known: norms that count in the place of these."""
+        norms = self.summed() if known is None else known
+        self._tickets = None
+        if norms is None or len(norms) != len(self._own):  # other buckets: once all of them
+            return
         count = -(-len(norms) * share // 1)
         chosen = _native.largest_chunks(norms.tolist(), int(count))
         begin = 0

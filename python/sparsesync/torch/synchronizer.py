@@ -27,6 +27,7 @@ from sparsesync.torch.launch import LocalMember, connect
 from sparsesync.torch.layout import Planned
 from sparsesync.torch.norm import norm_of, scale
 from sparsesync.torch.schedule import Schedule
+from sparsesync.torch.sparsifier_state import SparsifierState
 from sparsesync.torch.sparsifying import Sparsifying
 
 _log = logging.getLogger("sparsesync")
@@ -237,6 +238,8 @@ class Synchronizer:
         if self._schedule is None:
             schedule = self._schedule = self._learn()
             rest = schedule.buckets
+            if self._sparsifying:
+                self._sparsifying.begin_step()
         else:
             schedule = self._schedule
             rest = schedule.end_backward()
@@ -394,6 +397,27 @@ class Synchronizer:
             f"{self._options.scheme}, {self._options.gradient}, wire {self._options.wire or 'as it is'}; on "
             f"{self.session.device}, gradients cross {self._payloads}"
         )
+
+    # ---- What a sparsifier owes, beside the model's state.
+
+    def add_state(self, state: dict[str, torch.Tensor]) -> None:
+        """To a state_dict()."""
+        if self._sparsifying:
+            self.synchronize()
+            state.update(self._sparsifying.state(self.buckets, self.parameters, self._options.gradient == "mean").entries())
+
+    def take_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes out of a state_dict() what is of sparsifiers. Raises InputError where that is not this one's."""
+        owed = SparsifierState.of(state)
+        if owed is None:
+            return
+        if self._sparsifying is None:
+            raise _native.InputError("the state has what a sparsifier owes, and there is none here: give `sparsifier`, or leave out "
+                                     "what begins with 'sparsesync.'")
+        self.synchronize()
+        self._sparsifying.load(owed, self.buckets, self.parameters, self._options.gradient == "mean")
+        for name, _ in owed.entries():
+            del state[name]
 
     # ---- Uneven inputs.
 
