@@ -93,8 +93,12 @@ class DistributedDataParallel(torch.nn.Module):
             transport=transport,
         )
         if sparsifier:
-            self.register_state_dict_post_hook(lambda own, state, *_: own.synchronizer.add_state(state))
-        self.register_load_state_dict_pre_hook(lambda own, state, *_: own.synchronizer.take_state(state))
+            self.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
+                lambda own, state, *_: own.synchronizer.add_state(state)
+            )
+        self.register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
+            lambda own, state, *_: own.synchronizer.take_state(state)
+        )
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
         if torch.is_grad_enabled():

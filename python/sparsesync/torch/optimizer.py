@@ -25,6 +25,10 @@ def wrap_optimizer(
     all else that the optimizer's groups said at step(). Needed for what a schedule gathers under the next forward pass to be
     hidden; without it step() waits for all gradients. Before the first forward pass; returns the optimizer itself.
 
+    Where the module's sparsifier corrects momentum, as DGC and CoarseGrained do, SGD's momentum is taken out of the optimizer for
+    what is made sparse: velocities are added up on each worker, and cross; the groups go on saying how much momentum there is.
+    Weight decay is then added outside of it.
+
     per_parameter: whether the update of one parameter depends on no other one. Known of torch's own optimizers; of others it is
     to be said: where it is not, or where the optimizer has hooks or step() is given a closure, step() waits for all gradients.
     Raises InputError where no parameter is one of the module's, OrderError after the first step.
@@ -48,7 +52,8 @@ class _Deferring:
         self._per_parameter = per_parameter
         self._step: Callable[..., Any] = optimizer.step  # also where a scheduler has put its own there
         self._zero_grad: Callable[..., Any] = optimizer.zero_grad
-        self._synchronizer.wrapped(optimizer)
+        self._without_momentum: frozenset[int] = frozenset()  # parameters, whose momentum a sparsifier has
+        self._synchronizer.wrapped(self)
 
         def step(_: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
             return self._on_step(closure)
@@ -64,6 +69,23 @@ class _Deferring:
         optimizer.register_state_dict_pre_hook(lambda _: self._synchronizer.synchronize())
         optimizer.register_load_state_dict_pre_hook(lambda *_: self._synchronizer.synchronize())
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._optimizer
+
+    def momentum_group(self, parameter: torch.nn.Parameter) -> dict[str, Any] | None:
+        """The group of the parameter, where it is SGD's and has momentum."""
+        if not isinstance(self._optimizer, torch.optim.SGD):
+            return None
+        for group in self._optimizer.param_groups:
+            if group["momentum"] != 0 and any(each is parameter for each in group["params"]):
+                return group
+        return None
+
+    def take_momentum(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """From now on the optimizer has none for these."""
+        self._without_momentum = frozenset(id(each) for each in parameters)
+
     def _on_step(self, closure: Callable[[], Any] | None) -> Any:
         optimizer = self._optimizer
         hooks = (
@@ -74,7 +96,8 @@ class _Deferring:
         )
         if closure is not None or hooks or not self._per_parameter:
             self._synchronizer.synchronize()
-            return self._step() if closure is None else self._step(closure)
+            with self._of(list(self._parameters()), None):
+                return self._step() if closure is None else self._step(closure)
         groups = [_without_parameters(group) for group in optimizer.param_groups]
         self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups))
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
@@ -95,16 +118,21 @@ class _Deferring:
             self._step()
 
     def _of(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None) -> _OfSome:
-        return _OfSome(self._optimizer, parameters, groups)
+        return _OfSome(self._optimizer, parameters, groups, self._without_momentum)
 
 
 class _OfSome:
     """Within it an optimizer has some of its parameters alone, and its groups say what they said then."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[torch.nn.Parameter],
+        groups: list[dict[str, Any]] | None,
+        without_momentum: frozenset[int],
     ) -> None:
         self._optimizer = optimizer
+        self._without_momentum = without_momentum
         self._wanted = {id(each) for each in parameters}
         self._groups = groups
 
@@ -114,8 +142,12 @@ class _OfSome:
         some = []
         for group, of_group in zip(self._all, said, strict=False):
             members = [each for each in group[_SKIPPED] if id(each) in self._wanted]
+            without = [each for each in members if id(each) in self._without_momentum]
+            members = [each for each in members if id(each) not in self._without_momentum]
             if members:
                 some.append({**of_group, _SKIPPED: members})
+            if without:
+                some.append({**of_group, "momentum": 0.0, "nesterov": False, _SKIPPED: without})
         self._optimizer.param_groups = some
 
     def __exit__(self, *_: object) -> None:

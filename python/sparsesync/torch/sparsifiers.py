@@ -45,6 +45,11 @@ class Sparsifier:
         """Of elements, or of chunks, that cross once the warm-up is over."""
         return 1.0
 
+    @property
+    def corrects_momentum(self) -> bool:
+        """Whether it takes the momentum of SGD out of a wrapped optimizer."""
+        return False
+
     def share_of(self, step: int) -> float:
         """Of a step, counted from 0."""
         if step >= self.warmup_steps:
@@ -124,6 +129,10 @@ class DGC(TopK):
         if self.clip is not None and not self.clip > 0:
             raise _native.InputError(f"clip {self.clip}: more than 0")
 
+    @property
+    def corrects_momentum(self) -> bool:
+        return self.momentum_correction
+
     def native_options(self) -> dict[str, Any]:
         return {**super().native_options(), "masks_momentum": self.momentum_masking, "clip": self.clip}
 
@@ -175,6 +184,10 @@ class CoarseGrained(Sparsifier):
     @property
     def final_share(self) -> float:
         return self.share
+
+    @property
+    def corrects_momentum(self) -> bool:
+        return self.momentum_correction
 
     def native_options(self) -> dict[str, Any]:
         return {**super().native_options(), "masks_momentum": False}

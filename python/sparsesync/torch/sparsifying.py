@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,14 +19,24 @@ from sparsesync.torch.sparsifiers import CoarseGrained, Sparsifier
 _TORCHS = {name: dtype for dtype, name in of_torch.DTYPES.items()}
 
 
+class Wrapped(Protocol):
+    """An optimizer that can do without its momentum."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+
+    def momentum_group(self, parameter: torch.nn.Parameter) -> dict[str, Any] | None: ...
+
+    def take_momentum(self, parameters: Iterable[torch.nn.Parameter]) -> None: ...
+
+
 class Sparsifying:
     """All workers make one, and end each step, alike."""
 
     def __init__(self, sparsifier: Sparsifier, session: _native.Session, device: CpuDevice) -> None:
         self.sparsifier = sparsifier
         self.step = 0
-        self.momentum: float | None = None  # that was taken out of an optimizer
-        self.nesterov = False
+        self._group: dict[str, Any] | None = None  # of an optimizer, whose momentum was taken out
         self._session = session
         self._device = device
         self._norms: _Norms | None = None
@@ -44,7 +54,7 @@ class Sparsifying:
         return _native.Sparsifier(
             self._session,
             specs,
-            corrects_momentum=self.momentum is not None,
+            corrects_momentum=self.corrects_momentum,
             wire=wire,
             stream=self._device.stream(),
             **options,
@@ -54,9 +64,37 @@ class Sparsifying:
         """What take() is told of the present step."""
         return {
             "share": self.sparsifier.share_of(self.step),
-            "momentum": self.momentum or 0.0,
-            "nesterov": self.nesterov,
+            "momentum": 0.0 if self._group is None else self._group["momentum"],
+            "nesterov": self._group is not None and self._group["nesterov"],
         }
+
+    # ---- Momentum.
+
+    @property
+    def corrects_momentum(self) -> bool:
+        return self._group is not None
+
+    def take_momentum(self, wrapped: Iterable[Wrapped], parameters: Sequence[Synchronized]) -> None:
+        """Before there are buckets: takes the momentum of these parameters out of optimizers that are wrapped. Raises InputError
+        where they have not one momentum together, or some have it elsewhere."""
+        if not self.sparsifier.corrects_momentum:
+            return
+        wrapped = list(wrapped)
+        groups = {each.index: g for each in parameters for w in wrapped if (g := w.momentum_group(each.parameter)) is not None}
+        if not groups:
+            return
+        first = next(iter(groups.values()))
+        for each in parameters:
+            group = groups.get(each.index)
+            said = ("momentum", "nesterov", "dampening")
+            if group is None or any(group[name] != first[name] for name in said) or group["dampening"] != 0:
+                raise _native.InputError(
+                    f"{type(self.sparsifier).__name__}: parameter '{each.name}' has another momentum in its optimizer than others "
+                    "whose momentum is corrected, or dampening: give all of them the same, or momentum_correction=False"
+                )
+        self._group = first
+        for each_wrapped in wrapped:
+            each_wrapped.take_momentum([each.parameter for each in parameters])
 
     # ---- What is owed.
 
@@ -210,7 +248,7 @@ class SparsifiedBucket(Bucket):
         found = {}
         for place, each in enumerate(self.planned.members):
             made = [self._empty(each.parameter.numel())]
-            if self._sparsifying.momentum is not None:
+            if self._sparsifying.corrects_momentum:
                 made.append(self._empty(each.parameter.numel()))
             self.native.write_state(place, *(self._device.view(numbers) for numbers in made))
             found[each.index] = (made[0], made[1] if len(made) > 1 else None)

@@ -28,7 +28,7 @@ from sparsesync.torch.layout import Planned
 from sparsesync.torch.norm import norm_of, scale
 from sparsesync.torch.schedule import Schedule
 from sparsesync.torch.sparsifier_state import SparsifierState
-from sparsesync.torch.sparsifying import Sparsifying
+from sparsesync.torch.sparsifying import Sparsifying, Wrapped
 
 _log = logging.getLogger("sparsesync")
 
@@ -88,7 +88,7 @@ class Synchronizer:
         sparse = layout.sparse_parameters(module)
         self._sparse_by_module = frozenset(each.index for each in self.parameters if each.parameter in sparse)
         self._schedule: Schedule | None = None  # before the first step: none
-        self._wrapped: list[torch.optim.Optimizer] = []
+        self._wrapped: list[Wrapped] = []
         self._pending: dict[Bucket, None] = {}  # whose results are not taken, in the order in which they cross
         self._once_there: list[Action] = []  # what is to be done with their parameters
         self._announcements: Announcements | None = None
@@ -336,14 +336,15 @@ class Synchronizer:
         self.once_there([each.parameter for each in self.parameters], clip)
         return norm
 
-    def wrapped(self, optimizer: torch.optim.Optimizer) -> None:
+    def wrapped(self, wrapped: Wrapped) -> None:
         """An optimizer waits for each gradient apart."""
+        optimizer = wrapped.optimizer
         own = {each.parameter for each in self.parameters}
         if not any(each in own for group in optimizer.param_groups for each in group["params"]):
             raise _native.InputError("wrap_optimizer: none of the optimizer's parameters is one of the module's")
         if self._schedule is not None:
             raise _native.OrderError("wrap_optimizer: call it before the first step")
-        self._wrapped.append(optimizer)
+        self._wrapped.append(wrapped)
 
     def _submit(self, bucket: Bucket) -> None:
         given = bucket.submit(self._streams[each.index] for each in bucket.planned.members if each.index in self._streams)
@@ -357,10 +358,14 @@ class Synchronizer:
         under_forward = bool(self._wrapped) or self._options.schedule == "dear"
         if under_forward and self._broadcasts:
             self._buffers = Buffers(self.session, self._device, self._module)
+        layers = layout.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier)
+        if self._sparsifying:
+            sparsified = [each for each in self.parameters if layers.kinds[each.index] is Kind.SPARSIFIED]
+            self._sparsifying.take_momentum(self._wrapped, sparsified)
         schedule = Schedule(
             self.session,
             self._device,
-            layout.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier),
+            layers,
             self._options,
             self._bucket,
             dense_scheme=self._dense_scheme,
