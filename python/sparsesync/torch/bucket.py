@@ -125,6 +125,22 @@ class Bucket:
 
     def finish(self, scale: float = 1.0) -> None:
         """Waits, and makes the result times `scale` the gradients of the parameters."""
+        self._wait()
+        self._non_finite += self._session.non_finite(self.number)
+        with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
+            self._write(scale)
+
+    def drop(self) -> None:
+        """Waits, and leaves the parameters without gradients: the step is skipped."""
+        self._wait()
+        with torch.no_grad():
+            self._drop()
+
+    def _drop(self) -> None:
+        for each in self.planned.members:
+            each.parameter.grad = None
+
+    def _wait(self) -> None:
         assert self._tickets is not None
         began = time.perf_counter()
         with torch.profiler.record_function(f"sparsesync::wait {self.planned.name()}"), self._naming():
@@ -133,9 +149,6 @@ class Bucket:
         self._tickets = None
         self._waited += time.perf_counter() - began
         self._steps += 1
-        self._non_finite += self._session.non_finite(self.number)
-        with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
-            self._write(scale)
 
     def _write(self, scale: float) -> None:
         for place, (each, used) in enumerate(zip(self.planned.members, self._used_by_any(), strict=True)):

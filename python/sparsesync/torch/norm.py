@@ -10,7 +10,7 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Result
+from sparsesync.torch.small_sums import SmallSums
 
 _EPSILON = 1e-6  # as torch's own has it
 
@@ -21,35 +21,25 @@ class Norm:
 
     def __init__(self, session: _native.Session, device: CpuDevice, where: torch.device, most: int) -> None:
         """most: buckets that there may be."""
-        self._session = session
-        self._device = device
-        self._squares = torch.zeros(most, dtype=torch.float64, device=where)
-        spec = _native.TensorSpec("(sums of squares)", most, 1, "f64")
-        self.number = session.register_bucket("(norm)", [spec], "dense_ring")
-        self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
+        self._squares = SmallSums(session, device, "(sums of squares)", most, where)
+        self.number = self._squares.number
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
         """Between steps: there are these buckets now."""
-        self._squares.zero_()
+        self._squares.own.zero_()
         for place, bucket in enumerate(buckets):
-            bucket.keep_squares(self._squares[place : place + 1])
+            bucket.keep_squares(self._squares.own[place : place + 1])
 
     def submit(self) -> None:
         """Once a step, behind all buckets."""
-        given = [self._device.view(self._squares)]
-        reduced = self._session.reduce(self.number, given, [self._device.stream()])
-        self._tickets = (reduced, self._session.gather(self.number))
+        self._squares.submit()
 
     def of(self, buckets: Iterable[Bucket]) -> torch.Tensor | None:
         """Of the gradients of the step under way, without their being gathered. Nothing, on all workers, where a scheme has no sums
         before that."""
-        if self._tickets is None or not all(bucket.has_squares() for bucket in buckets):
+        if not self._squares.submitted or not all(bucket.has_squares() for bucket in buckets):
             return None
-        for ticket in self._tickets:
-            self._session.wait(ticket)
-        squares = torch.empty_like(self._squares)
-        Result(self._session, self.number, 0, self._device).write(squares)
-        return squares.sum().sqrt()
+        return self._squares.sums().sum().sqrt()
 
 
 def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:

@@ -21,6 +21,8 @@ class Sparsifier:
     parameters: names of those whose gradients are made sparse, in which * stands for anything; if not given, all whose gradients
     are dense and of `least_elements` or more.
     warmup_steps: in the first steps more crosses: all of it in the first one, then in each step a constant share of the one before.
+    on_not_finite: where a gradient of some worker is infinite or not a number, all of them "raise" FloatingPointError, or "skip" the
+    step: parameters are left without gradients, so that optimizers do nothing, and nothing of it is kept.
     error_feedback: what does not cross is kept, and added to the next gradient; without it it is lost, and so is the training.
     """
 
@@ -28,8 +30,11 @@ class Sparsifier:
     parameters: Sequence[str] | None = None
     least_elements: int = 4096
     error_feedback: bool = True
+    on_not_finite: str = "raise"
 
     def __post_init__(self) -> None:
+        if self.on_not_finite not in ("raise", "skip"):
+            raise _native.InputError(f"on_not_finite '{self.on_not_finite}': raise or skip")
         if self.warmup_steps < 0 or self.least_elements < 1:
             raise _native.InputError("warmup_steps: 0 or more; least_elements: 1 or more")
         if isinstance(self.parameters, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Result, Submitted, Synchronized
 from sparsesync.torch.layout import Options, Planned
+from sparsesync.torch.small_sums import SmallSums
 from sparsesync.torch.sparsifier_state import Owed, SparsifierState
 from sparsesync.torch.sparsifiers import CoarseGrained, Sparsifier
 
@@ -40,6 +42,10 @@ class Sparsifying:
         self._session = session
         self._device = device
         self._norms: _Norms | None = None
+        self._not_finite: SmallSums | None = None  # values, of the step
+        self._buckets: list[SparsifiedBucket] = []
+        self.not_finite = 0  # values, so far
+        self.skipped = 0  # steps
         self._known_norms: torch.Tensor | None = None  # that were loaded
         self._waiting: dict[int, Owed] = {}  # loaded, of parameters whose buckets are not there yet
 
@@ -66,6 +72,16 @@ class Sparsifying:
             "share": self.sparsifier.share_of(self.step),
             "momentum": 0.0 if self._group is None else self._group["momentum"],
             "nesterov": self._group is not None and self._group["nesterov"],
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "name": type(self.sparsifier).__name__,
+            "step": self.step,
+            "share": self.sparsifier.share_of(self.step),
+            "corrects_momentum": self.corrects_momentum,
+            "not_finite": self.not_finite,
+            "skipped_steps": self.skipped,
         }
 
     # ---- Momentum.
@@ -154,8 +170,8 @@ class Sparsifying:
     # ---- Chunks, which all workers choose by the norms of the step before.
 
     def watch(self, buckets: Iterable[Bucket]) -> list[int]:
-        """Between steps: there are these buckets now. Returns the number of the bucket that norms cross in, if they do."""
-        own = [each for each in buckets if isinstance(each, SparsifiedBucket)]
+        """Between steps: there are these buckets now. Returns the numbers of others, which cross behind the gradients."""
+        own = self._buckets = [each for each in buckets if isinstance(each, SparsifiedBucket)]
         if self._norms:
             self._norms.release()
             self._norms = None
@@ -163,9 +179,11 @@ class Sparsifying:
         if self._waiting:
             name = next(iter(self._waiting))
             raise _native.InputError(f"parameter number {name} owes something, and its gradient is not made sparse any more")
+        if own and self._not_finite is None:
+            self._not_finite = SmallSums(self._session, self._device, "(what is not finite)", 1, own[0].planned.device)
         if isinstance(self.sparsifier, CoarseGrained) and own:
             self._norms = _Norms(self._session, self._device, own)
-        return [self._norms.number] if self._norms else []
+        return [each.number for each in (self._not_finite, self._norms) if each]
 
     def begin_step(self) -> None:
         """Before a step's first gradients cross."""
@@ -173,11 +191,24 @@ class Sparsifying:
             known, self._known_norms = self._known_norms, None
             self._norms.choose(self.sparsifier.share_of(self.step), known)
 
-    def end_step(self) -> None:
-        """Once all gradients of a step are submitted."""
+    def end_step(self) -> int:
+        """Once all gradients of a step are submitted. How many values of all workers are not finite: where there are some nothing of
+        the step is to be used."""
+        if self._not_finite is None:
+            return 0
+        self._not_finite.own.fill_(sum(each.native.not_finite for each in self._buckets))
+        self._not_finite.submit()
         if self._norms:
             self._norms.submit()
-        self.step += 1
+        found = int(self._not_finite.sums().item())
+        self.not_finite += found
+        if found:
+            self.skipped += 1
+            if self._norms:
+                self._norms.forget()
+        else:
+            self.step += 1
+        return found
 
 
 class SparsifiedBucket(Bucket):
@@ -195,6 +226,7 @@ class SparsifiedBucket(Bucket):
         self._sparsifying = sparsifying
         specs = [each.spec(planned.kind) for each in planned.members]
         self.native = sparsifying.native(specs, options.wire)
+        self._taken: list[Any] = []  # gradients of the step under way
         super().__init__(session, device, planned, options, dense_scheme, announces=False)
 
     def _crossing(self, options: Options, _: str) -> tuple[list[_native.TensorSpec], str, str | None]:
@@ -206,11 +238,17 @@ class SparsifiedBucket(Bucket):
         return len(self.native.crossing)
 
     def _start(self, given: Sequence[Submitted], streams: Sequence[int]) -> _native.Ticket:
-        arrays = [of_torch.handed_over(each, self._device) for each in given]
-        self.native.take(arrays, streams=streams, **self._sparsifying.of_step())
+        self._taken = [of_torch.handed_over(each, self._device) for each in given]
+        self.native.take(self._taken, streams=streams, **self._sparsifying.of_step())
         return self.native.reduce(self.number)
 
+    def _drop(self) -> None:
+        self.native.undo(self._taken, [self._device.stream()])
+        self._taken = []
+        super()._drop()
+
     def _write(self, scale: float) -> None:
+        self._taken = []
         if self.native.chunks:
             self._write_chunks()
         else:
@@ -265,55 +303,46 @@ class SparsifiedBucket(Bucket):
 
 
 class _Norms:
-    """Of all chunks of some buckets. They cross as one more bucket, behind the last gradients, and hide under what follows."""
+    """Of all chunks of some buckets: they hide under what follows the step."""
 
     def __init__(self, session: _native.Session, device: CpuDevice, buckets: Sequence[SparsifiedBucket]) -> None:
-        self._session = session
-        self._device = device
         self._buckets = buckets
-        self._own = torch.zeros(
-            sum(each.native.chunks for each in buckets), dtype=torch.float64, device=buckets[0].planned.device
-        )
-        spec = _native.TensorSpec("(norms of chunks)", len(self._own), 1, "f64")
-        self.number = session.register_bucket("(norms of chunks)", [spec], "dense_ring")
-        self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
+        self._chunks = sum(each.native.chunks for each in buckets)
+        self._sums = SmallSums(session, device, "(norms of chunks)", self._chunks, buckets[0].planned.device)
+        self.number = self._sums.number
+        self.release = self._sums.release
+        self._is_chosen = True  # by the last sums
+        self._chosen_by: torch.Tensor | None = None
 
     def submit(self) -> None:
         """Once a step, behind all buckets."""
         begin = 0
         for each in self._buckets:
-            each.native.write_norms(self._device.view(self._own[begin : begin + each.native.chunks]))
-            begin += each.native.chunks
-        reduced = self._session.reduce(self.number, [self._device.view(self._own)], [self._device.stream()])
-        self._tickets = (reduced, self._session.gather(self.number))
+            end = begin + each.native.chunks
+            each.native.write_norms(self._sums.view(begin, end))
+            begin = end
+        self._sums.submit()
+        self._is_chosen = False
+
+    def forget(self) -> None:
+        """Of the last step: the chunks of the one before are those of the next one, too."""
+        self._is_chosen = True
 
     def summed(self) -> torch.Tensor | None:
-        """Over all workers, of the last step; nothing before the first one."""
-        if self._tickets is None:
-            return None
-        for ticket in self._tickets:
-            self._session.wait(ticket)
-        norms = torch.empty_like(self._own)
-        Result(self._session, self.number, 0, self._device).write(norms)
-        return norms
+        """What the next step's chunks are chosen by; nothing before the first one."""
+        return self._chosen_by if self._is_chosen else self._sums.sums()
 
     def choose(self, share: float, known: torch.Tensor | None) -> None:
         """Has every bucket take its part of the chunks that all workers choose. known: norms that count in the place of these."""
-        norms = self.summed() if known is None else known
-        self._tickets = None
-        if norms is None or len(norms) != len(self._own):  # other buckets: once all of them
+        if known is None and self._is_chosen:
             return
-        count = -(-len(norms) * share // 1)
-        chosen = _native.largest_chunks(norms.tolist(), int(count))
+        self._chosen_by = norms = self.summed() if known is None else known
+        self._is_chosen = True
+        if norms is None or len(norms) != self._chunks:  # of other buckets: all chunks cross, once
+            return
+        chosen = _native.largest_chunks(norms.tolist(), math.ceil(share * self._chunks * (1 - 1e-12)))
         begin = 0
         for each in self._buckets:
             end = begin + each.native.chunks
             each.native.choose([chunk - begin for chunk in chosen if begin <= chunk < end])
             begin = end
-
-    def release(self) -> None:
-        """Between steps, all workers."""
-        if self._tickets:
-            for ticket in self._tickets:
-                self._session.wait(ticket)
-        self._session.release_bucket(self.number)

@@ -247,14 +247,15 @@ class Synchronizer:
             self._submit(bucket)
         if schedule.norm:
             schedule.norm.submit()
-        if self._sparsifying:
-            self._sparsifying.end_step()
+        not_finite = self._sparsifying.end_step() if self._sparsifying else 0
         if self._buffers:
             self._buffers.submit(self.session.rank == (self._joining.root if self._joining else 0))
         self._pending = dict.fromkeys(schedule.in_order_of_gathers())
         if self._announcements:
             self._announcements.forget()
         is_due = schedule.end_step()
+        if not_finite:
+            self._skip(not_finite)
         if is_due or self._joining or not schedule.under_forward:
             self.synchronize()
         else:
@@ -263,6 +264,21 @@ class Synchronizer:
             self.listener.on_step()
         if is_due and schedule.review(list(self._ready)):
             self._take_buckets(schedule, tells=False)
+
+    def _skip(self, not_finite: int) -> None:
+        """Leaves all parameters without gradients, and nothing of the step behind."""
+        for bucket in list(self._pending):
+            del self._pending[bucket]
+            bucket.drop()
+        assert self._options.sparsifier is not None
+        if self._options.sparsifier.on_not_finite == "raise":
+            self._next = _Next.FORWARD
+            self._running = False
+            raise FloatingPointError(
+                f"{not_finite} values of gradients, of all workers, are infinite or not a number, or are so once they are rounded "
+                "for the wire: nothing of this step is used. A smaller learning rate or loss scale may be the mend; "
+                'on_not_finite="skip" skips such steps'
+            )
 
     # ---- Results.
 
@@ -475,6 +491,7 @@ class Synchronizer:
             "steps": self.session.step,
             "schedule": {"name": self._options.schedule, **(self._schedule.statistics() if self._schedule else {})},
             **self.session.counters(),
+            **({"sparsifier": self._sparsifying.statistics()} if self._sparsifying else {}),
             "seconds": seconds,
             "seconds_exposed": exposed,
             "seconds_hidden": max(0.0, seconds - exposed),
