@@ -92,6 +92,7 @@ class Sparsifier {
 
   // ---- What is owed, in the context's memory: of each tensor as many as it has elements.
 
+  /// What of its gradients did not cross.
   std::span<float> residual(std::size_t tensor);
   /// Empty where momentum is not corrected.
   std::span<float> velocity(std::size_t tensor);
@@ -146,6 +147,7 @@ class Sparsifier {
   std::vector<double> fetched_;  // squares
 };
 
+/// A sparsifier that owes nothing yet. Does not synchronize the stream.
 /// @throws InputError naming the tensor and the mend: of f64 or integers; an option that has no
 ///         meaning; chunks larger than all tensors together; BudgetError, std::bad_alloc
 std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<TensorSpec> tensors,

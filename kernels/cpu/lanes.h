@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 
-#include "kernels/bits.h"
 #include "kernels/lanes.h"
 
 namespace sparsesync::cpu {

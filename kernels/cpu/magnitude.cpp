@@ -6,7 +6,6 @@
 #include <functional>
 #include <utility>
 
-#include "kernels/buffer.h"
 #include "kernels/cpu/f32_passes.h"
 #include "kernels/cpu/row.h"
 

@@ -199,7 +199,8 @@ void bind_sparsifiers(nb::module_& module) {
           nb::arg("gradients"), nb::arg("share") = 1.0, nb::arg("factor") = 1.0F,
           nb::arg("momentum") = 0.0F, nb::arg("nesterov") = false,
           nb::arg("streams") = nb::make_tuple(0),
-          "Adds gradients, of each tensor None or all elements, times `factor`, to what is owed, "
+          "Adds gradients, of each tensor None or an array of all elements, [rows, width] or flat, "
+          "times `factor`, to what is owed, "
           "and takes out what crosses: of 'top_k' that share of each tensor's elements. Once the "
           "last reduce is over. streams: of a GPU, those that write them.",
           nb::sig("def take(self, gradients: "
@@ -208,7 +209,8 @@ void bind_sparsifiers(nb::module_& module) {
                   "collections.abc.Sequence[int] = (0,)) -> None"))
       .def("undo", &PythonSparsifier::undo, nb::arg("gradients"),
            nb::arg("streams") = nb::make_tuple(0),
-           "Undoes the last take(), of the same gradients: the step is skipped.",
+           "Undoes the last take(), of the same gradients, [rows, width] or flat: the step is "
+           "skipped.",
            nb::sig("def undo(self, gradients: "
                    "collections.abc.Sequence[sparsesync.SupportsDLPack | None], streams: "
                    "collections.abc.Sequence[int] = (0,)) -> None"))
@@ -231,7 +233,7 @@ void bind_sparsifiers(nb::module_& module) {
            nb::sig("def write_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
                    "velocity: sparsesync.SupportsDLPack | None = None) -> None"))
       .def("read_state", &PythonSparsifier::read_state, nb::arg("tensor"), nb::arg("residual"),
-           nb::arg("velocity").none() = nb::none(), "The other way.",
+           nb::arg("velocity").none() = nb::none(), "The other way: from f32 [elements] each.",
            nb::sig("def read_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
                    "velocity: sparsesync.SupportsDLPack | None = None) -> None"));
   module.def(

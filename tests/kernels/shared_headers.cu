@@ -10,10 +10,26 @@
 #include "kernels/hash.h"
 #include "kernels/host_device.h"  // IWYU pragma: keep
 #include "kernels/index_code.h"
+#include "kernels/magnitude.h"
+#include "kernels/residual.h"
 #include "kernels/row_groups.h"
 
 namespace sparsesync {
 namespace {
+
+__global__ void use_residual(const float* in, float* out) {
+  detail::OwedElement element{in[0], in[1]};
+  element.add(in[2]);
+  element.add(in[3], in[4], true);
+  bf16 taken{};
+  element.take(&taken);
+  element.give_back(taken);
+  element.remove(in[2]);
+  element.remove(in[3], in[4], true);
+  out[0] = element.residual + element.velocity;
+  out[1] = detail::is_finite(out[0]) ? 1 : 0;
+  out[2] = static_cast<float>(magnitude_of(in[0]) + detail::sampled_place(1, 1 << 20));
+}
 
 __global__ void use_bits(const std::uint64_t* in, std::uint64_t* out) {
   const int bits = bit_width_below(in[0]);
@@ -94,6 +110,7 @@ void name_shared_kernels(const void** kernels) {
   kernels[9] = reinterpret_cast<const void*>(&use_elias_fano);
   kernels[10] = reinterpret_cast<const void*>(&use_index_code);
   kernels[11] = reinterpret_cast<const void*>(&use_row_hash);
+  kernels[12] = reinterpret_cast<const void*>(&use_residual);
 }
 
 }  // namespace sparsesync

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 import sparsesync
 import sparsesync.torch as st
+import torch
 from workers import good, run_workers
 
 LEAST = 200  # elements that the models' weights have, and their biases have not
@@ -359,7 +360,8 @@ def test_sparsifiers_that_a_module_does_not_fit() -> None:
     refused(copy.deepcopy(MODEL), st.CoarseGrained(), "no parameter has 4096 elements")
     refused(copy.deepcopy(MODEL), st.CoarseGrained(least_elements=LEAST), "have 2000 together")
     refused(copy.deepcopy(MODEL), st.TopK(parameters=["nothing.*"]), r"no parameter is named by \['nothing.\*'\]")
-    refused(copy.deepcopy(MODEL).double(), st.TopK(parameters=["0.*"]), "parameter '0.weight' is torch.float64", sparsesync.UnsupportedError)
+    of_f64 = copy.deepcopy(MODEL).double()
+    refused(of_f64, st.TopK(parameters=["0.*"]), "parameter '0.weight' is torch.float64", sparsesync.UnsupportedError)
 
 
 def test_what_is_sparse_already_stays_so_or_is_refused() -> None:
