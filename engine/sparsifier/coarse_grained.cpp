@@ -70,7 +70,7 @@ class CoarseGrained final : public Sparsifier {
     taken_.front() = Gradient::row_sparse(rows, to.data);
   }
 
-  void give_back() override {
+  void put_back() override {
     give_back_rows(context(), as_const(values()), rows_.first(std::ssize(chosen_)), owed());
   }
 

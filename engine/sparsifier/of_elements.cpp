@@ -48,7 +48,7 @@ void OfElements::take_all(std::span<const Index> room) {
   }
 }
 
-void OfElements::give_back() {
+void OfElements::put_back() {
   for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
     Elements& of = elements_[tensor];
     const std::span<const Index> indices = of.indices.first(of.count);

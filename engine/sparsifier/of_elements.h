@@ -21,7 +21,7 @@ class OfElements : public Sparsifier {
   /// Takes out of each tensor what its cut takes: as much as there is room for, at the most.
   /// @param room  of each tensor
   void take_all(std::span<const Index> room);
-  void give_back() override;
+  void put_back() override;
 
  private:
   struct Elements {

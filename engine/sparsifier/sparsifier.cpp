@@ -76,9 +76,13 @@ std::span<float> Sparsifier::residual(std::size_t tensor) {
   return part_of(residual(), {begins_[tensor], begins_[tensor + 1]});
 }
 
+std::span<float> Sparsifier::velocity() {
+  return velocity_.first(options_.corrects_momentum ? begins_.back() : 0);
+}
+
 std::span<float> Sparsifier::velocity(std::size_t tensor) {
   if (!options_.corrects_momentum) return {};
-  return part_of(velocity_.first(begins_.back()), {begins_[tensor], begins_[tensor + 1]});
+  return part_of(velocity(), {begins_[tensor], begins_[tensor + 1]});
 }
 
 void Sparsifier::choose(std::span<const Index>) {
@@ -94,8 +98,18 @@ Velocity Sparsifier::velocity_of(std::size_t tensor, const SparsifierStep& step)
   return {velocity(tensor), step.momentum, step.nesterov};
 }
 
-void Sparsifier::find_factors(std::span<const std::byte* const> gradients, float factor) {
-  std::ranges::fill(factors_, factor);
+void Sparsifier::rescale(float scale) {
+  if (scale == scale_) return;
+  const double ratio = static_cast<double>(scale) / static_cast<double>(scale_);
+  for (const std::span<float> owed : {residual(), velocity()}) {
+    const Matrix all{std::as_writable_bytes(owed).data(), DType::f32, std::ssize(owed), 1};
+    round_sums(context_, as_const(all), ratio, all);
+  }
+  scale_ = scale;
+}
+
+void Sparsifier::find_factors(std::span<const std::byte* const> gradients) {
+  std::ranges::fill(factors_, 1.0F);
   if (!options_.clip) return;
   const std::span<double> squares = squares_.first(std::ssize(tensors_));
   fill_zero(context_, std::as_writable_bytes(squares));
@@ -104,12 +118,11 @@ void Sparsifier::find_factors(std::span<const std::byte* const> gradients, float
     add_squares(context_, gradient_of(tensor, gradients[tensor]), &squares[tensor]);
   }
   fetch(context_, std::as_bytes(squares), std::as_writable_bytes(std::span(fetched_)).data());
+  const double most = *options_.clip * static_cast<double>(scale_);
   for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
-    const double norm = std::sqrt(fetched_[tensor]) * std::abs(static_cast<double>(factor));
+    const double norm = std::sqrt(fetched_[tensor]);
     // Where the norm is not finite what is finite joins as it is, and the rest is counted.
-    if (std::isfinite(norm) && norm > *options_.clip) {
-      factors_[tensor] = static_cast<float>(static_cast<double>(factor) * (*options_.clip / norm));
-    }
+    if (std::isfinite(norm) && norm > most) factors_[tensor] = static_cast<float>(most / norm);
   }
 }
 
@@ -119,8 +132,12 @@ std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gra
   if (!(step.share > 0 && step.share <= 1)) {
     throw InputError(fmt::format("a share of {}: more than 0, and 1 at most", step.share));
   }
+  if (!(step.scale > 0 && std::isfinite(step.scale))) {
+    throw InputError(fmt::format("a loss's scale of {}: more than 0, and finite", step.scale));
+  }
   last_ = step;
-  find_factors(gradients, step.factor);
+  rescale(step.scale);
+  find_factors(gradients);
   fill_zero(context_, std::as_writable_bytes(not_finite_place_.first(1)));
   if (!options_.keeps_rest) fill_zero(context_, std::as_writable_bytes(residual()));
   for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
@@ -129,8 +146,15 @@ std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gra
                  velocity_of(tensor, step), residual(tensor), not_finite_count());
   }
   select(step);
+  has_taken_ = true;
   not_finite_ = resolve(context_, not_finite_count());
   return taken_;
+}
+
+void Sparsifier::give_back() {
+  SPARSESYNC_EXPECT(has_taken_, ==, true);
+  put_back();
+  has_taken_ = false;
 }
 
 void Sparsifier::undo(std::span<const std::byte* const> gradients) {

@@ -35,13 +35,13 @@ enum class Selecting : std::uint8_t {
 struct SparsifierOptions {
   Selecting selecting = Selecting::top_k;
   Index chunk = Index{1} << 15;  // elements
-  float level = 0;               // of threshold
+  float level = 0;               // of threshold, where gradients are not scaled
   /// Velocities are kept, and cross in the place of gradients (momentum correction).
   bool corrects_momentum = false;
   /// The velocity of what crosses becomes 0 (momentum factor masking); of elements alone.
   bool masks_momentum = true;
-  /// What a tensor's gradient is scaled down to, where its L2 norm is larger, before it joins what
-  /// is owed; nothing: it is not.
+  /// What a tensor's gradient is shortened to, where its L2 norm is larger, before it joins what is
+  /// owed; nothing: it is not.
   std::optional<double> clip = std::nullopt;
   /// What does not cross is kept; else it is lost.
   bool keeps_rest = true;
@@ -53,7 +53,7 @@ struct SparsifierOptions {
 /// What may differ from step to step; the same on all workers.
 struct SparsifierStep {
   double share = 1;  // of top_k: of a tensor's elements, rounded up
-  float factor = 1;  // that gradients are multiplied by, such as 1 / the loss's scale
+  float scale = 1;   // that the loss was multiplied by, and gradients with it
   float momentum = 0;
   bool nesterov = false;
 };
@@ -63,7 +63,8 @@ struct SparsifierStep {
 ///
 /// In each step take() adds the gradients to what is owed, and takes out of that what crosses: a
 /// bucket of crossing() carries it, by any scheme and schedule. In f32 what crosses and what stays
-/// are together what was owed, exactly.
+/// are together what was owed, exactly. What is owed is as large as the last step's gradients are:
+/// where the scale of the loss changes it is multiplied along, exactly for powers of two.
 class Sparsifier {
  public:
   virtual ~Sparsifier() = default;
@@ -79,7 +80,8 @@ class Sparsifier {
   /// @return for each tensor of crossing() what crosses, in memory of the sparsifier, written
   ///         behind its context's work so far, and left as it is until the next call. On a GPU
   ///         waits until it is known how much that is
-  /// @throws InputError for a share outside (0, 1], BudgetError, std::bad_alloc
+  /// @throws InputError for a share outside (0, 1] or a scale that is not positive and finite,
+  ///         BudgetError, std::bad_alloc
   std::span<const Gradient> take(std::span<const std::byte* const> gradients,
                                  const SparsifierStep& step);
   /// Values of the last step that are infinite or not a number: gradients, which were left out, and
@@ -88,9 +90,17 @@ class Sparsifier {
 
   /// Undoes the last take(), of the same gradients, but for rounding of sums: the step is skipped.
   /// Before the next choose().
+  /// @throws ContractError where there is nothing to undo
   void undo(std::span<const std::byte* const> gradients);
+  /// Gives back what the last take() took, where its sums are not used: it is owed as it was
+  /// before. Before the next choose().
+  /// @throws ContractError where there is nothing to give back
+  void give_back();
 
   // ---- What is owed, in the context's memory: of each tensor as many as it has elements.
+
+  /// That it is multiplied by: the last step's; 1 before the first one.
+  float scale() const { return scale_; }
 
   /// What of its gradients did not cross.
   std::span<float> residual(std::size_t tensor);
@@ -115,8 +125,8 @@ class Sparsifier {
              Index round_to = 1);
 
   virtual void select(const SparsifierStep& step) = 0;
-  /// Gives back what select() took.
-  virtual void give_back() = 0;
+  /// Adds what select() took to what is owed again.
+  virtual void put_back() = 0;
 
   const Context& context() const { return context_; }
   const SparsifierOptions& options() const { return options_; }
@@ -128,7 +138,9 @@ class Sparsifier {
   std::vector<Gradient> taken_;  // as crossing_
 
  private:
-  void find_factors(std::span<const std::byte* const> gradients, float factor);
+  void rescale(float scale);
+  void find_factors(std::span<const std::byte* const> gradients);
+  std::span<float> velocity();
   ConstMatrix gradient_of(std::size_t tensor, const std::byte* data) const;
   Velocity velocity_of(std::size_t tensor, const SparsifierStep& step);
 
@@ -142,6 +154,8 @@ class Sparsifier {
   Buffer<Index> not_finite_place_;
   Buffer<double> squares_;
   Index not_finite_ = 0;
+  bool has_taken_ = false;
+  float scale_ = 1;
   SparsifierStep last_;
   std::vector<float> factors_;   // that each tensor's gradient was multiplied by
   std::vector<double> fetched_;  // squares

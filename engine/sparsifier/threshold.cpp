@@ -11,18 +11,24 @@ class Threshold final : public OfElements {
   Threshold(const Context& context, std::vector<TensorSpec> tensors,
             const SparsifierOptions& options)
       : OfElements(context, std::move(tensors), options), counts_(context) {
-    // A level is taken where magnitudes lie above the next smaller one.
-    const MagnitudeCut below{magnitude_of(options.level) - 1, 0};
-    for (std::size_t tensor = 0; tensor < this->tensors().size(); ++tensor) {
-      place(context, std::as_bytes(std::span(&below, 1)),
-            reinterpret_cast<std::byte*>(cut(tensor)));
-    }
+    place_cuts();
     counts_.reserve_exactly(std::ssize(this->tensors()));
     room_.resize(this->tensors().size());
   }
 
  private:
+  void place_cuts() {
+    scale_ = scale();
+    // A level is taken where magnitudes lie above the next smaller one.
+    const MagnitudeCut below{magnitude_of(options().level * scale_) - 1, 0};
+    for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
+      place(context(), std::as_bytes(std::span(&below, 1)),
+            reinterpret_cast<std::byte*>(cut(tensor)));
+    }
+  }
+
   void select(const SparsifierStep&) override {
+    if (scale_ != scale()) place_cuts();
     const std::span<Index> counts = counts_.first(std::ssize(tensors()));
     for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
       count_taken(context(), residual(tensor), cut(tensor), Count(&counts[tensor]));
@@ -31,6 +37,7 @@ class Threshold final : public OfElements {
     take_all(room_);
   }
 
+  float scale_ = 1;  // of the cuts
   Buffer<Index> counts_;
   std::vector<Index> room_;
 };

@@ -23,6 +23,7 @@ class PythonSparsifier {
 
   const std::vector<TensorSpec>& crossing() const { return sparsifier_->crossing(); }
   Index not_finite() const { return sparsifier_->not_finite(); }
+  float scale() const { return sparsifier_->scale(); }
   Index chunks() { return std::ssize(sparsifier_->norms()); }
 
   // Of each tensor None, or all elements; streams of the program that write them.
@@ -30,6 +31,7 @@ class PythonSparsifier {
   void take(const nanobind::sequence& gradients, const SparsifierStep& step,
             const std::vector<StreamNumber>& streams);
   void undo(const nanobind::sequence& gradients, const std::vector<StreamNumber>& streams);
+  void give_back();
   /// Starts a step of a bucket with what was taken. @param self  this, as Python holds it
   PythonTicket reduce(Index bucket, nanobind::object self);
 

@@ -88,6 +88,10 @@ void PythonSparsifier::undo(const nb::sequence& gradients,
   session_.work_in(stream_, streams, [&](const Context&) { sparsifier_->undo(pointers); });
 }
 
+void PythonSparsifier::give_back() {
+  session_.work_in(stream_, {}, [&](const Context&) { sparsifier_->give_back(); });
+}
+
 PythonTicket PythonSparsifier::reduce(Index bucket, nb::object self) {
   return session_.reduce_taken(bucket, crossing(), taken_, std::move(self), stream_);
 }
@@ -188,24 +192,27 @@ void bind_sparsifiers(nb::module_& module) {
           "stream: of a GPU, that all is done in.")
       .def_prop_ro("crossing", &PythonSparsifier::crossing, "What its bucket is registered with.")
       .def_prop_ro("chunks", &PythonSparsifier::chunks, "How many there are; 0 of elements.")
+      .def_prop_ro("scale", &PythonSparsifier::scale,
+                   "That what is owed is multiplied by: the last step's; 1 before it.")
       .def_prop_ro("not_finite", &PythonSparsifier::not_finite,
                    "Values of the last step that are infinite or not a number.")
       .def(
           "take",
-          [](PythonSparsifier& self, const nb::sequence& gradients, double share, float factor,
+          [](PythonSparsifier& self, const nb::sequence& gradients, double share, float scale,
              float momentum, bool nesterov, const std::vector<StreamNumber>& streams) {
-            self.take(gradients, {share, factor, momentum, nesterov}, streams);
+            self.take(gradients, {share, scale, momentum, nesterov}, streams);
           },
-          nb::arg("gradients"), nb::arg("share") = 1.0, nb::arg("factor") = 1.0F,
+          nb::arg("gradients"), nb::arg("share") = 1.0, nb::arg("scale") = 1.0F,
           nb::arg("momentum") = 0.0F, nb::arg("nesterov") = false,
           nb::arg("streams") = nb::make_tuple(0),
           "Adds gradients, of each tensor None or an array of all elements, [rows, width] or flat, "
-          "times `factor`, to what is owed, "
+          "to what is owed, "
           "and takes out what crosses: of 'top_k' that share of each tensor's elements. Once the "
-          "last reduce is over. streams: of a GPU, those that write them.",
+          "last reduce is over. scale: that the loss was multiplied by; what is owed follows it. "
+          "streams: of a GPU, those that write them.",
           nb::sig("def take(self, gradients: "
                   "collections.abc.Sequence[sparsesync.SupportsDLPack | None], share: float = 1.0, "
-                  "factor: float = 1.0, momentum: float = 0.0, nesterov: bool = False, streams: "
+                  "scale: float = 1.0, momentum: float = 0.0, nesterov: bool = False, streams: "
                   "collections.abc.Sequence[int] = (0,)) -> None"))
       .def("undo", &PythonSparsifier::undo, nb::arg("gradients"),
            nb::arg("streams") = nb::make_tuple(0),
@@ -214,6 +221,8 @@ void bind_sparsifiers(nb::module_& module) {
            nb::sig("def undo(self, gradients: "
                    "collections.abc.Sequence[sparsesync.SupportsDLPack | None], streams: "
                    "collections.abc.Sequence[int] = (0,)) -> None"))
+      .def("give_back", &PythonSparsifier::give_back,
+           "Gives back what the last take() took, whose sums are not used: it is owed as before.")
       .def(
           "reduce",
           [](nb::object self, Index bucket) {

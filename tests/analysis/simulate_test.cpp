@@ -2,6 +2,8 @@
 // writes.
 #include "analysis/simulate.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,7 +22,7 @@ using testing::seed;
 Model some_model(int layers) {
   Model model{"m", {}};
   for (int i = 0; i < layers; ++i) {
-    model.layers.push_back({"l" + std::to_string(i), 0.001, 0.002, 1e6});
+    model.layers.push_back({fmt::format("l{}", i), 0.001, 0.002, 1e6});
   }
   return model;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -339,7 +340,7 @@ TEST_F(Sparsifiers, AStepThatIsSkippedLeavesNothing) {
       Random random(testing::seed());
       Model<float> model(kSizes);
       const auto sparsifier = make(model.specs(), each.options);
-      const SparsifierStep step{.share = each.share, .factor = 0.5F, .momentum = 0.5F};
+      const SparsifierStep step{.share = each.share, .momentum = 0.5F};
       for (int i = 0; i < 3; ++i) {
         model.draw_whole(random);
         sparsifier->take(model.given(), step);
@@ -363,6 +364,66 @@ TEST_F(Sparsifiers, AStepThatIsSkippedLeavesNothing) {
         const std::span<float> now = sparsifier->velocity(i);
         EXPECT_EQ(std::vector<float>(now.begin(), now.end()), velocities[i]);
       }
+    }
+  }
+}
+
+/// With a loss that is scaled by powers of two, another one in each step, all is as without it, as
+/// many times as large.
+TEST_F(Sparsifiers, FollowTheScaleOfTheLoss) {
+  for (Case each : all_sparsifiers()) {
+    if (each.options.wire == DType::f16) continue;  // values leave its range
+    SCOPED_TRACE(each.name);
+    each.options.clip = 300;
+    each.options.corrects_momentum = true;
+    Random random(testing::seed());
+    Model<float> model(kSizes);
+    Model<float> larger(kSizes);
+    const auto plain = make(model.specs(), each.options);
+    const auto scaled = make(model.specs(), each.options);
+    for (int step = 0; step < 6; ++step) {
+      const float scale = std::ldexp(1.0F, 3 * (step % 3));
+      model.draw_whole(random);
+      for (std::size_t i = 0; i < kSizes.size(); ++i) {
+        const auto times = [&](float value) { return value * scale; };
+        std::ranges::transform(model.gradient(i), larger.gradient(i).begin(), times);
+      }
+      const SparsifierStep now{.share = each.share, .momentum = 0.5F};
+      const Crossed expected = crossed(*plain, plain->take(model.given(), now), kElements);
+      const SparsifierStep then{.share = each.share, .scale = scale, .momentum = 0.5F};
+      const Crossed found = crossed(*scaled, scaled->take(larger.given(), then), kElements);
+      EXPECT_EQ(found.crosses, expected.crosses);
+      EXPECT_EQ(scaled->scale(), scale);
+      const std::vector<double> owed = residual_of(*plain, kSizes.size());
+      const std::vector<double> owed_scaled = residual_of(*scaled, kSizes.size());
+      for (std::size_t i = 0; i < owed.size(); ++i) {
+        ASSERT_EQ(found.values[i], expected.values[i] * static_cast<double>(scale)) << i;
+        ASSERT_EQ(owed_scaled[i], owed[i] * static_cast<double>(scale)) << i;
+      }
+      choose_next(*plain, each.share);
+      choose_next(*scaled, each.share);
+    }
+  }
+}
+
+TEST_F(Sparsifiers, WhatIsGivenBackIsOwed) {
+  for (const Case& each : all_sparsifiers()) {
+    SCOPED_TRACE(each.name);
+    Random random(testing::seed());
+    Model<float> model(kSizes);
+    const auto sparsifier = make(model.specs(), each.options);
+    EXPECT_THROW(sparsifier->give_back(), ContractError);
+    std::vector<double> owed(kElements);
+    for (int step = 0; step < 4; ++step) {
+      model.draw_whole(random);
+      const std::vector<double> came = model.flat();
+      std::ranges::transform(owed, came, owed.begin(), std::plus<>());
+      sparsifier->take(model.given(), {.share = each.share});
+      sparsifier->give_back();
+      synchronize(context_);
+      EXPECT_EQ(residual_of(*sparsifier, kSizes.size()), owed);
+      EXPECT_THROW(sparsifier->give_back(), ContractError);
+      EXPECT_THROW(sparsifier->undo(model.given()), ContractError);
     }
   }
 }
@@ -416,6 +477,9 @@ TEST_F(Sparsifiers, RefuseWhatHasNoMeaning) {
   const auto sparsifier = make(model.specs(), {});
   for (const double share : {0.0, -0.1, 1.1, std::nan("")}) {
     EXPECT_THROW(sparsifier->take(model.given(), {.share = share}), InputError) << share;
+  }
+  for (const float scale : {0.0F, -1.0F, std::nanf(""), HUGE_VALF}) {
+    EXPECT_THROW(sparsifier->take(model.given(), {.scale = scale}), InputError) << scale;
   }
   EXPECT_THROW(sparsifier->choose({}), ContractError);
   const auto chunks = make(model.specs(), {.selecting = Selecting::chunks, .chunk = kChunk});
