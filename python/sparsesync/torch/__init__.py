@@ -3,6 +3,7 @@
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.hook import CommHookState, comm_hook
 from sparsesync.torch.launch import LocalMember, local_group
+from sparsesync.torch.loss_scaler import LossScaler
 from sparsesync.torch.model_recording import ModelRecording, record_model
 from sparsesync.torch.optimizer import wrap_optimizer
 from sparsesync.torch.recording import Recording, record_trace
@@ -15,6 +16,7 @@ __all__ = [
     "CommHookState",
     "DistributedDataParallel",
     "LocalMember",
+    "LossScaler",
     "ModelRecording",
     "Recording",
     "Sparsifier",

@@ -136,7 +136,16 @@ class Bucket:
         with torch.no_grad():
             self._drop()
 
+    def discard(self) -> None:
+        """Waits, if results are not taken yet, and leaves the parameters without gradients: sums are not used."""
+        if self._tickets is not None:
+            self._wait()
+        self._clear()
+
     def _drop(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         for each in self.planned.members:
             each.parameter.grad = None
 

@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
+from sparsesync.torch.gradients import clear
 from sparsesync.torch.launch import LocalMember
 from sparsesync.torch.layout import Options
 from sparsesync.torch.sparsifiers import Sparsifier
@@ -166,15 +167,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Of gradients that still cross once they are there, and used."""
-
-        def clear(parameters: Sequence[torch.nn.Parameter]) -> None:
-            for each in parameters:
-                if each.grad is not None and set_to_none:
-                    each.grad = None
-                elif each.grad is not None:
-                    each.grad.detach_().zero_()
-
-        self._synchronizer.once_there(self.module.parameters(), clear)
+        self._synchronizer.once_there(self.module.parameters(), lambda parameters: clear(parameters, set_to_none))
 
     def statistics(self) -> dict[str, Any]:
         """What synchronizing took so far: bytes, seconds hidden under backward and exposed, as JSON has them; and of each parameter how its

@@ -188,3 +188,12 @@ def _sparse_result(result: Result, tensor: torch.Tensor, kind: Kind) -> torch.Te
     return torch.sparse_coo_tensor(
         indices.unsqueeze(0), values, tensor.shape, is_coalesced=True, check_invariants=False
     )
+
+
+def clear(parameters: Iterable[torch.Tensor], set_to_none: bool) -> None:
+    """As zero_grad()."""
+    for each in parameters:
+        if each.grad is not None and set_to_none:
+            each.grad = None
+        elif each.grad is not None:
+            each.grad.detach_().zero_()

@@ -46,7 +46,8 @@ def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor
     """Of all together, as torch.nn.utils.get_total_norm, and of sparse ones too."""
     if not gradients:
         return torch.tensor(0.0)
-    norms = [torch.linalg.vector_norm(_values(each), norm_type) for each in gradients]
+    # In f16 a norm would overflow where none of the gradients does.
+    norms = [torch.linalg.vector_norm(_values(each), norm_type, dtype=wide(each.dtype)) for each in gradients]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0]) for each in norms]), norm_type)
     return norm
 
@@ -61,3 +62,8 @@ def scale(gradients: Iterable[torch.Tensor], most: float, norm: torch.Tensor) ->
 
 def _values(gradient: torch.Tensor) -> Any:
     return gradient._values() if gradient.is_sparse else gradient.detach()
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What its norms are told in."""
+    return torch.promote_types(dtype, torch.float32)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import optimizer as of_torch
 
 from sparsesync import _native
+from sparsesync.torch.master_weights import MasterWeights
 
 if TYPE_CHECKING:
     from sparsesync.torch.distributed import DistributedDataParallel
@@ -18,7 +20,11 @@ _SKIPPED = "params"
 
 
 def wrap_optimizer(
-    optimizer: torch.optim.Optimizer, ddp: DistributedDataParallel, *, per_parameter: bool | None = None
+    optimizer: torch.optim.Optimizer,
+    ddp: DistributedDataParallel,
+    *,
+    per_parameter: bool | None = None,
+    master_weights: bool = False,
 ) -> torch.optim.Optimizer:
     """Lets step() and zero_grad() of an optimizer return before gradients are there that still cross: the update of each
     parameter is made once its gradient has come, at the latest when something uses the parameter, with the learning rate and
@@ -29,13 +35,16 @@ def wrap_optimizer(
     what is made sparse: velocities are added up on each worker, and cross; the groups go on saying how much momentum there is.
     Weight decay is then added outside of it.
 
+    master_weights: of f16 and bf16 parameters the optimizer updates f32 copies, which are rounded to the parameters behind each
+    update; they are a part of its state_dict(). Without them updates that are small beside their weight are lost.
     per_parameter: whether the update of one parameter depends on no other one. Known of torch's own optimizers; of others it is
     to be said: where it is not, or where the optimizer has hooks or step() is given a closure, step() waits for all gradients.
     Raises InputError where no parameter is one of the module's, OrderError after the first step.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise _native.InputError(f"wrap_optimizer: {type(optimizer).__name__} is no torch.optim.Optimizer")
-    _Deferring(optimizer, ddp, _is_per_parameter(optimizer) if per_parameter is None else per_parameter)
+    per_parameter = _is_per_parameter(optimizer) if per_parameter is None else per_parameter
+    _Deferring(optimizer, ddp, per_parameter, master_weights)
     return optimizer
 
 
@@ -46,7 +55,7 @@ def _is_per_parameter(optimizer: torch.optim.Optimizer) -> bool:
 class _Deferring:
     """Stands in for step() and zero_grad() of one optimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, ddp: DistributedDataParallel, per_parameter: bool) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, ddp: DistributedDataParallel, per_parameter: bool, masters: bool) -> None:
         self._optimizer = optimizer
         self._synchronizer = ddp.synchronizer
         self._per_parameter = per_parameter
@@ -54,6 +63,7 @@ class _Deferring:
         self._zero_grad: Callable[..., Any] = optimizer.zero_grad
         self._without_momentum: frozenset[int] = frozenset()  # parameters, whose momentum a sparsifier has
         self._synchronizer.wrapped(self)
+        self._masters = MasterWeights(optimizer) if masters else None
 
         def step(_: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
             return self._on_step(closure)
@@ -78,13 +88,21 @@ class _Deferring:
         if not isinstance(self._optimizer, torch.optim.SGD):
             return None
         for group in self._optimizer.param_groups:
-            if group["momentum"] != 0 and any(each is parameter for each in group["params"]):
+            if group["momentum"] != 0 and any(self.parameter_of(each) is parameter for each in group["params"]):
                 return group
         return None
 
     def take_momentum(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """From now on the optimizer has none for these."""
         self._without_momentum = frozenset(id(each) for each in parameters)
+
+    def has_master(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether it has an f32 copy."""
+        return self._masters is not None and self._masters.has(parameter)
+
+    def parameter_of(self, held: torch.Tensor) -> Any:
+        """The parameter that the optimizer has this for."""
+        return held if self._masters is None else self._masters.parameter_of(held)
 
     def _on_step(self, closure: Callable[[], Any] | None) -> Any:
         optimizer = self._optimizer
@@ -96,29 +114,58 @@ class _Deferring:
         )
         if closure is not None or hooks or not self._per_parameter:
             self._synchronizer.synchronize()
-            with self._of(list(self._parameters()), None):
-                return self._step() if closure is None else self._step(closure)
+            return self._step_of_all(closure)
         groups = [_without_parameters(group) for group in optimizer.param_groups]
-        self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups))
+        factor = self._synchronizer.unscaled_by
+        self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups, factor))
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
         return None
+
+    def _step_of_all(self, closure: Callable[[], Any] | None) -> Any:
+        with self._of(list(self._parameters()), None), self._updating(self._synchronizer.unscaled_by) as begin:
+            if closure is None:
+                begin()
+                return self._step()
+
+            def evaluated() -> Any:
+                loss = closure()
+                begin()
+                return loss
+
+            return self._step(evaluated)
 
     def _on_zero_grad(self, set_to_none: bool) -> None:
         def clear(parameters: Sequence[torch.nn.Parameter]) -> None:
             with self._of(parameters, None):
                 self._zero_grad(set_to_none)
+            if self._masters:
+                self._masters.zero_grad(parameters, set_to_none)
 
         self._synchronizer.once_there(self._parameters(), clear)
 
     def _parameters(self) -> Iterable[torch.nn.Parameter]:
-        return (each for group in self._optimizer.param_groups for each in group["params"])
+        return (self.parameter_of(each) for group in self._optimizer.param_groups for each in group["params"])
 
-    def _update(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]]) -> None:
-        with self._of(parameters, groups):
+    def _update(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]], factor: float) -> None:
+        with self._of(parameters, groups), self._updating(factor) as begin:
+            begin()
             self._step()
 
+    @contextlib.contextmanager
+    def _updating(self, factor: float) -> Iterator[Callable[[], None]]:
+        """A step of what the optimizer has now, which begins by a call of what this gives. factor: of gradients with master weights."""
+        held = [each for group in self._optimizer.param_groups for each in group["params"]] if self._masters else []
+
+        def begin() -> None:
+            if self._masters:
+                self._masters.begin(held, factor)
+
+        yield begin
+        if self._masters:
+            self._masters.end(held)
+
     def _of(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None) -> _OfSome:
-        return _OfSome(self._optimizer, parameters, groups, self._without_momentum)
+        return _OfSome(self._optimizer, parameters, groups, self._without_momentum, self.parameter_of)
 
 
 class _OfSome:
@@ -130,8 +177,10 @@ class _OfSome:
         parameters: Sequence[torch.nn.Parameter],
         groups: list[dict[str, Any]] | None,
         without_momentum: frozenset[int],
+        parameter_of: Callable[[torch.Tensor], Any],
     ) -> None:
         self._optimizer = optimizer
+        self._parameter_of = parameter_of
         self._without_momentum = without_momentum
         self._wanted = {id(each) for each in parameters}
         self._groups = groups
@@ -141,9 +190,9 @@ class _OfSome:
         said = self._groups or [_without_parameters(group) for group in self._all]
         some = []
         for group, of_group in zip(self._all, said, strict=False):
-            members = [each for each in group[_SKIPPED] if id(each) in self._wanted]
-            without = [each for each in members if id(each) in self._without_momentum]
-            members = [each for each in members if id(each) not in self._without_momentum]
+            held = [(each, id(self._parameter_of(each))) for each in group[_SKIPPED]]
+            members = [each for each, own in held if own in self._wanted and own not in self._without_momentum]
+            without = [each for each, own in held if own in self._wanted and own in self._without_momentum]
             if members:
                 some.append({**of_group, _SKIPPED: members})
             if without:

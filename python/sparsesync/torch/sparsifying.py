@@ -31,6 +31,10 @@ class Wrapped(Protocol):
 
     def take_momentum(self, parameters: Iterable[torch.nn.Parameter]) -> None: ...
 
+    def parameter_of(self, held: torch.Tensor) -> Any: ...
+
+    def has_master(self, parameter: torch.nn.Parameter) -> bool: ...
+
 
 class Sparsifying:
     """All workers make one, and end each step, alike."""
@@ -38,6 +42,7 @@ class Sparsifying:
     def __init__(self, sparsifier: Sparsifier, session: _native.Session, device: CpuDevice) -> None:
         self.sparsifier = sparsifier
         self.step = 0
+        self._scale = 1.0  # of the loss
         self._group: dict[str, Any] | None = None  # of an optimizer, whose momentum was taken out
         self._session = session
         self._device = device
@@ -70,6 +75,7 @@ class Sparsifying:
         """What take() is told of the present step."""
         return {
             "share": self.sparsifier.share_of(self.step),
+            "scale": self._scale,
             "momentum": 0.0 if self._group is None else self._group["momentum"],
             "nesterov": self._group is not None and self._group["nesterov"],
         }
@@ -185,8 +191,9 @@ class Sparsifying:
             self._norms = _Norms(self._session, self._device, own)
         return [each.number for each in (self._not_finite, self._norms) if each]
 
-    def begin_step(self) -> None:
-        """Before a step's first gradients cross."""
+    def begin_step(self, scale: float) -> None:
+        """Before a step's first gradients cross. scale: of the loss."""
+        self._scale = scale
         if self._norms:
             known, self._known_norms = self._known_norms, None
             self._norms.choose(self.sparsifier.share_of(self.step), known)
@@ -209,6 +216,11 @@ class Sparsifying:
         else:
             self.step += 1
         return found
+
+    def discard_step(self) -> None:
+        """Behind end_step(): sums are not used, as some are not finite."""
+        self.step -= 1
+        self.skipped += 1
 
 
 class SparsifiedBucket(Bucket):
@@ -247,6 +259,11 @@ class SparsifiedBucket(Bucket):
         self._taken = []
         super()._drop()
 
+    def discard(self) -> None:
+        super().discard()
+        self._taken = []
+        self.native.give_back()
+
     def _write(self, scale: float) -> None:
         self._taken = []
         if self.native.chunks:
@@ -282,20 +299,22 @@ class SparsifiedBucket(Bucket):
     # ---- What is kept.
 
     def state(self) -> dict[int, Owed]:
-        """Copies, by the parameters' places."""
+        """Copies, by the parameters' places, of what is owed where losses are not scaled."""
         found = {}
         for place, each in enumerate(self.planned.members):
             made = [self._empty(each.parameter.numel())]
             if self._sparsifying.corrects_momentum:
                 made.append(self._empty(each.parameter.numel()))
             self.native.write_state(place, *(self._device.view(numbers) for numbers in made))
+            for numbers in made:
+                numbers.div_(self.native.scale)
             found[each.index] = (made[0], made[1] if len(made) > 1 else None)
         return found
 
     def set_state(self, states: dict[int, Owed]) -> None:
         for place, each in enumerate(self.planned.members):
             if each.index in states:
-                given = [numbers for numbers in states[each.index] if numbers is not None]
+                given = [numbers * self.native.scale for numbers in states[each.index] if numbers is not None]
                 self.native.read_state(place, *(self._device.view(numbers) for numbers in given))
 
     def _empty(self, size: int) -> torch.Tensor:

@@ -7,8 +7,8 @@ import datetime
 import enum
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,15 +25,13 @@ from sparsesync.torch.gradients import Kind, OnModule, Submitted, Synchronized
 from sparsesync.torch.joining import Joining
 from sparsesync.torch.launch import LocalMember, connect
 from sparsesync.torch.layout import Planned
-from sparsesync.torch.norm import norm_of, scale
+from sparsesync.torch.results import Action, Results
 from sparsesync.torch.schedule import Schedule
 from sparsesync.torch.sparsifier_state import SparsifierState
 from sparsesync.torch.sparsifying import Sparsifying, Wrapped
+from sparsesync.torch.stepping import Stepping
 
 _log = logging.getLogger("sparsesync")
-
-Action = Callable[[Sequence[torch.nn.Parameter]], None]
-
 
 class Listener:
     """Is told what crosses: of each step first every bucket's gradients, then that the step is over."""
@@ -43,6 +41,14 @@ class Listener:
 
     def on_step(self) -> None:
         pass
+
+
+class Scaler(Protocol):
+    """Scales losses, and has steps skipped that overflow."""
+
+    skipped_steps: int
+
+    def get_scale(self) -> float: ...
 
 
 class Synchronizer:
@@ -89,8 +95,15 @@ class Synchronizer:
         self._sparse_by_module = frozenset(each.index for each in self.parameters if each.parameter in sparse)
         self._schedule: Schedule | None = None  # before the first step: none
         self._wrapped: list[Wrapped] = []
-        self._pending: dict[Bucket, None] = {}  # whose results are not taken, in the order in which they cross
-        self._once_there: list[Action] = []  # what is to be done with their parameters
+        self._scaler: Scaler | None = None
+        self._is_left_out = False  # the last step, as the sparsifier found what is not finite
+        self._results = Results(self._scale_of_results)
+        self.stepping = Stepping(
+            [each.parameter for each in self.parameters],
+            self._results,
+            lambda: None if self._joining else self._schedule,  # who has no inputs does not ask
+            lambda parameter: any(each.has_master(parameter) for each in self._wrapped),
+        )
         self._announcements: Announcements | None = None
         self._ready: dict[int, None] = {}  # parameters, in the order in which their gradients became ready
         self._streams: dict[int, int] = {}  # of each parameter, the one that wrote its gradient
@@ -135,7 +148,7 @@ class Synchronizer:
     @property
     def all_there(self) -> bool:
         """Whether all results of the last step were taken."""
-        return not self._pending
+        return not self._results.pending
 
     # ---- A step.
 
@@ -170,7 +183,7 @@ class Synchronizer:
         if schedule is None or schedule.times is None:
             return
         times = schedule.times if self._next is _Next.SYNCHRONIZE else None
-        if self._pending:
+        if not self.all_there:
             if times:
                 times.leave()
             for each in parameters:
@@ -220,8 +233,7 @@ class Synchronizer:
         self.synchronize()  # what this forward pass did not come to
         self._running = True
         self._ready.clear()
-        if self._sparsifying:
-            self._sparsifying.begin_step()
+        self._begin_step()
         if self._schedule and self._schedule.times:
             self._schedule.times.begin_backward()
         engine = torch.autograd.Variable._execution_engine
@@ -238,8 +250,7 @@ class Synchronizer:
         if self._schedule is None:
             schedule = self._schedule = self._learn()
             rest = schedule.buckets
-            if self._sparsifying:
-                self._sparsifying.begin_step()
+            self._begin_step()
         else:
             schedule = self._schedule
             rest = schedule.end_backward()
@@ -250,7 +261,7 @@ class Synchronizer:
         not_finite = self._sparsifying.end_step() if self._sparsifying else 0
         if self._buffers:
             self._buffers.submit(self.session.rank == (self._joining.root if self._joining else 0))
-        self._pending = dict.fromkeys(schedule.in_order_of_gathers())
+        self._results.begin(schedule.in_order_of_gathers())
         if self._announcements:
             self._announcements.forget()
         is_due = schedule.end_step()
@@ -259,19 +270,25 @@ class Synchronizer:
         if is_due or self._joining or not schedule.under_forward:
             self.synchronize()
         else:
-            self._mark_pending()
+            self._results.mark()
         if self.listener:
             self.listener.on_step()
         if is_due and schedule.review(list(self._ready)):
             self._take_buckets(schedule, tells=False)
 
+    def _begin_step(self) -> None:
+        """Before the first gradients of a step cross."""
+        self._is_left_out = False
+        self.stepping.begin_step()
+        if self._sparsifying:
+            self._sparsifying.begin_step(self._scaler.get_scale() if self._scaler else 1.0)
+
     def _skip(self, not_finite: int) -> None:
         """Leaves all parameters without gradients, and nothing of the step behind."""
-        for bucket in list(self._pending):
-            del self._pending[bucket]
-            bucket.drop()
+        self._results.leave_out(lambda bucket: bucket.drop())
+        self._is_left_out = True
         assert self._options.sparsifier is not None
-        if self._options.sparsifier.on_not_finite == "raise":
+        if self._options.sparsifier.on_not_finite == "raise" and self._scaler is None:
             self._next = _Next.FORWARD
             self._running = False
             raise FloatingPointError(
@@ -282,75 +299,62 @@ class Synchronizer:
 
     # ---- Results.
 
-    def _mark_pending(self) -> None:
-        """From now on who uses a parameter waits for its results first."""
-        for bucket in self._pending:
-            for each in bucket.planned.members:
-                pending.mark(each.parameter, functools.partial(self._finish, bucket))
-
-    def _finish(self, bucket: Bucket) -> None:
-        """Waits for a bucket's results, makes them its parameters' gradients, and does what was asked for in the meantime."""
-        del self._pending[bucket]
-        parameters = [each.parameter for each in bucket.planned.members]
-        for each in parameters:
-            pending.unmark(each)
-        scale = 1.0
-        if self._joining and self._options.gradient == "mean":
-            scale = self._joining.scale(self.session.size)
-        bucket.finish(scale)
-        for action in self._once_there:
-            action(parameters)
-        if not self._pending:
-            self._once_there.clear()
-
-    def _finish_if_pending(self, number: int) -> None:
-        """A bucket, by its number at the session."""
-        for bucket in list(self._pending):
-            if bucket.number == number:
-                self._finish(bucket)
-
     def synchronize(self) -> None:
         """Waits for all results, and does all that was asked for."""
-        for bucket in list(self._pending):
-            self._finish(bucket)
+        self._results.take_all()
 
     def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:
         """Does something with parameters: now, or with those whose gradients still cross once they are there."""
-        here, later = [], False
-        for each in parameters:
-            if isinstance(each, pending.Pending):
-                later = True
-            else:
-                here.append(each)
-        if here:
-            action(here)
-        if later:
-            self._once_there.append(action)
+        self._results.once_there(parameters, action)
+
+    def _scale_of_results(self) -> float:
+        if self._joining and self._options.gradient == "mean":
+            return self._joining.scale(self.session.size)
+        return 1.0
+
+    # ---- Between backward and step().
 
     def clip(self, most: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
-        """Makes the norm of all gradients `most` at most, before those that still cross are gathered where that can be. Returns the
-        norm that they had."""
+        """As Stepping.clip()."""
         self._expect_open()
-        schedule = self._schedule
-        early = schedule if schedule and norm_type == 2 and schedule.under_forward else None
-        total = None
-        if early and early.norm and len(self._pending) == len(early.buckets):  # none was used, and changed
-            total = early.norm.of(self._pending)
-        if total is None:
-            self.synchronize()
-            if early:
-                early.watch_norm()
-            total = norm_of([each.parameter.grad for each in self.parameters if each.parameter.grad is not None], norm_type)
-        first = self.parameters[0].parameter
-        norm = total.to(device=first.device, dtype=first.dtype)
-        if error_if_nonfinite and not torch.isfinite(norm):
-            raise RuntimeError(f"the norm of order {norm_type} of the gradients is {float(norm)}: they cannot be clipped")
+        return self.stepping.clip(most, norm_type, error_if_nonfinite)
 
-        def clip(parameters: Sequence[torch.nn.Parameter]) -> None:
-            scale([each.grad for each in parameters if each.grad is not None], most, norm)
+    @property
+    def unscaled_by(self) -> float:
+        """What gradients of parameters with master weights are still to be multiplied by."""
+        return self.stepping.unscaled_by
 
-        self.once_there([each.parameter for each in self.parameters], clip)
-        return norm
+    def scaled(self, scaler: Scaler) -> None:
+        """From now on losses are scaled. Raises OrderError where they are so already."""
+        if self._scaler is not None:
+            raise _native.OrderError("LossScaler: the module has one already")
+        self._scaler = scaler
+
+    def keep_finite(self) -> bool:
+        """Whether all gradients of the step are finite. If not, on all workers, parameters are left without gradients, and what
+        sparsifiers had sent is owed."""
+        self._expect_open()
+        if self._is_left_out:
+            return False
+        if self.stepping.are_finite():
+            return True
+        self._results.leave_out(lambda bucket: None)
+        for bucket in self.buckets:
+            bucket.discard()
+        if self._sparsifying:
+            self._sparsifying.discard_step()
+        return False
+
+    def cannot_unscale(self, held: torch.nn.Parameter) -> str:
+        """What speaks against it of what an optimizer holds; empty if nothing does."""
+        if any(each.parameter_of(held) is not held for each in self._wrapped):
+            return ""
+        name = next((each.name for each in self.parameters if each.parameter is held), None)
+        if name is None:
+            return f"the optimizer has a parameter, {list(held.shape)}, that is not one of the module's"
+        if held.dtype is torch.float16:
+            return f"parameter '{name}' is f16, and what is small becomes 0 once it is unscaled: wrap_optimizer(..., master_weights=True)"
+        return ""
 
     def wrapped(self, wrapped: Wrapped) -> None:
         """An optimizer waits for each gradient apart."""
@@ -403,7 +407,7 @@ class Synchronizer:
         """There are other buckets. tells: whether their rows of this step are to be told now."""
         if self._announcements:
             telling = {b.number: tuple(each.index for each in b.planned.members) for b in schedule.buckets if b.announces}
-            self._announcements.start(self.session, telling, tells, self._finish_if_pending)
+            self._announcements.start(self.session, telling, tells, self._results.take_numbered)
         _log.log(logging.INFO if self.session.rank == 0 else logging.DEBUG, "%s", self._decided(schedule))
 
     def _decided(self, schedule: Schedule) -> str:
@@ -448,6 +452,10 @@ class Synchronizer:
         if not enable:
             yield
             return
+        if self._sparsifying and self._scaler:
+            raise _native.UnsupportedError(
+                "join: with a sparsifier and a LossScaler a worker without inputs would not know which steps are skipped"
+            )
         self._joining = joining = Joining(of_all, throws)
         try:
             yield
@@ -466,6 +474,7 @@ class Synchronizer:
         for each in self.parameters:
             each.parameter.grad = None
         self._ready.clear()
+        self._begin_step()
         if self._announcements and self._schedule is not None:
             self._announcements.listen(tells=True)
             self._announcements.end(tells=True)
@@ -492,6 +501,7 @@ class Synchronizer:
             "schedule": {"name": self._options.schedule, **(self._schedule.statistics() if self._schedule else {})},
             **self.session.counters(),
             **({"sparsifier": self._sparsifying.statistics()} if self._sparsifying else {}),
+            **({"loss_scale": self._scaler.get_scale(), "skipped_steps": self._scaler.skipped_steps} if self._scaler else {}),
             "seconds": seconds,
             "seconds_exposed": exposed,
             "seconds_hidden": max(0.0, seconds - exposed),
@@ -513,10 +523,7 @@ class Synchronizer:
             if not self.session.closed:
                 self.synchronize()
         finally:
-            for bucket in self._pending:  # an error came before their results
-                for each in bucket.planned.members:
-                    pending.unmark(each.parameter)
-            self._pending = {}
+            self._results.unmark()  # an error came before them
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []

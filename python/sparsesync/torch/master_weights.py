@@ -1,0 +1,105 @@
+"""f32 weights behind parameters of f16 and bf16: an optimizer updates them, and the parameters are what they are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from sparsesync import _native
+from sparsesync.torch.gradients import clear
+
+_HALVES = (torch.float16, torch.bfloat16)
+_KEY = "master_weights"
+
+
+class MasterWeights:
+    """Of one optimizer, whose groups have them in the place of the parameters from now on. Its state_dict() has them, too."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raises InputError where no parameter needs them, OrderError for an optimizer that has made steps."""
+        if optimizer.state:
+            raise _native.OrderError("master_weights: the optimizer has made steps already: wrap it before the first one")
+        self._pairs: list[_Pair] = []
+        for group in optimizer.param_groups:
+            for place, each in enumerate(group["params"]):
+                if each.dtype in _HALVES:
+                    self._pairs.append(_Pair(each))
+                    group["params"][place] = self._pairs[-1].master
+        if not self._pairs:
+            raise _native.InputError("master_weights: no parameter of the optimizer is f16 or bf16: leave it out")
+        self._by_master = {id(each.master): each for each in self._pairs}
+        self._by_parameter = {id(each.parameter): each for each in self._pairs}
+        optimizer.register_state_dict_post_hook(self._add_to)
+        optimizer.register_load_state_dict_pre_hook(self._take_from)
+
+    def parameter_of(self, held: torch.Tensor) -> Any:
+        """The parameter that the optimizer holds this for: its own, where it is f32."""
+        pair = self._by_master.get(id(held))
+        return held if pair is None else pair.parameter
+
+    def has(self, parameter: torch.nn.Parameter) -> bool:
+        return id(parameter) in self._by_parameter
+
+    def zero_grad(self, parameters: Iterable[torch.nn.Parameter], set_to_none: bool) -> None:
+        """Of the parameters themselves, which the optimizer does not know."""
+        clear((each for each in parameters if self.has(each)), set_to_none)
+
+    def begin(self, held: Iterable[torch.Tensor], factor: float) -> None:
+        """Before the optimizer's step of some that it holds: their gradients become those of their parameters, times `factor`."""
+        for pair in self._of(held):
+            pair.begin(factor)
+
+    def end(self, held: Iterable[torch.Tensor]) -> None:
+        """Behind it: parameters are what is updated, rounded."""
+        for pair in self._of(held):
+            pair.end()
+
+    def _of(self, held: Iterable[torch.Tensor]) -> Iterable[_Pair]:
+        return (self._by_master[id(each)] for each in held if id(each) in self._by_master)
+
+    def _add_to(self, _: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        state[_KEY] = [each.current().clone() for each in self._pairs]
+
+    def _take_from(self, _: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        given = state.get(_KEY)
+        if given is None or [each.shape for each in given] != [each.master.shape for each in self._pairs]:
+            raise _native.InputError(
+                f"the optimizer's state has no '{_KEY}', or those of another model: it was saved by an optimizer without them"
+            )
+        for pair, saved in zip(self._pairs, given, strict=True):
+            pair.load(saved)
+
+
+class _Pair:
+    def __init__(self, parameter: torch.nn.Parameter) -> None:
+        self.parameter = parameter
+        self.master = torch.nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)
+        self._version = parameter._version
+
+    def current(self) -> torch.Tensor:
+        """The weights. Where somebody has written to the parameter since, such as by loading a model, they are what was written."""
+        parameter, master = self.parameter.detach(), self.master.detach()
+        if parameter._version != self._version:
+            master.copy_(torch.where(master.to(parameter.dtype) == parameter, master, parameter.float()))
+            self._version = parameter._version
+        return master
+
+    def load(self, saved: torch.Tensor) -> None:
+        """What the parameter is not, once it is rounded, is not taken."""
+        self.master.detach().copy_(saved)
+        self._version = -1
+
+    def begin(self, factor: float) -> None:
+        self.current()
+        gradient = self.parameter.grad
+        self.master.grad = None if gradient is None else gradient.detach().float() * factor
+
+    def end(self) -> None:
+        if self.master.grad is None:
+            return
+        self.master.grad = None
+        with torch.no_grad():
+            self.parameter.copy_(self.master)
+        self._version = self.parameter._version

@@ -1,0 +1,89 @@
+"""Results of the step under way: which are not taken yet, and what is to be done with gradients once they are there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from sparsesync.torch import pending
+from sparsesync.torch.bucket import Bucket
+
+Action = Callable[[Sequence[torch.nn.Parameter]], None]
+
+
+class Results:
+    def __init__(self, scale: Callable[[], float]) -> None:
+        """scale: what results are multiplied by as they are taken."""
+        self._scale = scale
+        self._pending: dict[Bucket, None] = {}  # not taken, in the order in which they cross
+        self._actions: list[Action] = []  # what is to be done with their parameters
+
+    @property
+    def pending(self) -> list[Bucket]:
+        """Buckets whose results are not taken, in the order in which they cross."""
+        return list(self._pending)
+
+    def begin(self, buckets: Iterable[Bucket]) -> None:
+        """All these are submitted."""
+        self._pending = dict.fromkeys(buckets)
+
+    def mark(self) -> None:
+        """From now on who uses a parameter waits for its results first."""
+        for bucket in self._pending:
+            for each in bucket.planned.members:
+                pending.mark(each.parameter, functools.partial(self._take, bucket))
+
+    def unmark(self) -> None:
+        """Nobody waits any more: they will not come."""
+        for bucket in self._pending:
+            _unmark(bucket)
+        self._pending = {}
+
+    def take_all(self) -> None:
+        """Waits for all, makes them gradients, and does all that was asked for."""
+        for bucket in self.pending:
+            self._take(bucket)
+
+    def take_numbered(self, number: int) -> None:
+        """The same of a bucket, by its number at the session, if it is not taken yet."""
+        for bucket in self.pending:
+            if bucket.number == number:
+                self._take(bucket)
+
+    def leave_out(self, leave: Callable[[Bucket], None]) -> None:
+        """Leaves those that are not taken by this, which is to wait for them; nothing is done with their parameters."""
+        for bucket in self.pending:
+            del self._pending[bucket]
+            _unmark(bucket)
+            leave(bucket)
+        self._actions.clear()
+
+    def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:
+        """Does something with parameters: now, or with those whose gradients still cross once they are there."""
+        here, later = [], False
+        for each in parameters:
+            if isinstance(each, pending.Pending):
+                later = True
+            else:
+                here.append(each)
+        if here:
+            action(here)
+        if later:
+            self._actions.append(action)
+
+    def _take(self, bucket: Bucket) -> None:
+        del self._pending[bucket]
+        _unmark(bucket)
+        bucket.finish(self._scale())
+        parameters = [each.parameter for each in bucket.planned.members]
+        for action in self._actions:
+            action(parameters)
+        if not self._pending:
+            self._actions.clear()
+
+
+def _unmark(bucket: Bucket) -> None:
+    for each in bucket.planned.members:
+        pending.unmark(each.parameter)

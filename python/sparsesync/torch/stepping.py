@@ -1,0 +1,91 @@
+"""What is done with gradients between backward and the optimizer's step, before those that still cross are there where that can be:
+their norm, whether they are finite, and what they are multiplied by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from sparsesync.torch.norm import norm_of, scale, wide
+from sparsesync.torch.results import Results
+from sparsesync.torch.schedule import Schedule
+
+
+class Stepping:
+    """All workers ask alike."""
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        results: Results,
+        schedule: Callable[[], Schedule | None],
+        has_master: Callable[[torch.nn.Parameter], bool],
+    ) -> None:
+        """schedule: nothing before the first step."""
+        self._parameters = parameters
+        self._results = results
+        self._schedule = schedule
+        self._has_master = has_master
+        self.unscaled_by = 1.0  # what gradients of parameters with master weights are still to be multiplied by
+
+    def begin_step(self) -> None:
+        self.unscaled_by = 1.0
+
+    def are_finite(self) -> bool:
+        """Whether all gradients of all workers are, as they are summed."""
+        total = self._norm_of_crossing()
+        if total is not None:
+            return bool(torch.isfinite(total))
+        told = [torch.isfinite(each).all() for each in self._values()]
+        return all(bool(each) for each in told)
+
+    def unscale(self, factor: float) -> None:
+        """Multiplies all gradients; those of parameters with master weights as these take them."""
+
+        def multiply(parameters: Sequence[torch.nn.Parameter]) -> None:
+            for each in parameters:
+                if each.grad is not None and not self._has_master(each):
+                    each.grad.mul_(factor)
+
+        self.unscaled_by *= factor
+        self._results.once_there(self._parameters, multiply)
+
+    def clip(self, most: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
+        """Makes the norm of all gradients `most` at most. Returns the norm that they had."""
+        total = self._norm_of_crossing() if norm_type == 2 else None
+        if total is None:
+            self._results.take_all()
+            total = norm_of(list(self._values()), norm_type)
+        else:
+            total = total * self.unscaled_by
+        first = self._parameters[0]
+        norm = total.to(device=first.device, dtype=wide(first.dtype))
+        if error_if_nonfinite and not torch.isfinite(norm):
+            raise RuntimeError(f"the norm of order {norm_type} of the gradients is {float(norm)}: they cannot be clipped")
+
+        def clip(parameters: Sequence[torch.nn.Parameter]) -> None:
+            scale([each.grad for each in parameters if each.grad is not None], most, norm)
+
+        self._results.once_there(self._parameters, clip)
+        return norm
+
+    def _norm_of_crossing(self) -> torch.Tensor | None:
+        """Of all gradients, as they cross. If it cannot be told, all of them are there: from the next step on it can, where that is
+        worth it."""
+        schedule = self._schedule()
+        early = schedule if schedule and schedule.under_forward else None
+        total = None
+        if early and early.norm and len(self._results.pending) == len(early.buckets):  # none was used, and changed
+            total = early.norm.of(self._results.pending)
+        if total is None:
+            self._results.take_all()
+            if early:
+                early.watch_norm()
+        return total
+
+    def _values(self) -> Iterable[torch.Tensor]:
+        """All gradients, as optimizers will have them."""
+        for each in self._parameters:
+            if each.grad is not None:
+                yield each.grad.float() * self.unscaled_by if self._has_master(each) else each.grad
