@@ -38,7 +38,7 @@ class Task(NamedTuple):
     """What is trained; the same for all ways. batches: of a worker; loss: of a model and a batch; held_out: of a model."""
 
     steps: int
-    lr: float
+    lr: float  # at the beginning; 0 at the end
     momentum: float
     chunk: int  # of CoarseGrained: these models are small
     model: Any
@@ -100,7 +100,7 @@ def digits(seed: int) -> Task:
     def loss(model: Any, batch: Any) -> Any:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-    return Task(1000, 0.01, 0.9, 64, model, batches, loss, lambda own: float(loss(own, (inputs[seen:], targets[seen:]))))
+    return Task(1000, 0.02, 0.9, 64, model, batches, loss, lambda own: float(loss(own, (inputs[seen:], targets[seen:]))))
 
 
 TASKS = {"language": language, "digits": digits}
@@ -144,6 +144,7 @@ def train(task: Task, steps: int, sparsifier: Any) -> dict[str, Any]:
             )
             optimizer = torch.optim.SGD(own.parameters(), lr=task.lr, momentum=task.momentum)
             sparsesync.torch.wrap_optimizer(optimizer, ddp)
+            decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0, steps)
             batches = task.batches(rank)
             for step in range(steps + 1):
                 if rank == 0 and (step == 0 or step in looks):
@@ -153,6 +154,7 @@ def train(task: Task, steps: int, sparsifier: Any) -> dict[str, Any]:
                     optimizer.zero_grad()
                     task.loss(ddp, next(batches)).backward()
                     optimizer.step()
+                    decay.step()
             sent[rank] = ddp.statistics()["bytes_sent"]
             ddp.close()
         except Exception as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup
 import sparsesync
 import sparsesync.torch as st
 import torch
+from sparsesync.torch.pending import Pending
 from workers import good, run_workers
 
 LEAST = 200  # elements that the models' weights have, and their biases have not
@@ -146,6 +149,128 @@ def test_what_is_applied_and_what_is_owed_is_what_came() -> None:
         for applied, _ in told:
             assert torch.equal(applied + owed, given.sum(dim=(0, 1)) / 4)
         assert torch.any(owed)
+
+
+class Branches(torch.nn.Module):
+    """Whose gradients come in another order when it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second = torch.nn.Linear(20, 20), torch.nn.Linear(20, 20)
+        self.out = torch.nn.Linear(20, 5)
+
+    def forward(self, inputs: torch.Tensor, swapped: bool) -> torch.Tensor:
+        order = (self.second, self.first) if swapped else (self.first, self.second)
+        for each in order:
+            inputs = torch.tanh(each(inputs))
+        return self.out(inputs)
+
+
+@pytest.mark.parametrize("name", ["DGC", "Threshold"])
+def test_other_buckets_owe_what_those_before_did(name: str) -> None:
+    """Gradients come in another order from step 5 on: buckets are made anew, and what is trained does not change by it."""
+    start = Branches()
+
+    def work(rank: int, member: st.LocalMember, schedule: str) -> Any:
+        module = copy.deepcopy(start)
+        ddp = st.DistributedDataParallel(
+            module, member, deadline=30, scheme="balanced", sparsifier=EACH[name], schedule=schedule, bucket_cap_mb=0.001
+        )
+        optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5), ddp)
+        seen = set()
+        for step in range(20):
+            optimizer.zero_grad()
+            inputs, targets = batch(rank, step)
+            torch.nn.functional.cross_entropy(ddp(inputs, step >= 5), targets).backward()
+            optimizer.step()
+            seen.add(tuple(bucket.planned.name() for bucket in ddp.synchronizer.buckets))
+        state = {key: each.clone() for key, each in ddp.state_dict().items()}
+        ddp.close()
+        return state, seen
+
+    found = good(run_workers(2, lambda rank, member: work(rank, member, "lazy")))
+    expected = good(run_workers(2, lambda rank, member: work(rank, member, "sequential")))
+    for (state, seen), (other, _) in zip(found, expected, strict=True):
+        assert len(seen) > 1
+        assert list(state) == list(other)
+        for each in state:
+            assert torch.equal(state[each], other[each]), each
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_workers_without_inputs_go_on_owing(name: str) -> None:
+    """What a worker owes crosses in the others' steps, too."""
+
+    def work(rank: int, member: st.LocalMember) -> Any:
+        own = copy.deepcopy(MODEL)
+        ddp = st.DistributedDataParallel(own, member, deadline=30, scheme="balanced", sparsifier=EACH[name])
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.05)
+        owed = []
+        with ddp.join():
+            for step in range(3 + 3 * rank):
+                optimizer.zero_grad()
+                loss_of(ddp, rank, step).backward()
+                optimizer.step()
+                owed.append(ddp.state_dict()["sparsesync.residual.0.weight"].clone())
+        state = {key: each.clone() for key, each in ddp.state_dict().items()}
+        ddp.close()
+        return state, owed
+
+    told = good(run_workers(3, work))
+    for state, _ in told[1:]:
+        expect_same(weights(state), weights(told[0][0]))
+    # Of a threshold more crosses only where more came.
+    assert torch.equal(told[0][0]["sparsesync.residual.0.weight"], told[0][1][-1]) == (name == "Threshold")
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_the_norm_is_that_of_what_crossed(name: str) -> None:
+    def work(rank: int, member: st.LocalMember) -> None:
+        own = copy.deepcopy(MODEL)
+        ddp = st.DistributedDataParallel(own, member, deadline=30, scheme="balanced", sparsifier=EACH[name], schedule="dear")
+        for step in range(6):
+            ddp.zero_grad()
+            loss_of(ddp, rank, step).backward()
+            norm = ddp.clip_grad_norm_(1e6)
+            waits = any(isinstance(each, Pending) for each in own.parameters())
+            assert waits == (step > 0)  # from the second one on nothing is gathered for it
+            gradients = [each.grad.flatten() for each in own.parameters()]
+            torch.testing.assert_close(norm, torch.linalg.vector_norm(torch.cat(gradients)))
+        ddp.close()
+
+    good(run_workers(2, work))
+
+
+def test_recordings_leave_out_what_is_made_sparse(tmp_path: Path) -> None:
+    class Words(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(300, 8, sparse=True)
+            self.out = torch.nn.Linear(8, 40)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.out(self.words(ids)).square().mean()
+
+    def work(rank: int, member: st.LocalMember) -> None:
+        ddp = st.DistributedDataParallel(Words(), member, sparsifier=st.TopK(least_elements=LEAST), scheme="balanced", deadline=30)
+        ddp(torch.arange(5) + rank).backward()
+        trace = st.record_trace(ddp, tmp_path / "trace", 2)
+        for _ in range(2):
+            ddp(torch.arange(5) + rank).backward()
+        assert trace.complete
+        model = st.record_model(ddp, tmp_path / "model.json", 2)
+        for _ in range(4):
+            ddp(torch.arange(5) + rank).backward()
+        assert model.complete
+        why = ddp.statistics()["parameters"]["out.weight"]["why"]
+        assert why == "TopK takes 0.01 of it; scheme: given"
+        ddp.close()
+
+    good(run_workers(2, work))
+    assert [each.name for each in sparsesync.Trace(str(tmp_path / "trace")).tensors] == ["words.weight"]
+    layers = {each["name"]: each for each in json.loads((tmp_path / "model.json").read_text())["layers"]}
+    assert layers["out.weight"]["bytes"] == 8 * 40 * 4 and "bytes" not in layers["words.weight"]
 
 
 # ---- Momentum.

@@ -123,7 +123,8 @@ def record_model(
 
     The first two steps are left out; of the next `steps` it has medians, mean over workers, and of gradients of which rows cross how
     many: those of one worker, and of all together. A parameter is a layer, in the order of the forward pass; what a module's passes
-    take stands at the first of its parameters there, and at the one whose gradient comes last. name: of the model; its class if not
+    take stands at the first of its parameters there, and at the one whose gradient comes last. Gradients that a sparsifier makes sparse
+    are dense there. name: of the model; its class if not
     given. force: replace a file that is there. Raises InputError, on all workers, where something is there already, or a recording
     runs; OrderError before the first step.
     """

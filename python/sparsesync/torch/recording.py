@@ -87,7 +87,7 @@ class Recording(Recorder):
         return len(self._steps)
 
     def on_submit(self, members: Sequence[Synchronized], kind: Kind, given: Sequence[Submitted]) -> None:
-        if kind is Kind.DENSE:
+        if kind in (Kind.DENSE, Kind.SPARSIFIED):
             return
         for each, gradient in zip(members, given, strict=True):
             self._own[each.index] = _rows_of(gradient)
@@ -139,7 +139,7 @@ def record_trace(
     """Records which rows the gradients of the next `steps` steps touch, and writes the trace that profile, compare and plan
     read, on worker 0. All workers call it between the same steps.
 
-    Parameters whose gradients cross as rows are recorded, under their names; dense ones are not. The folder `path` is there
+    Parameters whose gradients cross as rows are recorded, under their names; dense ones, made sparse or not, are not. The folder `path` is there
     after the last of these steps, or after close() of what this returns, with fewer.
     force: replace what is there. Raises InputError, on all workers, where something is there already or a recording runs.
     """

@@ -296,6 +296,10 @@ class SparsifiedBucket(Bucket):
             gradient.copy_(whole[begin : begin + gradient.numel()].view(gradient.shape))
             begin += gradient.numel()
 
+    def _reason(self, choice: dict[str, Any]) -> str:
+        told = self._sparsifying.statistics()
+        return f"{told['name']} takes {told['share']:.3g} of it; scheme: {super()._reason(choice)}"
+
     # ---- What is kept.
 
     def state(self) -> dict[int, Owed]:
@@ -339,6 +343,7 @@ class _Norms:
         for each in self._buckets:
             end = begin + each.native.chunks
             each.native.write_norms(self._sums.view(begin, end))
+            self._sums.own[begin:end].div_(each.native.scale)  # so that they are the same whatever the scale of the loss
             begin = end
         self._sums.submit()
         self._is_chosen = False

@@ -1,0 +1,397 @@
+"""Losses that are scaled, and master weights: bits of trainings without them, agreement of workers, checkpoints, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+import sparsesync
+import sparsesync.torch as st
+import torch
+from workers import good, run_workers
+
+LEAST = 200
+SPARSIFIERS = {
+    "dense": None,
+    "DGC": st.DGC(density=0.05, least_elements=LEAST, clip=0.5),
+    "Threshold": st.Threshold(level=0.01, least_elements=LEAST),
+    "CoarseGrained": st.CoarseGrained(share=0.2, chunk=64, least_elements=LEAST),
+}
+
+
+class Net(torch.nn.Module):
+    """Whose loss can be made infinite, or larger than f16 can tell."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        first, second, last = (torch.nn.Linear(*each) for each in ((20, 30), (30, 40), (40, 5)))
+        self.layers = torch.nn.Sequential(first, torch.nn.Tanh(), second, torch.nn.Tanh(), last).to(dtype)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor, times: float = 1.0) -> torch.Tensor:
+        found = self.layers(inputs.to(self.layers[0].weight.dtype))
+        return torch.nn.functional.cross_entropy(found.float(), targets) * times
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    inputs = torch.randn(16, 20, generator=generator)
+    return inputs, (inputs[:, :5] * 2).argmax(1)
+
+
+@dataclasses.dataclass
+class Trained:
+    state: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+    statistics: dict[str, Any]
+    skipped: list[int]
+
+
+def trained(
+    workers: int,
+    steps: range,
+    *,
+    scaler: dict[str, Any] | None = None,
+    wrap: bool = False,
+    masters: bool = False,
+    dtype: torch.dtype = torch.float32,
+    times: Callable[[int, int], float] = lambda rank, step: 1.0,
+    clip: float | None = None,
+    load: list[Trained] | None = None,
+    sgd: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[Trained]:
+    """times: of the loss, of a worker and a step."""
+    start = Net(dtype)
+
+    def work(rank: int, member: st.LocalMember) -> Trained:
+        module = copy.deepcopy(start)
+        ddp = st.DistributedDataParallel(module, member, deadline=30, **{"scheme": "balanced", **options})
+        optimizer = torch.optim.SGD(module.parameters(), **{"lr": 0.05, **(sgd or {})})
+        if wrap or masters:
+            st.wrap_optimizer(optimizer, ddp, master_weights=masters)
+        scale = st.LossScaler(ddp, **scaler) if scaler is not None else None
+        if load:
+            ddp.load_state_dict(dict(load[rank].state))
+            optimizer.load_state_dict(load[rank].optimizer)
+            if scale:
+                scale.load_state_dict(load[rank].scaler)
+        skipped = []
+        for step in steps:
+            optimizer.zero_grad()
+            loss = ddp(*batch(rank, step), times(rank, step))
+            if scale is None:
+                loss.backward()
+                if clip is not None:
+                    ddp.clip_grad_norm_(clip)
+                optimizer.step()
+                continue
+            scale.scale(loss).backward()
+            if clip is not None:
+                scale.unscale_(optimizer)
+                ddp.clip_grad_norm_(clip)
+            before = scale.skipped_steps
+            scale.step(optimizer)
+            if scale.skipped_steps > before:
+                skipped.append(step)
+                assert all(each.grad is None for each in module.parameters())
+            scale.update()
+        state = {name: each.clone() for name, each in ddp.state_dict().items()}
+        told = Trained(
+            state, copy.deepcopy(optimizer.state_dict()), scale.state_dict() if scale else {}, ddp.statistics(), skipped
+        )
+        ddp.close()
+        return told
+
+    return good(run_workers(workers, work))
+
+
+def expect_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert list(one) == list(other)
+    for name, each in one.items():
+        assert torch.equal(each, other[name]), name
+
+
+def weights(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: each for name, each in state.items() if not name.startswith("sparsesync.")}
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_powers_of_two_change_no_bit(name: str, schedule: str) -> None:
+    """Also where the scale grows every second step, where gradients are clipped, and momentum is corrected."""
+    options: dict[str, Any] = {"sparsifier": SPARSIFIERS[name], "schedule": schedule, "wrap": True, "sgd": {"momentum": 0.5}, "clip": 0.4}
+    if name == "CoarseGrained":
+        options["bucket_cap_mb"] = 1.0  # chunks are cut of buckets, which `dear` would plan by the time that passes take
+    expected = trained(3, range(10), **options)
+    for scaler in ({"scale": 1024.0, "dynamic": False}, {"scale": 4.0, "growth_interval": 2}):
+        found = trained(3, range(10), scaler=scaler, **options)
+        for one, other in zip(found, expected, strict=True):
+            assert one.skipped == []
+            # The norm that gradients are clipped by is of gradients as they cross.
+            for each in one.state:
+                torch.testing.assert_close(one.state[each], other.state[each], rtol=1e-5, atol=1e-7)
+        assert found[0].statistics["loss_scale"] == (1024 if not scaler.get("growth_interval") else 128)
+    without = {**options, "clip": None}
+    expected = trained(3, range(10), **without)
+    for one, other in zip(trained(3, range(10), scaler={"scale": 4.0, "growth_interval": 2}, **without), expected, strict=True):
+        expect_same(one.state, other.state)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(name: str, schedule: str) -> None:
+    def times(rank: int, step: int) -> float:
+        return float("inf") if (rank, step) in ((1, 0), (2, 4), (0, 5)) else 1.0
+
+    options: dict[str, Any] = {"sparsifier": SPARSIFIERS[name], "schedule": schedule, "wrap": True}
+    told = trained(3, range(8), scaler={"scale": 256.0}, times=times, **options)
+    for each in told:
+        assert each.skipped == [0, 4, 5]
+        assert each.statistics["loss_scale"] == 32 and each.statistics["skipped_steps"] == 3
+        assert all(torch.isfinite(one).all() for one in each.state.values())
+        expect_same(weights(each.state), weights(told[0].state))
+    if name == "dense":  # nothing of the skipped ones is left
+        expected = trained_without(told, options)
+        for each in told:
+            expect_same(each.state, expected)
+
+
+def trained_without(told: list[Trained], options: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The weights of a training without the steps that were skipped."""
+    start = Net()
+    steps = [step for step in range(8) if step not in told[0].skipped]
+
+    def work(rank: int, member: st.LocalMember) -> dict[str, torch.Tensor]:
+        module = copy.deepcopy(start)
+        ddp = st.DistributedDataParallel(
+            module, member, deadline=30, scheme="balanced", **{k: v for k, v in options.items() if k != "wrap"}
+        )
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        for step in steps:
+            optimizer.zero_grad()
+            ddp(*batch(rank, step)).backward()
+            optimizer.step()
+        state = dict(ddp.state_dict())
+        ddp.close()
+        return state
+
+    return good(run_workers(3, work))[0]
+
+
+class Whole(torch.nn.Module):
+    """Whose gradient is what it is given."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(40, 10, dtype=dtype))
+
+    def forward(self, wanted: torch.Tensor) -> torch.Tensor:
+        return (self.weight * wanted.to(self.weight.dtype)).float().sum()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+def test_where_the_sum_overflows_what_crossed_is_owed(schedule: str) -> None:
+    """f16, in the pool and on the wire: each worker's values are finite, and their sum is not until the scale has fallen."""
+    sparsifier = st.TopK(density=0.2, least_elements=1)
+    given = torch.randint(-3, 4, (2, 6, 40, 10), generator=torch.Generator().manual_seed(1)).float()
+
+    def work(rank: int, member: st.LocalMember) -> Any:
+        module = Whole(torch.float16)
+        ddp = st.DistributedDataParallel(
+            module, member, sparsifier=sparsifier, scheme="balanced", gradient="sum", schedule=schedule, deadline=30
+        )
+        optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=1.0), ddp, master_weights=True)
+        scaler = st.LossScaler(ddp, scale=2.0**14)  # 3 times as much of two workers is more than f16 can tell
+        for step in range(6):
+            optimizer.zero_grad()
+            scaler.scale(ddp(given[rank, step])).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        owed = ddp.state_dict()["sparsesync.residual.weight"].view(40, 10)
+        master = optimizer.state_dict()["master_weights"][0]
+        ddp.close()
+        return master, owed, scaler.get_scale(), scaler.skipped_steps
+
+    told = good(run_workers(2, work))
+    assert torch.equal(told[0][0], told[1][0])
+    assert torch.any(told[0][1])
+    for master, _, scale, skipped in told:
+        assert skipped >= 1 and scale == 2.0 ** (14 - skipped)
+        assert torch.equal(-master + told[0][1] + told[1][1], given.sum(dim=(0, 1)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+def test_master_weights_are_updated_as_an_optimizer_of_f32_would(dtype: torch.dtype, schedule: str) -> None:
+    """One worker: the words of a training that has them, and a loss that is scaled."""
+    scale, sgd = 256.0, {"lr": 0.05, "momentum": 0.9}
+    found = trained(1, range(8), dtype=dtype, masters=True, scaler={"scale": scale}, schedule=schedule, sgd=sgd)[0]
+    module = Net(dtype)
+    masters = [each.detach().float().requires_grad_() for each in module.parameters()]
+    optimizer = torch.optim.SGD(masters, **sgd)
+    for step in range(8):
+        module.zero_grad()
+        (module(*batch(0, step)) * scale).backward()
+        for master, each in zip(masters, module.parameters(), strict=True):
+            master.grad = each.grad.float() / scale
+        optimizer.step()
+        with torch.no_grad():
+            for master, each in zip(masters, module.parameters(), strict=True):
+                each.copy_(master)
+    expect_same(found.state, {f"module.{name}": each for name, each in module.state_dict().items()})
+    for saved, master in zip(found.optimizer["master_weights"], masters, strict=True):
+        assert saved.dtype is torch.float32 and torch.equal(saved, master)
+
+
+def test_small_updates_are_lost_without_master_weights() -> None:
+    """A weight of 1 that is to fall by 1/10000 in each of 20 steps."""
+
+    class One(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8, dtype=torch.float16))
+
+        def forward(self) -> torch.Tensor:
+            return self.weight.float().sum()
+
+    def work(_: int, member: st.LocalMember, masters: bool) -> torch.Tensor:
+        module = One()
+        ddp = st.DistributedDataParallel(module, member, deadline=30)
+        optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=1e-4), ddp, master_weights=masters)
+        for _ in range(20):
+            optimizer.zero_grad()
+            ddp().backward()
+            optimizer.step()
+        ddp.close()
+        return module.weight.detach()
+
+    for masters, expected in ((False, 1.0), (True, 0.998)):
+        for weight in good(run_workers(2, lambda rank, member, masters=masters: work(rank, member, masters))):
+            assert torch.equal(weight, torch.full((8,), expected, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+@pytest.mark.parametrize("name", ["dense", "DGC"])
+def test_half_precision_learns_what_f32_does(name: str, schedule: str) -> None:
+    options: dict[str, Any] = {"sparsifier": SPARSIFIERS[name], "sgd": {"momentum": 0.5, "lr": 0.1}, "schedule": schedule}
+    expected = trained(2, range(30), wrap=True, **options)[0]
+    for dtype, wire in ((torch.float16, None), (torch.bfloat16, None), (torch.float32, "f16"), (torch.float32, "bf16")):
+        found = trained(2, range(30), dtype=dtype, wire=wire, masters=dtype is not torch.float32, wrap=True, scaler={}, **options)
+        expect_same(weights(found[0].state), weights(found[1].state))
+        losses = []
+        for told in (found[0], expected):
+            module = Net()
+            module.load_state_dict({name.removeprefix("module."): each.float() for name, each in weights(told.state).items()})
+            losses.append(float(module(*batch(0, 1000)).detach()))
+        assert losses[0] == pytest.approx(losses[1], abs=0.05)
+        assert losses[0] < 0.8 * float(Net()(*batch(0, 1000)).detach())
+
+
+@pytest.mark.parametrize("name", ["dense", "DGC"])
+def test_training_goes_on_from_a_checkpoint_bit_by_bit(name: str) -> None:
+    options: dict[str, Any] = {
+        "sparsifier": SPARSIFIERS[name] and dataclasses.replace(SPARSIFIERS[name], least_elements=1),
+        "dtype": torch.float16,
+        "masters": True,
+        "scaler": {"scale": 16.0, "growth_interval": 3},
+        "sgd": {"momentum": 0.5},
+    }
+    whole = trained(2, range(13), **options)
+    saved = trained(2, range(8), **options)
+    resumed = trained(2, range(8, 13), load=saved, **options)
+    for one, other in zip(resumed, whole, strict=True):
+        expect_same(one.state, other.state)
+        assert one.scaler == other.scaler
+        for a, b in zip(one.optimizer["master_weights"], other.optimizer["master_weights"], strict=True):
+            assert torch.equal(a, b)
+
+
+def test_weights_that_are_loaded_alone_are_the_masters() -> None:
+    options: dict[str, Any] = {"dtype": torch.float16, "masters": True}
+
+    def work(_: int, member: st.LocalMember) -> None:
+        module = Net(torch.float16)
+        ddp = st.DistributedDataParallel(module, member, deadline=30)
+        optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.05), ddp, master_weights=True)
+        ddp(*batch(0, 0)).backward()
+        optimizer.step()
+        other = {name: each + 1 for name, each in ddp.state_dict().items()}
+        ddp.load_state_dict(other)
+        for master, each in zip(optimizer.state_dict()["master_weights"], module.parameters(), strict=True):
+            assert torch.equal(master, each.float())
+        ddp.close()
+
+    good(run_workers(1, work))
+    told = trained(1, range(2), **options)[0]
+    del told.optimizer["master_weights"]
+    with pytest.raises(sparsesync.InputError, match="no 'master_weights'"):
+        trained(1, range(0), load=[told], **options)
+
+
+def test_the_scale_falls_and_grows() -> None:
+    def times(_: int, step: int) -> float:
+        return float("nan") if step in (2, 3) else 1.0
+
+    dynamic = {"scale": 64.0, "growth_interval": 3, "growth_factor": 4.0, "backoff_factor": 0.25}
+    told = trained(2, range(9), scaler=dynamic, times=times)
+    assert told[0].scaler == {"scale": 64.0 / 16 * 4, "good_steps": 2, "skipped_steps": 2}
+    told = trained(2, range(9), scaler={**dynamic, "dynamic": False}, times=times)
+    assert told[0].scaler == {"scale": 64.0, "good_steps": 0, "skipped_steps": 2}
+    told = trained(1, range(4), scaler={"scale": 2.0**24, "growth_interval": 1})
+    assert told[0].scaler["scale"] == 2.0**24
+
+
+def test_what_is_refused() -> None:
+    def work(_: int, member: st.LocalMember) -> None:
+        module = Net(torch.float16)
+        ddp = st.DistributedDataParallel(module, member, deadline=30, sparsifier=st.TopK(least_elements=1))
+        for wrong, said in (
+            ({"scale": 0}, "scale 0: more than 0"),
+            ({"scale": float("inf")}, "scale inf"),
+            ({"growth_factor": 1}, "growth_factor"),
+            ({"backoff_factor": 1.0}, "backoff_factor"),
+            ({"growth_interval": 0}, "growth_interval"),
+        ):
+            with pytest.raises(sparsesync.InputError, match=said):
+                st.LossScaler(ddp, **wrong)
+        scaler = st.LossScaler(ddp, scale=8.0)
+        with pytest.raises(sparsesync.OrderError, match="has one already"):
+            st.LossScaler(ddp)
+        with pytest.raises(sparsesync.OrderError, match=r"call step\(\) of it before"):
+            scaler.update()
+        scaler.scale(ddp(*batch(0, 0))).backward()
+        with pytest.raises(sparsesync.InputError, match=r"parameter 'layers.0.weight' is f16"):
+            scaler.step(torch.optim.SGD(module.parameters(), lr=0.1))
+        with pytest.raises(sparsesync.InputError, match=r"a parameter, \[3\], that is not one of the module's"):
+            scaler.step(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1))
+        with pytest.raises(sparsesync.UnsupportedError, match="a worker without inputs"), ddp.join():
+            pass
+        ddp.close()
+
+    good(run_workers(1, work))
+
+    def of_f32(_: int, member: st.LocalMember) -> None:
+        ddp = st.DistributedDataParallel(Net(), member, deadline=30)
+        with pytest.raises(sparsesync.InputError, match="no parameter of the optimizer is f16"):
+            st.wrap_optimizer(torch.optim.SGD(ddp.parameters(), lr=0.1), ddp, master_weights=True)
+        ddp.close()
+
+    good(run_workers(1, of_f32))
+
+
+def test_workers_whose_scalers_differ() -> None:
+    def work(rank: int, member: st.LocalMember) -> None:
+        ddp = st.DistributedDataParallel(Net(), member, deadline=30)
+        with pytest.raises(sparsesync.AgreementError, match="LossScaler"):
+            st.LossScaler(ddp, scale=2.0 ** (8 + rank))
+        ddp.close()
+
+    good(run_workers(2, work))
