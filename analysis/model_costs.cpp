@@ -18,6 +18,15 @@ double pool_bytes(const ModelLayer& layer) {
   return layer.sparse->nnz * static_cast<double>(layer.sparse->width * element_bytes(DType::f32));
 }
 
+/// What of a bucket's gradient crosses, as it lies in the pool.
+double crossing_bytes(const ModelLayer& layer, const CrossingOptions& options) {
+  const double elements = pool_bytes(layer) / static_cast<double>(element_bytes(DType::f32));
+  const auto value_bytes = static_cast<double>(element_bytes(options.wire));
+  if (layer.sparse || !options.chunks) return elements * value_bytes;
+  const double chunks = elements / static_cast<double>(options.chunks->elements);
+  return options.chunks->share * elements * value_bytes + chunks * sizeof(double);
+}
+
 /// The cost of a dense gradient of so many elements of f32.
 Cost dense_cost(const SchemeEntry& entry, Index elements, int workers) {
   RowSpace space;
@@ -73,10 +82,14 @@ ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& o
           fmt::format("--announce: {} makes no use of it; owned does", options.scheme));
     }
   }
+  if (sum_dtype(options.wire) != DType::f32) {
+    throw InputError(fmt::format("--wire {}: f32, f16 or bf16", name_of(options.wire)));
+  }
   dense_scheme_ = is_dense(options.scheme) ? options.scheme : "dense_ring";
   bytes_before_.push_back(0);
   for (const ModelLayer& layer : model.layers) {
     layers_.push_back(scheduled(layer, options.announce && workers > 1));
+    layers_.back().bytes = crossing_bytes(layer, options);
     bytes_before_.push_back(bytes_before_.back() + layers_.back().bytes);
   }
   if (workers > 1) dense_ = dense_phases();
@@ -156,7 +169,8 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
   std::vector<TensorSpec> tensors;
   for (int layer = range.first; layer <= range.last; ++layer) {
     const ModelLayer& each = model_.layers[static_cast<std::size_t>(layer)];
-    tensors.push_back({each.name, each.sparse->rows, each.sparse->width, DType::f32});
+    tensors.push_back(
+        {each.name, each.sparse->rows, each.sparse->width, options_.wire});  // as it crosses
   }
   const std::vector<RowSpace> spaces = row_spaces(tensors);
   Statistics statistics;
@@ -176,6 +190,7 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
   const auto look_at = [&](const SchemeEntry& entry, Communication pattern) {
     Workload workload{spaces, workers_, statistics};
     workload.options.pattern = pattern;
+    if (options_.wire != DType::f32) workload.options.wire = options_.wire;
     workload.announced = announces;
     const Cost cost = entry.cost(workload);
     SparseBucket bucket{seconds_of(cost, network), cost.reduce.messages + cost.gather.messages,

@@ -25,6 +25,13 @@ struct NodeNetwork {
   Network network;
 };
 
+/// Of dense gradients a share of all chunks crosses, the same ones of all workers, and in their
+/// turn an f64 for each chunk: GradientFlow's coarse-grained sparse communication.
+struct CrossingChunks {
+  double share = 0.1;
+  Index elements = Index{1} << 15;  // of a chunk
+};
+
 /// The layer as schedules have it.
 /// @param announce  whether rows are told ahead
 ScheduledLayer scheduled(const ModelLayer& layer, bool announce);
@@ -45,6 +52,9 @@ struct CrossingOptions {
   std::string scheme = "auto";
   /// Sparse gradients' rows are told under the forward pass.
   bool announce = false;
+  /// What values of f32 cross as: f32, f16 or bf16.
+  DType wire = DType::f32;
+  std::optional<CrossingChunks> chunks = std::nullopt;  // none: dense gradients cross whole
 };
 
 /// The costs of one model among some workers. Dense buckets cost what is affine in their bytes;

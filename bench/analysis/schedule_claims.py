@@ -130,19 +130,29 @@ def dear(program):
 
 
 def gradient_flow(program):
-    """Lazy all-reduce against one for each layer: 512 workers at 56 Gbit/s."""
-    yield "| 512 workers, 56 Gbit/s | per layer, ms | lazy | per layer over lazy | speed-up per layer | speed-up of lazy |"
-    yield "|---|---|---|---|---|---|"
+    """GradientFlow's parts, one after another, from an all-reduce of f32 for each layer on: 8 to 512 workers at 56 Gbit/s."""
+    yield (
+        "| 56 Gbit/s | workers | per layer, f32, ms | lazy, f32 | lazy, f16 | lazy, f16, 10% of chunks | the last over the first | "
+        "speed-up per layer | lazy | f16 | of all three |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     link = ("--rate", "56gbit", "--latency", f"{START_56G * 1e6:.4g}us")
+    workers = [2**i for i in range(3, 10)]
+    half, chunks = ("--wire", "f16"), ("--coarse-grained", "0.1")
     for model in ("alexnet", "resnet50"):
         path = MODELS / f"{model}.json"
-        found = program.simulate(path, [512], *link, "--schedules", "wfbp,lazy")[512]
-        wfbp, lazy = found["wfbp"], found["lazy"]
-        yield (
-            f"| {json.loads(path.read_text())['name']} | {ms(wfbp['iteration_s'])} | {ms(lazy['iteration_s'])} | "
-            f"{times(wfbp['iteration_s'] / lazy['iteration_s'])} | {512 * wfbp['compute_s'] / wfbp['iteration_s']:.0f} | "
-            f"{512 * lazy['compute_s'] / lazy['iteration_s']:.0f} |"
-        )
+        ways = [
+            {n: each["wfbp"] for n, each in program.simulate(path, workers, *link, "--schedules", "wfbp").items()},
+            *(
+                {n: each["lazy"] for n, each in program.simulate(path, workers, *link, "--schedules", "lazy", *words).items()}
+                for words in ((), half, (*half, *chunks))
+            ),
+        ]
+        for n in workers:
+            steps = [way[n] for way in ways]
+            speedups = [f"{n * each['compute_s'] / each['iteration_s']:.1f}" for each in steps]
+            cells = [json.loads(path.read_text())["name"], str(n), *(ms(each["iteration_s"]) for each in steps)]
+            yield f"| {' | '.join(cells)} | {times(steps[0]['iteration_s'] / steps[-1]['iteration_s'])} | {' | '.join(speedups)} |"
 
 
 def closed_form(program):

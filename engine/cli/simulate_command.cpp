@@ -32,6 +32,9 @@ struct SimulateArguments {
   double stragglers = 0;
   std::int64_t seed = 1;
   bool announce = false;
+  std::string wire = "f32";
+  double coarse_grained = -1;  // not given
+  std::int64_t chunk = CrossingChunks{}.elements;
   std::string timeline;
   std::string json;
 };
@@ -64,6 +67,9 @@ CrossingOptions crossing_from(const SimulateArguments& given) {
   CrossingOptions options;
   options.scheme = given.scheme;
   options.announce = given.announce;
+  options.wire = dtype_named(given.wire);
+  if (given.coarse_grained == 0) throw InputError("--coarse-grained 0: more than 0, and 1 at most");
+  if (given.coarse_grained > 0) options.chunks = CrossingChunks{given.coarse_grained, given.chunk};
   if (!given.affine.empty()) {
     if (given.network.is_given() || given.workers_per_node > 0) {
       throw InputError(
@@ -83,6 +89,18 @@ CrossingOptions crossing_from(const SimulateArguments& given) {
     options.nodes = NodeNetwork{given.workers_per_node, found.measured->network(false)};
   }
   return options;
+}
+
+/// What of gradients crosses, where that is not all of it.
+std::string compression_text(const CrossingOptions& options) {
+  std::string text;
+  if (options.wire != DType::f32)
+    text += fmt::format("; values cross as {}", name_of(options.wire));
+  if (options.chunks) {
+    text += fmt::format("; {:g} of all chunks of {} elements cross", options.chunks->share,
+                        format_count(options.chunks->elements));
+  }
+  return text;
 }
 
 std::string crossing_text(const CrossingOptions& options) {
@@ -138,8 +156,9 @@ void run_simulate(const SimulateArguments& given) {
     }
   }
   progress.erase();
-  print(json.tables(), fmt::format("{}, {} layers; {}\n\n{}", model.name, model.layers.size(),
-                                   crossing_text(crossing), simulation_table(simulation)));
+  print(json.tables(), fmt::format("{}, {} layers; {}{}\n\n{}", model.name, model.layers.size(),
+                                   crossing_text(crossing), compression_text(crossing),
+                                   simulation_table(simulation)));
   if (timeline) timeline->write(timelines_of(simulation));
   Json provenance = provenance_json();
   provenance["model"] = given.model;
@@ -181,6 +200,15 @@ void add_simulate_command(CLI::App& app) {
   add_count(command, "--seed", given->seed, 0, std::int64_t{1} << 53U, "Of stragglers");
   command.add_flag("--announce", given->announce,
                    "Sparse gradients' rows cross ahead, under the forward pass");
+  command.add_option("--wire", given->wire, "What values cross as (f32 if not given)")
+      ->type_name("f32|bf16|f16");
+  CLI::Option* const share =
+      add_number(command, "--coarse-grained", given->coarse_grained, 0, 1,
+                 "Of dense gradients' chunks the share that crosses, and the norms of all (all of "
+                 "each gradient if not given)");
+  add_count(command, "--chunk", given->chunk, 1, std::int64_t{1} << 40U,
+            "Elements of such a chunk (32768 if not given)")
+      ->needs(share);
   command
       .add_option("--timeline", given->timeline,
                   "A Chrome trace of the last steps, for ui.perfetto.dev")
@@ -190,7 +218,9 @@ void add_simulate_command(CLI::App& app) {
       "Examples:\n"
       "  sparsesync simulate models/resnet50.json --workers 4..2048 --rate 10gbit --latency 20us\n"
       "  sparsesync simulate models/lstm.json --workers 8 --network NETWORK.json --schedules "
-      "wfbp,dear --timeline steps.json");
+      "wfbp,dear --timeline steps.json\n"
+      "  sparsesync simulate models/alexnet.json --rate 56gbit --schedules lazy --wire f16 "
+      "--coarse-grained 0.1");
   command.callback([given] { run_simulate(*given); });
 }
 

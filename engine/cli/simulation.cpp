@@ -31,6 +31,7 @@ std::string simulation_json(const Simulation& simulation, const Json& provenance
                        {"schemes", result.schemes}});
   }
   const auto& affine = simulation.crossing.affine;
+  const auto& chunks = simulation.crossing.chunks;
   const Network& network = simulation.crossing.network;
   return json_text(
       {{"model", simulation.model.name},
@@ -38,6 +39,9 @@ std::string simulation_json(const Simulation& simulation, const Json& provenance
         {{"latency_s", affine ? Json(nullptr) : Json(network.latency_s)},
          {"rate_bps", affine ? Json(nullptr) : Json(network.rate_bps)},
          {"affine", affine ? Json{affine->start_s, affine->s_per_byte} : Json(nullptr)}}},
+       {"wire", name_of(simulation.crossing.wire)},
+       {"coarse_grained",
+        chunks ? Json{{"share", chunks->share}, {"chunk", chunks->elements}} : Json(nullptr)},
        {"results", results},
        {"provenance", provenance}});
 }

@@ -25,7 +25,8 @@ struct Simulation {
   std::vector<SimulationResult> results;
 };
 
-/// {"model", "network": {"latency_s", "rate_bps", "affine": [A, B] or null}, "results":
+/// {"model", "network": {"latency_s", "rate_bps", "affine": [A, B] or null}, "wire",
+/// "coarse_grained": {"share", "chunk"} or null, "results":
 /// [{"workers", "schedule", "scheme", "iteration_s", "compute_s", "communication_s", "exposed_s",
 /// "efficiency": compute_s over iteration_s, "messages", "buckets": [[first layer, last layer],
 /// ...], "schemes": [of each bucket]}], "provenance"}.

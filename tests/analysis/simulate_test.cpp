@@ -104,6 +104,31 @@ TEST(Costs, MoreLayersCostMoreAndNoMoreThanThemselvesOneByOne) {
   }
 }
 
+/// Of a ring without latency seconds are as bytes.
+TEST(Costs, NarrowValuesAndChunksCrossInLess) {
+  const Model model = with_tables();
+  const auto seconds = [&](DType wire, std::optional<CrossingChunks> chunks, LayerRange range) {
+    CrossingOptions options = over(1e9, 0);
+    options.wire = wire;
+    options.chunks = chunks;
+    return ModelCosts(model, 8, options).seconds(range).values();
+  };
+  const double dense = seconds(DType::f32, {}, {0, 1});
+  const double sparse = seconds(DType::f32, {}, {5, 5});
+  for (const DType half : {DType::f16, DType::bf16}) {
+    EXPECT_NEAR(seconds(half, {}, {0, 1}), dense / 2, 1e-3 * dense);  // headers
+    EXPECT_LT(seconds(half, {}, {5, 5}), 0.6 * sparse);
+  }
+  const CrossingChunks tenth{0.1, 1000};
+  // A norm of 8 bytes for 1,000 elements of 4.
+  EXPECT_NEAR(seconds(DType::f32, tenth, {0, 1}), 0.102 * dense, 1e-3 * dense);
+  EXPECT_NEAR(seconds(DType::f16, tenth, {0, 1}), 0.052 * dense, 1e-3 * dense);
+  EXPECT_EQ(seconds(DType::f32, tenth, {5, 5}), sparse);
+  CrossingOptions options = over(1e9, 0);
+  options.wire = DType::i32;
+  EXPECT_THROW(ModelCosts(model, 8, options), InputError);
+}
+
 TEST(Costs, SchemesThatDependOnWhereRowsLieAreRefused) {
   const Model model = with_tables();
   for (const std::string scheme : {"sparse_ps", "block_ps", "dynamic_split"}) {

@@ -206,3 +206,40 @@ def test_models_have_as_many_parameters_as_their_authors_count(tmp_path):
         layers = json.loads(path.read_text())["layers"]
         of_tables = sum(each["sparse"]["rows"] * each["sparse"]["width"] for each in layers if "sparse" in each)
         assert sum(each.get("bytes", 0) for each in layers) / 4 + of_tables == told[path.stem], path.stem
+
+
+def test_narrow_values_and_chunks(run, tmp_path):
+    of = model(tmp_path, LAYERS)
+    common = ("--workers", "8", "--rate", "1gbit", "--schedules", "merge_all")
+
+    def crossing(*words):
+        told = simulate(run, of, *common, *words)
+        return told, told["results"][0]["communication_s"]
+
+    told, whole = crossing()
+    assert told["wire"] == "f32" and told["coarse_grained"] is None
+    told, half = crossing("--wire", "bf16")
+    assert told["wire"] == "bf16" and half == pytest.approx(whole / 2, rel=0.01)
+    told, chunks = crossing("--coarse-grained", "0.1", "--chunk", "1000", "--wire", "f16")
+    assert told["coarse_grained"] == {"share": 0.1, "chunk": 1000}
+    assert chunks == pytest.approx(whole * (0.05 + 0.002), rel=0.01)
+    assert "; values cross as f16; 0.1 of all chunks of 1,000 elements cross" in run(
+        "simulate", of, *common, "--coarse-grained", "0.1", "--chunk", "1000", "--wire", "f16"
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--coarse-grained", "0"), "--coarse-grained 0: more than 0"),
+        (("--coarse-grained", "1.5"), "--coarse-grained"),
+        (("--chunk", "0", "--coarse-grained", "0.5"), "--chunk"),
+        (("--chunk", "100"), "--chunk requires --coarse-grained"),
+        (("--wire", "i32"), "--wire i32: f32, f16 or bf16"),
+        (("--wire", "narrow"), "narrow"),
+    ],
+)
+def test_no_such_wire_or_chunks(run, tmp_path, words, said):
+    result = run("simulate", model(tmp_path, LAYERS), *LINK, *words)
+    assert result.returncode == 2
+    assert said in result.stderr and len(result.stderr.splitlines()) == 1
