@@ -3,7 +3,7 @@
 sparsifiers that lose what they do not send.
 
     bench/python/convergence.py [--tasks language,digits] [--seeds 1,2,3] [--part 1.0] [--build release]
-                                [--out bench/results/convergence.json] [--picture docs/convergence.svg]
+                                [--out bench/results/convergence.json] [--picture docs/convergence.png]
 
 `language` is the LSTM of python/examples/language_model.py on the source of Python's asyncio; `digits` is a convolutional network on
 scikit-learn's pictures of digits. Needs the build and .venv (scripts/setup). All runs of a seed begin with the same weights, and see
@@ -100,7 +100,7 @@ def digits(seed: int) -> Task:
     def loss(model: Any, batch: Any) -> Any:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-    return Task(1000, 0.02, 0.9, 64, model, batches, loss, lambda own: float(loss(own, (inputs[seen:], targets[seen:]))))
+    return Task(1000, 0.05, 0.5, 64, model, batches, loss, lambda own: float(loss(own, (inputs[seen:], targets[seen:]))))
 
 
 TASKS = {"language": language, "digits": digits}
@@ -222,7 +222,7 @@ def draw(path: Path, runs: list[dict[str, Any]]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize="small")
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
