@@ -220,13 +220,14 @@ function(sparsesync_end_of_bundle)
   endforeach()
 endfunction()
 
-# sparsesync_python_test(FOLDER/NAME [EMULATED] [LABELS ...] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.py, run by pytest in .venv,
+# sparsesync_python_test(FOLDER/NAME [EMULATED [QUICK]] [LABELS ...] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.py, run by pytest in .venv,
 # in ctest as FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
 # With the label cuda scripts/gpu-check runs it, too.
 # Cases with `SLOW` in their names are FOLDER.NAME_slow, with the label slow, too. With EMULATED all of it runs a second time
-# where the build has the emulated GPU, on it, as FOLDER.NAME_emulated with the label emulated, too: tests/python/conftest.py.
+# where the build has the emulated GPU, on it, as FOLDER.NAME_emulated with the label emulated, too: tests/python/conftest.py. QUICK:
+# but for what is SLOW.
 function(sparsesync_python_test test)
-  sparsesync_begin_test(${test} py "EMULATED" "" "LABELS;SLOW" ${ARGN})
+  sparsesync_begin_test(${test} py "EMULATED;QUICK" "" "LABELS;SLOW" ${ARGN})
   set(labels ${folder} python ${arg_LABELS})
   list(JOIN arg_SLOW " or " cases)
   sparsesync_add_to_ctest(${folder}.${name} "${arg_SLOW}" "-k;${cases}" "-k;not (${cases})"
@@ -234,9 +235,13 @@ function(sparsesync_python_test test)
                           ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
   if(arg_EMULATED AND SPARSESYNC_CUDA STREQUAL "EMULATED")
+    set(some)
+    if(arg_QUICK)
+      set(some -k "not (${cases})")
+    endif()
     sparsesync_add_to_ctest(${folder}.${name}_emulated "" "" "" "${labels};emulated"
                             ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
-                            ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+                            ${CMAKE_CURRENT_SOURCE_DIR}/${file} ${some})
     set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
     set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=emulated)
   endif()

@@ -2,7 +2,7 @@
 """Whether models become as good whose gradients sparsifiers make sparse: held-out losses on 4 workers, beside dense gradients, and beside
 sparsifiers that lose what they do not send.
 
-    bench/python/convergence.py [--tasks language,digits] [--seeds 1,2,3] [--part 1.0] [--build release]
+    bench/python/convergence.py [--tasks language,digits] [--seeds 1,2,3] [--part 1.0] [--build build/release]
                                 [--out bench/results/convergence.json] [--picture docs/convergence.png]
 
 `language` is the LSTM of python/examples/language_model.py on the source of Python's asyncio; `digits` is a convolutional network on
@@ -201,6 +201,16 @@ def missed(of_ways: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"{LABELS[way]}: without error feedback a gap of {lossy:.2f}%, where {WITHOUT_OVER_WITH:g} times that with it is expected"
 
 
+def table(tasks: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    """As docs/sparsifiers.md has it."""
+    yield "| task | gradients | held-out loss, mean | gap of each seed | bytes over dense |"
+    yield "|---|---|---|---|---|"
+    for name, of_ways in tasks.items():
+        for way, each in of_ways.items():
+            gaps = ", ".join(f"{one:.2f}%" for one in each["gap_percent"]) if way != "dense" else "-"
+            yield f"| {name} | {LABELS[way]} | {each['held_out']:.4f} | {gaps} | {each['bytes_over_dense']:.3f} |"
+
+
 def draw(path: Path, runs: list[dict[str, Any]]) -> None:
     """The mean loss of each way over seeds, and between the least and the most of them a shade."""
     from matplotlib.figure import Figure
@@ -230,11 +240,11 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--part", type=float, default=1.0)
-    parser.add_argument("--build", default="release")
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
-    sys.path[:0] = [str(ROOT / "build" / given.build / "python"), str(ROOT / "python/examples")]
+    sys.path[:0] = [str(given.build / "python"), str(ROOT / "python/examples")]
     import sparsesync
     import torch
 
@@ -250,11 +260,7 @@ def main() -> None:
                     print(f"\r{len(runs)} runs", end="", file=sys.stderr, flush=True)
     told = {name: summary([run for run in runs if run["task"] == name]) for name in given.tasks.split(",")}
     provenance = {**sparsesync.provenance(), "torch": torch.__version__, "workers": WORKERS, "part": given.part}
-    print(f"{'task':10}{'way':45}{'held-out loss':>14}{'gap, each seed':>28}{'bytes':>8}")
-    for name, of_ways in told.items():
-        for way, each in of_ways.items():
-            gaps = ", ".join(f"{one:.2f}%" for one in each["gap_percent"])
-            print(f"{name:10}{LABELS[way]:45}{each['held_out']:14.4f}{gaps:>28}{each['bytes_over_dense']:8.3f}")
+    print("\n".join(table(told)))
     if given.out:
         given.out.write_text(json.dumps({"provenance": provenance, "tasks": told, "runs": runs}, indent=1) + "\n", encoding="utf-8")
     if given.picture:

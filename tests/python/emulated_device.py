@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from sparsesync import _native
-from sparsesync.torch import bucket, buffers, device, gradients, norm
+from sparsesync.torch import bucket, buffers, device, gradients, small_sums, sparsifying
 
 
 class Allocator:
@@ -105,6 +105,30 @@ class WaitingResult(gradients.Result):
         _native.emulated.synchronize(self.device.stream())
 
 
+class WaitingSparsifier(_native.Sparsifier):
+    """The same of what sparsifiers write, and of gradients that they read once more."""
+
+    def __init__(self, *given: Any, stream: int, **named: Any) -> None:
+        super().__init__(*given, stream=stream, **named)
+        self._stream = stream
+
+    def write_norms(self, out: Any) -> None:
+        super().write_norms(out)
+        _native.emulated.synchronize(self._stream)
+
+    def write_state(self, *given: Any) -> None:
+        super().write_state(*given)
+        _native.emulated.synchronize(self._stream)
+
+    def read_state(self, *given: Any) -> None:
+        super().read_state(*given)
+        _native.emulated.synchronize(self._stream)
+
+    def undo(self, *given: Any) -> None:
+        super().undo(*given)
+        _native.emulated.synchronize(self._stream)
+
+
 def use(where: torch.device, what: str, memory_bytes: int | None) -> EmulatedDevice:
     """In place of sparsesync.torch.device.use()."""
     if where.type != "cpu":
@@ -118,5 +142,6 @@ _use: Any = device.use
 def install() -> None:
     """From here on all modules are on the emulated GPU."""
     device.use = use
-    for each in (bucket, buffers, norm):
+    for each in (bucket, buffers, small_sums, sparsifying):
         each.Result = WaitingResult
+    sparsifying.NativeSparsifier = WaitingSparsifier

@@ -139,8 +139,8 @@ def record_trace(
     """Records which rows the gradients of the next `steps` steps touch, and writes the trace that profile, compare and plan
     read, on worker 0. All workers call it between the same steps.
 
-    Parameters whose gradients cross as rows are recorded, under their names; dense ones, made sparse or not, are not. The folder `path` is there
-    after the last of these steps, or after close() of what this returns, with fewer.
+    Parameters whose gradients cross as rows are recorded, under their names; dense ones, made sparse or not, are not. The folder
+    `path` is there after the last of these steps, or after close() of what this returns, with fewer.
     force: replace what is there. Raises InputError, on all workers, where something is there already or a recording runs.
     """
     return Recording(ddp.synchronizer, path, steps, force)

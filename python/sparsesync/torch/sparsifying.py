@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from sparsesync import _native
+from sparsesync._native import Sparsifier as NativeSparsifier
 from sparsesync.torch import gradients as of_torch
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
@@ -57,12 +58,12 @@ class Sparsifying:
     def bucket(self, planned: Planned, options: Options, dense_scheme: str) -> SparsifiedBucket:
         return SparsifiedBucket(self._session, self._device, planned, options, dense_scheme, self)
 
-    def native(self, specs: Sequence[_native.TensorSpec], wire: str | None) -> _native.Sparsifier:
+    def native(self, specs: Sequence[_native.TensorSpec], wire: str | None) -> NativeSparsifier:
         """Of a bucket's gradients."""
         options = self.sparsifier.native_options()
         if isinstance(self.sparsifier, CoarseGrained):
             options["chunk"] = min(self.sparsifier.chunk, sum(each.rows * each.width for each in specs))
-        return _native.Sparsifier(
+        return NativeSparsifier(
             self._session,
             specs,
             corrects_momentum=self.corrects_momentum,
