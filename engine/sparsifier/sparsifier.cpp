@@ -46,6 +46,15 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
   }
 }
 
+/// Where each tensor begins in what lies end to end, and behind the last one the end.
+std::vector<Index> begins_of(std::span<const TensorSpec> tensors) {
+  std::vector<Index> begins{0};
+  for (const TensorSpec& tensor : tensors) {
+    begins.push_back(begins.back() + tensor.rows * tensor.width);
+  }
+  return begins;
+}
+
 }  // namespace
 
 Sparsifier::Sparsifier(const Context& context, std::vector<TensorSpec> tensors,
@@ -53,15 +62,12 @@ Sparsifier::Sparsifier(const Context& context, std::vector<TensorSpec> tensors,
     : context_(context),
       tensors_(std::move(tensors)),
       options_(options),
+      begins_(begins_of(tensors_)),
+      padded_(round_up(begins_.back(), round_to)),
       residual_(context),
       velocity_(context),
       not_finite_place_(context),
       squares_(context) {
-  begins_.push_back(0);
-  for (const TensorSpec& tensor : tensors_) {
-    begins_.push_back(begins_.back() + tensor.rows * tensor.width);
-  }
-  padded_ = round_up(begins_.back(), round_to);
   fill_zero(context_, std::as_writable_bytes(residual_.reserve_exactly(padded_)));
   if (options_.corrects_momentum) {
     fill_zero(context_, std::as_writable_bytes(velocity_.reserve_exactly(begins_.back())));

@@ -209,15 +209,15 @@ void take_largest(const Context& context, std::span<float> residual, std::span<f
   for_owed_dtype(taken.values.dtype, [&]<typename T>(T) {
     PartCounts lost{};
     for_each_part(context, std::ssize(residual), parts, [&](int part, IndexRange range) {
-      auto [above, on] = before[static_cast<std::size_t>(part)];
+      Around at = before[static_cast<std::size_t>(part)];
       Index lost_here = 0;
       for_each_large(residual, range, std::max(cut->level, 1U), [&](Index i) {
         const auto from = static_cast<std::size_t>(i);
         detail::OwedElement element{residual[from], 0};
         const bool is_tie = magnitude_of(element.residual) == cut->level;
-        if (is_tie && on >= cut->ties) return;
-        const Index place = above + std::min(on, cut->ties);
-        ++(is_tie ? on : above);
+        if (is_tie && at.on >= cut->ties) return;
+        const Index place = at.above + std::min(at.on, cut->ties);
+        ++(is_tie ? at.on : at.above);
         if (place >= room) return;
         const auto to = static_cast<std::size_t>(place);
         T value{};
@@ -228,7 +228,7 @@ void take_largest(const Context& context, std::span<float> residual, std::span<f
         if (!taken.velocities.empty()) taken.velocities[to] = std::exchange(velocity[from], 0.0F);
       });
       lost[static_cast<std::size_t>(part)] = lost_here;
-      if (part == parts - 1) *count.location() = above + std::min(on, cut->ties);
+      if (part == parts - 1) *count.location() = at.above + std::min(at.on, cut->ties);
     });
     for (const Index of_part : lost) *not_finite.location() += of_part;
   });

@@ -36,7 +36,7 @@ class PythonSparsifier {
   PythonTicket reduce(Index bucket, nanobind::object self);
 
   void write_norms(nanobind::handle out);
-  void choose(const std::vector<Index>& chunks);
+  void choose(const std::vector<Index>& chosen);
 
   /// @param velocity  None where it is not asked for
   void write_state(Index tensor, nanobind::handle residual, nanobind::handle velocity);

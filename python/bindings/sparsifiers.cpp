@@ -98,7 +98,7 @@ PythonTicket PythonSparsifier::reduce(Index bucket, nb::object self) {
 
 template <typename Given>
 Given PythonSparsifier::numbers_of(nb::handle given, Index size, const std::string& what) const {
-  Given array = array_at<Given>(given, what, session_.place());
+  auto array = array_at<Given>(given, what, session_.place());
   const bool is_right = static_cast<Index>(array.size()) == size;
   if (!is_right) {
     throw InputError(
@@ -134,7 +134,7 @@ void PythonSparsifier::copy_state(Index tensor, nb::handle residual, nb::handle 
   const auto at = static_cast<std::size_t>(tensor);
   const auto of = [&](nb::handle given, std::span<float> numbers, const char* name) {
     const std::string what = fmt::format("tensor '{}', {}", tensors_[at].name, name);
-    const Given array = numbers_of<Given>(given, std::ssize(numbers), what);
+    const auto array = numbers_of<Given>(given, std::ssize(numbers), what);
     if (array.dtype() != nb::dtype<float>()) throw InputError(what + ": f32");
     session_.work_in(stream_, {}, [&](const Context& context) {
       copy(context, std::as_writable_bytes(numbers), array.data());
@@ -225,7 +225,7 @@ void bind_sparsifiers(nb::module_& module) {
            "Gives back what the last take() took, whose sums are not used: it is owed as before.")
       .def(
           "reduce",
-          [](nb::object self, Index bucket) {
+          [](const nb::object& self, Index bucket) {
             return nb::cast<PythonSparsifier&>(self).reduce(bucket, self);
           },
           nb::arg("bucket"), "Starts a step of a bucket with what the last take() took.",

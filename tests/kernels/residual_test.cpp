@@ -99,7 +99,7 @@ TEST_F(Residual, GrowsByAVelocityThatDecays) {
       for (int step = 0; step < 5; ++step) {
         const std::vector<T> gradient = whole_numbers<T>(random, kCount);
         const std::vector<float> residual_before = residual;
-        const std::vector<float> velocity_before = velocity;
+        const std::vector<float> velocity_before(velocity.begin(), velocity.end());
         add_gradient(context_, matrix_of(gradient, 1), 1, of_half, residual, Count(lost.data()));
         synchronize(context_);
         reference.add(widened(gradient), 0.5, nesterov);
