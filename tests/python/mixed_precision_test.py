@@ -251,6 +251,34 @@ def test_master_weights_are_updated_as_an_optimizer_of_f32_would(dtype: torch.dt
         assert saved.dtype is torch.float32 and torch.equal(saved, master)
 
 
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_sparse_gradients_are_unscaled(dtype: torch.dtype, schedule: str) -> None:
+    """Whole numbers: a table's rows, once with an infinite one on a worker."""
+
+    def work(rank: int, member: st.LocalMember) -> torch.Tensor:
+        table = torch.nn.Embedding(100, 4, sparse=True, dtype=dtype, _weight=torch.zeros(100, 4, dtype=dtype))
+        ddp = st.DistributedDataParallel(table, member, scheme="balanced", gradient="sum", schedule=schedule, deadline=30)
+        masters = dtype is torch.float16
+        optimizer = st.wrap_optimizer(torch.optim.SGD(table.parameters(), lr=1.0), ddp, master_weights=masters)
+        scaler = st.LossScaler(ddp, scale=64.0)
+        for step in range(5):
+            optimizer.zero_grad()
+            times = float("inf") if (rank, step) == (1, 2) else 2.0
+            scaler.scale(ddp(torch.arange(5) + rank).float().sum() * times).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.skipped_steps == 1
+        ddp.close()
+        return table.weight.detach()
+
+    expected = torch.zeros(100, 4)
+    expected[:5] -= 8
+    expected[1:6] -= 8
+    for weight in good(run_workers(2, work)):
+        assert torch.equal(weight.float(), expected)
+
+
 def test_small_updates_are_lost_without_master_weights() -> None:
     """A weight of 1 that is to fall by 1/10000 in each of 20 steps."""
 

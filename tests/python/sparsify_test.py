@@ -151,6 +151,16 @@ def test_what_is_applied_and_what_is_owed_is_what_came() -> None:
         assert torch.any(owed)
 
 
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(300, 8, sparse=True)
+        self.out = torch.nn.Linear(8, 40)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.out(self.words(ids)).square().mean()
+
+
 class Branches(torch.nn.Module):
     """Whose gradients come in another order when it is told so."""
 
@@ -243,15 +253,6 @@ def test_the_norm_is_that_of_what_crossed(name: str) -> None:
 
 
 def test_recordings_leave_out_what_is_made_sparse(tmp_path: Path) -> None:
-    class Words(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = torch.nn.Embedding(300, 8, sparse=True)
-            self.out = torch.nn.Linear(8, 40)
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.out(self.words(ids)).square().mean()
-
     def work(rank: int, member: st.LocalMember) -> None:
         ddp = st.DistributedDataParallel(Words(), member, sparsifier=st.TopK(least_elements=LEAST), scheme="balanced", deadline=30)
         ddp(torch.arange(5) + rank).backward()
@@ -375,6 +376,11 @@ def test_states_that_are_refused() -> None:
     refused(r"parameter '0.weight' owes 7 elements", lambda rank: {**other, "sparsesync.step": saved[rank]["sparsesync.step"]})
     other = {name.replace("residual.0", "residual.9"): each for name, each in saved[0].items()}
     refused(r"parameter '9.weight' owes something", lambda rank: {**other, "sparsesync.step": saved[rank]["sparsesync.step"]})
+    with pytest.raises(sparsesync.InputError, match="it was not saved with its momentum corrected, and it is corrected now"):
+        trained(2, EACH["DGC"], range(1), load=lambda rank: dict(saved[rank]), sgd={"momentum": 0.5}, wrap=True)
+    with_velocity = [state for state, _ in trained(2, EACH["DGC"], range(3), sgd={"momentum": 0.5}, wrap=True)]
+    with pytest.raises(sparsesync.InputError, match="it was saved with its momentum corrected, and it is not"):
+        trained(2, EACH["DGC"], range(1), load=lambda rank: dict(with_velocity[rank]))
     with pytest.raises(sparsesync.InputError, match="state 0 is that of worker 1 of 2"):
         st.resharded([saved[1], saved[0]], 0, 1)
     with pytest.raises(sparsesync.InputError, match="without what a sparsifier owes"):
@@ -490,15 +496,6 @@ def test_sparsifiers_that_a_module_does_not_fit() -> None:
 
 
 def test_what_is_sparse_already_stays_so_or_is_refused() -> None:
-    class Words(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = torch.nn.Embedding(300, 8, sparse=True)
-            self.out = torch.nn.Linear(8, 40)
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.out(self.words(ids)).square().mean()
-
     def work(rank: int, member: st.LocalMember, sparsifier: st.Sparsifier) -> dict[str, str]:
         ddp = st.DistributedDataParallel(Words(), member, sparsifier=sparsifier, scheme="balanced", deadline=30)
         try:

@@ -47,7 +47,7 @@ def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor
     if not gradients:
         return torch.tensor(0.0)
     # In f16 a norm would overflow where none of the gradients does.
-    norms = [torch.linalg.vector_norm(_values(each), norm_type, dtype=wide(each.dtype)) for each in gradients]
+    norms = [torch.linalg.vector_norm(values_of(each), norm_type, dtype=wide(each.dtype)) for each in gradients]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0]) for each in norms]), norm_type)
     return norm
 
@@ -56,11 +56,12 @@ def scale(gradients: Iterable[torch.Tensor], most: float, norm: torch.Tensor) ->
     """Makes gradients of this norm no longer than `most`."""
     factor = torch.clamp(most / (norm + _EPSILON), max=1.0)
     for each in gradients:
-        values = _values(each)
+        values = values_of(each)
         values.mul_(factor.to(values))
 
 
-def _values(gradient: torch.Tensor) -> Any:
+def values_of(gradient: torch.Tensor) -> Any:
+    """Its elements, or those that a sparse one has."""
     return gradient._values() if gradient.is_sparse else gradient.detach()
 
 

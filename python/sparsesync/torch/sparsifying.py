@@ -155,11 +155,23 @@ class Sparsifying:
                         f"parameter '{name}' owes {numbers.numel()} elements of {numbers.dtype}, and has "
                         f"{by_name[name].parameter.numel()}: this is the state of another model"
                     )
+            if self._buckets:  # before, it is not known yet
+                self.expect_velocity(name, owed)
             loaded[by_name[name].index] = owed
         self.step = state.step
         self._known_norms = state.norms
         self._waiting = loaded
         self.take_over(buckets)
+
+    def expect_velocity(self, name: str, owed: Owed) -> None:
+        """Raises InputError where a velocity was saved and there is none, or the other way round."""
+        has_velocity = owed[1] is not None
+        if has_velocity != self.corrects_momentum:
+            before, now = ("it was", "it is not") if has_velocity else ("it was not", "it is")
+            raise _native.InputError(
+                f"parameter '{name}': {before} saved with its momentum corrected, and {now} corrected now: have wrap_optimizer() and "
+                "momentum as they were"
+            )
 
     def take_over(self, buckets: Iterable[Bucket]) -> None:
         """Gives buckets what is owed of their parameters."""
@@ -319,6 +331,7 @@ class SparsifiedBucket(Bucket):
     def set_state(self, states: dict[int, Owed]) -> None:
         for place, each in enumerate(self.planned.members):
             if each.index in states:
+                self._sparsifying.expect_velocity(each.name, states[each.index])
                 given = [numbers * self.native.scale for numbers in states[each.index] if numbers is not None]
                 self.native.read_state(place, *(self._device.view(numbers) for numbers in given))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from sparsesync.torch.norm import norm_of, scale, wide
+from sparsesync.torch.norm import norm_of, scale, values_of, wide
 from sparsesync.torch.results import Results
 from sparsesync.torch.schedule import Schedule
 
@@ -37,7 +37,7 @@ class Stepping:
         total = self._norm_of_crossing()
         if total is not None:
             return bool(torch.isfinite(total))
-        told = [torch.isfinite(each).all() for each in self._values()]
+        told = [torch.isfinite(values_of(each)).all() for each in self._gradients()]
         return all(bool(each) for each in told)
 
     def unscale(self, factor: float) -> None:
@@ -56,7 +56,7 @@ class Stepping:
         total = self._norm_of_crossing() if norm_type == 2 else None
         if total is None:
             self._results.take_all()
-            total = norm_of(list(self._values()), norm_type)
+            total = norm_of(list(self._gradients()), norm_type)
         else:
             total = total * self.unscaled_by
         first = self._parameters[0]
@@ -84,7 +84,7 @@ class Stepping:
                 early.watch_norm()
         return total
 
-    def _values(self) -> Iterable[torch.Tensor]:
+    def _gradients(self) -> Iterable[torch.Tensor]:
         """All gradients, as optimizers will have them."""
         for each in self._parameters:
             if each.grad is not None:
