@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup
 import sparsesync
 import sparsesync.torch as st
 import torch
+import torch.utils.checkpoint
 from workers import good, run_workers
 
 LEAST = 200
@@ -226,6 +227,56 @@ def test_where_the_sum_overflows_what_crossed_is_owed(schedule: str) -> None:
     for master, _, scale, skipped in told:
         assert skipped >= 1 and scale == 2.0 ** (14 - skipped)
         assert torch.equal(-master + told[0][1] + told[1][1], given.sum(dim=(0, 1)))
+
+
+class Two(torch.nn.Module):
+    """The same of two weights, whose gradients come in another order when it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Whole(torch.float16), Whole(torch.float16)
+
+    def forward(self, wanted: torch.Tensor, swapped: bool) -> torch.Tensor:
+        order = (self.second, self.first) if swapped else (self.first, self.second)
+        sums = torch.zeros(())
+        for each in order:  # the later one's gradient comes first
+            sums = torch.utils.checkpoint.checkpoint(lambda s, each=each: s + each(wanted), sums, use_reentrant=False)
+        return sums
+
+
+def test_what_crossed_is_owed_by_other_buckets_too() -> None:
+    """In the step whose sum overflows gradients are found to come in another order, and buckets are made anew."""
+    given = torch.randint(-3, 4, (2, 10, 40, 10), generator=torch.Generator().manual_seed(1)).float()
+    given[:, 6] = torch.sign(given[:, 6]) * 24
+
+    def work(rank: int, member: st.LocalMember) -> Any:
+        module = Two()
+        ddp = st.DistributedDataParallel(
+            module, member, sparsifier=st.TopK(density=0.9, least_elements=1), scheme="balanced", gradient="sum",
+            bucket_cap_mb=0.0005, deadline=30,
+        )  # fmt: skip
+        optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=1.0), ddp, master_weights=True)
+        scaler = st.LossScaler(ddp, scale=2.0**11)
+        skipped, seen = [], []
+        for step in range(10):
+            optimizer.zero_grad()
+            scaler.scale(ddp(given[rank, step], step >= 3)).backward()
+            before = scaler.skipped_steps
+            scaler.step(optimizer)
+            skipped += [step] * (scaler.skipped_steps - before)
+            seen.append(ddp.synchronizer.buckets[0].planned.name())
+            scaler.update()
+        state = ddp.state_dict()
+        masters = optimizer.state_dict()["master_weights"]
+        ddp.close()
+        return masters, [state[f"sparsesync.residual.{name}.weight"].view(40, 10) for name in ("first", "second")], skipped, seen
+
+    told = good(run_workers(2, work))
+    assert told[0][2] == told[1][2] and 6 in told[0][2]
+    assert told[0][3][5] != told[0][3][6]
+    for place in range(2):
+        owed = told[0][1][place] + told[1][1][place]
+        assert torch.equal(-told[0][0][place] + owed, given.sum(dim=(0, 1)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -114,6 +114,6 @@ class LossScaler:
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
             for held in group["params"]:
-                problem = self._synchronizer.cannot_unscale(held)
+                problem = self._synchronizer.stepping.cannot_unscale(held)
                 if problem:
                     raise _native.InputError(f"LossScaler: {problem}")

@@ -116,13 +116,13 @@ class _Deferring:
             self._synchronizer.synchronize()
             return self._step_of_all(closure)
         groups = [_without_parameters(group) for group in optimizer.param_groups]
-        factor = self._synchronizer.unscaled_by
+        factor = self._synchronizer.stepping.unscaled_by
         self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups, factor))
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
         return None
 
     def _step_of_all(self, closure: Callable[[], Any] | None) -> Any:
-        with self._of(list(self._parameters()), None), self._updating(self._synchronizer.unscaled_by) as begin:
+        with self._of(list(self._parameters()), None), self._updating(self._synchronizer.stepping.unscaled_by) as begin:
             if closure is None:
                 begin()
                 return self._step()

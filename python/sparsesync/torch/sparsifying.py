@@ -43,7 +43,7 @@ class Sparsifying:
     def __init__(self, sparsifier: Sparsifier, session: _native.Session, device: CpuDevice) -> None:
         self.sparsifier = sparsifier
         self.step = 0
-        self._scale = 1.0  # of the loss
+        self._scale: float | None = None  # of the loss, where a LossScaler may discard steps
         self._group: dict[str, Any] | None = None  # of an optimizer, whose momentum was taken out
         self._session = session
         self._device = device
@@ -54,6 +54,7 @@ class Sparsifying:
         self.skipped = 0  # steps
         self._known_norms: torch.Tensor | None = None  # that were loaded
         self._waiting: dict[int, Owed] = {}  # loaded, of parameters whose buckets are not there yet
+        self._before: dict[int, Owed] = {}  # the last step, of parameters that have other buckets since
 
     def bucket(self, planned: Planned, options: Options, dense_scheme: str) -> SparsifiedBucket:
         return SparsifiedBucket(self._session, self._device, planned, options, dense_scheme, self)
@@ -76,7 +77,7 @@ class Sparsifying:
         """What take() is told of the present step."""
         return {
             "share": self.sparsifier.share_of(self.step),
-            "scale": self._scale,
+            "scale": 1.0 if self._scale is None else self._scale,
             "momentum": 0.0 if self._group is None else self._group["momentum"],
             "nesterov": self._group is not None and self._group["nesterov"],
         }
@@ -185,6 +186,9 @@ class Sparsifying:
         """Takes what a bucket has that is to be released."""
         if isinstance(bucket, SparsifiedBucket):
             self._waiting.update(bucket.state())
+            if self._scale is not None:
+                bucket.give_back()
+                self._before.update(bucket.state())
 
     # ---- Chunks, which all workers choose by the norms of the step before.
 
@@ -204,9 +208,10 @@ class Sparsifying:
             self._norms = _Norms(self._session, self._device, own)
         return [each.number for each in (self._not_finite, self._norms) if each]
 
-    def begin_step(self, scale: float) -> None:
-        """Before a step's first gradients cross. scale: of the loss."""
+    def begin_step(self, scale: float | None) -> None:
+        """Before a step's first gradients cross. scale: of the loss, where there is a LossScaler."""
         self._scale = scale
+        self._before.clear()
         if self._norms:
             known, self._known_norms = self._known_norms, None
             self._norms.choose(self.sparsifier.share_of(self.step), known)
@@ -231,7 +236,9 @@ class Sparsifying:
         return found
 
     def discard_step(self) -> None:
-        """Behind end_step(): sums are not used, as some are not finite."""
+        """Behind end_step(), when buckets were discarded: sums are not used, as some are not finite."""
+        for each in self._buckets:
+            each.set_state(self._before)
         self.step -= 1
         self.skipped += 1
 
@@ -252,6 +259,7 @@ class SparsifiedBucket(Bucket):
         specs = [each.spec(planned.kind) for each in planned.members]
         self.native = sparsifying.native(specs, options.wire)
         self._taken: list[Any] = []  # gradients of the step under way
+        self._has_sent = False  # in the last step, and nothing of it was given back
         super().__init__(session, device, planned, options, dense_scheme, announces=False)
 
     def _crossing(self, options: Options, _: str) -> tuple[list[_native.TensorSpec], str, str | None]:
@@ -265,17 +273,25 @@ class SparsifiedBucket(Bucket):
     def _start(self, given: Sequence[Submitted], streams: Sequence[int]) -> _native.Ticket:
         self._taken = [of_torch.handed_over(each, self._device) for each in given]
         self.native.take(self._taken, streams=streams, **self._sparsifying.of_step())
+        self._has_sent = True
         return self.native.reduce(self.number)
 
     def _drop(self) -> None:
         self.native.undo(self._taken, [self._device.stream()])
         self._taken = []
+        self._has_sent = False
         super()._drop()
 
     def discard(self) -> None:
         super().discard()
         self._taken = []
-        self.native.give_back()
+        self.give_back()
+
+    def give_back(self) -> None:
+        """What it sent in the last step is owed."""
+        if self._has_sent:
+            self.native.give_back()
+            self._has_sent = False
 
     def _write(self, scale: float) -> None:
         self._taken = []

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
+from sparsesync.torch.gradients import Synchronized
 from sparsesync.torch.norm import norm_of, scale, values_of, wide
 from sparsesync.torch.results import Results
 from sparsesync.torch.schedule import Schedule
+from sparsesync.torch.sparsifying import Wrapped
 
 
 class Stepping:
@@ -17,16 +19,17 @@ class Stepping:
 
     def __init__(
         self,
-        parameters: Sequence[torch.nn.Parameter],
+        named: Sequence[Synchronized],
+        wrapped: Sequence[Wrapped],
         results: Results,
         schedule: Callable[[], Schedule | None],
-        has_master: Callable[[torch.nn.Parameter], bool],
     ) -> None:
-        """schedule: nothing before the first step."""
-        self._parameters = parameters
+        """wrapped: optimizers, which may become more. schedule: nothing before the first step."""
+        self._named = named
+        self._parameters = [each.parameter for each in named]
+        self._wrapped = wrapped
         self._results = results
         self._schedule = schedule
-        self._has_master = has_master
         self.unscaled_by = 1.0  # what gradients of parameters with master weights are still to be multiplied by
 
     def begin_step(self) -> None:
@@ -39,6 +42,17 @@ class Stepping:
             return bool(torch.isfinite(total))
         told = [torch.isfinite(values_of(each)).all() for each in self._gradients()]
         return all(bool(each) for each in told)
+
+    def cannot_unscale(self, held: torch.nn.Parameter) -> str:
+        """What speaks against it of what an optimizer holds; empty if nothing does."""
+        if any(each.parameter_of(held) is not held for each in self._wrapped):
+            return ""
+        name = next((each.name for each in self._named if each.parameter is held), None)
+        if name is None:
+            return f"the optimizer has a parameter, {list(held.shape)}, that is not one of the module's"
+        if held.dtype is torch.float16:
+            return f"parameter '{name}' is f16, and what is small becomes 0 once it is unscaled: wrap_optimizer(..., master_weights=True)"
+        return ""
 
     def unscale(self, factor: float) -> None:
         """Multiplies all gradients; those of parameters with master weights as these take them."""
@@ -69,6 +83,9 @@ class Stepping:
 
         self._results.once_there(self._parameters, clip)
         return norm
+
+    def _has_master(self, parameter: torch.nn.Parameter) -> bool:
+        return any(each.has_master(parameter) for each in self._wrapped)
 
     def _norm_of_crossing(self) -> torch.Tensor | None:
         """Of all gradients, as they cross. If it cannot be told, all of them are there: from the next step on it can, where that is

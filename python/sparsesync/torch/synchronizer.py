@@ -33,6 +33,7 @@ from sparsesync.torch.stepping import Stepping
 
 _log = logging.getLogger("sparsesync")
 
+
 class Listener:
     """Is told what crosses: of each step first every bucket's gradients, then that the step is over."""
 
@@ -99,10 +100,10 @@ class Synchronizer:
         self._is_left_out = False  # the last step, as the sparsifier found what is not finite
         self._results = Results(self._scale_of_results)
         self.stepping = Stepping(
-            [each.parameter for each in self.parameters],
+            self.parameters,
+            self._wrapped,
             self._results,
             lambda: None if self._joining else self._schedule,  # who has no inputs does not ask
-            lambda parameter: any(each.has_master(parameter) for each in self._wrapped),
         )
         self._announcements: Announcements | None = None
         self._ready: dict[int, None] = {}  # parameters, in the order in which their gradients became ready
@@ -281,7 +282,7 @@ class Synchronizer:
         self._is_left_out = False
         self.stepping.begin_step()
         if self._sparsifying:
-            self._sparsifying.begin_step(self._scaler.get_scale() if self._scaler else 1.0)
+            self._sparsifying.begin_step(self._scaler.get_scale() if self._scaler else None)
 
     def _skip(self, not_finite: int) -> None:
         """Leaves all parameters without gradients, and nothing of the step behind."""
@@ -319,11 +320,6 @@ class Synchronizer:
         self._expect_open()
         return self.stepping.clip(most, norm_type, error_if_nonfinite)
 
-    @property
-    def unscaled_by(self) -> float:
-        """What gradients of parameters with master weights are still to be multiplied by."""
-        return self.stepping.unscaled_by
-
     def scaled(self, scaler: Scaler) -> None:
         """From now on losses are scaled. Raises OrderError where they are so already."""
         if self._scaler is not None:
@@ -344,17 +340,6 @@ class Synchronizer:
         if self._sparsifying:
             self._sparsifying.discard_step()
         return False
-
-    def cannot_unscale(self, held: torch.nn.Parameter) -> str:
-        """What speaks against it of what an optimizer holds; empty if nothing does."""
-        if any(each.parameter_of(held) is not held for each in self._wrapped):
-            return ""
-        name = next((each.name for each in self.parameters if each.parameter is held), None)
-        if name is None:
-            return f"the optimizer has a parameter, {list(held.shape)}, that is not one of the module's"
-        if held.dtype is torch.float16:
-            return f"parameter '{name}' is f16, and what is small becomes 0 once it is unscaled: wrap_optimizer(..., master_weights=True)"
-        return ""
 
     def wrapped(self, wrapped: Wrapped) -> None:
         """An optimizer waits for each gradient apart."""
@@ -437,8 +422,10 @@ class Synchronizer:
         if owed is None:
             return
         if self._sparsifying is None:
-            raise _native.InputError("the state has what a sparsifier owes, and there is none here: give `sparsifier`, or leave out "
-                                     "what begins with 'sparsesync.'")
+            raise _native.InputError(
+                "the state has what a sparsifier owes, and there is none here: give `sparsifier`, or leave out what begins with "
+                "'sparsesync.'"
+            )
         self.synchronize()
         self._sparsifying.load(owed, self.buckets, self.parameters, self._options.gradient == "mean")
         for name, _ in owed.entries():
