@@ -14,7 +14,7 @@ import parity_cases
 import sparsesync.torch
 import torch
 import torch.distributed as dist
-from sparsesync.torch import DistributedDataParallel
+from sparsesync.torch import DGC, CoarseGrained, DistributedDataParallel, LossScaler, wrap_optimizer
 
 GPU = "cuda:0"
 ROWS, WIDTH = 200_000, 64
@@ -110,6 +110,31 @@ def autocast() -> dict[str, Any]:
     bits = [each.detach().cpu().numpy().tobytes().hex()[-64:] for each in module.parameters()]
     ddp.close()
     return {"losses": losses, "bits": bits}
+
+
+def sparsified() -> dict[str, Any]:
+    """Sparsifiers, master weights of f16 and a loss that is scaled, which overflows on worker 1 once: of each what autocast() tells,
+    and the steps that were skipped."""
+    found = {}
+    for sparsifier in (DGC(density=0.1, least_elements=1), CoarseGrained(share=0.5, chunk=64, least_elements=1)):
+        for schedule in ("lazy", "dear"):
+            module = model().half()
+            ddp = DistributedDataParallel(module, scheme="balanced", sparsifier=sparsifier, schedule=schedule)
+            optimizer = wrap_optimizer(torch.optim.SGD(ddp.parameters(), 0.5, momentum=0.5), ddp, master_weights=True)
+            scaler = LossScaler(ddp, scale=2.0**8)
+            losses = []
+            for step in range(8):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(ddp(batch(ddp.rank, 0)).float(), batch(ddp.rank, 0) % 8)
+                scaler.scale(loss * (float("inf") if (ddp.rank, step) == (1, 3) else 1)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                losses.append(float(loss.detach()))
+            bits = [each.detach().cpu().numpy().tobytes().hex()[-64:] for each in module.parameters()]
+            skipped = scaler.skipped_steps
+            ddp.close()
+            found[f"{type(sparsifier).__name__}, {schedule}"] = {"losses": losses, "bits": bits, "skipped": skipped}
+    return found
 
 
 def announced() -> dict[str, Any]:
@@ -246,7 +271,7 @@ def main() -> None:
     case, folder = sys.argv[1:3]
     torch.cuda.set_device(0)
     dist.init_process_group("gloo")
-    named = (parity, autocast, announced, memory, synchronizations, side_stream, two_devices)
+    named = (parity, autocast, sparsified, announced, memory, synchronizations, side_stream, two_devices)
     found = {each.__name__: each for each in named}[case]()
     (Path(folder) / f"{dist.get_rank()}.json").write_text(json.dumps(found), encoding="utf-8")
     dist.destroy_process_group()

@@ -57,6 +57,15 @@ def test_amp_trains(tmp_path: Path) -> None:
     assert all(each["losses"][-1] < each["losses"][0] for each in found)
 
 
+def test_sparsifiers_train_in_half_precision(tmp_path: Path) -> None:
+    found = found_by("sparsified", tmp_path)
+    assert len(found[0]) == 4
+    for case, of_first in found[0].items():
+        assert of_first["bits"] == found[1][case]["bits"], case
+        assert [each[case]["skipped"] for each in found] == [1, 1], case
+        assert of_first["losses"][-1] < of_first["losses"][0], case
+
+
 def test_announced_rows(tmp_path: Path) -> None:
     for each in found_by("announced", tmp_path):
         assert each["announced"]
