@@ -3,10 +3,21 @@
 
 #include <span>
 
+#include "kernels/bits.h"
 #include "kernels/context.h"
+#include "kernels/error.h"
 #include "kernels/views.h"
 
 namespace sparsesync {
+
+namespace detail {
+/// @throws ContractError
+inline void expect_chunks(std::span<const float> values, Index chunk,
+                          std::span<const double> norms) {
+  SPARSESYNC_EXPECT(chunk, >=, Index{1});
+  SPARSESYNC_EXPECT(std::ssize(norms), ==, ceil_div(std::ssize(values), chunk));
+}
+}  // namespace detail
 
 namespace cpu {
 /// norms[i] = the sum of the absolute values of elements [i * chunk, (i + 1) * chunk), of which the

@@ -20,6 +20,7 @@ OfElements::OfElements(const Context& context, std::vector<TensorSpec> tensors,
     elements_.emplace_back(context);
   }
   taken_.assign(count, Gradient::empty());
+  room_.resize(count);
   fetched_.resize(count);
 }
 
@@ -29,21 +30,21 @@ Matrix OfElements::values_of(std::size_t tensor, Index count) {
   return {elements_[tensor].values.reserve(bytes).data(), dtype, count, 1};
 }
 
-void OfElements::take_all(std::span<const Index> room) {
-  const std::span<Index> counts = counts_.first(std::ssize(tensors()));
+void OfElements::select(const SparsifierStep& step) {
+  find_cuts(step, room_);
   for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
     Elements& of = elements_[tensor];
-    const Index most = room[tensor];
+    const Index most = room_[tensor];
     const Taken taken{of.indices.reserve(most), values_of(tensor, most),
                       masks_ ? of.velocities.reserve(most) : std::span<float>{}};
     take_largest(context(), residual(tensor), velocity(tensor), cut(tensor), taken,
-                 Count(&counts[tensor]), not_finite_count());
+                 Count(&counts()[tensor]), not_finite_count());
   }
-  fetch_numbers(context(), counts, fetched_);
+  fetch_numbers(context(), counts(), fetched_);
   for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
     Elements& of = elements_[tensor];
     of.count = fetched_[tensor];
-    SPARSESYNC_EXPECT(of.count, <=, room[tensor]);
+    SPARSESYNC_EXPECT(of.count, <=, room_[tensor]);
     taken_[tensor] = Gradient::row_sparse(of.indices.first(of.count), of.values.data());
   }
 }

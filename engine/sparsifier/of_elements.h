@@ -18,10 +18,12 @@ class OfElements : public Sparsifier {
   /// The cut of a tensor, in the context's memory.
   MagnitudeCut* cut(std::size_t tensor) { return &cuts_.first(std::ssize(tensors()))[tensor]; }
 
-  /// Takes out of each tensor what its cut takes: as much as there is room for, at the most.
-  /// @param room  of each tensor
-  void take_all(std::span<const Index> room);
-  void put_back() override;
+  /// A number of each tensor, in the context's memory, for whoever counts.
+  std::span<Index> counts() { return counts_.first(std::ssize(tensors())); }
+
+  /// Finds the cut of each tensor.
+  /// @param room  receives how many elements each takes at the most
+  virtual void find_cuts(const SparsifierStep& step, std::span<Index> room) = 0;
 
  private:
   struct Elements {
@@ -32,12 +34,15 @@ class OfElements : public Sparsifier {
     Buffer<float> velocities;  // where they are masked
     Index count = 0;
   };
+  void select(const SparsifierStep& step) final;
+  void put_back() final;
   Matrix values_of(std::size_t tensor, Index count);
 
   bool masks_;
   Buffer<MagnitudeCut> cuts_;
   std::vector<Elements> elements_;
   Buffer<Index> counts_;
+  std::vector<Index> room_;
   std::vector<Index> fetched_;
 };
 

@@ -187,6 +187,11 @@ std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<
   throw ContractError("a sparsifier that does not exist");
 }
 
+Index count_of_share(double share, Index all) {
+  const double exact = share * static_cast<double>(all);
+  return std::clamp<Index>(static_cast<Index>(std::ceil(exact * (1 - 1e-12))), 0, all);
+}
+
 std::vector<Index> largest_chunks(std::span<const double> norms, Index count) {
   std::vector<Index> chunks(norms.size());
   std::iota(chunks.begin(), chunks.end(), Index{0});

@@ -106,8 +106,6 @@ class Sparsifier {
   std::span<float> residual(std::size_t tensor);
   /// Empty where momentum is not corrected.
   std::span<float> velocity(std::size_t tensor);
-  /// Where each tensor begins in what lies end to end, and behind the last one the end.
-  std::span<const Index> begins() const { return begins_; }
 
   // ---- Of chunks.
 
@@ -147,8 +145,8 @@ class Sparsifier {
   Context context_;
   std::vector<TensorSpec> tensors_;
   SparsifierOptions options_;
-  std::vector<Index> begins_;
-  Index padded_ = 0;  // elements of the residual
+  std::vector<Index> begins_;  // of each tensor in what lies end to end, and behind the last one
+  Index padded_ = 0;           // elements of the residual
   Buffer<float> residual_;
   Buffer<float> velocity_;
   Buffer<Index> not_finite_place_;
@@ -166,6 +164,10 @@ class Sparsifier {
 ///         meaning; chunks larger than all tensors together; BudgetError, std::bad_alloc
 std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<TensorSpec> tensors,
                                             const SparsifierOptions& options);
+
+/// A share of so many, rounded up. One such as 0.01, which is a little off in binary, is meant as
+/// it is written: 0.01 of 100 is one.
+Index count_of_share(double share, Index all);
 
 /// The `count` chunks of the largest norms, increasing; of equal ones the first. NaN's come before
 /// all others: where something is wrong it crosses.

@@ -10,11 +10,7 @@ class Threshold final : public OfElements {
  public:
   Threshold(const Context& context, std::vector<TensorSpec> tensors,
             const SparsifierOptions& options)
-      : OfElements(context, std::move(tensors), options), counts_(context) {
-    place_cuts();
-    counts_.reserve_exactly(std::ssize(this->tensors()));
-    room_.resize(this->tensors().size());
-  }
+      : OfElements(context, std::move(tensors), options) {}
 
  private:
   void place_cuts() {
@@ -27,19 +23,15 @@ class Threshold final : public OfElements {
     }
   }
 
-  void select(const SparsifierStep&) override {
+  void find_cuts(const SparsifierStep&, std::span<Index> room) override {
     if (scale_ != scale()) place_cuts();
-    const std::span<Index> counts = counts_.first(std::ssize(tensors()));
-    for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
-      count_taken(context(), residual(tensor), cut(tensor), Count(&counts[tensor]));
+    for (std::size_t tensor = 0; tensor < room.size(); ++tensor) {
+      count_taken(context(), residual(tensor), cut(tensor), Count(&counts()[tensor]));
     }
-    fetch_numbers(context(), counts, room_);
-    take_all(room_);
+    fetch_numbers(context(), counts(), room);
   }
 
-  float scale_ = 1;  // of the cuts
-  Buffer<Index> counts_;
-  std::vector<Index> room_;
+  float scale_ = 0;  // of the cuts; there are none yet
 };
 
 }  // namespace

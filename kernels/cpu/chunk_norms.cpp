@@ -6,7 +6,6 @@
 #include "kernels/bits.h"
 #include "kernels/cpu/f32_passes.h"
 #include "kernels/cpu/lanes.h"
-#include "kernels/error.h"
 #include "kernels/threads.h"
 
 namespace sparsesync::cpu {
@@ -14,8 +13,7 @@ namespace sparsesync::cpu {
 void chunk_norms(const Context& context, std::span<const float> values, Index chunk,
                  std::span<double> norms) {
   const auto size = std::ssize(values);
-  SPARSESYNC_EXPECT(chunk, >=, Index{1});
-  SPARSESYNC_EXPECT(std::ssize(norms), ==, ceil_div(size, chunk));
+  detail::expect_chunks(values, chunk, norms);
   constexpr Index kGrain = Index{1} << 14;  // elements that a thread is worth waking for
   parallel_for(context, std::ssize(norms), ceil_div(kGrain, chunk), [&](IndexRange chunks) {
     for (Index i = chunks.begin; i < chunks.end; ++i) {

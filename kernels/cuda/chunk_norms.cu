@@ -2,15 +2,13 @@
 #include "kernels/chunk_norms.h"
 
 #include "kernels/cuda/lanes.h"
-#include "kernels/error.h"
 
 namespace sparsesync::cuda {
 
 void chunk_norms(const Context& context, std::span<const float> values, Index chunk,
                  std::span<double> norms) {
   const auto size = std::ssize(values);
-  SPARSESYNC_EXPECT(chunk, >=, Index{1});
-  SPARSESYNC_EXPECT(std::ssize(norms), ==, ceil_div(size, chunk));
+  sparsesync::detail::expect_chunks(values, chunk, norms);
   if (size == 0) return;
   const float* const from = values.data();
   double* const to = norms.data();

@@ -245,6 +245,8 @@ void bind_sparsifiers(nb::module_& module) {
            nb::arg("velocity").none() = nb::none(), "The other way: from f32 [elements] each.",
            nb::sig("def read_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
                    "velocity: sparsesync.SupportsDLPack | None = None) -> None"));
+  module.def("count_of_share", &count_of_share, nb::arg("share"), nb::arg("all"),
+             "A share of so many, rounded up; one such as 0.01 is meant as it is written.");
   module.def(
       "largest_chunks",
       [](const std::vector<double>& norms, Index count) { return largest_chunks(norms, count); },

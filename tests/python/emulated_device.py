@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from sparsesync import _native
 from sparsesync.torch import bucket, buffers, device, gradients, small_sums, sparsifying
+from torch._C import _to_dlpack
 
 
 class Allocator:
@@ -56,6 +57,10 @@ class EmulatedDevice(device.CpuDevice):
 
     def stream(self) -> int:
         return self.current
+
+    def view(self, tensor: torch.Tensor) -> Any:
+        # As CudaDevice's, which is taken once.
+        return _to_dlpack(tensor)
 
     @property
     def native(self) -> _native.Device:

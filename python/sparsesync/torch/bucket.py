@@ -130,22 +130,12 @@ class Bucket:
         with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
             self._write(scale)
 
-    def drop(self) -> None:
-        """Waits, and leaves the parameters without gradients: the step is skipped."""
-        self._wait()
-        with torch.no_grad():
-            self._drop()
+    def drop(self, stays_owed: bool) -> None:
+        """Waits, if results are not taken yet, and leaves the parameters without gradients: the step is skipped.
 
-    def discard(self) -> None:
-        """Waits, if results are not taken yet, and leaves the parameters without gradients: sums are not used."""
+        stays_owed: what a sparsifier has sent is owed; else not even its gradients are, and results must not be taken."""
         if self._tickets is not None:
             self._wait()
-        self._clear()
-
-    def _drop(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
         for each in self.planned.members:
             each.parameter.grad = None
 

@@ -30,6 +30,11 @@ class Kind(enum.StrEnum):
     DENSE = "dense"  # all elements
     SPARSIFIED = "sparsified"  # what a sparsifier takes of them; the gradient is dense
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows of the gradient cross; else it is looked at whole."""
+        return self in (Kind.SPARSE, Kind.ROWS)
+
 
 @dataclasses.dataclass(frozen=True)
 class Synchronized:
@@ -43,7 +48,7 @@ class Synchronized:
         shape = self.parameter.shape
         elements = self.parameter.numel()
         dtype = DTYPES[self.parameter.dtype]
-        if kind in (Kind.DENSE, Kind.SPARSIFIED) or len(shape) == 0:
+        if not kind.has_rows or len(shape) == 0:
             return _native.TensorSpec(self.name, elements, 1, dtype)
         return _native.TensorSpec(self.name, shape[0], elements // shape[0], dtype)
 
@@ -99,7 +104,7 @@ def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:
         return None
     if not gradient.is_sparse:
         return gradient.detach().contiguous()
-    if kind in (Kind.DENSE, Kind.SPARSIFIED) or gradient.sparse_dim() != 1:
+    if not kind.has_rows or gradient.sparse_dim() != 1:
         return gradient.detach().to_dense()
     return gradient._indices()[0].contiguous(), gradient._values().detach().contiguous()
 
@@ -157,6 +162,17 @@ def dense_gradient(tensor: torch.nn.Parameter) -> torch.Tensor:
     return tensor.grad
 
 
+def write_dense(result: Result, tensor: torch.nn.Parameter, dtype: torch.dtype) -> None:
+    """Makes a result of this dtype the parameter's dense gradient, in place."""
+    gradient = dense_gradient(tensor)
+    if gradient.is_contiguous() and gradient.dtype == dtype:
+        result.write(gradient.detach())
+        return
+    whole = torch.empty(gradient.shape, dtype=dtype, device=gradient.device)
+    result.write(whole)
+    gradient.copy_(whole)
+
+
 def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
     """Makes a bucket's result the parameter's gradient: sparse where it was, or would be; else dense, in place."""
     tensor = parameter.parameter
@@ -165,13 +181,7 @@ def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
     if sparse:
         tensor.grad = _sparse_result(result, tensor, kind)
         return
-    gradient = dense_gradient(tensor)
-    if gradient.is_contiguous():
-        result.write(gradient.detach())
-        return
-    whole = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device)
-    result.write(whole)
-    gradient.copy_(whole)
+    write_dense(result, tensor, tensor.dtype)
 
 
 def _sparse_result(result: Result, tensor: torch.Tensor, kind: Kind) -> torch.Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,14 +82,12 @@ class _Deferring:
     def optimizer(self) -> torch.optim.Optimizer:
         return self._optimizer
 
-    def momentum_group(self, parameter: torch.nn.Parameter) -> dict[str, Any] | None:
-        """The group of the parameter, where it is SGD's and has momentum."""
+    def momentum_groups(self) -> dict[int, dict[str, Any]]:
+        """Of parameters, by their id(), the group that they are in, where it is SGD's and has momentum."""
         if not isinstance(self._optimizer, torch.optim.SGD):
-            return None
-        for group in self._optimizer.param_groups:
-            if group["momentum"] != 0 and any(self.parameter_of(each) is parameter for each in group["params"]):
-                return group
-        return None
+            return {}
+        with_momentum = [group for group in self._optimizer.param_groups if group["momentum"] != 0]
+        return {id(self.parameter_of(each)): group for group in with_momentum for each in group["params"]}
 
     def take_momentum(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """From now on the optimizer has none for these."""
@@ -114,25 +111,33 @@ class _Deferring:
         )
         if closure is not None or hooks or not self._per_parameter:
             self._synchronizer.synchronize()
-            return self._step_of_all(closure)
+            with self._of(list(self._parameters()), None):
+                return self._stepped(self._synchronizer.stepping.unscaled_by, closure)
         groups = [_without_parameters(group) for group in optimizer.param_groups]
         factor = self._synchronizer.stepping.unscaled_by
         self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups, factor))
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
         return None
 
-    def _step_of_all(self, closure: Callable[[], Any] | None) -> Any:
-        with self._of(list(self._parameters()), None), self._updating(self._synchronizer.stepping.unscaled_by) as begin:
-            if closure is None:
-                begin()
-                return self._step()
+    def _stepped(self, factor: float, closure: Callable[[], Any] | None = None) -> Any:
+        """A step of what the optimizer has now. factor: of gradients with master weights."""
+        masters = self._masters
+        if masters is None:
+            return self._step() if closure is None else self._step(closure)
+        held = [each for group in self._optimizer.param_groups for each in group["params"]]
+        if closure is None:
+            masters.begin(held, factor)
+            result = self._step()
+        else:
 
             def evaluated() -> Any:
                 loss = closure()
-                begin()
+                masters.begin(held, factor)
                 return loss
 
-            return self._step(evaluated)
+            result = self._step(evaluated)
+        masters.end(held)
+        return result
 
     def _on_zero_grad(self, set_to_none: bool) -> None:
         def clear(parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -147,22 +152,8 @@ class _Deferring:
         return (self.parameter_of(each) for group in self._optimizer.param_groups for each in group["params"])
 
     def _update(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]], factor: float) -> None:
-        with self._of(parameters, groups), self._updating(factor) as begin:
-            begin()
-            self._step()
-
-    @contextlib.contextmanager
-    def _updating(self, factor: float) -> Iterator[Callable[[], None]]:
-        """A step of what the optimizer has now, which begins by a call of what this gives. factor: of gradients with master weights."""
-        held = [each for group in self._optimizer.param_groups for each in group["params"]] if self._masters else []
-
-        def begin() -> None:
-            if self._masters:
-                self._masters.begin(held, factor)
-
-        yield begin
-        if self._masters:
-            self._masters.end(held)
+        with self._of(parameters, groups):
+            self._stepped(factor)
 
     def _of(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None) -> _OfSome:
         return _OfSome(self._optimizer, parameters, groups, self._without_momentum, self.parameter_of)

@@ -87,7 +87,7 @@ class Recording(Recorder):
         return len(self._steps)
 
     def on_submit(self, members: Sequence[Synchronized], kind: Kind, given: Sequence[Submitted]) -> None:
-        if kind in (Kind.DENSE, Kind.SPARSIFIED):
+        if not kind.has_rows:
             return
         for each, gradient in zip(members, given, strict=True):
             self._own[each.index] = _rows_of(gradient)

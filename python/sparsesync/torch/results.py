@@ -35,12 +35,6 @@ class Results:
             for each in bucket.planned.members:
                 pending.mark(each.parameter, functools.partial(self._take, bucket))
 
-    def unmark(self) -> None:
-        """Nobody waits any more: they will not come."""
-        for bucket in self._pending:
-            _unmark(bucket)
-        self._pending = {}
-
     def take_all(self) -> None:
         """Waits for all, makes them gradients, and does all that was asked for."""
         for bucket in self.pending:
@@ -52,12 +46,11 @@ class Results:
             if bucket.number == number:
                 self._take(bucket)
 
-    def leave_out(self, leave: Callable[[Bucket], None]) -> None:
-        """Leaves those that are not taken by this, which is to wait for them; nothing is done with their parameters."""
-        for bucket in self.pending:
-            del self._pending[bucket]
+    def leave(self) -> None:
+        """Nobody waits any more for what is not taken, and nothing is done with it."""
+        for bucket in self._pending:
             _unmark(bucket)
-            leave(bucket)
+        self._pending = {}
         self._actions.clear()
 
     def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:

@@ -14,7 +14,6 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Kind
 from sparsesync.torch.layout import Layers, Options, Planned
 from sparsesync.torch.norm import Norm
 from sparsesync.torch.pass_times import PassTimes
@@ -206,7 +205,7 @@ class Schedule:
         step, and those of all workers. Rows of tensors alike are known together: each has its share by what was first seen of it."""
         found = {}
         for bucket in self.buckets:
-            if bucket.planned.kind in (Kind.DENSE, Kind.SPARSIFIED):  # what a sparsifier takes is known
+            if not bucket.planned.kind.has_rows:
                 continue
             members = bucket.planned.members
             spaces: dict[tuple[int, torch.dtype], list[int]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ class Wrapped(Protocol):
     @property
     def optimizer(self) -> torch.optim.Optimizer: ...
 
-    def momentum_group(self, parameter: torch.nn.Parameter) -> dict[str, Any] | None: ...
+    def momentum_groups(self) -> dict[int, dict[str, Any]]: ...
 
     def take_momentum(self, parameters: Iterable[torch.nn.Parameter]) -> None: ...
 
@@ -104,12 +104,12 @@ class Sparsifying:
         if not self.sparsifier.corrects_momentum:
             return
         wrapped = list(wrapped)
-        groups = {each.index: g for each in parameters for w in wrapped if (g := w.momentum_group(each.parameter)) is not None}
-        if not groups:
+        of_all = {own: group for each_wrapped in wrapped for own, group in each_wrapped.momentum_groups().items()}
+        groups = [of_all.get(id(each.parameter)) for each in parameters]
+        first = next((group for group in groups if group is not None), None)
+        if first is None:
             return
-        first = next(iter(groups.values()))
-        for each in parameters:
-            group = groups.get(each.index)
+        for each, group in zip(parameters, groups, strict=True):
             said = ("momentum", "nesterov", "dampening")
             if group is None or any(group[name] != first[name] for name in said) or group["dampening"] != 0:
                 raise _native.InputError(
@@ -236,7 +236,7 @@ class Sparsifying:
         return found
 
     def discard_step(self) -> None:
-        """Behind end_step(), when buckets were discarded: sums are not used, as some are not finite."""
+        """Behind end_step(), when buckets were dropped and stay owed: sums are not used, as some are not finite."""
         for each in self._buckets:
             each.set_state(self._before)
         self.step -= 1
@@ -258,7 +258,7 @@ class SparsifiedBucket(Bucket):
         self._sparsifying = sparsifying
         specs = [each.spec(planned.kind) for each in planned.members]
         self.native = sparsifying.native(specs, options.wire)
-        self._taken: list[Any] = []  # gradients of the step under way
+        self._given: Sequence[Submitted] = ()  # gradients of the step under way
         self._has_sent = False  # in the last step, and nothing of it was given back
         super().__init__(session, device, planned, options, dense_scheme, announces=False)
 
@@ -271,21 +271,23 @@ class SparsifiedBucket(Bucket):
         return len(self.native.crossing)
 
     def _start(self, given: Sequence[Submitted], streams: Sequence[int]) -> _native.Ticket:
-        self._taken = [of_torch.handed_over(each, self._device) for each in given]
-        self.native.take(self._taken, streams=streams, **self._sparsifying.of_step())
+        self._given = given
+        self.native.take(self._views(), streams=streams, **self._sparsifying.of_step())
         self._has_sent = True
         return self.native.reduce(self.number)
 
-    def _drop(self) -> None:
-        self.native.undo(self._taken, [self._device.stream()])
-        self._taken = []
-        self._has_sent = False
-        super()._drop()
+    def drop(self, stays_owed: bool) -> None:
+        super().drop(stays_owed)
+        if stays_owed:
+            self.give_back()
+        else:
+            self.native.undo(self._views(), [self._device.stream()])
+            self._has_sent = False
+        self._given = ()
 
-    def discard(self) -> None:
-        super().discard()
-        self._taken = []
-        self.give_back()
+    def _views(self) -> list[Any]:
+        """Of the gradients. Made for each use: what is handed over is taken once."""
+        return [of_torch.handed_over(each, self._device) for each in self._given]
 
     def give_back(self) -> None:
         """What it sent in the last step is owed."""
@@ -294,26 +296,17 @@ class SparsifiedBucket(Bucket):
             self._has_sent = False
 
     def _write(self, scale: float) -> None:
-        self._taken = []
+        self._given = ()
         if self.native.chunks:
             self._write_chunks()
         else:
-            for place, each in enumerate(self.planned.members):
-                self._write_elements(place, of_torch.dense_gradient(each.parameter))
+            for place, (each, spec) in enumerate(zip(self.planned.members, self.native.crossing, strict=True)):
+                result = Result(self._session, self.number, place, self._device)
+                of_torch.write_dense(result, each.parameter, _TORCHS[spec.dtype])
         if scale != 1:
             for each in self.planned.members:
                 assert each.parameter.grad is not None
                 each.parameter.grad.mul_(scale)
-
-    def _write_elements(self, place: int, gradient: torch.Tensor) -> None:
-        result = Result(self._session, self.number, place, self._device)
-        dtype = _TORCHS[self.native.crossing[place].dtype]
-        if gradient.is_contiguous() and gradient.dtype == dtype:
-            result.write(gradient.detach())
-            return
-        whole = torch.empty(gradient.shape, dtype=dtype, device=gradient.device)
-        result.write(whole)
-        gradient.copy_(whole)
 
     def _write_chunks(self) -> None:
         spec = self.native.crossing[0]
@@ -359,8 +352,9 @@ class _Norms:
     """Of all chunks of some buckets: they hide under what follows the step."""
 
     def __init__(self, session: _native.Session, device: CpuDevice, buckets: Sequence[SparsifiedBucket]) -> None:
-        self._buckets = buckets
-        self._chunks = sum(each.native.chunks for each in buckets)
+        ends = list(itertools.accumulate(each.native.chunks for each in buckets))
+        self._ranges = list(zip(buckets, [0, *ends], ends, strict=False))  # of their chunks among all
+        self._chunks = ends[-1]
         self._sums = SmallSums(session, device, "(norms of chunks)", self._chunks, buckets[0].planned.device)
         self.number = self._sums.number
         self.release = self._sums.release
@@ -369,12 +363,9 @@ class _Norms:
 
     def submit(self) -> None:
         """Once a step, behind all buckets."""
-        begin = 0
-        for each in self._buckets:
-            end = begin + each.native.chunks
+        for each, begin, end in self._ranges:
             each.native.write_norms(self._sums.view(begin, end))
             self._sums.own[begin:end].div_(each.native.scale)  # so that they are the same whatever the scale of the loss
-            begin = end
         self._sums.submit()
         self._is_chosen = False
 
@@ -394,9 +385,6 @@ class _Norms:
         self._is_chosen = True
         if norms is None or len(norms) != self._chunks:  # of other buckets: all chunks cross, once
             return
-        chosen = _native.largest_chunks(norms.tolist(), math.ceil(share * self._chunks * (1 - 1e-12)))
-        begin = 0
-        for each in self._buckets:
-            end = begin + each.native.chunks
+        chosen = _native.largest_chunks(norms.tolist(), _native.count_of_share(share, self._chunks))
+        for each, begin, end in self._ranges:
             each.native.choose([chunk - begin for chunk in chosen if begin <= chunk < end])
-            begin = end

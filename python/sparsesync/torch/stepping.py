@@ -25,7 +25,7 @@ class Stepping:
         schedule: Callable[[], Schedule | None],
     ) -> None:
         """wrapped: optimizers, which may become more. schedule: nothing before the first step."""
-        self._named = named
+        self._names = {id(each.parameter): each.name for each in named}
         self._parameters = [each.parameter for each in named]
         self._wrapped = wrapped
         self._results = results
@@ -47,7 +47,7 @@ class Stepping:
         """What speaks against it of what an optimizer holds; empty if nothing does."""
         if any(each.parameter_of(held) is not held for each in self._wrapped):
             return ""
-        name = next((each.name for each in self._named if each.parameter is held), None)
+        name = self._names.get(id(held))
         if name is None:
             return f"the optimizer has a parameter, {list(held.shape)}, that is not one of the module's"
         if held.dtype is torch.float16:

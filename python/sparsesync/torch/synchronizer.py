@@ -286,7 +286,7 @@ class Synchronizer:
 
     def _skip(self, not_finite: int) -> None:
         """Leaves all parameters without gradients, and nothing of the step behind."""
-        self._results.leave_out(lambda bucket: bucket.drop())
+        self._leave_step(stays_owed=False)
         self._is_left_out = True
         assert self._options.sparsifier is not None
         if self._options.sparsifier.on_not_finite == "raise" and self._scaler is None:
@@ -299,6 +299,12 @@ class Synchronizer:
             )
 
     # ---- Results.
+
+    def _leave_step(self, stays_owed: bool) -> None:
+        """Leaves all parameters without gradients, as Bucket.drop()."""
+        self._results.leave()
+        for bucket in self.buckets:
+            bucket.drop(stays_owed)
 
     def synchronize(self) -> None:
         """Waits for all results, and does all that was asked for."""
@@ -334,9 +340,7 @@ class Synchronizer:
             return False
         if self.stepping.are_finite():
             return True
-        self._results.leave_out(lambda bucket: None)
-        for bucket in self.buckets:
-            bucket.discard()
+        self._leave_step(stays_owed=True)
         if self._sparsifying:
             self._sparsifying.discard_step()
         return False
@@ -510,7 +514,7 @@ class Synchronizer:
             if not self.session.closed:
                 self.synchronize()
         finally:
-            self._results.unmark()  # an error came before them
+            self._results.leave()  # an error came before them
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
