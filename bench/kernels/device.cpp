@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "bench/kernels/inputs.h"
 #include "engine/device_memory.h"
 #include "kernels/error.h"
 
 #if defined(SPARSESYNC_WITH_CUDA)
 #include <cuda_runtime.h>
 
+#include "bench/kernels/spin.h"
 #include "kernels/cuda/check.h"
 #endif
 
@@ -121,8 +123,17 @@ std::byte* Workplace::take(std::size_t bytes) {
   return data;
 }
 
+void Workplace::hold() {
+#if defined(SPARSESYNC_WITH_CUDA)
+  spin(context());
+#endif
+}
+
 void timed(benchmark::internal::Benchmark* row) {
-  if (on_cuda()) row->UseManualTime();
+  constexpr int kIterations = 20;
+  if (!on_cuda()) return;
+  row->UseManualTime();
+  row->Iterations(is_small() ? 1 : kIterations);
 }
 
 }  // namespace sparsesync::bench

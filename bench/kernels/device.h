@@ -86,6 +86,7 @@ class Workplace {
     }
     for ([[maybe_unused]] auto _ : state) {
       if (context().queue() != nullptr) {
+        hold();
         clock_->start();
         operation();
         state.SetIterationTime(clock_->stop());
@@ -98,6 +99,9 @@ class Workplace {
 
  private:
   std::byte* take(std::size_t bytes);
+  /// Keeps the device busy while the host queues an operation. Between two events there is then
+  /// only the operation, not the time in which the host submits its kernels.
+  void hold();
 
   std::unique_ptr<CountedMemory> memory_;
   std::unique_ptr<CountedMemory> pinned_;
@@ -112,8 +116,9 @@ class Workplace {
   std::vector<Block> blocks_;
 };
 
-/// For Apply(): how a row's time is told, where its work is a Workplace's. Rows of several threads
-/// tell the wall clock's.
+/// For Apply(): a row whose work a Workplace measures. On a GPU its time is that of the stream's
+/// events, and it has a fixed number of iterations, because each further call of a row builds its
+/// inputs again. Rows of several threads report the wall clock's time.
 void timed(benchmark::internal::Benchmark* row);
 
 /// Registers rows that are the CPU's alone: of several threads, or of others' code.
