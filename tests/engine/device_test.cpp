@@ -120,6 +120,43 @@ class SeveralDevices : public DeviceTest {
   }
 };
 
+/// A GPU that reaches its own memory alone, as most do.
+class OwnMemoryAlone : public DeviceTest {
+#if defined(SPARSESYNC_CUDA_EMULATED)
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    emulated_cuda::limits().reaches_all_memory = false;
+  }
+  void TearDown() override { emulated_cuda::limits() = {}; }
+#endif
+};
+
+// An H200 refused Gradient::rows() here: it has no values that a GPU could reach.
+TEST_F(OwnMemoryAlone, rows_are_announced_without_values) {
+  const TensorSpec tensor{"t", 1000, 4, DType::f32};
+  const std::vector<Index> rows{3, 500, 999};
+  const std::vector<float> ones(rows.size() * 4, 1.0F);
+  expect_no_errors(local_workers("local", {}).run(2, [&](std::unique_ptr<Transport>& transport) {
+    GpuWorker gpu(0, std::nullopt, 1);
+    HostMemory words;
+    SessionOptions options{kDeadline, 1};
+    options.device = gpu.on_device();
+    Session session(std::move(transport), words, options);
+    BucketSpec spec{"b", {tensor}, "balanced"};
+    spec.announce = true;
+    const BucketId id = session.register_bucket(spec);
+    const Gradient gradient = gpu.place(0, rows, std::as_bytes(std::span(ones)));
+    const std::array announced{Gradient::rows(gradient.indices())};
+    session.wait(session.announce(id, announced));
+    session.synchronize(id, std::array{gradient});
+    const TensorResult sum = gpu.fetch(0, session.result(id, 0));
+    EXPECT_TRUE(std::equal(sum.indices.begin(), sum.indices.end(), rows.begin(), rows.end()));
+    const auto* const values = reinterpret_cast<const float*>(sum.values.data);
+    EXPECT_TRUE(std::all_of(values, values + ones.size(), [](float v) { return v == 2; }));
+  }));
+}
+
 TEST_F(SeveralDevices, bytes_cross_from_the_memory_of_one_to_that_of_another) {
   PinnedMemory pinned;
   DeviceMemory memory(0);
@@ -223,7 +260,7 @@ TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_th
 
 // What a kernel finds is thrown by the next operation that synchronizes, once; then work goes on.
 TEST_F(DeviceTest, a_fault_is_told_by_the_next_synchronization) {
-  HostMemory memory(std::nullopt, device_memory());
+  TestMemory memory;
   const DeviceUnderTest device(false);
   const Context context = device.context(memory);
   const std::vector<std::uint32_t> wrong{3, 900, 5};
@@ -241,7 +278,7 @@ TEST_F(DeviceTest, a_fault_is_told_by_the_next_synchronization) {
 }
 
 TEST_F(DeviceTest, a_mark_orders_two_queues) {
-  HostMemory memory(std::nullopt, device_memory());
+  TestMemory memory;
   const DeviceUnderTest first(false);
   const DeviceUnderTest second(false);
   const Context one = first.context(memory);
@@ -340,7 +377,7 @@ TEST_F(DeviceTest, out_of_memory_before_the_first_send_is_agreed_and_the_next_st
   expect_no_errors(
       local_workers("local", {}).run(kSize, [&](std::unique_ptr<Transport>& transport) {
         HostMemory words;
-        HostMemory counted(std::nullopt, device_memory());
+        TestMemory counted;
         FailingOnce memory(counted);
         const DeviceUnderTest device(false);
         SessionOptions options{kDeadline, 1};
@@ -377,7 +414,7 @@ TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_wo
   const auto errors =
       local_workers("local", {}).run(kSize, [&](std::unique_ptr<Transport>& transport) {
         HostMemory words;
-        HostMemory counted(std::nullopt, device_memory());
+        TestMemory counted;
         FailingOnce memory(counted);
         const DeviceUnderTest device(false);
         SessionOptions options{kDeadline, 1};

@@ -97,7 +97,7 @@ class Worker {
   }
 
   HostMemory words_;
-  HostMemory memory_{std::nullopt, device_memory()};
+  TestMemory memory_;
   DeviceUnderTest device_;
   Session session_;
 };

@@ -27,8 +27,8 @@ WorkersUnderTest nccl_workers() {
   workers.has_all_reduce = true;
   workers.run = [run = workers.run](int size, const WorkersUnderTest::Body& body) {
     return run(size, [&](std::unique_ptr<Transport>& transport) {
-      HostMemory memory(std::nullopt, device_memory());
-      HostMemory pinned(std::nullopt, device_memory());
+      TestMemory memory;
+      TestMemory pinned;
       const Leaving leaving{transport};
       transport = nccl_over(std::move(transport), {0, &memory, &pinned, kDeadline});
       body(transport);
@@ -63,7 +63,7 @@ class Nccl : public ::testing::Test {
   }
   static void expect_sums(int size) {
     expect_no_errors(nccl_workers().run(size, [&](std::unique_ptr<Transport>& transport) {
-      HostMemory memory(std::nullopt, device_memory());
+      TestMemory memory;
       const DeviceUnderTest device(false, &memory);
       std::vector<float> elements{1, 2, static_cast<float>(transport->rank().value)};
       transport->all_reduce(device.context(memory), DType::f32,
@@ -88,7 +88,7 @@ TEST_F(Nccl, two_workers_connect_and_sum) {
 // Who cannot come says so, and the others do not wait for it.
 TEST_F(Nccl, a_worker_without_its_gpu_is_lost_to_the_others) {
   const auto errors = local_workers("local", {}).run(2, [](std::unique_ptr<Transport>& transport) {
-    HostMemory memory(std::nullopt, device_memory());
+    TestMemory memory;
     const int device = transport->rank() == Rank{1} ? 1000 : 0;
     nccl_over(std::move(transport), {device, &memory, &memory, kDeadline});
   });
@@ -100,7 +100,7 @@ TEST_F(Nccl, a_worker_without_its_gpu_is_lost_to_the_others) {
 #if defined(SPARSESYNC_CUDA_EMULATED)
 TEST_F(Nccl, versions_that_differ_are_both_named_on_all_workers) {
   const auto errors = local_workers("local", {}).run(3, [](std::unique_ptr<Transport>& transport) {
-    HostMemory memory(std::nullopt, device_memory());
+    TestMemory memory;
     if (transport->rank() == Rank{1}) emulated_cuda::nccl_version() = 22809;
     nccl_over(std::move(transport), {0, &memory, &memory, kDeadline});
   });

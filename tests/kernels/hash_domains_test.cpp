@@ -139,7 +139,7 @@ TEST_F(Domains, TakeFourBytesARowAndRefuseWhatDoesNotFit) {
   const std::int64_t before = memory_.in_use();
   build_domains(context_, RowHash(3, 1), 10'000, domains);
   EXPECT_EQ(memory_.in_use() - before, 40'000);
-  HostMemory small(39'999, testing::device_memory());
+  testing::TestMemory small(39'999);
   const Context context = device_.context(small);
   HashDomains refused(context);
   EXPECT_THROW(build_domains(context, RowHash(3, 1), 10'000, refused), BudgetError);

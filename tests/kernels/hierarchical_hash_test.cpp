@@ -162,7 +162,7 @@ TEST_F(HierarchicalHash, NeedsNoRepeatForOrdinaryRows) {
 }
 
 TEST_F(HierarchicalHash, ABudgetIsKept) {
-  HostMemory small(100'000, testing::device_memory());
+  testing::TestMemory small(100'000);
   const Context context = device_.context(small);
   HashMemory memory(context);
   Random random(testing::seed());

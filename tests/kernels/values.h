@@ -32,7 +32,7 @@ class OperationTest : public ::testing::Test {
   }
 
   testing::DeviceUnderTest device_;
-  HostMemory memory_{std::nullopt, testing::device_memory()};
+  testing::TestMemory memory_;
   const Context context_ = device_.context(memory_);
 };
 

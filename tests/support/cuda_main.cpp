@@ -14,23 +14,13 @@ namespace {
 
 using sparsesync::testing::on_cuda;
 
-/// Why the tests cannot use a GPU; empty where they can.
-std::string problem() {
-  const sparsesync::DeviceFacts facts = sparsesync::device_facts();
-  if (!facts.problem.empty()) return facts.problem;
-  int concurrent = 0;
-  cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0);
-  if (concurrent == 0) return "the host does not reach this GPU's managed memory while it works";
-  return "";
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (!on_cuda()) return RUN_ALL_TESTS();
   if (!GTEST_FLAG_GET(list_tests)) {
-    if (const std::string why = problem(); !why.empty()) {
+    if (const std::string why = sparsesync::device_facts().problem; !why.empty()) {
       std::printf("SKIPPED: %s\n", why.c_str());
       return 77;
     }

@@ -5,16 +5,18 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <memory>
-#include <memory_resource>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/memory.h"
 #include "kernels/context.h"
@@ -32,58 +34,99 @@ inline bool on_cuda() {
   return device != nullptr && std::string_view(device) == "cuda";
 }
 
-/// Memory that the device under test and the tests reach.
-inline std::pmr::memory_resource* device_memory() {
-#if defined(SPARSESYNC_WITH_CUDA)
-  class Managed : public std::pmr::memory_resource {
-    void* do_allocate(std::size_t bytes, std::size_t) override {
-      if (void* const kept = take(bytes); kept != nullptr) return kept;
-      void* pointer = nullptr;
-      if (cudaMallocManaged(&pointer, bytes, cudaMemAttachGlobal) != cudaSuccess) {
-        throw std::bad_alloc();
-      }
-      return pointer;
-    }
-#if defined(SPARSESYNC_CUDA_EMULATED)
-    void* take(std::size_t) {
-      return nullptr;
-    }
-    void do_deallocate(void* pointer, std::size_t, std::size_t) override {
-      cudaFree(pointer);
-    }
-#else
-    // Kept, by size: to free it would wait for all that the device does, and that may wait for a
-    // worker which is another thread of this process.
-    void* take(std::size_t& bytes) {
-      bytes = std::bit_ceil(std::max(bytes, sizeof(void*)));
-      const std::lock_guard lock(mutex_);
-      void*& first = first_of(bytes);
-      return first == nullptr ? nullptr : std::exchange(first, *static_cast<void**>(first));
-    }
-    void do_deallocate(void* pointer, std::size_t bytes, std::size_t) override {
-      const std::lock_guard lock(mutex_);
-      void*& first = first_of(std::bit_ceil(std::max(bytes, sizeof(void*))));
-      *static_cast<void**>(pointer) = std::exchange(first, pointer);
-    }
-    void*& first_of(std::size_t power_of_two) {
-      return unused_.at(static_cast<std::size_t>(std::countr_zero(power_of_two)));
-    }
-    std::mutex mutex_;
-    std::array<void*, 64> unused_{};  // each holds the address of the next
+#if defined(SPARSESYNC_WITH_CUDA) && !defined(SPARSESYNC_CUDA_EMULATED)
+/// Memory that the host and the GPU reach: managed memory, or pinned memory if the host cannot
+/// access managed memory while the GPU works.
+/// @throws std::bad_alloc
+inline void* allocate_reachable(std::size_t bytes) {
+  static const bool is_managed = [] {
+    int concurrent = 0;
+    return cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0) ==
+               cudaSuccess &&
+           concurrent != 0;
+  }();
+  void* pointer = nullptr;
+  const cudaError_t result = is_managed ? cudaMallocManaged(&pointer, bytes, cudaMemAttachGlobal)
+                                        : cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable);
+  if (result != cudaSuccess) throw std::bad_alloc();
+  return pointer;
+}
+
+/// Reachable memory, kept by stream and size when it is released. Nothing returns to the driver:
+/// that would wait for the whole device, which may wait for a worker in another thread of this
+/// process. The links are not in the memory itself, because the GPU may still work on it.
+class ReachableMemory {
+ public:
+  /// @throws std::bad_alloc
+  void* allocate(std::size_t bytes, const void* stream) {
+    const std::size_t size = size_of(bytes);
+    const std::lock_guard lock(mutex_);
+    std::vector<void*>& unused = unused_[{stream, size}];
+    if (unused.empty()) return allocate_reachable(size);
+    void* const pointer = unused.back();
+    unused.pop_back();
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t bytes, const void* stream) {
+    const std::lock_guard lock(mutex_);
+    unused_[{stream, size_of(bytes)}].push_back(pointer);
+  }
+
+ private:
+  static std::size_t size_of(std::size_t bytes) {
+    return std::bit_ceil(std::max<std::size_t>(bytes, 256));
+  }
+  std::mutex mutex_;
+  std::map<std::pair<const void*, std::size_t>, std::vector<void*>> unused_;
+};
 #endif
-    bool do_is_equal(const memory_resource& other) const noexcept override {
-      return this == &other;
+
+/// Memory that the device under test and the tests reach. On a GPU, released memory is used again
+/// in the same stream only, whose work on it may not have ended.
+class TestMemory : public HostMemory {
+ public:
+  explicit TestMemory(std::optional<std::int64_t> budget = std::nullopt) : HostMemory(budget) {}
+
+ private:
+  void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) override {
+#if defined(SPARSESYNC_WITH_CUDA)
+    if (on_cuda()) return obtain_reachable(bytes, stream);
+#endif
+    static_cast<void>(stream);
+    return ::operator new(bytes, std::align_val_t(alignment));
+  }
+  void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
+                 Stream stream) noexcept override {
+#if defined(SPARSESYNC_WITH_CUDA)
+    if (on_cuda()) return give_back_reachable(pointer, bytes, stream);
+#endif
+    static_cast<void>(stream);
+    ::operator delete(pointer, bytes, std::align_val_t(alignment));
+  }
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+  static void* obtain_reachable(std::size_t bytes, Stream) {
+    void* pointer = nullptr;
+    if (cudaMallocManaged(&pointer, bytes, cudaMemAttachGlobal) != cudaSuccess) {
+      throw std::bad_alloc();
     }
-  };
-  if (on_cuda()) {
-    // Never ends: objects of static storage may be deleted after it would have.
-    alignas(Managed) static std::byte room[sizeof(Managed)];
-    static auto* const managed = new (room) Managed;
-    return managed;
+    return pointer;
+  }
+  static void give_back_reachable(void* pointer, std::size_t, Stream) { cudaFree(pointer); }
+#elif defined(SPARSESYNC_WITH_CUDA)
+  static void* obtain_reachable(std::size_t bytes, Stream stream) {
+    return reachable().allocate(bytes, stream.handle);
+  }
+  static void give_back_reachable(void* pointer, std::size_t bytes, Stream stream) {
+    reachable().deallocate(pointer, bytes, stream.handle);
+  }
+  /// Never destroyed: memory of static objects may be released after it would have been.
+  static ReachableMemory& reachable() {
+    static auto* const memory = new ReachableMemory;
+    return *memory;
   }
 #endif
-  return std::pmr::new_delete_resource();
-}
+};
 
 /// A queue of the device under test, if it has one.
 class DeviceUnderTest {
@@ -101,14 +144,14 @@ class DeviceUnderTest {
   DeviceQueue* queue() const { return queue_.get(); }
 
  private:
-  HostMemory scratch_{std::nullopt, device_memory()};
-  HostMemory pinned_{std::nullopt, device_memory()};
+  TestMemory scratch_;
+  TestMemory pinned_;
   std::unique_ptr<DeviceQueue> queue_;
 };
 
 /// A context on the device under test of the calling thread's own.
 inline const Context& own_context() {
-  static thread_local HostMemory memory{std::nullopt, device_memory()};
+  static thread_local TestMemory memory;
   static thread_local const DeviceUnderTest device(false);
   static thread_local const Context context = device.context(memory);
   return context;

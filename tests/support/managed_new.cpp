@@ -14,17 +14,43 @@
 namespace {
 
 using sparsesync::round_up;
-using sparsesync::testing::device_memory;
 using sparsesync::testing::on_cuda;
+using sparsesync::testing::ReachableMemory;
 
-/// Large pieces of it, of which small ones are made. Never ends: objects of static storage may be
-/// deleted after it would have.
+// What CUDA and the pool themselves allocate is the host's.
+thread_local bool inside = false;
+struct Inside {
+  Inside() { inside = true; }
+  ~Inside() { inside = before; }
+  bool before = inside;
+};
+
+/// Large pieces of reachable memory.
+class Pieces : public std::pmr::memory_resource {
+  void* do_allocate(std::size_t bytes, std::size_t) override {
+    const Inside here;  // the pool also comes here when a thread ends
+    return memory_.allocate(bytes, nullptr);
+  }
+  void do_deallocate(void* pointer, std::size_t bytes, std::size_t) override {
+    const Inside here;
+    memory_.deallocate(pointer, bytes, nullptr);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  ReachableMemory memory_;
+};
+
+/// Cuts large pieces into small ones. Never destroyed: objects of static storage may be deleted
+/// after it would have been.
 std::pmr::synchronized_pool_resource& pool() {
-  alignas(std::pmr::synchronized_pool_resource) static std::byte
-      room[sizeof(std::pmr::synchronized_pool_resource)];
-  static auto* const resource = new (room) std::pmr::synchronized_pool_resource(
-      std::pmr::pool_options{0, std::size_t{1} << 20}, device_memory());
-  return *resource;
+  struct Pool {
+    Pieces pieces;
+    std::pmr::synchronized_pool_resource small{std::pmr::pool_options{0, std::size_t{1} << 20},
+                                               &pieces};
+  };
+  alignas(Pool) static std::byte room[sizeof(Pool)];
+  static auto* const pool = new (room) Pool;
+  return pool->small;
 }
 
 /// Whether there is a GPU. Where there is none the test says so (cuda_main.cpp), and needs memory
@@ -41,13 +67,6 @@ bool has_gpu() {
 struct Piece {
   void* begin;
   std::size_t bytes_of_pool;  // 0: it is not of the pool
-};
-
-// What CUDA itself allocates on the way to such memory is the host's.
-thread_local bool inside = false;
-struct Inside {
-  Inside() { inside = true; }
-  ~Inside() { inside = false; }
 };
 
 void* take(std::size_t bytes, std::size_t alignment) {
@@ -71,6 +90,7 @@ void give_back(void* pointer) noexcept {
   if (pointer == nullptr) return;
   const Piece piece = static_cast<Piece*>(pointer)[-1];
   if (piece.bytes_of_pool > 0) {
+    const Inside here;
     pool().deallocate(piece.begin, piece.bytes_of_pool, alignof(std::max_align_t));
   } else {
     std::free(piece.begin);

@@ -86,7 +86,7 @@ run_sessions(const WorkersUnderTest& workers, int size,
   return workers.run(size, [&](std::unique_ptr<Transport>& transport) {
     SessionStart own = start(transport->rank());
     HostMemory words;  // of the host, where the workspaces are elsewhere
-    HostMemory memory(own.budget, device_memory());
+    TestMemory memory(own.budget);
     const DeviceUnderTest device(false, &memory);
     if (device.queue() != nullptr) own.options.device = OnDevice{device.queue(), &memory, &words};
     Session session(std::move(transport), on_cuda() ? words : memory, own.options);
