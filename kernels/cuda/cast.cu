@@ -1,21 +1,30 @@
 // CUDA bodies of the casts.
 #include "kernels/cast.h"
 
+#include "kernels/cuda/packs.h"
+#include "kernels/cuda/tile_scan.h"
 #include "kernels/cuda/values.h"
 
 namespace sparsesync::cuda {
 namespace {
 
 template <typename From, typename To>
-void cast_as(const Context& context, ConstMatrix from, Matrix to) {
-  using Wide = typename ValueTraits<To>::Sum;
-  const std::byte* const source = from.data;
-  std::byte* const target = to.data;
-  for_each(context, from.rows * from.width, [=] __device__(Index i) {
-    const auto wide = static_cast<Wide>(ValueTraits<From>::widen(load<From>(source, i)));
-    store(target, i, ValueTraits<To>::narrow(wide));
-  });
-}
+struct Cast {
+  const std::byte* from;
+  std::byte* to;
+
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    using Wide = typename ValueTraits<To>::Sum;
+    From values[Elements::kCount];
+    elements.load(from, values);
+    To results[Elements::kCount];
+    for (int i = 0; i < Elements::kCount; ++i) {
+      results[i] = ValueTraits<To>::narrow(static_cast<Wide>(ValueTraits<From>::widen(values[i])));
+    }
+    elements.store(to, results);
+  }
+};
 
 /// Of an infinity and of what is not a number the difference from itself is not a number.
 template <typename Sum>
@@ -23,16 +32,18 @@ __device__ bool is_finite(Sum value) {
   return value - value == Sum{0};
 }
 
-template <typename T>
-__global__ void count_kernel(const std::byte* values, Index count, unsigned long long* found) {
-  unsigned long long here = 0;
-  for (Index i = thread_number(); i < count; i += thread_count()) {
-    here += is_finite(ValueTraits<T>::widen(load<T>(values, i))) ? 0 : 1;
-  }
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    here += __shfl_xor_sync(kAllLanes, here, distance);
-  }
-  if (threadIdx.x % kWarp == 0 && here != 0) atomicAdd(found, here);
+template <typename Elements, typename T>
+__global__ void count_kernel(const std::byte* values, Index count, Index* found) {
+  Index here = 0;
+  Elements::for_each(count, [&](const auto& elements) {
+    constexpr int kCount = std::remove_cvref_t<decltype(elements)>::kCount;
+    T loaded[kCount];
+    elements.load(values, loaded);
+    for (int i = 0; i < kCount; ++i) {
+      here += is_finite(ValueTraits<T>::widen(loaded[i])) ? 0 : 1;
+    }
+  });
+  block_add(here, found);
 }
 
 }  // namespace
@@ -40,17 +51,23 @@ __global__ void count_kernel(const std::byte* values, Index count, unsigned long
 void cast(const Context& context, ConstMatrix from, Matrix to) {
   expect_same_shape(from, to);
   for_float_dtype(from.dtype, [&]<typename From>(From) {
-    for_float_dtype(to.dtype, [&]<typename To>(To) { cast_as<From, To>(context, from, to); });
+    for_float_dtype(to.dtype, [&]<typename To>(To) {
+      for_each_pack<From, To>(context, from.rows * from.width,
+                              address_of(from.data) | address_of(to.data),
+                              Cast<From, To>{from.data, to.data});
+    });
   });
 }
 
 void count_non_finite(const Context& context, ConstMatrix values, Count count) {
   for_float_dtype(values.dtype, [&]<typename T>(T) {
     const Index elements = values.rows * values.width;
-    auto* const found = reinterpret_cast<unsigned long long*>(count.location());
+    Index* const found = count.location();
     clear(context, found, sizeof(*found));
-    launch(context, blocks_for(context, elements), kBlock, count_kernel<T>, values.data, elements,
-           found);
+    for_elements<T>(address_of(values.data), [&]<typename Elements>(Elements) {
+      launch(context, blocks_for(context, elements), kBlock, count_kernel<Elements, T>, values.data,
+             elements, found);
+    });
   });
 }
 

@@ -1,6 +1,7 @@
 // CUDA bodies of the residual.
 #include "kernels/residual.h"
 
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/values.h"
 
 namespace sparsesync::cuda {
@@ -8,51 +9,99 @@ namespace {
 
 using sparsesync::detail::OwedElement;
 
-__device__ void count_one(Index* count) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(count), 1ULL);
+__device__ void count_lost(Index count, Index* lost) {
+  if (count != 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(lost), static_cast<unsigned long long>(count));
+  }
 }
 
-/// What kernels know of a velocity; null: there is none.
-struct Push {
-  explicit Push(const Velocity& from)
-      : values(from.values.empty() ? nullptr : from.values.data()),
-        momentum(from.momentum),
-        nesterov(from.nesterov) {}
-  float* values;
+/// A gradient and the residual that it is added to or removed from.
+struct Gradient {
+  const std::byte* gradient;
+  float factor;
+  std::byte* residual;
+  std::byte* velocity;  // of bodies that have one
   float momentum;
   bool nesterov;
 };
 
-template <typename T>
-void add(const Context& context, const std::byte* gradient, float factor, Push push,
-         std::span<float> residual, Index* not_finite) {
-  float* const to = residual.data();
-  for_each(context, std::ssize(residual), [=] __device__(Index i) {
-    const float g = factor * ValueTraits<T>::widen(load<T>(gradient, i));
-    OwedElement element{to[i], push.values == nullptr ? 0 : push.values[i]};
-    const bool finite =
-        push.values == nullptr ? element.add(g) : element.add(g, push.momentum, push.nesterov);
-    if (!finite) return count_one(not_finite);
-    to[i] = element.residual;
-    if (push.values != nullptr) push.values[i] = element.velocity;
-  });
-}
+template <typename T, bool has_velocity>
+struct Add {
+  Gradient of;
+  Index* not_finite;
 
-template <typename T>
-void remove(const Context& context, const std::byte* gradient, float factor, Push push,
-            std::span<float> residual) {
-  float* const to = residual.data();
-  for_each(context, std::ssize(residual), [=] __device__(Index i) {
-    const float g = factor * ValueTraits<T>::widen(load<T>(gradient, i));
-    OwedElement element{to[i], push.values == nullptr ? 0 : push.values[i]};
-    if (push.values == nullptr) {
-      element.remove(g);
-    } else {
-      element.remove(g, push.momentum, push.nesterov);
-      push.values[i] = element.velocity;
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    T gradient[Elements::kCount];
+    float residual[Elements::kCount];
+    float velocity[Elements::kCount];
+    elements.load(of.gradient, gradient);
+    elements.load(of.residual, residual);
+    if constexpr (has_velocity) elements.load(of.velocity, velocity);
+    Index lost = 0;
+    for (int i = 0; i < Elements::kCount; ++i) {
+      const float g = of.factor * ValueTraits<T>::widen(gradient[i]);
+      OwedElement element{residual[i], has_velocity ? velocity[i] : 0};
+      const bool finite = has_velocity ? element.add(g, of.momentum, of.nesterov) : element.add(g);
+      lost += finite ? 0 : 1;
+      residual[i] = element.residual;
+      velocity[i] = element.velocity;
     }
-    to[i] = element.residual;
-  });
+    elements.store(of.residual, residual);
+    if constexpr (has_velocity) elements.store(of.velocity, velocity);
+    count_lost(lost, not_finite);
+  }
+};
+
+template <typename T, bool has_velocity>
+struct Remove {
+  Gradient of;
+
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    T gradient[Elements::kCount];
+    float residual[Elements::kCount];
+    float velocity[Elements::kCount];
+    elements.load(of.gradient, gradient);
+    elements.load(of.residual, residual);
+    if constexpr (has_velocity) elements.load(of.velocity, velocity);
+    for (int i = 0; i < Elements::kCount; ++i) {
+      const float g = of.factor * ValueTraits<T>::widen(gradient[i]);
+      OwedElement element{residual[i], has_velocity ? velocity[i] : 0};
+      if constexpr (has_velocity) {
+        element.remove(g, of.momentum, of.nesterov);
+      } else {
+        element.remove(g);
+      }
+      residual[i] = element.residual;
+      velocity[i] = element.velocity;
+    }
+    elements.store(of.residual, residual);
+    if constexpr (has_velocity) elements.store(of.velocity, velocity);
+  }
+};
+
+/// Calls for_each_pack() with the body that make_body(of, has_velocity) makes: has_velocity is an
+/// std::bool_constant.
+template <typename T, typename MakeBody>
+void for_each_gradient(const Context& context, ConstMatrix gradient, float factor,
+                       const Velocity& velocity, std::span<float> residual,
+                       const MakeBody& make_body) {
+  const Gradient of{gradient.data,
+                    factor,
+                    std::as_writable_bytes(residual).data(),
+                    std::as_writable_bytes(velocity.values).data(),
+                    velocity.momentum,
+                    velocity.nesterov};
+  std::uint64_t addresses = address_of(of.gradient) | address_of(of.residual);
+  if (velocity.values.empty()) {
+    for_each_pack<T, float>(context, std::ssize(residual), addresses,
+                            make_body(of, std::false_type{}));
+  } else {
+    addresses |= address_of(of.velocity);
+    for_each_pack<T, float>(context, std::ssize(residual), addresses,
+                            make_body(of, std::true_type{}));
+  }
 }
 
 template <typename T>
@@ -62,7 +111,7 @@ void take(const Context& context, Matrix residual, const Index* rows, Matrix tak
     const Index from = rows[row] * residual.width + i;
     OwedElement element{load<float>(residual.data, from), 0};
     T value{};
-    if (!element.take(&value)) count_one(not_finite);
+    count_lost(element.take(&value) ? 0 : 1, not_finite);
     store(residual.data, from, element.residual);
     store(taken.data, row * taken.width + i, value);
   });
@@ -84,7 +133,11 @@ void add_gradient(const Context& context, ConstMatrix gradient, float factor,
                   const Velocity& velocity, std::span<float> residual, Count not_finite) {
   sparsesync::detail::expect_sizes(gradient, velocity, residual);
   for_owed_dtype(gradient.dtype, [&]<typename T>(T) {
-    add<T>(context, gradient.data, factor, Push(velocity), residual, not_finite.location());
+    for_each_gradient<T>(
+        context, gradient, factor, velocity, residual,
+        [&]<bool has_velocity>(const Gradient& of, std::bool_constant<has_velocity>) {
+          return Add<T, has_velocity>{of, not_finite.location()};
+        });
   });
 }
 
@@ -92,7 +145,11 @@ void remove_gradient(const Context& context, ConstMatrix gradient, float factor,
                      const Velocity& velocity, std::span<float> residual) {
   sparsesync::detail::expect_sizes(gradient, velocity, residual);
   for_owed_dtype(gradient.dtype, [&]<typename T>(T) {
-    remove<T>(context, gradient.data, factor, Push(velocity), residual);
+    for_each_gradient<T>(
+        context, gradient, factor, velocity, residual,
+        []<bool has_velocity>(const Gradient& of, std::bool_constant<has_velocity>) {
+          return Remove<T, has_velocity>{of};
+        });
   });
 }
 

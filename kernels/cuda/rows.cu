@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/job_table.h"
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/segments.h"
 #include "kernels/cuda/values.h"
 
@@ -102,32 +103,77 @@ void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& cop
 }
 
 template <typename T>
-void start_sums_of(const Context& context, ConstMatrix from, Matrix sums) {
-  using Sum = typename ValueTraits<T>::Sum;
-  const std::byte* const values = from.data;
-  Sum* const sum = reinterpret_cast<Sum*>(sums.data);
-  for_each(context, sums.rows * sums.width, [=] __device__(Index i) {
-    sum[i] = Sum{} + ValueTraits<T>::widen(load<T>(values, i));  // of -0, +0
-  });
-}
+struct StartSums {
+  const std::byte* from;
+  std::byte* sums;
+
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    using Sum = typename ValueTraits<T>::Sum;
+    T values[Elements::kCount];
+    elements.load(from, values);
+    Sum results[Elements::kCount];
+    for (int i = 0; i < Elements::kCount; ++i) {
+      results[i] = Sum{} + ValueTraits<T>::widen(values[i]);  // of -0, +0
+    }
+    elements.store(sums, results);
+  }
+};
 
 template <typename T>
-void add_of(const Context& context, ConstMatrix addends, Matrix sums) {
-  using Sum = typename ValueTraits<T>::Sum;
-  const std::byte* const values = addends.data;
-  Sum* const sum = reinterpret_cast<Sum*>(sums.data);
-  for_each(context, sums.rows * sums.width,
-           [=] __device__(Index i) { sum[i] += ValueTraits<T>::widen(load<T>(values, i)); });
-}
+struct AddToSums {
+  const std::byte* addends;
+  std::byte* sums;
+
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    T values[Elements::kCount];
+    elements.load(addends, values);
+    typename ValueTraits<T>::Sum results[Elements::kCount];
+    elements.load(sums, results);
+    for (int i = 0; i < Elements::kCount; ++i) results[i] += ValueTraits<T>::widen(values[i]);
+    elements.store(sums, results);
+  }
+};
 
 template <typename T>
-void round_sums_of(const Context& context, ConstMatrix sums, double scale, Matrix out) {
+struct RoundSums {
   using Sum = typename ValueTraits<T>::Sum;
-  const Sum* const sum = reinterpret_cast<const Sum*>(sums.data);
-  std::byte* const to = out.data;
-  const auto factor = static_cast<Sum>(scale);
-  for_each(context, out.rows * out.width,
-           [=] __device__(Index i) { store(to, i, ValueTraits<T>::narrow(sum[i] * factor)); });
+  const std::byte* sums;
+  Sum factor;
+  std::byte* out;
+
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    Sum values[Elements::kCount];
+    elements.load(sums, values);
+    T results[Elements::kCount];
+    for (int i = 0; i < Elements::kCount; ++i) {
+      results[i] = ValueTraits<T>::narrow(values[i] * factor);
+    }
+    elements.store(out, results);
+  }
+};
+
+struct Shift {
+  const std::byte* from;
+  Index by;
+  std::byte* to;
+
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    Index values[Elements::kCount];
+    elements.load(from, values);
+    for (Index& value : values) value += by;
+    elements.store(to, values);
+  }
+};
+
+/// For each element of a matrix and of the matrix of its sums.
+template <typename T, typename Body>
+void for_each_sum(const Context& context, ConstMatrix values, ConstMatrix sums, const Body& body) {
+  for_each_pack<T, typename ValueTraits<T>::Sum>(
+      context, values.rows * values.width, address_of(values.data) | address_of(sums.data), body);
 }
 
 }  // namespace
@@ -168,9 +214,11 @@ void fill_zero(const Context& context, std::span<std::byte> bytes) {
 void shift(const Context& context, std::span<const Index> indices, Index by,
            std::span<Index> shifted) {
   SPARSESYNC_EXPECT(indices.size(), ==, shifted.size());
-  const Index* const from = indices.data();
-  Index* const to = shifted.data();
-  for_each(context, std::ssize(indices), [=] __device__(Index i) { to[i] = from[i] + by; });
+  const std::span<const std::byte> from = std::as_bytes(indices);
+  const std::span<std::byte> to = std::as_writable_bytes(shifted);
+  for_each_pack<Index>(context, std::ssize(indices),
+                       address_of(from.data()) | address_of(to.data()),
+                       Shift{from.data(), by, to.data()});
 }
 
 void number(const Context& context, std::span<Index> numbers) {
@@ -188,7 +236,9 @@ void invert(const Context& context, std::span<const Index> order, std::span<Inde
 void start_sums(const Context& context, ConstMatrix from, Matrix sums) {
   expect_sums(sums.dtype, from.dtype);
   expect_same_shape(from, sums);
-  for_dtype(from.dtype, [&]<typename T>(T) { start_sums_of<T>(context, from, sums); });
+  for_dtype(from.dtype, [&]<typename T>(T) {
+    for_each_sum<T>(context, from, as_const(sums), StartSums<T>{from.data, sums.data});
+  });
 }
 
 void add_rows(const Context& context, ConstMatrix from, std::span<const Index> rows, Matrix sums) {
@@ -203,14 +253,19 @@ void add_rows(const Context& context, ConstMatrix from, std::span<const Index> r
 void add(const Context& context, ConstMatrix addends, Matrix sums) {
   expect_sums(sums.dtype, addends.dtype);
   expect_same_shape(addends, sums);
-  for_dtype(addends.dtype, [&]<typename T>(T) { add_of<T>(context, addends, sums); });
+  for_dtype(addends.dtype, [&]<typename T>(T) {
+    for_each_sum<T>(context, addends, as_const(sums), AddToSums<T>{addends.data, sums.data});
+  });
 }
 
 void round_sums(const Context& context, ConstMatrix sums, double scale, Matrix out) {
   expect_sums(sums.dtype, out.dtype);
   expect_same_shape(sums, out);
   SPARSESYNC_EXPECT(is_integer(out.dtype) && scale != 1, ==, false);
-  for_dtype(out.dtype, [&]<typename T>(T) { round_sums_of<T>(context, sums, scale, out); });
+  for_dtype(out.dtype, [&]<typename T>(T) {
+    const auto factor = static_cast<typename ValueTraits<T>::Sum>(scale);
+    for_each_sum<T>(context, as_const(out), sums, RoundSums<T>{sums.data, factor, out.data});
+  });
 }
 
 }  // namespace sparsesync::cuda

@@ -40,6 +40,18 @@ __device__ T block_exclusive_sum(T value, T* shared, T* total) {
   return shared[warp] + inclusive - value;
 }
 
+/// Adds the values of all threads of the block to a number in memory, by one atomic operation.
+/// Called by all threads of the block.
+__device__ inline void block_add(Index value, Index* sum) {
+  __shared__ Index shared[kWarp + 1];
+  Index total = 0;
+  block_exclusive_sum(value, shared, &total);
+  if (threadIdx.x == 0 && total != 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(total));
+  }
+  __syncthreads();
+}
+
 /// Tiles of some work, in the order in which blocks take them up, and what each of them counts
 /// (decoupled look-back: Merrill and Garland, "Single-pass parallel prefix scan with decoupled
 /// look-back", 2016). A view of memory of the device.

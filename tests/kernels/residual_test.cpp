@@ -145,10 +145,46 @@ TEST_F(Residual, NeverTakesInWhatIsNotFinite) {
   EXPECT_EQ(velocity, (std::vector<float>{1, 1, 1, 1, 0, 1}));
 }
 
+TEST_F(Residual, GradientsAtAnyAddress) {
+  for_each_owed_dtype([&]<typename T>(T) {
+    for_each_extent(sizeof(T), [&](Index count, Index offset) {
+      Index not_finite = 0;
+      std::vector<T> numbers;
+      std::vector<float> before;
+      std::vector<float> after;
+      for (Index i = 0; i < count; ++i) {
+        const auto number = static_cast<float>(i % 17 - 8);
+        const bool is_lost = i % 13 == 5;
+        not_finite += is_lost ? 1 : 0;
+        numbers.push_back(value_of<T>(is_lost ? std::numeric_limits<double>::infinity() : number));
+        before.push_back(static_cast<float>(i % 5));
+        after.push_back(before.back() + (is_lost ? 0 : number));
+      }
+      Displaced<T> gradient(numbers, offset);
+      const Index of_floats = offset == static_cast<Index>(sizeof(T)) ? 4 : 0;
+      for (const bool has_velocity : {false, true}) {
+        Displaced<float> residual(before, of_floats);
+        Displaced<float> velocity(std::vector<float>(before.size()), of_floats);
+        const Velocity of_half{has_velocity ? velocity.span() : std::span<float>(), 0.5F, false};
+        std::vector<Index> lost{3};
+        add_gradient(context_, as_const(gradient.matrix()), 1, of_half, residual.span(),
+                     Count(lost.data()));
+        synchronize(context_);
+        ASSERT_EQ(residual.values(), after);
+        ASSERT_EQ(lost[0], 3 + not_finite);
+        remove_gradient(context_, as_const(gradient.matrix()), 1, of_half, residual.span());
+        synchronize(context_);
+        ASSERT_EQ(residual.values(), before);
+        ASSERT_EQ(velocity.values(), std::vector<float>(before.size()));
+      }
+    });
+  });
+}
+
 TEST_F(Residual, RowsThatAreTakenLeaveWhatRoundingLost) {
   Random random(testing::seed());
   for_each_owed_dtype([&]<typename T>(T) {
-    for (const Index width : {1, 7, 4096}) {
+    for (const Index width : {1, 4, 7, 8, 132, 1030, 4096}) {
       constexpr Index kRows = 9;
       std::vector<float> before;
       for (Index i = 0; i < kRows * width; ++i)

@@ -303,6 +303,92 @@ TEST_F(Rows, CountNonFiniteSeesAllElements) {
   });
 }
 
+/// Whole numbers in [-127, 127], which every element type holds.
+template <typename T>
+std::vector<T> small_numbers(Index count) {
+  std::vector<T> values;
+  for (Index i = 0; i < count; ++i) {
+    values.push_back(value_of<T>(static_cast<double>(i * 37 % 255 - 127)));
+  }
+  return values;
+}
+
+TEST_F(Rows, CastConvertsElementsAtAnyAddress) {
+  for_each_float_dtype([&]<typename From>(From) {
+    for_each_float_dtype([&]<typename To>(To) {
+      for_each_extent(sizeof(From), [&](Index count, Index offset) {
+        Displaced<From> from(small_numbers<From>(count), offset);
+        Displaced<To> to(std::vector<To>(static_cast<std::size_t>(count)), offset);
+        cast(context_, as_const(from.matrix()), to.matrix());
+        synchronize(context_);
+        ASSERT_EQ(bits_of(to.values()), bits_of(small_numbers<To>(count)));
+      });
+    });
+  });
+}
+
+TEST_F(Rows, SumsOfElementsAtAnyAddress) {
+  for_each_dtype([&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    for_each_extent(sizeof(T), [&](Index count, Index offset) {
+      const std::vector<T> numbers = small_numbers<T>(count);
+      Displaced<T> values(numbers, offset);
+      std::vector<Sum> sums(numbers.size());
+      const Matrix sums_row{reinterpret_cast<std::byte*>(sums.data()), ValueTraits<T>::sum_dtype, 1,
+                            count};
+      start_sums(context_, as_const(values.matrix()), sums_row);
+      synchronize(context_);
+      std::vector<Sum> expected;
+      for (const T number : numbers) expected.push_back(ValueTraits<T>::widen(number));
+      ASSERT_EQ(sums, expected);
+      // The sums as they lie in memory are elements of their own type.
+      for_dtype(ValueTraits<T>::sum_dtype, [&]<typename S>(S) {
+        Displaced<S> more(small_numbers<S>(count), offset);
+        add(context_, as_const(more.matrix()), sums_row);
+      });
+      synchronize(context_);
+      for (Sum& sum : expected) sum += sum;
+      ASSERT_EQ(sums, expected);
+      Displaced<T> rounded_to(std::vector<T>(numbers.size()), offset);
+      round_sums(context_, as_const(sums_row), 1, rounded_to.matrix());
+      synchronize(context_);
+      std::vector<T> twice;
+      for (const Sum sum : expected) twice.push_back(ValueTraits<T>::narrow(sum));
+      ASSERT_EQ(bits_of(rounded_to.values()), bits_of(twice));
+    });
+  });
+}
+
+TEST_F(Rows, ShiftOfAnyCount) {
+  for_each_extent(sizeof(Index), [&](Index count, Index offset) {
+    if (offset == 1) return;
+    Displaced<Index> from(small_numbers<Index>(count), offset);
+    Displaced<Index> to(std::vector<Index>(static_cast<std::size_t>(count)), offset);
+    shift(context_, from.span(), 1000, to.span());
+    synchronize(context_);
+    std::vector<Index> expected = small_numbers<Index>(count);
+    for (Index& number : expected) number += 1000;
+    ASSERT_EQ(to.values(), expected);
+  });
+}
+
+TEST_F(Rows, CountNonFiniteAtAnyAddress) {
+  for_each_float_dtype([&]<typename T>(T) {
+    for_each_extent(sizeof(T), [&](Index count, Index offset) {
+      std::vector<T> numbers = small_numbers<T>(count);
+      Index expected = 0;
+      for (std::size_t i = 0; i < numbers.size(); i += 11, ++expected) {
+        numbers[i] = value_of<T>(std::numeric_limits<double>::infinity());
+      }
+      Displaced<T> values(numbers, offset);
+      std::vector<Index> found{-1};
+      count_non_finite(context_, as_const(values.matrix()), Count(found.data()));
+      synchronize(context_);
+      ASSERT_EQ(found[0], expected);
+    });
+  });
+}
+
 TEST_F(Rows, WantViewsThatFit) {
   std::vector<float> two(2);
   std::vector<Index> one(1);

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -149,6 +150,50 @@ class Unaligned {
   std::vector<std::byte> bytes_;
   ConstMatrix matrix_;
 };
+
+/// Values that begin some bytes after a multiple of 16, and bytes after them that must not change.
+template <typename T>
+class Displaced {
+ public:
+  Displaced(const std::vector<T>& values, Index offset)
+      : offset_(static_cast<std::size_t>(offset)),
+        count_(values.size()),
+        bytes_(offset_ + count_ * sizeof(T) + kGuard, kUntouched) {
+    if (count_ != 0) std::memcpy(data(), values.data(), count_ * sizeof(T));
+  }
+  Matrix matrix() { return {data(), ValueTraits<T>::dtype, 1, static_cast<Index>(count_)}; }
+  /// Only for an offset that is a multiple of T's alignment.
+  std::span<T> span() { return {reinterpret_cast<T*>(data()), count_}; }
+  std::vector<T> values() {
+    EXPECT_TRUE(std::all_of(bytes_.end() - kGuard, bytes_.end(),
+                            [](std::byte byte) { return byte == kUntouched; }));
+    std::vector<T> copy(count_);
+    if (count_ != 0) std::memcpy(copy.data(), data(), count_ * sizeof(T));
+    return copy;
+  }
+
+ private:
+  static constexpr std::byte kUntouched{0xA5};
+  static constexpr int kGuard = 16;
+
+  std::byte* data() { return bytes_.data() + offset_; }
+
+  std::size_t offset_;
+  std::size_t count_;
+  std::vector<std::byte> bytes_;
+};
+
+/// Calls body(count, offset) for counts around what threads and blocks of a GPU process at once,
+/// and for an aligned address, one that is aligned to elements alone, and an odd one.
+template <typename Body>
+void for_each_extent(std::size_t element_bytes, Body&& body) {
+  for (const Index count : {0, 1, 3, 17, 1023, 1024, 1025, 2047, 2048, 2053, 4096, 4099, 9001}) {
+    for (const Index offset : {Index{0}, static_cast<Index>(element_bytes), Index{1}}) {
+      SCOPED_TRACE(std::to_string(count) + " elements, offset " + std::to_string(offset));
+      body(count, offset);
+    }
+  }
+}
 
 /// Sums of elements of type T, as one matrix.
 template <typename T>

@@ -1,0 +1,123 @@
+// Element-wise loops in vector loads and stores. For the sources of the kernels alone.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/values.h"
+
+namespace sparsesync::cuda {
+
+namespace detail {
+template <int bytes>
+using Word =
+    std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, std::uint32_t>>;
+}  // namespace detail
+
+/// Loads `count` consecutive elements at once; their address is a multiple of their size. A single
+/// element may lie at any address.
+template <int count, typename T>
+__device__ void load_pack(const std::byte* from, Index first, T* to) {
+  if constexpr (count == 1) {
+    *to = load<T>(from, first);
+  } else {
+    using Word = detail::Word<count* static_cast<int>(sizeof(T))>;
+    const Word word = *reinterpret_cast<const Word*>(from + first * static_cast<Index>(sizeof(T)));
+    std::memcpy(static_cast<void*>(to), &word, sizeof(word));
+  }
+}
+/// Stores elements that load_pack() could load.
+template <int count, typename T>
+__device__ void store_pack(std::byte* to, Index first, const T* from) {
+  if constexpr (count == 1) {
+    store(to, first, *from);
+  } else {
+    using Word = detail::Word<count* static_cast<int>(sizeof(T))>;
+    Word word;
+    std::memcpy(&word, from, sizeof(word));
+    *reinterpret_cast<Word*>(to + first * static_cast<Index>(sizeof(T))) = word;
+  }
+}
+
+/// The elements that a thread processes at once: `packs` packs of `pack` consecutive elements. The
+/// packs of a block's threads follow each other.
+template <int pack, int packs>
+struct Elements {
+  static constexpr int kCount = pack * packs;
+  /// Elements of a block.
+  static constexpr Index kTile = Index{kBlock} * kCount;
+
+  Index first;
+
+  /// @param to  kCount values
+  template <typename T>
+  __device__ void load(const std::byte* from, T* to) const {
+    for (int i = 0; i < packs; ++i) {
+      load_pack<pack>(from, first + i * Index{kBlock} * pack, to + i * pack);
+    }
+  }
+  /// @param from  kCount values
+  template <typename T>
+  __device__ void store(std::byte* to, const T* from) const {
+    for (int i = 0; i < packs; ++i) {
+      store_pack<pack>(to, first + i * Index{kBlock} * pack, from + i * pack);
+    }
+  }
+
+  /// Calls body(elements) with an Elements for each part of [0, count) that this thread processes.
+  /// Whole tiles come first: all threads of a block make these calls together. The elements after
+  /// the last whole tile follow one at a time, as Elements<1, 1>.
+  /// @param body  loads all that it needs before it stores; it has the loads in flight at once
+  template <typename Body>
+  __device__ static void for_each(Index count, Body&& body) {
+    const Index tiles = count / kTile;
+    for (Index tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      body(Elements{tile * kTile + static_cast<Index>(threadIdx.x) * pack});
+    }
+    for (Index i = tiles * kTile + thread_number(); i < count; i += thread_count()) {
+      body(Elements<1, 1>{i});
+    }
+  }
+};
+
+/// Calls launch_for(elements) with the Elements for arrays of `Types`: packs of the widest type
+/// have 16 bytes, and a thread loads at least 16 bytes of the narrowest type and 32 of the widest.
+/// Packs have one element unless all addresses are multiples of 16.
+/// @param addresses  of the arrays, or'ed together
+template <typename... Types, typename LaunchFor>
+void for_elements(std::uint64_t addresses, LaunchFor&& launch_for) {
+  constexpr int kWidest = std::max({static_cast<int>(sizeof(Types))...});
+  constexpr int kNarrowest = std::min({static_cast<int>(sizeof(Types))...});
+  constexpr int kPack = 16 / kWidest;
+  constexpr int kPacks = std::max(2, kWidest / kNarrowest);
+  if (common_unit(addresses) == 16) {
+    launch_for(Elements<kPack, kPacks>{});
+  } else {
+    launch_for(Elements<1, kPack * kPacks>{});
+  }
+}
+
+namespace detail {
+template <typename Elements, typename Body>
+__global__ void each_pack(Index count, Body body) {
+  Elements::for_each(count, body);
+}
+}  // namespace detail
+
+/// Calls body(elements) with an Elements for each part of [0, count), in any order and all at once.
+/// Does not synchronize the stream.
+/// @tparam Types     of the arrays that `body` loads and stores
+/// @param addresses  of these arrays, or'ed together
+/// @param body       an object with `template <typename Elements> __device__ void
+///                   operator()(const Elements&) const`
+template <typename... Types, typename Body>
+void for_each_pack(const Context& context, Index count, std::uint64_t addresses, Body body) {
+  for_elements<Types...>(addresses, [&]<typename Elements>(Elements) {
+    launch(context, blocks_for(context, count), kBlock, detail::each_pack<Elements, Body>, count,
+           body);
+  });
+}
+
+}  // namespace sparsesync::cuda
