@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/tile_scan.h"
 #include "kernels/cuda/values.h"
 
@@ -58,46 +59,109 @@ __global__ void bracket(const float* values, Index size, Index high, Index low, 
   if (low < kCutSample) search->low = sample[low] > 1 ? sample[low] : 1;
 }
 
-/// Counts elements, and notes the magnitudes of those near by, in any order, as there is room.
-__global__ void look(const float* values, Index size, std::uint32_t* near, Index room,
+/// Counts elements, and stores the magnitudes of those near by, in any order, as there is room.
+/// Each warp collects them in shared memory: room for many is then reserved by one atomic
+/// operation.
+template <typename Elements>
+__global__ void look(const std::byte* values, Index size, std::uint32_t* near, Index room,
                      Search* search) {
+  // Elements that a warp processes before it checks whether its list is full.
+  constexpr unsigned kStep = kWarp * Elements::kCount;
+  constexpr unsigned kCollected = 2 * kStep;
+  __shared__ std::uint32_t collected_by[kBlock / kWarp][kCollected];
+  __shared__ unsigned count_of[kBlock / kWarp];
+  const unsigned lane = threadIdx.x % kWarp;
+  std::uint32_t* const collected = collected_by[threadIdx.x / kWarp];
+  unsigned& count = count_of[threadIdx.x / kWarp];
+  if (lane == 0) count = 0;
+  __syncwarp();
+  const auto store_collected = [&] {
+    Index first = 0;
+    if (lane == 0) first = static_cast<Index>(atomicAdd(counter_at(&search->near), Counter{count}));
+    first = __shfl_sync(kAllLanes, first, 0);
+    for (unsigned i = lane; i < count; i += kWarp) {
+      if (first + i < room) near[first + i] = collected[i];
+    }
+    __syncwarp();
+    if (lane == 0) count = 0;
+    __syncwarp();
+  };
   const std::uint32_t low = search->low;
   const std::uint32_t high = search->high;
   Index above = 0;
-  for (Index i = thread_number(); i < size; i += thread_count()) {
-    const std::uint32_t magnitude = magnitude_of(values[i]);
-    if (magnitude > high) {
-      ++above;
-    } else if (magnitude >= low) {
-      const auto place = static_cast<Index>(atomicAdd(counter_at(&search->near), Counter{1}));
-      if (place < room) near[place] = magnitude;
+  Elements::for_each(size, [&](const auto& elements) {
+    constexpr int kCount = std::remove_cvref_t<decltype(elements)>::kCount;
+    float loaded[kCount];
+    elements.load(values, loaded);
+    for (const float value : loaded) {
+      const std::uint32_t magnitude = magnitude_of(value);
+      if (magnitude > high) {
+        ++above;
+      } else if (magnitude >= low) {
+        collected[atomicAdd(&count, 1U)] = magnitude;
+      }
     }
-  }
-  if (above > 0) atomicAdd(counter_at(&search->above), static_cast<Counter>(above));
+    // Single elements are the rest of the last tile: at most kStep of a warp, for which there is
+    // room.
+    if constexpr (kCount > 1) {
+      __syncwarp();
+      // No lane goes on to collect more before all have read the count.
+      if (__any_sync(kAllLanes, count > kCollected - kStep ? 1 : 0) != 0) store_collected();
+    }
+  });
+  __syncwarp();
+  if (count > 0) store_collected();
+  block_add(above, &search->above);
 }
 
 constexpr unsigned kDigit = 8;
 constexpr int kDigits = 1 << kDigit;
 
 /// How many of those that have the known digits have which next one.
-__global__ void count_digits(const float* values, Index size, const std::uint32_t* near,
+template <typename Elements>
+__global__ void count_digits(const std::byte* values, Index size, const std::byte* near,
                              const Search* search, unsigned shift, Index* histogram) {
+  static_assert(kDigits == kBlock);
   __shared__ unsigned own[kDigits];
   own[threadIdx.x] = 0;
   __syncthreads();
   const bool among_all = search->among_all;
   const std::uint32_t level = search->level;
-  const Index count = among_all ? size : search->near;
-  for (Index i = thread_number(); i < count; i += thread_count()) {
-    const std::uint32_t magnitude = among_all ? magnitude_of(values[i]) : near[i];
-    const unsigned above = shift + kDigit;
-    if (std::uint64_t{magnitude} >> above != std::uint64_t{level} >> above) continue;
-    atomicAdd(&own[magnitude >> shift & (kDigits - 1)], 1U);
-  }
+  const std::byte* const from = among_all ? values : near;  // a magnitude is a number without sign
+  Elements::for_each(among_all ? size : search->near, [&](const auto& elements) {
+    float loaded[std::remove_cvref_t<decltype(elements)>::kCount];
+    elements.load(from, loaded);
+    for (const float value : loaded) {
+      const std::uint32_t magnitude = magnitude_of(value);
+      const unsigned above = shift + kDigit;
+      if (std::uint64_t{magnitude} >> above != std::uint64_t{level} >> above) continue;
+      atomicAdd(&own[magnitude >> shift & (kDigits - 1)], 1U);
+    }
+  });
   __syncthreads();
   if (own[threadIdx.x] != 0) {
     atomicAdd(counter_at(&histogram[threadIdx.x]), Counter{own[threadIdx.x]});
   }
+}
+
+/// How many elements are above the level of a cut, and how many are on it.
+template <typename Elements>
+__global__ void count_about(const std::byte* values, Index size, const MagnitudeCut* cut,
+                            Index* counts) {
+  const std::uint32_t level = cut->level;
+  Index above = 0;
+  Index on = 0;
+  Elements::for_each(size, [&](const auto& elements) {
+    float loaded[std::remove_cvref_t<decltype(elements)>::kCount];
+    elements.load(values, loaded);
+    for (const float value : loaded) {
+      const std::uint32_t magnitude = magnitude_of(value);
+      above += magnitude > level ? 1 : 0;
+      on += magnitude == level && magnitude != 0 ? 1 : 0;
+    }
+  });
+  block_add(above, counts);
+  block_add(on, counts + 1);
 }
 
 /// The most digits that a block counts: what its 32-bit counters hold.
@@ -117,7 +181,13 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
     const auto [high, low] = sparsesync::detail::sample_ranks(k, size);
     launch(context, 1, 1024, bracket, from, size, high, low, search);
   }
-  launch(context, blocks_for(context, size), kBlock, look, from, size, near.data(), room, search);
+  const std::byte* const bytes = std::as_bytes(values).data();
+  const std::byte* const near_bytes = std::as_bytes(near).data();
+  const std::uint64_t addresses = address_of(bytes) | address_of(near_bytes);
+  for_elements<float>(addresses, [&]<typename Elements>(Elements) {
+    launch(context, blocks_for(context, size), kBlock, look<Elements>, bytes, size, near.data(),
+           room, search);
+  });
   for_each(context, 1, [=] __device__(Index) {
     const bool is_near =
         search->above < k && k <= search->above + search->near && search->near <= room;
@@ -127,7 +197,10 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
   const Index blocks = std::max(blocks_for(context, size), ceil_div(size, kMostOfThread * kBlock));
   for (unsigned shift = 24;; shift -= kDigit) {
     clear(context, digits, histogram.size_bytes());
-    launch(context, blocks, kDigits, count_digits, from, size, near.data(), search, shift, digits);
+    for_elements<float>(addresses, [&]<typename Elements>(Elements) {
+      launch(context, blocks, kBlock, count_digits<Elements>, bytes, size, near_bytes, search,
+             shift, digits);
+    });
     for_each(context, 1, [=] __device__(Index) {
       int digit = kDigits - 1;
       for (; digit > 0 && digits[digit] < search->left; --digit) search->left -= digits[digit];
@@ -241,18 +314,15 @@ void find_cut(const Context& context, std::span<const float> values, Index k, Ma
 
 void count_taken(const Context& context, std::span<const float> values, const MagnitudeCut* cut,
                  Count count) {
-  const float* const from = values.data();
+  const auto size = std::ssize(values);
+  const std::byte* const bytes = std::as_bytes(values).data();
   Scratch scratch(context);
   const std::span<Index> counts = scratch.take<Index>(2);
   Index* const above = counts.data();
   clear(context, above, counts.size_bytes());
-  for_each(context, std::ssize(values), [=] __device__(Index i) {
-    const std::uint32_t magnitude = magnitude_of(from[i]);
-    if (magnitude > cut->level) {
-      atomicAdd(counter_at(above), Counter{1});
-    } else if (magnitude == cut->level && magnitude != 0) {
-      atomicAdd(counter_at(above + 1), Counter{1});
-    }
+  for_elements<float>(address_of(bytes), [&]<typename Elements>(Elements) {
+    launch(context, blocks_for(context, size), kBlock, count_about<Elements>, bytes, size, cut,
+           above);
   });
   Index* const to = count.location();
   for_each(context, 1, [=] __device__(Index) {

@@ -129,6 +129,30 @@ TEST_F(Magnitude, TheLargestAreTakenAndOfEqualOnesTheFirst) {
   }
 }
 
+TEST_F(Magnitude, ValuesThatAreAlignedToElementsAlone) {
+  Random random(testing::seed());
+  for (const Shape& shape : shapes()) {
+    for (const Index count : {1, 2047, 2049, 70001}) {
+      const std::vector<float> values = drawn(shape, random, count);
+      Displaced<float> displaced(values, sizeof(float));
+      for (const Index k : {count / 100, count / 2}) {
+        SCOPED_TRACE(std::string(shape.name) + ", " + std::to_string(k) + " of " +
+                     std::to_string(count));
+        CutWorkspace workspace(context_);
+        std::vector<MagnitudeCut> cut(1);
+        find_cut(context_, displaced.span(), k, cut.data(), workspace);
+        std::vector<Index> counts{-1};
+        count_taken(context_, displaced.span(), cut.data(), Count(counts.data()));
+        synchronize(context_);
+        const MagnitudeCut aligned = cut_of(values, k);
+        EXPECT_EQ(cut[0].level, aligned.level);
+        EXPECT_EQ(cut[0].ties, aligned.ties);
+        EXPECT_EQ(counts[0], std::ssize(expected_places(values, k)));
+      }
+    }
+  }
+}
+
 TEST_F(Magnitude, WhatDoesNotFitStaysAndIsCounted) {
   std::vector<float> residual{5, -1, 3, -4, 2};
   const std::vector<MagnitudeCut> cut{cut_of(residual, 4)};
