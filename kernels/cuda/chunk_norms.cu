@@ -1,6 +1,8 @@
 // CUDA body of the norms of chunks.
 #include "kernels/chunk_norms.h"
 
+#include <cmath>
+
 #include "kernels/cuda/lanes.h"
 
 namespace sparsesync::cuda {
@@ -14,10 +16,7 @@ void chunk_norms(const Context& context, std::span<const float> values, Index ch
   double* const to = norms.data();
   sum_stretches(
       context, {size, chunk},
-      [=] __device__(Index i) {
-        const auto value = static_cast<double>(from[i]);
-        return value < 0 ? -value : value;
-      },
+      [=] __device__(Index i) { return static_cast<double>(std::fabs(from[i])); },
       [=] __device__(Index sum, double value) { to[sum] = value; });
 }
 
