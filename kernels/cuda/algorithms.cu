@@ -1,8 +1,7 @@
-// Sorts and scans by CUB, and the memory of tiles.
+// Sorts by CUB, and the memory of tiles.
 #include "kernels/cuda/algorithms.h"
 
 #include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_scan.cuh>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tile_scan.h"
@@ -40,15 +39,6 @@ std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
   };
   with_scratch(context, scratch, "sorting", 2 + passes, 2 + passes, sort);
   return sorted;
-}
-
-void exclusive_sums(const Context& context, Scratch& scratch, std::span<const Index> numbers,
-                    std::span<Index> sums) {
-  if (numbers.empty()) return;
-  with_scratch(context, scratch, "summing", 2, 0, [&](void* room, std::size_t& bytes) {
-    return cub::DeviceScan::ExclusiveSum(room, bytes, numbers.data(), sums.data(),
-                                         std::ssize(numbers), queue_of(context).handle());
-  });
 }
 
 namespace {

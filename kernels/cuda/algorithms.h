@@ -1,4 +1,4 @@
-// What CUB does for the bodies: sorts and scans. Compiled once, because they take long to compile.
+// Sorts by CUB. Compiled once, because they take long to compile.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,6 @@ namespace sparsesync::cuda {
 /// @return as many words, of `scratch`; or `words`, where there is nothing to sort
 std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
                                     std::span<std::uint64_t> words, int first_bit, int last_bit);
-
-/// sums[i] = numbers[0] + ... + numbers[i - 1]. Does not synchronize the stream.
-/// @param sums  as many; may be `numbers`
-void exclusive_sums(const Context& context, Scratch& scratch, std::span<const Index> numbers,
-                    std::span<Index> sums);
 
 /// Keys in order, and of each the place where it stood; equal keys keep their order. For kernels,
 /// by value: a view of scratch.
