@@ -86,14 +86,48 @@ void for_each(const Context& context, Index count, Body body) {
   launch(context, blocks_for(context, count), kBlock, detail::each<Body>, count, body);
 }
 
+/// How threads share the units of rows. 2^lane_bits neighbouring threads have neighbouring units,
+/// and kUnits of them each. Wide rows are cut into parts, so that few of them keep many threads
+/// busy. For kernels, by value.
+struct RowCut {
+  /// The most units of a thread in a part.
+  static constexpr int kUnits = 4;
+
+  explicit RowCut(Index units)
+      : lane_bits(
+            static_cast<unsigned>(std::min(bit_width_below(static_cast<std::uint64_t>(units)), 5))),
+        parts(ceil_div<Index>(units, kUnits << lane_bits)) {}
+
+  /// Threads that have a part of a row each.
+  Index threads(Index rows) const { return rows * parts << lane_bits; }
+  /// Units between those of a thread.
+  __device__ Index stride() const { return Index{1} << lane_bits; }
+
+  /// Calls body(row, first): the thread has kUnits units of that row from `first` on, which are
+  /// stride() apart, as far as the row reaches.
+  template <typename Body>
+  __device__ void for_each(Index rows, Body&& body) const {
+    const Index lane = thread_number() & (stride() - 1);
+    for (Index part = thread_number() >> lane_bits; part < rows * parts;
+         part += thread_count() >> lane_bits) {
+      const Index row = parts == 1 ? part : part / parts;
+      body(row, (part - row * parts) * kUnits * stride() + lane);
+    }
+  }
+
+  unsigned lane_bits;
+  Index parts;
+};
+
 namespace detail {
 template <typename Body>
-__global__ void each_of_rows(Index rows, Index units, unsigned lane_bits, Body body) {
-  const Index lanes = Index{1} << lane_bits;
-  const Index lane = thread_number() & (lanes - 1);
-  for (Index row = thread_number() >> lane_bits; row < rows; row += thread_count() >> lane_bits) {
-    for (Index unit = lane; unit < units; unit += lanes) body(row, unit);
-  }
+__global__ void each_of_rows(Index rows, Index units, RowCut cut, Body body) {
+  cut.for_each(rows, [&](Index row, Index first) {
+    for (int i = 0; i < RowCut::kUnits; ++i) {
+      const Index unit = first + i * cut.stride();
+      if (unit < units) body(row, unit);
+    }
+  });
 }
 }  // namespace detail
 
@@ -103,10 +137,9 @@ __global__ void each_of_rows(Index rows, Index units, unsigned lane_bits, Body b
 template <typename Body>
 void for_each_of_rows(const Context& context, Index rows, Index units, Body body) {
   if (units == 0) return;
-  const auto lane_bits =
-      static_cast<unsigned>(std::min(bit_width_below(static_cast<std::uint64_t>(units)), 5));
-  launch(context, blocks_for(context, rows << lane_bits), kBlock, detail::each_of_rows<Body>, rows,
-         units, lane_bits, body);
+  const RowCut cut(units);
+  launch(context, blocks_for(context, cut.threads(rows)), kBlock, detail::each_of_rows<Body>, rows,
+         units, cut, body);
 }
 
 /// The first place in [0, size) whose element is not below `bound`, of increasing ones.

@@ -104,27 +104,50 @@ void for_each_gradient(const Context& context, ConstMatrix gradient, float facto
   }
 }
 
-template <typename T>
+/// @tparam pack  elements that a thread loads at once
+template <typename T, int pack>
 void take(const Context& context, Matrix residual, const Index* rows, Matrix taken,
           Index* not_finite) {
-  for_each_of_rows(context, taken.rows, taken.width, [=] __device__(Index row, Index i) {
-    const Index from = rows[row] * residual.width + i;
-    OwedElement element{load<float>(residual.data, from), 0};
-    T value{};
-    count_lost(element.take(&value) ? 0 : 1, not_finite);
-    store(residual.data, from, element.residual);
-    store(taken.data, row * taken.width + i, value);
+  for_each_of_rows(context, taken.rows, taken.width / pack, [=] __device__(Index row, Index unit) {
+    const Index from = rows[row] * residual.width + unit * pack;
+    float kept[pack];
+    load_pack<pack>(residual.data, from, kept);
+    T values[pack];
+    Index lost = 0;
+    for (int i = 0; i < pack; ++i) {
+      OwedElement element{kept[i], 0};
+      lost += element.take(&values[i]) ? 0 : 1;
+      kept[i] = element.residual;
+    }
+    store_pack<pack>(residual.data, from, kept);
+    store_pack<pack>(taken.data, row * taken.width + unit * pack, values);
+    count_lost(lost, not_finite);
   });
 }
 
-template <typename T>
+template <typename T, int pack>
 void give_back(const Context& context, ConstMatrix taken, const Index* rows, Matrix residual) {
-  for_each_of_rows(context, taken.rows, taken.width, [=] __device__(Index row, Index i) {
-    const Index to = rows[row] * residual.width + i;
-    OwedElement element{load<float>(residual.data, to), 0};
-    element.give_back(load<T>(taken.data, row * taken.width + i));
-    store(residual.data, to, element.residual);
+  for_each_of_rows(context, taken.rows, taken.width / pack, [=] __device__(Index row, Index unit) {
+    const Index to = rows[row] * residual.width + unit * pack;
+    T values[pack];
+    load_pack<pack>(taken.data, row * taken.width + unit * pack, values);
+    float kept[pack];
+    load_pack<pack>(residual.data, to, kept);
+    for (int i = 0; i < pack; ++i) {
+      OwedElement element{kept[i], 0};
+      element.give_back(values[i]);
+      kept[i] = element.residual;
+    }
+    store_pack<pack>(residual.data, to, kept);
   });
+}
+
+constexpr int kRowPack = 4;
+
+/// Whether packs of kRowPack elements of both are aligned to their size.
+bool has_packs(ConstMatrix residual, ConstMatrix taken) {
+  return residual.width % kRowPack == 0 &&
+         common_unit(address_of(residual.data) | address_of(taken.data)) == 16;
 }
 
 }  // namespace
@@ -157,15 +180,20 @@ void take_rows(const Context& context, Matrix residual, std::span<const Index> r
                Count not_finite) {
   sparsesync::detail::expect_owed_rows(as_const(residual), rows, as_const(taken));
   for_owed_dtype(taken.dtype, [&]<typename T>(T) {
-    take<T>(context, residual, rows.data(), taken, not_finite.location());
+    const auto take_packs =
+        has_packs(as_const(residual), as_const(taken)) ? take<T, kRowPack> : take<T, 1>;
+    take_packs(context, residual, rows.data(), taken, not_finite.location());
   });
 }
 
 void give_back_rows(const Context& context, ConstMatrix taken, std::span<const Index> rows,
                     Matrix residual) {
   sparsesync::detail::expect_owed_rows(as_const(residual), rows, taken);
-  for_owed_dtype(taken.dtype,
-                 [&]<typename T>(T) { give_back<T>(context, taken, rows.data(), residual); });
+  for_owed_dtype(taken.dtype, [&]<typename T>(T) {
+    const auto give_back_packs =
+        has_packs(as_const(residual), taken) ? give_back<T, kRowPack> : give_back<T, 1>;
+    give_back_packs(context, taken, rows.data(), residual);
+  });
 }
 
 }  // namespace sparsesync::cuda

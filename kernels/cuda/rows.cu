@@ -23,13 +23,10 @@ struct CopyWork {
   Index first_tile;  // a tile is a row
 };
 
-/// As for_each_of_rows(): 2^lane_bits neighbouring threads have a row.
+/// Each thread loads all its units of a part before it stores them.
 template <bool scatters, typename Unit>
-__global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, unsigned lane_bits) {
-  const Index lanes = Index{1} << lane_bits;
-  const Index lane = thread_number() & (lanes - 1);
-  for (Index row = thread_number() >> lane_bits; row < table.tiles();
-       row += thread_count() >> lane_bits) {
+__global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, RowCut cut) {
+  cut.for_each(table.tiles(), [&](Index row, Index first) {
     const CopyWork& work = table.of(row);
     const Index i = row - work.first_tile;
     const Index listed = work.rows[i];
@@ -37,8 +34,16 @@ __global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, unsi
         reinterpret_cast<const Unit*>(work.from) + (scatters ? i : listed) * work.from_stride;
     auto* const target =
         reinterpret_cast<Unit*>(work.to) + (scatters ? listed : i) * work.to_stride;
-    for (Index unit = lane; unit < work.units; unit += lanes) target[unit] = source[unit];
-  }
+    Unit units[RowCut::kUnits] = {};
+    for (int k = 0; k < RowCut::kUnits; ++k) {
+      const Index unit = first + k * cut.stride();
+      if (unit < work.units) units[k] = source[unit];
+    }
+    for (int k = 0; k < RowCut::kUnits; ++k) {
+      const Index unit = first + k * cut.stride();
+      if (unit < work.units) target[unit] = units[k];
+    }
+  });
 }
 
 /// A copy of rows, in bytes.
@@ -92,12 +97,11 @@ void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& cop
                copy.bytes / unit, 0},
               std::ssize(copy.rows));
   };
-  const auto lane_bits = static_cast<unsigned>(
-      std::min(bit_width_below(static_cast<std::uint64_t>(longest / unit)), 5));
+  const RowCut cut(longest / unit);
   for_tables<CopyWork>(jobs, add_to, [&](const JobTable<CopyWork>& table) {
     for_unit(unit, [&]<typename Unit>(Unit) {
-      launch(context, blocks_for(context, table.tiles() << lane_bits), kBlock,
-             copy_rows<scatters, Unit>, table, lane_bits);
+      launch(context, blocks_for(context, cut.threads(table.tiles())), kBlock,
+             copy_rows<scatters, Unit>, table, cut);
     });
   });
 }

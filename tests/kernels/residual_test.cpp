@@ -221,6 +221,46 @@ TEST_F(Residual, RowsThatAreTakenLeaveWhatRoundingLost) {
   });
 }
 
+TEST_F(Residual, RowsAtAnyAddress) {
+  for_each_owed_dtype([&]<typename T>(T) {
+    for (const Index width : {1, 4, 6, 128, 132, 516, 3000}) {
+      for (const Index offset : {Index{0}, static_cast<Index>(sizeof(T)), Index{1}}) {
+        SCOPED_TRACE(std::to_string(width) + " wide, offset " + std::to_string(offset));
+        constexpr Index kRows = 5;
+        std::vector<float> before;
+        for (Index i = 0; i < kRows * width; ++i) before.push_back(static_cast<float>(i % 127 + 1));
+        before[static_cast<std::size_t>(4 * width)] = kInfinity;
+        const std::vector<Index> rows{4, 1};
+        Displaced<float> residual(before, offset);
+        Displaced<T> taken(std::vector<T>(static_cast<std::size_t>(2 * width)), offset);
+        const auto rows_of = [&](Matrix all) {
+          return Matrix{all.data, all.dtype, all.width / width, width};
+        };
+        std::vector<Index> lost{0};
+        take_rows(context_, rows_of(residual.matrix()), rows, rows_of(taken.matrix()),
+                  Count(lost.data()));
+        synchronize(context_);
+        EXPECT_EQ(lost[0], 1);
+        std::vector<float> left = before;
+        std::vector<float> expected;
+        for (const Index row : rows) {
+          for (Index i = row * width; i < (row + 1) * width; ++i) {
+            float& element = left[static_cast<std::size_t>(i)];
+            expected.push_back(element);
+            if (element != kInfinity) element = 0;
+          }
+        }
+        EXPECT_EQ(residual.values(), left);
+        EXPECT_EQ(widened(taken.values()), expected);
+        give_back_rows(context_, as_const(rows_of(taken.matrix())), rows,
+                       rows_of(residual.matrix()));
+        synchronize(context_);
+        EXPECT_EQ(residual.values(), before);
+      }
+    }
+  });
+}
+
 TEST_F(Residual, WhatATypeDoesNotHoldStaysAndIsCounted) {
   std::vector<float> residual{1e6F, 3, -1e6F, 5};
   const std::vector<float> before = residual;

@@ -83,6 +83,41 @@ TEST_F(Rows, ScatterUndoesGather) {
   });
 }
 
+TEST_F(Rows, GatherAndScatterWideRows) {
+  for_each_dtype([&]<typename T>(T) {
+    for (const Index width : {127, 128, 129, 513, 2056, 9000}) {
+      for (const Index first_column : {0, 3, 4}) {
+        SCOPED_TRACE(std::to_string(width) + " from " + std::to_string(first_column));
+        constexpr Index kRowCount = 4;
+        std::vector<T> from;
+        for (Index i = 0; i < kRowCount * width; ++i) {
+          from.push_back(value_of<T>(static_cast<double>(i * 37 % 255 - 127)));
+        }
+        const std::vector<Index> rows{3, 0, 2};
+        const Index columns = width - first_column;
+        std::vector<T> slice(static_cast<std::size_t>(std::ssize(rows) * columns));
+        gather_rows(context_, matrix_of(std::as_const(from), width), rows, first_column,
+                    matrix_of(slice, columns));
+        std::vector<T> to(from.size());
+        scatter_rows(context_, matrix_of(std::as_const(slice), columns), rows, first_column,
+                     matrix_of(to, width));
+        synchronize(context_);
+        std::vector<T> taken;
+        std::vector<T> expected(from.size());
+        for (const Index row : rows) {
+          for (Index i = row * width + first_column; i < (row + 1) * width; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            taken.push_back(from[at]);
+            expected[at] = from[at];
+          }
+        }
+        ASSERT_EQ(bits_of(slice), bits_of(taken));
+        ASSERT_EQ(bits_of(to), bits_of(expected));
+      }
+    }
+  });
+}
+
 TEST_F(Rows, CopyAndFillZero) {
   std::vector<std::byte> from{std::byte{1}, std::byte{2}, std::byte{3}};
   std::vector<std::byte> to(5, std::byte{9});
