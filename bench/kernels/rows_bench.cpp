@@ -1,15 +1,18 @@
-// Gather and scatter of rows that lie anywhere in a tensor outside the caches, and the sum of its
-// squares, beside the triad.
+// Gather and scatter of rows that lie anywhere in a tensor outside the caches, the sum of its
+// squares, and operations on each of its elements, beside the triad.
 #include "kernels/rows.h"
 
 #include <benchmark/benchmark.h>
 
+#include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
+#include "kernels/cast.h"
 #include "kernels/squares.h"
 
 namespace sparsesync::bench {
@@ -100,6 +103,105 @@ void squares(benchmark::State& state) {
   set_rates(state, elements, elements * static_cast<Index>(sizeof(float)));
 }
 
+// ---- Element by element.
+
+/// 2^28 bytes of f32 on a GPU.
+std::size_t element_count() {
+  return static_cast<std::size_t>(sized(on_cuda() ? Index{1} << 26 : Index{1} << 23));
+}
+
+constexpr float kNumber = 1.5F;
+constexpr std::uint16_t kNumberAsBf16 = 0x3FC0;
+constexpr Index kF32Bytes = 4;
+constexpr Index kBf16Bytes = 2;
+
+std::vector<float> f32_numbers() {
+  return std::vector<float>(element_count(), kNumber);
+}
+std::vector<std::uint16_t> bf16_numbers() {
+  return std::vector<std::uint16_t>(element_count(), kNumberAsBf16);
+}
+Matrix bf16_matrix_of(std::span<std::uint16_t> values) {
+  return {reinterpret_cast<std::byte*>(values.data()), DType::bf16, std::ssize(values), 1};
+}
+
+/// Measures an operation and checks what it wrote.
+/// @param bytes  read and written for each element
+template <typename T, typename Operation>
+void measure_elements(benchmark::State& state, Workplace& workplace, std::span<T> written,
+                      const std::vector<T>& expected, Index bytes, const Operation& operation) {
+  workplace.measure(state, operation);
+  if (workplace.fetch(written) != expected) state.SkipWithError("wrong elements");
+  const auto count = static_cast<Index>(element_count());
+  set_rates(state, count, count * bytes);
+}
+
+void cast_to_bf16(benchmark::State& state) {
+  Workplace workplace(1);
+  const Matrix from = matrix_of(workplace.place(f32_numbers()), 1);
+  const auto to = workplace.room<std::uint16_t>(element_count());
+  measure_elements(state, workplace, to, bf16_numbers(), kF32Bytes + kBf16Bytes,
+                   [&] { cast(workplace.context(), as_const(from), bf16_matrix_of(to)); });
+}
+
+void cast_to_f32(benchmark::State& state) {
+  Workplace workplace(1);
+  const Matrix from = bf16_matrix_of(workplace.place(bf16_numbers()));
+  const auto to = workplace.room<float>(element_count());
+  measure_elements(state, workplace, to, f32_numbers(), kBf16Bytes + kF32Bytes,
+                   [&] { cast(workplace.context(), as_const(from), matrix_of(to, 1)); });
+}
+
+void start(benchmark::State& state) {
+  Workplace workplace(1);
+  const Matrix from = bf16_matrix_of(workplace.place(bf16_numbers()));
+  const auto sums = workplace.room<float>(element_count());
+  measure_elements(state, workplace, sums, f32_numbers(), kBf16Bytes + kF32Bytes,
+                   [&] { start_sums(workplace.context(), as_const(from), matrix_of(sums, 1)); });
+}
+
+/// Of zeros, so that the sums stay what they are.
+void add_elements(benchmark::State& state) {
+  Workplace workplace(1);
+  const Matrix addends = matrix_of(workplace.place(std::vector<float>(element_count())), 1);
+  const auto sums = workplace.place(f32_numbers());
+  measure_elements(state, workplace, sums, f32_numbers(), 3 * kF32Bytes,
+                   [&] { add(workplace.context(), as_const(addends), matrix_of(sums, 1)); });
+}
+
+void round_to_bf16(benchmark::State& state) {
+  constexpr double kScale = 0.5;
+  Workplace workplace(1);
+  const Matrix sums =
+      matrix_of(workplace.place(std::vector<float>(element_count(), 2 * kNumber)), 1);
+  const auto out = workplace.room<std::uint16_t>(element_count());
+  measure_elements(state, workplace, out, bf16_numbers(), kF32Bytes + kBf16Bytes, [&] {
+    round_sums(workplace.context(), as_const(sums), kScale, bf16_matrix_of(out));
+  });
+}
+
+/// @param values  of which the first and the last are made infinite
+template <typename T>
+void count_two(benchmark::State& state, std::vector<T> values, T infinity, DType dtype) {
+  values.front() = infinity;
+  values.back() = infinity;
+  Workplace workplace(1);
+  const std::span<T> placed = workplace.place(values);
+  const ConstMatrix matrix{reinterpret_cast<const std::byte*>(placed.data()), dtype,
+                           std::ssize(placed), 1};
+  const std::span<Index> found = workplace.room<Index>(1);
+  measure_elements(state, workplace, found, {2}, element_bytes(dtype),
+                   [&] { count_non_finite(workplace.context(), matrix, Count(found.data())); });
+}
+
+void count_f32(benchmark::State& state) {
+  count_two(state, f32_numbers(), std::numeric_limits<float>::infinity(), DType::f32);
+}
+void count_bf16(benchmark::State& state) {
+  constexpr std::uint16_t kInfinity = 0x7F80;
+  count_two(state, bf16_numbers(), kInfinity, DType::bf16);
+}
+
 BENCHMARK(gather)
     ->ArgNames({"width", "threads"})
     ->ArgsProduct({{1, 8, 32, 128}, {1}})
@@ -109,6 +211,13 @@ BENCHMARK(scatter)
     ->ArgsProduct({{1, 8, 32, 128}, {1}})
     ->Apply(timed);
 BENCHMARK(squares)->ArgName("threads")->Arg(1)->Apply(timed);
+BENCHMARK(cast_to_bf16)->Name("cast/f32_to_bf16")->Apply(timed);
+BENCHMARK(cast_to_f32)->Name("cast/bf16_to_f32")->Apply(timed);
+BENCHMARK(count_f32)->Name("count_non_finite/f32")->Apply(timed);
+BENCHMARK(count_bf16)->Name("count_non_finite/bf16")->Apply(timed);
+BENCHMARK(start)->Name("start_sums/bf16")->Apply(timed);
+BENCHMARK(add_elements)->Name("add/f32")->Apply(timed);
+BENCHMARK(round_to_bf16)->Name("round_sums/bf16")->Apply(timed);
 const bool kThreads = of_cpu_alone([] {
   for (const auto& [name, row] : {std::pair{"gather", &gather}, std::pair{"scatter", &scatter}}) {
     benchmark::RegisterBenchmark(name, row)
