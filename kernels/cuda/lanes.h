@@ -45,7 +45,15 @@ __global__ void add_stretches(Stretches stretches, Number number, double* of_str
     if (end > begin + kStretch) end = begin + kStretch;
     if (end > stretches.count) end = stretches.count;
     double own = 0;
-    for (Index i = begin + lane; i < end; i += kWarp) own += number(i);
+    Index i = begin + lane;
+    // All loads of a batch are in flight before the first addition.
+    constexpr int kBatch = 8;
+    for (; i + (kBatch - 1) * kWarp < end; i += kBatch * kWarp) {
+      double numbers[kBatch];
+      for (int k = 0; k < kBatch; ++k) numbers[k] = number(i + k * kWarp);
+      for (int k = 0; k < kBatch; ++k) own += numbers[k];
+    }
+    for (; i < end; i += kWarp) own += number(i);
     own = in_halves(own);
     if (lane == 0) of_stretches[at] = own;
   }

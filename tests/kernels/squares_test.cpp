@@ -40,7 +40,8 @@ void expect_sum(const Context& context, Random& random, Index count) {
 TEST_F(Squares, AreAddedUpInTheOrderThatIsToldWhateverTheirNumber) {
   Random random(testing::seed());
   for_each_float_dtype([&]<typename T>(T) {
-    for (const Index count : {0, 1, 2, 31, 32, 33, 4095, 4096, 4097, 3 * 4096 + 700}) {
+    for (const Index count :
+         {0, 1, 2, 31, 32, 33, 255, 256, 257, 4095, 4096, 4097, 3 * 4096 + 700}) {
       expect_sum<T>(context_, random, count);
     }
   });
