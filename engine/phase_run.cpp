@@ -35,8 +35,8 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
                   bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
 }
 
-/// Gradients in another memory than the session's are an error, not a fault of the device. Announced
-/// rows have no values.
+/// Gradients in another memory than the session's are an error, not a fault of the device.
+/// Announced rows have no values.
 void expect_reachable(const Context& context, Phase phase, std::span<const Gradient> gradients) {
   if (context.queue() == nullptr) return;
   for (const Gradient& gradient : gradients) {

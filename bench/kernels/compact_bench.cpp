@@ -192,7 +192,9 @@ void compact_and_hash(benchmark::State& state) {
 const bool kYardsticks = add_yardsticks();
 /// Runs of 512: the paper's LSTM has rows of 512 elements.
 const auto kClustered = [](benchmark::internal::Benchmark* row) {
-  row->ArgNames({"width", "per_mille", "run"})->ArgsProduct({{1}, {52}, {1, 64, 512}})->Apply(timed);
+  row->ArgNames({"width", "per_mille", "run"})
+      ->ArgsProduct({{1}, {52}, {1, 64, 512}})
+      ->Apply(timed);
 };
 BENCHMARK_CAPTURE(compact_groups_clustered, f32, DType::f32)
     ->Name("compact_groups_clustered/f32")

@@ -11,8 +11,8 @@
 #if defined(SPARSESYNC_WITH_CUDA)
 #include <cuda_runtime.h>
 
-#include "bench/kernels/spin.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/spin.h"
 #endif
 
 namespace sparsesync::bench {
@@ -125,7 +125,8 @@ std::byte* Workplace::take(std::size_t bytes) {
 
 void Workplace::hold() {
 #if defined(SPARSESYNC_WITH_CUDA)
-  spin(context());
+  constexpr int kMicroseconds = 100;  // a host submits a kernel in 3, and an operation has up to 25
+  cuda::spin(cuda::queue_of(context()), kMicroseconds);
 #endif
 }
 

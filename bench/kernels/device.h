@@ -76,8 +76,32 @@ class Workplace {
     return fetch(std::span<const T>(from));
   }
 
-  /// Runs `operation` in each iteration. On a GPU the stream's events time it, after a run that
-  /// lets workspaces grow: the row is registered with timed().
+  /// Runs `operation` in each iteration, after `prepare`, which is not timed. On a GPU the stream's
+  /// events time it, after a run that lets workspaces grow: the row is registered with timed().
+  template <typename Operation, typename Prepare>
+  void measure(benchmark::State& state, Operation&& operation, Prepare&& prepare) {
+    if (context().queue() != nullptr) {
+      prepare();
+      operation();
+      synchronize(context());
+    }
+    for ([[maybe_unused]] auto _ : state) {
+      if (context().queue() != nullptr) {
+        prepare();
+        hold();
+        clock_->start();
+        operation();
+        state.SetIterationTime(clock_->stop());
+      } else {
+        state.PauseTiming();
+        prepare();
+        state.ResumeTiming();
+        operation();
+        benchmark::ClobberMemory();
+      }
+    }
+  }
+  /// The same with nothing to prepare.
   template <typename Operation>
   void measure(benchmark::State& state, Operation&& operation) {
     if (context().queue() != nullptr) {

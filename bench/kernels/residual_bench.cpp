@@ -93,17 +93,13 @@ void find(benchmark::State& state) {
   set_rates(state, std::ssize(values), std::ssize(values) * kBytes);
 }
 
-/// What is taken is given back, which is not timed, so that each iteration takes the same.
+/// Times `take` alone: what it takes is given back before each iteration, so that all take the
+/// same.
 template <typename Take, typename GiveBack>
 void measure_taking(benchmark::State& state, Workplace& workplace, const Take& take,
                     const GiveBack& give_back) {
   take();
-  workplace.measure(state, [&] {
-    if (!on_cuda()) state.PauseTiming();
-    give_back();
-    if (!on_cuda()) state.ResumeTiming();
-    take();
-  });
+  workplace.measure(state, take, give_back);
   give_back();
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/spin.h"
 #include "kernels/error.h"
 #include "kernels/rows.h"
 
@@ -121,8 +122,10 @@ Queue::~Queue() {
 Queue::Timed::Timed(Queue& queue) : queue_(queue) {
   if (queue.times_ == nullptr) return;
   lock_ = std::unique_lock(queue.times_->one_at_a_time);
-  // What the piece has to wait for is no part of it.
+  // What the piece has to wait for is no part of it, nor is the time in which the host submits it.
   check(cudaStreamSynchronize(queue.stream_), "waiting for the device");
+  constexpr int kMicroseconds = 20;
+  spin(queue, kMicroseconds);
   check(cudaEventRecord(queue.timing_[0], queue.stream_), "setting a mark");
 }
 

@@ -128,7 +128,9 @@ class OwnMemoryAlone : public DeviceTest {
     DeviceTest::SetUp();
     emulated_cuda::limits().reaches_all_memory = false;
   }
-  void TearDown() override { emulated_cuda::limits() = {}; }
+  void TearDown() override {
+    emulated_cuda::limits() = {};
+  }
 #endif
 };
 

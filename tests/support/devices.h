@@ -112,7 +112,9 @@ class TestMemory : public HostMemory {
     }
     return pointer;
   }
-  static void give_back_reachable(void* pointer, std::size_t, Stream) { cudaFree(pointer); }
+  static void give_back_reachable(void* pointer, std::size_t, Stream) {
+    cudaFree(pointer);
+  }
 #elif defined(SPARSESYNC_WITH_CUDA)
   static void* obtain_reachable(std::size_t bytes, Stream stream) {
     return reachable().allocate(bytes, stream.handle);
