@@ -103,25 +103,49 @@ constexpr int kInFlight = 4;              // chunks that a thread waits for toge
 constexpr int kStep = kInFlight * kWarp;  // chunks of a warp
 constexpr Index kStepBytes = kStep * Chunk::kBytes * kBlockWarps;
 
-/// The rows that a tile has, in shared memory.
+/// The rows that the warps of a tile find, in shared memory.
 template <typename Row, typename Groups>
 struct Lists {
   static constexpr bool kSplits = Groups::kMost > 1;
   static constexpr std::size_t kItemBytes =
       sizeof(Row) + sizeof(TileRow) + (kSplits ? sizeof(typename Groups::Number) : 0);
-  static constexpr unsigned kOfWarp = 20 * 1024 / kItemBytes / kBlockWarps;
-  // A place behind every fourth: threads that read four each then read from different banks.
+  static constexpr unsigned kCapacity = 20 * 1024 / kItemBytes / kBlockWarps;
+  static constexpr unsigned kStepRows = kStep * Rows<Row>::kCount;
+  // A gap after every fourth chunk: threads that read four each then read from different banks.
   static constexpr int kPlaces = kStep / kInFlight * (kInFlight + 1);
 
-  union {
-    uint4 chunks[kBlockWarps][kPlaces];          // of a step; while rows are found
-    std::uint16_t order[kBlockWarps * kOfWarp];  // once they are
+  /// The first rows of a warp.
+  struct List {
+    Row values[kCapacity];
+    TileRow rows[kCapacity];
+    typename Groups::Number numbers[kSplits ? kCapacity : 1];
   };
-  Row values[kBlockWarps][kOfWarp];
-  TileRow rows[kBlockWarps][kOfWarp];
-  typename Groups::Number numbers[kBlockWarps][kSplits ? kOfWarp : 1];
-  unsigned sizes[kBlockWarps];  // more than kOfWarp: not all of them are listed
+
+  union {
+    uint4 chunks[kBlockWarps][kPlaces];  // of a step
+    // The rows of a step that are counted but not listed.
+    TileRow counted[kBlockWarps][kPlaces * sizeof(uint4) / sizeof(TileRow)];
+    std::uint16_t order[kBlockWarps * kCapacity];  // of all lists; written when all rows are listed
+  };
+  union {
+    List list;
+    TileRow step_rows[kStepRows];  // of a step that is read again; replaces the list
+  } warps[kBlockWarps];
+  unsigned sizes[kBlockWarps];  // rows of each warp; its list is incomplete above kCapacity
+  static_assert(kStepRows <= kPlaces * sizeof(uint4) / sizeof(TileRow));
+
+  __device__ List& list(unsigned warp) { return warps[warp].list; }
 };
+
+/// The rows of a warp in its share of a tile.
+struct Found {
+  unsigned size;    // of all rows
+  unsigned listed;  // the first of them; equal to size if the list has the capacity
+  // Chunks with rows that are not listed: bit kInFlight * s + k stands for the chunk that this lane
+  // examines k-th in step s.
+  unsigned unlisted;
+};
+constexpr Index kMostSteps = 32 / kInFlight;
 
 /// The sum of the lanes' numbers up to this one's.
 __device__ unsigned inclusive_sum(unsigned number) {
@@ -132,28 +156,50 @@ __device__ unsigned inclusive_sum(unsigned number) {
   return number;
 }
 
-/// Finds the rows of a warp, in its share of `steps` steps of each. What neighbouring threads load
-/// they hand on so that each has rows that follow each other: few have any that are not zero, and
-/// they list these one by one. The next step is on its way meanwhile.
-/// @param first  the first chunk of the tile
-/// @return how many; where there are more than the list holds, it has not all of them
-template <typename Row, typename Groups>
-__device__ unsigned find_rows(const Grid<Row>& grid, std::uint64_t mask, Index first, int steps,
-                              Lists<Row, Groups>& lists) {
+/// Stores the chunks of a step, of which a lane has loaded every kWarp-th.
+template <typename Row>
+__device__ void store_step(const Rows<Row> (&loaded)[kInFlight], uint4* places) {
+  const unsigned lane = threadIdx.x % kWarp;
+  for (int k = 0; k < kInFlight; ++k) {
+    places[k * kWarp / kInFlight * (kInFlight + 1) + lane + lane / kInFlight] = loaded[k].words;
+  }
+}
+
+/// The non-zero rows among a lane's kInFlight neighbouring chunks: bit i is row i.
+template <typename Row>
+__device__ unsigned nonzero_of_step(const uint4* own, std::uint64_t mask) {
+  unsigned nonzero = 0;
+  for (int k = 0; k < kInFlight; ++k) {
+    nonzero |= Rows<Row>{own[k]}.nonzero(mask) << (k * Rows<Row>::kCount);
+  }
+  return nonzero;
+}
+
+/// Finds the rows of a warp in its share of `steps` steps. Neighbouring threads exchange the chunks
+/// that they load, so that each examines rows that follow each other: few are non-zero, and the
+/// thread lists these one by one. The next step is loaded meanwhile.
+///
+/// A list that cannot hold the rows of a step ends before that step. The rows from there on are
+/// counted, and a bit for each chunk remains.
+/// @param first     the first chunk of the tile
+/// @param counted   counted(rows, size): called by all lanes for the rows of a step that are not
+///                  listed
+template <typename Row, typename Groups, typename Counted>
+__device__ Found find_rows(const Grid<Row>& grid, std::uint64_t mask, Index first, int steps,
+                           Lists<Row, Groups>& lists, const Counted& counted) {
   constexpr int kCount = Rows<Row>::kCount;
+  constexpr unsigned kCapacity = Lists<Row, Groups>::kCapacity;
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warp = threadIdx.x / kWarp;
   uint4* const places = lists.chunks[warp];
   const uint4* const own = places + lane * (kInFlight + 1);
   const Index begin = first + static_cast<int>(warp) * steps * kStep;
   const bool is_whole = begin >= grid.whole.begin && begin + steps * kStep <= grid.whole.end;
-  unsigned size = 0;
+  Found found{};
   Rows<Row> loaded[kInFlight];
   for (int step = -1; step < steps; ++step) {
     if (step >= 0) {
-      for (int k = 0; k < kInFlight; ++k) {
-        places[k * kWarp / kInFlight * (kInFlight + 1) + lane + lane / kInFlight] = loaded[k].words;
-      }
+      store_step(loaded, places);
       __syncwarp();
     }
     if (step + 1 < steps) {
@@ -166,90 +212,121 @@ __device__ unsigned find_rows(const Grid<Row>& grid, std::uint64_t mask, Index f
     }
     if (step < 0) continue;
 
-    unsigned nonzero = 0;
-    for (int k = 0; k < kInFlight; ++k) {
-      nonzero |= Rows<Row>{own[k]}.nonzero(mask) << (k * kCount);
-    }
+    unsigned nonzero = nonzero_of_step<Row>(own, mask);
     const auto count = static_cast<unsigned>(__popc(nonzero));
     const unsigned sum = inclusive_sum(count);
-    const unsigned end = size + __shfl_sync(kAllLanes, sum, kWarp - 1);
-    if (end <= Lists<Row, Groups>::kOfWarp) {
-      const unsigned row = (static_cast<unsigned>((static_cast<int>(warp) * steps + step) * kStep) +
-                            lane * kInFlight) *
-                           unsigned{kCount};
-      Row* value = lists.values[warp] + size + sum - count;
-      TileRow* number = lists.rows[warp] + size + sum - count;
+    const unsigned of_step = __shfl_sync(kAllLanes, sum, kWarp - 1);
+    const unsigned row = (static_cast<unsigned>((static_cast<int>(warp) * steps + step) * kStep) +
+                          lane * kInFlight) *
+                         unsigned{kCount};
+    if (found.size + of_step <= kCapacity) {
+      Row* value = lists.list(warp).values + found.size + sum - count;
+      TileRow* number = lists.list(warp).rows + found.size + sum - count;
       for (; nonzero != 0; nonzero &= nonzero - 1) {
         const int which = __ffs(static_cast<int>(nonzero)) - 1;
         *value++ = reinterpret_cast<const Row*>(own)[which];
         *number++ = static_cast<TileRow>(row + static_cast<unsigned>(which));
       }
+    } else if (of_step > 0) {
+      if (found.size <= kCapacity) found.listed = found.size;
+      for (int k = 0; k < kInFlight; ++k) {
+        const auto of_chunk = nonzero >> (k * kCount) & static_cast<unsigned>(low_mask(kCount));
+        found.unlisted |= (of_chunk != 0 ? 1U : 0U) << (step * kInFlight + k);
+      }
+      if constexpr (Groups::kMost > 1) {
+        __syncwarp();  // every lane has read its chunks
+        TileRow* const rows = lists.counted[warp];
+        TileRow* number = rows + sum - count;
+        for (; nonzero != 0; nonzero &= nonzero - 1) {
+          const int which = __ffs(static_cast<int>(nonzero)) - 1;
+          *number++ = static_cast<TileRow>(row + static_cast<unsigned>(which));
+        }
+        __syncwarp();
+        counted(rows, of_step);
+      }
     }
-    size = end;
+    found.size += of_step;
     __syncwarp();
   }
-  return size;
+  if (found.size <= kCapacity) found.listed = found.size;
+  return found;
 }
 
-/// Where a list is too short: goes through the rows of a warp once more, by short lists.
-/// @param listed  listed(size), called by all lanes for each list
+/// Reads the chunks again that have rows which are not listed.
+/// @param listed  listed(rows, size, value_of): called by all lanes for each step; value_of(row) is
+///                the value of a row of the step
 template <typename Row, typename Groups, typename Listed>
 __device__ void find_again(const Grid<Row>& grid, std::uint64_t mask, Index first, int steps,
-                           Lists<Row, Groups>& lists, const Listed& listed) {
+                           unsigned unlisted, Lists<Row, Groups>& lists, const Listed& listed) {
+  constexpr unsigned kCount = Rows<Row>::kCount;
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warp = threadIdx.x / kWarp;
-  Index begin = first + static_cast<int>(warp) * steps * kStep;
-  const Index stop = begin + steps * kStep;
-  for (; begin < stop && begin < grid.count; begin += kWarp) {
-    const Rows<Row> chunk = grid.load_part(begin + lane);
-    const unsigned nonzero = chunk.nonzero(mask);
-    const unsigned end = inclusive_sum(static_cast<unsigned>(__popc(nonzero)));
-    unsigned at = end - static_cast<unsigned>(__popc(nonzero));
-    for (int j = 0; j < Rows<Row>::kCount; ++j) {
-      if ((nonzero >> j & 1U) == 0) continue;
-      lists.values[warp][at] = chunk.row(j);
-      lists.rows[warp][at] = static_cast<TileRow>(static_cast<unsigned>(begin - first + lane) *
-                                                      unsigned{Rows<Row>::kCount} +
-                                                  static_cast<unsigned>(j));
-      ++at;
+  uint4* const places = lists.chunks[warp];
+  const uint4* const own = places + lane * (kInFlight + 1);
+  TileRow* const rows = lists.warps[warp].step_rows;
+  for (int step = 0; step < steps; ++step) {
+    const unsigned of_step =
+        unlisted >> (step * kInFlight) & static_cast<unsigned>(low_mask(kInFlight));
+    if (__any_sync(kAllLanes, of_step != 0 ? 1 : 0) == 0) continue;
+    const auto begin = static_cast<unsigned>((static_cast<int>(warp) * steps + step) * kStep);
+    Rows<Row> loaded[kInFlight];
+    for (unsigned k = 0; k < kInFlight; ++k) {
+      const unsigned chunk = k * kWarp + lane;
+      const unsigned bits = __shfl_sync(kAllLanes, of_step, static_cast<int>(chunk / kInFlight));
+      if ((bits >> chunk % kInFlight & 1U) != 0) loaded[k] = grid.load_part(first + begin + chunk);
+    }
+    store_step(loaded, places);
+    __syncwarp();
+    unsigned nonzero = nonzero_of_step<Row>(own, mask);
+    const auto count = static_cast<unsigned>(__popc(nonzero));
+    const unsigned sum = inclusive_sum(count);
+    TileRow* number = rows + sum - count;
+    for (; nonzero != 0; nonzero &= nonzero - 1) {
+      const auto which = static_cast<unsigned>(__ffs(static_cast<int>(nonzero)) - 1);
+      *number++ = static_cast<TileRow>((begin + lane * kInFlight) * kCount + which);
     }
     __syncwarp();
-    listed(__shfl_sync(kAllLanes, end, kWarp - 1));
+    listed(rows, __shfl_sync(kAllLanes, sum, kWarp - 1), [&](TileRow row) {
+      const unsigned i = row - begin * kCount;
+      const unsigned lane_of_row = i / (kCount * kInFlight);
+      return reinterpret_cast<const Row*>(places + lane_of_row)[i];
+    });
     __syncwarp();
   }
 }
 
 // Bytes of shared memory: 20 K of lists (with groups 7 a row of f32: 9% of 128 KiB are listed; 5 of
-// bf16: 6%), 20 K of chunks, 3 K of sums of 64 groups. Read: the matrix once; where a tile's lists
-// are too short, twice, with groups thrice. Written: 8 bytes and the value of each row.
+// bf16: 6%), 20 K of chunks, 3 K of sums of 64 groups.
+//
+// Bytes read: the matrix once, and once more the chunks with rows that are not listed, from L2 in
+// part. A tile of 128 KiB with 5.2% of its rows, on average (computed):
+//   uniform: none; runs of 64: 0.5 K again (f32), 0.6 K (bf16); runs of 512: 6.7 K, 2.2 K.
+// Bytes written: 8 and the value of each row.
 template <typename Row, typename Groups>
 __global__ void __launch_bounds__(kBlock, Groups::kMost <= 64 ? 5 : 4)
     compact_narrow(Task task, Grid<Row> grid, Groups groups, TileSums sums, int steps) {
-  using List = Lists<Row, Groups>;
+  constexpr unsigned kCapacity = Lists<Row, Groups>::kCapacity;
   __shared__ Split<Groups::kMost> split;
-  __shared__ List lists;
+  __shared__ Lists<Row, Groups> lists;
   const Index tile = split.take(sums);
   const unsigned warp = threadIdx.x / kWarp;
   const Index first = tile * (kBlockWarps * steps * kStep);
   const Index number = task.first_row + first * Rows<Row>::kCount - grid.skipped;
-  TileRow* const rows = lists.rows[warp];
-  typename Groups::Number* const numbers = lists.numbers[warp];
+  auto& list = lists.list(warp);
 
-  const unsigned size = find_rows(grid, task.mask, first, steps, lists);
-  lists.sizes[warp] = size;
+  const Found found =
+      find_rows(grid, task.mask, first, steps, lists, [&](const TileRow* rows, unsigned size) {
+        count_groups(
+            groups, [&](unsigned i) { return groups.of(number + rows[i]); }, size, split.next());
+      });
+  lists.sizes[warp] = found.size;
   __syncthreads();
   bool all_listed = true;
-  for (const unsigned of_one : lists.sizes) all_listed = all_listed && of_one <= List::kOfWarp;
+  for (const unsigned size : lists.sizes) all_listed = all_listed && size <= kCapacity;
 
-  if (all_listed || Groups::kMost == 1) {
-    if (all_listed) name_groups(groups, number, rows, size, numbers);
-    count_groups(groups, numbers, size, split.next());
-  } else {
-    find_again(grid, task.mask, first, steps, lists, [&](unsigned listed) {
-      name_groups(groups, number, rows, listed, numbers);
-      count_groups(groups, numbers, listed, split.next());
-    });
-  }
+  const auto group_of = [&](unsigned i) -> unsigned { return list.numbers[i]; };
+  name_groups(groups, number, list.rows, found.listed, list.numbers);
+  count_groups(groups, group_of, Groups::kMost == 1 ? found.size : found.listed, split.next());
   const unsigned all = split.settle(sums);
   const auto write = [&](TileRow row, const Row& value, unsigned group, unsigned at) {
     if (!split.fits(group, at)) return;
@@ -257,31 +334,36 @@ __global__ void __launch_bounds__(kBlock, Groups::kMost <= 64 ? 5 : 4)
     task.indices[to] = number + row;
     reinterpret_cast<Row*>(task.values)[to] = value;
   };
-  const auto write_listed = [&](unsigned i, unsigned at, unsigned group) {
-    write(rows[i], lists.values[warp][i], group, at);
-  };
   if (all_listed && Groups::kMost > 1) {
     // Neighbouring threads write rows of the same group.
-    place_groups(groups, numbers, size, split.next(), [&](unsigned i, unsigned at, unsigned) {
-      lists.order[at] = static_cast<std::uint16_t>(warp * List::kOfWarp + i);
-    });
+    place_groups(groups, group_of, found.listed, split.next(),
+                 [&](unsigned i, unsigned at, unsigned) {
+                   lists.order[at] = static_cast<std::uint16_t>(warp * kCapacity + i);
+                 });
     split.resolve(sums);
     for (unsigned at = threadIdx.x; at < all; at += kBlock) {
-      const unsigned of = lists.order[at] / List::kOfWarp;
-      const unsigned i = lists.order[at] % List::kOfWarp;
-      write(lists.rows[of][i], lists.values[of][i], lists.numbers[of][i], at);
+      const auto& of = lists.list(lists.order[at] / kCapacity);
+      const unsigned i = lists.order[at] % kCapacity;
+      write(of.rows[i], of.values[i], of.numbers[i], at);
     }
     return;
   }
   split.resolve(sums);
-  if (all_listed) {
-    place_groups(groups, numbers, size, split.next(), write_listed);
-  } else {
-    find_again(grid, task.mask, first, steps, lists, [&](unsigned listed) {
-      name_groups(groups, number, rows, listed, numbers);
-      place_groups(groups, numbers, listed, split.next(), write_listed);
-    });
-  }
+  place_groups(groups, group_of, found.listed, split.next(),
+               [&](unsigned i, unsigned at, unsigned group) {
+                 write(list.rows[i], list.values[i], group, at);
+               });
+  if (found.size <= kCapacity) return;
+  __syncwarp();  // the rows of a step replace the list
+  find_again(grid, task.mask, first, steps, found.unlisted, lists,
+             [&](const TileRow* rows, unsigned size, const auto& value_of) {
+               place_groups(
+                   groups, [&](unsigned i) { return groups.of(number + rows[i]); }, size,
+                   split.next(),
+                   [&](unsigned i, unsigned at, unsigned group) {
+                     write(rows[i], value_of(rows[i]), group, at);
+                   });
+             });
 }
 
 // ---- Rows of any width, anywhere. Those that are not zero are marked, and read once more.
@@ -348,9 +430,10 @@ void run_narrow(const Context& context, const Task& task, const Groups& groups, 
   grid.rows = grid.skipped + task.dense.rows;
   grid.count = ceil_div(grid.rows, kCount);
   grid.whole = {grid.skipped == 0 ? 0 : 1, grid.rows / kCount};
-  // A TileRow counts the rows of 8 steps.
+  // A TileRow counts the rows of 8 steps, too.
   const Index bytes = grid.count * Chunk::kBytes;
-  const Index steps = std::min<Index>(tile_bytes_for(context, bytes, group_count) / kStepBytes, 8);
+  const Index steps =
+      std::min<Index>(tile_bytes_for(context, bytes, group_count) / kStepBytes, kMostSteps);
   const Index tiles = ceil_div(bytes, steps * kStepBytes);
   Scratch scratch(context);
   const TileSums sums = fresh_tile_sums(context, scratch, tiles, group_count, room, counts);

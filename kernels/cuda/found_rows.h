@@ -27,16 +27,17 @@ __device__ void name_groups(const Groups& groups, Index first, const TileRow* ro
   }
 }
 
-/// Adds to Split::next().
-template <typename Groups>
-__device__ void count_groups(const Groups& groups, const typename Groups::Number* numbers,
-                             unsigned size, unsigned* next) {
+/// Adds the rows of each group to Split::next().
+/// @param group_of  group_of(i): the group of row i
+template <typename Groups, typename GroupOf>
+__device__ void count_groups(const Groups& groups, const GroupOf& group_of, unsigned size,
+                             unsigned* next) {
   const unsigned lane = threadIdx.x % kWarp;
   if constexpr (Groups::kMost == 1) {
     if (lane == 0) next[0] += size;
   } else {
     for (unsigned i = lane; i < size; i += kWarp) {
-      const unsigned group = numbers[i];
+      const unsigned group = group_of(i);
       if (group < groups.count()) atomicAdd(next + group, 1U);
     }
   }
@@ -44,15 +45,16 @@ __device__ void count_groups(const Groups& groups, const typename Groups::Number
 
 /// Calls placed(i, at, group) for each row, with its place among all rows of the tile; rows of a
 /// group in their order.
-/// @param next  Split::next(), settled
-template <typename Groups, typename Placed>
-__device__ void place_groups(const Groups& groups, const typename Groups::Number* numbers,
-                             unsigned size, unsigned* next, const Placed& placed) {
+/// @param group_of  group_of(i): the group of row i
+/// @param next      Split::next(), settled
+template <typename Groups, typename GroupOf, typename Placed>
+__device__ void place_groups(const Groups& groups, const GroupOf& group_of, unsigned size,
+                             unsigned* next, const Placed& placed) {
   const unsigned lane = threadIdx.x % kWarp;
   for (unsigned begin = 0; begin < size; begin += kWarp) {
     const unsigned i = begin + lane;
     unsigned group = groups.count();
-    if (i < size) group = Groups::kMost == 1 ? 0 : numbers[i];
+    if (i < size) group = Groups::kMost == 1 ? 0 : group_of(i);
     const bool own = group < groups.count();
     const unsigned peers = peers_of(group, groups.bits(), __ballot_sync(kAllLanes, own ? 1 : 0));
     const auto before = static_cast<unsigned>(__popc(peers & ((1U << lane) - 1)));
@@ -91,12 +93,12 @@ class MarkedRows {
     const unsigned size = list(rows);
     __syncwarp();
     name_groups(groups, first, rows_[warp], size, numbers_[warp]);
-    count_groups(groups, numbers_[warp], size, split.next());
+    const auto group_of = [&](unsigned i) -> unsigned { return numbers_[warp][i]; };
+    count_groups(groups, group_of, size, split.next());
     const unsigned all = split.settle(sums);
-    place_groups(groups, numbers_[warp], size, split.next(),
-                 [&](unsigned i, unsigned at, unsigned) {
-                   order_[at] = static_cast<std::uint16_t>(warp * kOfWarp + i);
-                 });
+    place_groups(groups, group_of, size, split.next(), [&](unsigned i, unsigned at, unsigned) {
+      order_[at] = static_cast<std::uint16_t>(warp * kOfWarp + i);
+    });
     return all;
   }
 

@@ -126,6 +126,41 @@ TEST_F(CompactGroups, ManyBlocks) {
                 random_groups(random, 2'300'000, 64), 3'000);
 }
 
+/// Rows of sizeof(T) * width bytes, in clusters of every size: from no row of a tile to all rows.
+template <typename T>
+void expect_clustered(const Context& context, Random& random, Index width) {
+  const Index row_bytes = static_cast<Index>(sizeof(T)) * width;
+  const Index tile = (Index{1} << 17) / row_bytes;  // rows of the largest
+  for (const Index count : {1, 2, 16, 64, 65, 128, 129}) {
+    for (const Index run : {Index{1}, Index{3}, Index{64}, Index{512}, tile, 3 * tile}) {
+      for (const double density : {random.uniform() * 0.2, random.uniform(), 1.0}) {
+        // Short runs fill all lists alike, so that one density beyond them is enough.
+        if (density == 1.0 && run > 1) continue;
+        const Index rows = tile + random.below(tile);
+        const Index offset = random.below(16 / row_bytes) * row_bytes;
+        SCOPED_TRACE(::testing::Message()
+                     << "in runs of " << run << " of density " << density << ", offset " << offset);
+        const DenseRows<T> dense(random, rows, width, offset,
+                                 testing::in_runs(random, run, density));
+        const Index first_row = random.below(1000);
+        const RowGroups groups = random_groups(random, first_row + rows, count);
+        const Index mean = std::ssize(dense.nonzero()) / count;
+        const Index room = random.below(2) == 0 ? rows / count + 64 : random.below(mean + 1);
+        expect_groups(context, dense, first_row, groups, room);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(CompactGroups, ManyClusters) {
+  Random random(testing::seed() + 5);
+  expect_clustered<bf16>(context_, random, 1);
+  expect_clustered<float>(context_, random, 1);
+  expect_clustered<double>(context_, random, 1);
+  expect_clustered<float>(context_, random, 4);
+}
+
 TEST_F(CompactGroups, AroundAndBeyond2To32) {
   Random random(testing::seed() + 3);
   constexpr Index kTwo32 = Index{1} << 32;

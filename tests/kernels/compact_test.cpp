@@ -290,5 +290,41 @@ TEST_F(Compact, ManyBlocks) {
   expect_compacted(context_, DenseRows<float>(random, 20'000, 128, 0, 0.052), 20'000);
 }
 
+/// Rows of sizeof(T) * width bytes, in clusters of every size: from no row of a tile to all rows.
+template <typename T>
+void expect_clustered(const Context& context, Random& random, Index width, Index tile_bytes) {
+  const Index row_bytes = static_cast<Index>(sizeof(T)) * width;
+  const Index tile = tile_bytes / row_bytes;
+  for (const Index run : {Index{1}, Index{3}, Index{64}, Index{512}, tile, 3 * tile}) {
+    for (const double density : {random.uniform() * 0.2, random.uniform(), 1.0}) {
+      const Index rows = 16 * tile + random.below(tile);
+      const Index offset = random.below(16 / row_bytes) * row_bytes;
+      SCOPED_TRACE(::testing::Message()
+                   << "in runs of " << run << " of density " << density << ", offset " << offset);
+      const DenseRows<T> dense(random, rows, width, offset, testing::in_runs(random, run, density));
+      const auto found = std::ssize(dense.nonzero());
+      expect_compacted(context, dense, random.below(2) == 0 ? found : random.below(found + 1));
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(Compact, ManyClusters) {
+  Random random(testing::seed() + 4);
+  // Tiles are as small as they get.
+  constexpr Index kTile = Index{1} << 14;
+  expect_clustered<bf16>(context_, random, 1, kTile);
+  expect_clustered<float>(context_, random, 1, kTile);
+  expect_clustered<double>(context_, random, 1, kTile);
+  expect_clustered<float>(context_, random, 4, kTile);
+  // Tiles are as large as they get.
+  expect_compacted(context_,
+                   DenseRows<float>(random, 2'300'000, 1, 4, testing::in_runs(random, 512, 0.052)),
+                   2'300'000);
+  expect_compacted(context_,
+                   DenseRows<bf16>(random, 4'500'000, 1, 2, testing::in_runs(random, 512, 0.1)),
+                   4'500'000);
+}
+
 }  // namespace
 }  // namespace sparsesync

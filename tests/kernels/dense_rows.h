@@ -74,4 +74,13 @@ class DenseRows {
   std::vector<Index> nonzero_;
 };
 
+/// Chooses rows for DenseRows in runs of `run` neighbours: a run is chosen with probability
+/// `density`.
+inline auto in_runs(Random& random, Index run, double density) {
+  return [&random, run, density, is_chosen = false](Index row) mutable {
+    if (row % run == 0) is_chosen = random.uniform() < density;
+    return is_chosen;
+  };
+}
+
 }  // namespace sparsesync::testing
