@@ -16,17 +16,6 @@ using TileRow = std::uint16_t;
 
 // ---- A warp's list of rows, and the groups of each. Called by all its lanes.
 
-/// numbers[i] = the group of row first + rows[i].
-template <typename Groups>
-__device__ void name_groups(const Groups& groups, Index first, const TileRow* rows, unsigned size,
-                            typename Groups::Number* numbers) {
-  if constexpr (Groups::kMost > 1) {
-    for (unsigned i = threadIdx.x % kWarp; i < size; i += kWarp) {
-      numbers[i] = static_cast<typename Groups::Number>(groups.of(first + rows[i]));
-    }
-  }
-}
-
 /// Adds the rows of each group to Split::next().
 /// @param group_of  group_of(i): the group of row i
 template <typename Groups, typename GroupOf>
@@ -43,6 +32,20 @@ __device__ void count_groups(const Groups& groups, const GroupOf& group_of, unsi
   }
 }
 
+/// Sets numbers[i] to the group of row first + rows[i], and counts as count_groups() does. Without
+/// groups only counts.
+template <typename Groups>
+__device__ void name_and_count_groups(const Groups& groups, Index first, const TileRow* rows,
+                                      unsigned size, typename Groups::Number* numbers,
+                                      unsigned* next) {
+  const auto name = [&](unsigned i) {
+    const unsigned group = groups.of(first + rows[i]);
+    numbers[i] = static_cast<typename Groups::Number>(group);
+    return group;
+  };
+  count_groups(groups, name, size, next);
+}
+
 /// Calls placed(i, at, group) for each row, with its place among all rows of the tile; rows of a
 /// group in their order.
 /// @param group_of  group_of(i): the group of row i
@@ -56,7 +59,8 @@ __device__ void place_groups(const Groups& groups, const GroupOf& group_of, unsi
     unsigned group = groups.count();
     if (i < size) group = Groups::kMost == 1 ? 0 : group_of(i);
     const bool own = group < groups.count();
-    const unsigned peers = peers_of(group, groups.bits(), __ballot_sync(kAllLanes, own ? 1 : 0));
+    const unsigned peers =
+        peers_of<bit_width_below(Groups::kMost)>(group, __ballot_sync(kAllLanes, own ? 1 : 0));
     const auto before = static_cast<unsigned>(__popc(peers & ((1U << lane) - 1)));
     const unsigned at = own ? next[group] + before : 0;
     __syncwarp();
@@ -92,10 +96,9 @@ class MarkedRows {
     const unsigned warp = threadIdx.x / kWarp;
     const unsigned size = list(rows);
     __syncwarp();
-    name_groups(groups, first, rows_[warp], size, numbers_[warp]);
-    const auto group_of = [&](unsigned i) -> unsigned { return numbers_[warp][i]; };
-    count_groups(groups, group_of, size, split.next());
+    name_and_count_groups(groups, first, rows_[warp], size, numbers_[warp], split.next());
     const unsigned all = split.settle(sums);
+    const auto group_of = [&](unsigned i) -> unsigned { return numbers_[warp][i]; };
     place_groups(groups, group_of, size, split.next(), [&](unsigned i, unsigned at, unsigned) {
       order_[at] = static_cast<std::uint16_t>(warp * kOfWarp + i);
     });

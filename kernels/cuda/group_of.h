@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/row_groups.h"
 #include "kernels/views.h"
@@ -84,8 +86,8 @@ class WideGroups {
   RowGroups groups_;
 };
 
-// How a kernel splits: count() groups, kMost at most, whose numbers have bits() bits; of(row) is
-// the number of a row's group, or kMost: the row is none of this kernel's. A Number holds either.
+// How a kernel splits: count() groups, kMost at most; of(row) is the number of a row's group, or
+// kMost: the row is none of this kernel's. A Number holds either.
 
 /// All rows together.
 struct OneGroup {
@@ -93,7 +95,6 @@ struct OneGroup {
   using Number = std::uint8_t;
 
   __device__ unsigned count() const { return 1; }
-  __device__ int bits() const { return 0; }
   /// A row's group: the only one.
   __device__ unsigned of(Index) const { return 0; }
 };
@@ -108,22 +109,22 @@ class SomeGroups {
 
   SomeGroups(const RowGroups& from, IndexRange range)
       : groups_(from),
-        begin_(range.begin),
-        count_(static_cast<unsigned>(range.size())),
-        bits_(bit_width_below(static_cast<std::uint64_t>(range.size()))) {}
+        begin_(static_cast<Unsigned>(range.begin)),
+        count_(static_cast<unsigned>(range.size())) {}
   __device__ unsigned count() const { return count_; }
-  __device__ int bits() const { return bits_; }
   /// A row's group, counted from the first of the range.
   __device__ unsigned of(Index row) const {
-    const Index number = groups_.of(row) - begin_;
-    return number >= 0 && number < count_ ? static_cast<unsigned>(number) : kMost;
+    // A number below the first wraps around.
+    const Unsigned number = static_cast<Unsigned>(groups_.of(row)) - begin_;
+    return number < count_ ? static_cast<unsigned>(number) : kMost;
   }
 
  private:
+  using Unsigned = std::make_unsigned_t<decltype(std::declval<const Groups&>().of(Index{}))>;
+
   Groups groups_;
-  Index begin_;
+  Unsigned begin_;
   unsigned count_;
-  int bits_;
 };
 
 }  // namespace sparsesync::cuda

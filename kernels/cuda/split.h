@@ -62,10 +62,10 @@ inline TileSums fresh_tile_sums(const Context& context, Scratch& scratch, Index 
 }
 
 /// The lanes of `among` whose number is this lane's. Called by all lanes.
-/// @param bits  that numbers have, 8 at most
-__device__ inline unsigned peers_of(unsigned number, int bits, unsigned among) {
-  for (int bit = 0; bit < 8; ++bit) {
-    if (bit >= bits) break;
+/// @tparam bits  of a number
+template <int bits>
+__device__ unsigned peers_of(unsigned number, unsigned among) {
+  for (int bit = 0; bit < bits; ++bit) {
     const bool own = (number & 1U << static_cast<unsigned>(bit)) != 0;
     among &= __ballot_sync(kAllLanes, own ? 1 : 0) ^ (own ? 0 : kAllLanes);
   }
