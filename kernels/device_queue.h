@@ -38,7 +38,9 @@ class DeviceQueue {
   virtual Stream stream() const = 0;
   /// The GPU's number.
   virtual int device() const = 0;
-  /// Makes the GPU the calling thread's. Each thread calls it before it first uses the queue.
+  /// Makes the GPU the current one of a thread that works for the queue. Each such thread calls it
+  /// before it first uses the queue. From then on the thread's calls do not invalidate CUDA graphs
+  /// that other threads capture.
   /// @throws DeviceError
   virtual void make_current() const = 0;
   /// Work was given to the stream by somebody else than operations: a network.
@@ -92,7 +94,8 @@ struct DeviceQueueOptions {
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
                                                const DeviceQueueOptions& options = {});
 
-/// Makes a GPU the calling thread's, and the one before again when it ends.
+/// Makes a GPU the calling thread's current one, and restores what was current before when it
+/// ends. Creates no context on any other GPU.
 class DeviceGuard {
  public:
   /// @throws DeviceError
@@ -100,11 +103,11 @@ class DeviceGuard {
   ~DeviceGuard();  // NOLINT(performance-trivially-destructible): without CUDA alone
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int device_ = 0;
-  int before_ = 0;
 };
+
+/// Whether work given to a stream is captured into a CUDA graph rather than carried out.
+/// @throws DeviceError
+bool is_captured(Stream stream);
 
 /// A point in the work of a context: what it stands before can wait for all work before it. Nothing
 /// on a CPU, where work is done when an operation returns.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/driver_context.h"
 #include "kernels/device_queue.h"
 #include "kernels/error.h"
 
@@ -21,6 +22,7 @@ std::size_t at_least_one(std::size_t bytes) {
 DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget)
     : CountedMemory(budget), device_(device) {
   expect_device(device);
+  const DeviceGuard here(device);
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.handleTypes = cudaMemHandleTypeNone;
@@ -53,11 +55,13 @@ void DeviceMemory::share_with_peers() const {
 }
 
 DeviceMemory::~DeviceMemory() {
-  cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_));
+  cuda::on_device(device_,
+                  [&] { cuda::ignore(cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_))); });
 }
 
 void* DeviceMemory::obtain(std::size_t bytes, std::size_t alignment, Stream stream) {
   SPARSESYNC_EXPECT(alignment, <=, std::size_t{256});
+  const DeviceGuard here(device_);
   void* pointer = nullptr;
   cuda::check(
       cudaMallocFromPoolAsync(&pointer, at_least_one(bytes), static_cast<cudaMemPool_t>(pool_),
@@ -67,7 +71,9 @@ void* DeviceMemory::obtain(std::size_t bytes, std::size_t alignment, Stream stre
 }
 
 void DeviceMemory::give_back(void* pointer, std::size_t, std::size_t, Stream stream) noexcept {
-  cudaFreeAsync(pointer, static_cast<cudaStream_t>(stream.handle));
+  cuda::on_device(device_, [&] {
+    cuda::ignore(cudaFreeAsync(pointer, static_cast<cudaStream_t>(stream.handle)));
+  });
 }
 
 void* PinnedMemory::obtain(std::size_t bytes, std::size_t alignment, Stream) {
@@ -79,7 +85,7 @@ void* PinnedMemory::obtain(std::size_t bytes, std::size_t alignment, Stream) {
 }
 
 void PinnedMemory::give_back(void* pointer, std::size_t, std::size_t, Stream) noexcept {
-  cudaFreeHost(pointer);
+  cuda::ignore(cudaFreeHost(pointer));
 }
 
 DeviceBytes device_bytes(int device) {

@@ -5,7 +5,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "kernels/buffer.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/host_copy.h"
+#include "kernels/poll.h"
 #include "kernels/rows.h"
 
 namespace sparsesync {
@@ -84,7 +84,7 @@ class NcclTransport : public Transport, private DeviceWatch {
   }
 
   ~NcclTransport() override {
-    if (queue_ != nullptr) queue_->watch(nullptr);
+    attend(nullptr);
     try {
       close();
     } catch (const DeviceError& error) {  // of a device that has failed nothing can be given back
@@ -105,7 +105,7 @@ class NcclTransport : public Transport, private DeviceWatch {
       return id;
     }
     throw_if_over();
-    attend(context);
+    attend(context.queue());
     for (const Send& send : sends) expect_peer(send.to, rank(), size());
     for (const Receive& receive : receives) expect_peer(receive.from, rank(), size());
     Group& group = unused_group(context);
@@ -175,7 +175,7 @@ class NcclTransport : public Transport, private DeviceWatch {
       throw ContractError("an all-reduce of the host's memory by NCCL");
     }
     throw_if_over();
-    attend(context);
+    attend(context.queue());
     awaited_ = peers_after(rank(), size());
     failing([&] {
       expect(nccl_.all_reduce(elements.data(), elements.data(),
@@ -230,7 +230,8 @@ class NcclTransport : public Transport, private DeviceWatch {
     if (!over_ && nccl_.comm_finalize(comm_) != nccl::kSuccess) {
       // Others may be gone: they are not waited for long.
       const Time until = Clock::now() + std::chrono::seconds(5);
-      while (state() == nccl::kInProgress && Clock::now() < until) std::this_thread::yield();
+      const Poll poll;
+      while (state() == nccl::kInProgress && Clock::now() < until) poll.pause();
     }
     if (!over_ && state() == nccl::kSuccess) {
       nccl_.comm_destroy(comm_);
@@ -254,9 +255,10 @@ class NcclTransport : public Transport, private DeviceWatch {
     if (result == nccl::kSuccess || result == nccl::kInProgress) return;
     const bool may_be_a_loss = result == nccl::kRemoteError || result == nccl::kSystemError;
     const Time until = Clock::now() + kUntilALossIsKnown;
+    const Poll poll;
     do {
       words_->expect_alive(awaited_);
-      std::this_thread::yield();
+      poll.pause();
     } while (may_be_a_loss && Clock::now() < until);
     report(result);
   }
@@ -270,11 +272,12 @@ class NcclTransport : public Transport, private DeviceWatch {
   /// Waits until a call is done, which a non-blocking communicator does in the background.
   void expect(nccl::Result result, Time until) {
     report_failure(result);
+    const Poll poll;
     for (nccl::Result now = state(); now != nccl::kSuccess; now = state()) {
       report_failure(now);
       words_->expect_alive(awaited_);
       if (Clock::now() >= until) throw_deadline(rank(), awaited_);
-      std::this_thread::yield();
+      poll.pause();
     }
   }
 
@@ -320,10 +323,12 @@ class NcclTransport : public Transport, private DeviceWatch {
     });
   }
 
-  void attend(const Context& context) {
-    if (queue_ == context.queue()) return;
-    queue_ = context.queue();
-    queue_->watch(this);
+  /// Watches the waits of a queue in place of those of the queue before.
+  void attend(DeviceQueue* queue) {
+    if (queue_ == queue) return;
+    if (queue_ != nullptr) queue_->watch(nullptr);
+    queue_ = queue;
+    if (queue_ != nullptr) queue_->watch(this);
   }
 
   // ---- Groups.

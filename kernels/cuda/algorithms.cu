@@ -18,6 +18,7 @@ void with_scratch(const Context& context, Scratch& scratch, const char* what, in
   check(call(nullptr, bytes), what);
   void* const room = scratch.take<std::byte>(static_cast<Index>(bytes)).data();
   const Queue::Timed timed(queue_of(context));
+  cudaGetLastError();  // CUB reports the last error of the thread, whoever left it
   check(call(room, bytes), what);
   queue_of(context).count_launch(launches);
   queue_of(context).count_copy(fills);

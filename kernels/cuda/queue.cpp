@@ -4,14 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/driver_context.h"
 #include "kernels/cuda/spin.h"
 #include "kernels/error.h"
+#include "kernels/poll.h"
 #include "kernels/rows.h"
 
 namespace sparsesync {
@@ -23,7 +23,9 @@ class Mark::Event {
     const DeviceGuard here(device);
     cuda::check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "making an event");
   }
-  ~Event() { cudaEventDestroy(handle); }
+  ~Event() {
+    cuda::on_device(device, [&] { cuda::ignore(cudaEventDestroy(handle)); });
+  }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   int device;
@@ -105,18 +107,18 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
 }
 
 Queue::~Queue() {
-  int before = device_;
-  cudaGetDevice(&before);
-  cudaSetDevice(device_);
-  cudaStreamSynchronize(stream_);
-  release_scratch();
-  pinned_.deallocate(staging_, 2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream());
-  for (const cudaEvent_t event : {half_free_[0], half_free_[1], end_}) cudaEventDestroy(event);
-  for (const cudaEvent_t event : timing_) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
-  if (own_stream_) cudaStreamDestroy(stream_);
-  if (before != device_) cudaSetDevice(before);
+  on_device(device_, [&] {
+    ignore(cudaStreamSynchronize(stream_));
+    release_scratch();
+    pinned_.deallocate(staging_, 2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream());
+    for (const cudaEvent_t event : {half_free_[0], half_free_[1], end_}) {
+      ignore(cudaEventDestroy(event));
+    }
+    for (const cudaEvent_t event : timing_) {
+      if (event != nullptr) ignore(cudaEventDestroy(event));
+    }
+    if (own_stream_) ignore(cudaStreamDestroy(stream_));
+  });
 }
 
 Queue::Timed::Timed(Queue& queue) : queue_(queue) {
@@ -132,10 +134,11 @@ Queue::Timed::Timed(Queue& queue) : queue_(queue) {
 Queue::Timed::~Timed() {
   if (queue_.times_ == nullptr) return;
   float milliseconds = 0;
-  // What fails here the next call tells.
+  // A failure here is that of the next call, too.
   if (cudaEventRecord(queue_.timing_[1], queue_.stream_) != cudaSuccess ||
       cudaEventSynchronize(queue_.timing_[1]) != cudaSuccess ||
       cudaEventElapsedTime(&milliseconds, queue_.timing_[0], queue_.timing_[1]) != cudaSuccess) {
+    cudaGetLastError();
     return;
   }
   queue_.times_->seconds += static_cast<double>(milliseconds) * 1e-3;
@@ -144,6 +147,9 @@ Queue::Timed::~Timed() {
 
 void Queue::make_current() const {
   check(cudaSetDevice(device_), "choosing a device");
+  // Calls such as cudaEventQuery() in this thread would else invalidate a capture in another one.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "relaxing the capture mode");
 }
 
 void Queue::expect_reachable(const void* pointer, const char* what) const {
@@ -196,17 +202,16 @@ void Queue::wait_for(const Mark& mark) {
   if (mark.event() != nullptr) wait_for_event(mark.event()->handle);
 }
 
-/// Where somebody watches, asks again and again, and them in between.
+/// With a watch, polls the event and the watch.
 void Queue::wait_for_event(cudaEvent_t event) {
   if (watch_ == nullptr) return check(cudaEventSynchronize(event), "waiting for the device");
-  constexpr int kAsksOfALook = 64;
-  const auto since = std::chrono::steady_clock::now();
-  for (int asked = 1;; ++asked) {
+  const Poll poll;
+  while (true) {
     const cudaError_t result = cudaEventQuery(event);
     if (result == cudaSuccess) return;
     if (result != cudaErrorNotReady) check(result, "waiting for the device");
-    if (asked % kAsksOfALook == 0) watch_->look(since);
-    std::this_thread::yield();
+    poll.pause();
+    watch_->look(poll.since());
   }
 }
 
@@ -313,13 +318,12 @@ std::string version_text(int version) {
 
 }  // namespace
 
-DeviceGuard::DeviceGuard(int device) : device_(device) {
-  cuda::check(cudaGetDevice(&before_), "asking for the device");
-  if (before_ != device) cuda::check(cudaSetDevice(device), "choosing a device");
+DeviceGuard::DeviceGuard(int device) {
+  cuda::push_context(device);
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (before_ != device_) cudaSetDevice(before_);
+  cuda::pop_context();
 }
 
 std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
@@ -345,6 +349,13 @@ void Mark::set(Stream stream) {
   const DeviceGuard here(event_->device);  // whose default stream is meant
   cuda::check(cudaEventRecord(event_->handle, static_cast<cudaStream_t>(stream.handle)),
               "setting a mark");
+}
+
+bool is_captured(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status),
+              "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
 }
 
 void Mark::make_wait(const Context& context) const {

@@ -15,6 +15,7 @@
 #include "kernels/error.h"
 #include "kernels/host_copy.h"
 #include "python/bindings/bindings.h"
+#include "schemes/transport_errors.h"
 
 namespace nb = nanobind;
 
@@ -158,7 +159,17 @@ void PythonDevice::join(std::span<const StreamNumber> streams) {
   state.reading.insert(streams.begin(), streams.end());
   for (const StreamNumber stream : state.reading) {
     try {
+      if (is_captured(handle_of(stream))) {
+        throw UnsupportedError(
+            fmt::format("{}: the current stream is being captured into a CUDA graph, which cannot "
+                        "hold a synchronization of gradients: run backward() outside "
+                        "torch.cuda.graph()",
+                        name()));
+      }
       state.stage->set(handle_of(stream));
+    } catch (const UnsupportedError&) {
+      state.reading.erase(stream);
+      throw;
     } catch (const DeviceError& error) {
       state.reading.erase(stream);
       throw InputError(fmt::format("stream {:#x} is not one of {}: give that of its arrays ({})",

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 
 namespace sparsesync::emulated_cuda {
 
@@ -18,6 +19,15 @@ struct Limits {
 
 /// Of the whole process. Not while another thread uses the device.
 Limits& limits();
+
+/// GPUs that have a context in this process, since the last call.
+std::set<int> take_contexts();
+
+/// Captures a stream into a CUDA graph, as cudaStreamBeginCapture() in global mode: a call in any
+/// thread that might wait, or allocate, invalidates it, unless the thread's mode is relaxed.
+void begin_capture(void* stream);
+/// @return whether the capture is still valid
+bool end_capture();
 
 /// As ncclGetVersion() tells it to the calling thread.
 int& nccl_version();

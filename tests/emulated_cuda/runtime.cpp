@@ -8,10 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "cuda.h"
 #include "cuda_runtime.h"
 #include "tests/emulated_cuda/controls.h"
 #include "tests/emulated_cuda/reach.h"
@@ -48,8 +50,21 @@ class Pool {
 
 namespace {
 
-/// Of the calling thread.
-thread_local int current_device = 0;
+// Of the calling thread.
+thread_local int chosen_device = 0;
+thread_local std::vector<int> pushed_contexts;
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+int current_device() {
+  return pushed_contexts.empty() ? chosen_device : pushed_contexts.back();
+}
+
+/// Keeps a failure for cudaGetLastError(), as every call of the runtime does.
+cudaError_t remember(cudaError_t result) {
+  if (result != cudaSuccess && result != cudaErrorNotReady) last_error = result;
+  return result;
+}
 
 class Machine {
  public:
@@ -60,6 +75,24 @@ class Machine {
 
   std::recursive_mutex mutex;
   Limits limits;
+  std::set<int> contexts;            // GPUs that have one
+  const Stream* captured = nullptr;  // into a graph
+  bool is_capture_valid = true;
+
+  void make_context(int device) {
+    const std::lock_guard lock(mutex);
+    contexts.insert(device);
+  }
+
+  /// A call that might wait, or allocate: while a stream is captured it is an error that ends the
+  /// capture, except in threads whose mode is relaxed.
+  cudaError_t unsafe_call() {
+    const std::lock_guard lock(mutex);
+    contexts.insert(current_device());
+    if (captured == nullptr || capture_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+    is_capture_valid = false;
+    return remember(cudaErrorStreamCaptureUnsupported);
+  }
   std::set<Stream*> streams;
   std::vector<std::unique_ptr<Stream>> gone;  // marks of them may still be asked for
   std::size_t in_use = 0;
@@ -77,7 +110,7 @@ class Machine {
   std::vector<Freed> freed;
 
   cudaError_t allocate(void** pointer, std::size_t bytes, cudaMemoryType type,
-                       int device = current_device) {
+                       int device = current_device()) {
     const std::lock_guard lock(mutex);
     if (type == cudaMemoryTypeDevice) {
       if (limits.allocations_until_failure && (*limits.allocations_until_failure)-- == 0) {
@@ -143,10 +176,10 @@ Stream& stream_of(cudaStream_t stream) {
   static std::deque<Stream> of_program;
   if (stream != nullptr) return *stream;
   const std::lock_guard lock(Machine::the().mutex);
-  for (int device = static_cast<int>(of_program.size()); device <= current_device; ++device) {
+  for (int device = static_cast<int>(of_program.size()); device <= current_device(); ++device) {
     of_program.emplace_back().device = device;
   }
-  return of_program[static_cast<std::size_t>(current_device)];
+  return of_program[static_cast<std::size_t>(current_device())];
 }
 
 /// With the lock held: does what the stream was given up to a place.
@@ -217,6 +250,22 @@ Limits& limits() {
   return Machine::the().limits;
 }
 
+std::set<int> take_contexts() {
+  const std::lock_guard lock(Machine::the().mutex);
+  return std::exchange(Machine::the().contexts, {});
+}
+
+void begin_capture(void* stream) {
+  const std::lock_guard lock(Machine::the().mutex);
+  Machine::the().captured = &stream_of(static_cast<cudaStream_t>(stream));
+  Machine::the().is_capture_valid = true;
+}
+bool end_capture() {
+  const std::lock_guard lock(Machine::the().mutex);
+  Machine::the().captured = nullptr;
+  return Machine::the().is_capture_valid;
+}
+
 void check_parameters(const void* parameters, const unsigned char* members, std::size_t bytes) {
   const std::lock_guard lock(Machine::the().mutex);
   check_reach(parameters, members, bytes,
@@ -242,12 +291,17 @@ namespace {
 constexpr int kRuntimeVersion = 13000;
 }  // namespace
 
+using sparsesync::emulated_cuda::capture_mode;
+using sparsesync::emulated_cuda::chosen_device;
 using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::free_when_done;
+using sparsesync::emulated_cuda::last_error;
 using sparsesync::emulated_cuda::Limits;
 using sparsesync::emulated_cuda::Machine;
+using sparsesync::emulated_cuda::pushed_contexts;
+using sparsesync::emulated_cuda::remember;
 using sparsesync::emulated_cuda::run_all;
 using sparsesync::emulated_cuda::run_up_to;
 using sparsesync::emulated_cuda::stream_of;
@@ -261,12 +315,19 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device >= Machine::the().limits.devices) return cudaErrorInvalidDevice;
-  current_device = device;
+  if (device < 0 || device >= Machine::the().limits.devices) {
+    return remember(cudaErrorInvalidDevice);
+  }
+  if (pushed_contexts.empty()) {
+    chosen_device = device;
+  } else {
+    pushed_contexts.back() = device;
+  }
+  Machine::the().make_context(device);
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = current_device;
+  *device = current_device();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -298,8 +359,67 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  return last_error;
+}
+
+// ---- Of the driver's interface.
+
+namespace {
+
+CUresult emulated_initialize(unsigned) {
+  return CUDA_SUCCESS;
+}
+CUresult emulated_get_device(CUdevice* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= Machine::the().limits.devices) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+/// A context's address is its GPU's number, counted from 1.
+CUresult emulated_retain(CUcontext* context, CUdevice device) {
+  Machine::the().make_context(device);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  *context = reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(device + 1));
+  return CUDA_SUCCESS;
+}
+CUresult emulated_push(CUcontext context) {
+  pushed_contexts.push_back(static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1);
+  return CUDA_SUCCESS;
+}
+CUresult emulated_pop(CUcontext* context) {
+  if (pushed_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  emulated_retain(context, pushed_contexts.back());
+  pushed_contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult emulated_error_name(CUresult result, const char** name) {
+  *name = result == CUDA_SUCCESS ? "CUDA_SUCCESS" : "CUDA_ERROR_INVALID_DEVICE";
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  static const std::map<std::string, void*> functions{
+      {"cuInit", reinterpret_cast<void*>(emulated_initialize)},
+      {"cuDeviceGet", reinterpret_cast<void*>(emulated_get_device)},
+      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(emulated_retain)},
+      {"cuCtxPushCurrent", reinterpret_cast<void*>(emulated_push)},
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(emulated_pop)},
+      {"cuGetErrorName", reinterpret_cast<void*>(emulated_error_name)}};
+  const auto found = functions.find(name);
+  *result =
+      found == functions.end() ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+  if (found != functions.end()) *function = found->second;
   return cudaSuccess;
 }
+
+// ---- Of the runtime's again.
+
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
@@ -316,8 +436,12 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInvalidDevice";
     case cudaErrorInvalidResourceHandle:
       return "cudaErrorInvalidResourceHandle";
+    case cudaErrorSymbolNotFound:
+      return "cudaErrorSymbolNotFound";
     case cudaErrorNotReady:
       return "cudaErrorNotReady";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
   }
   return "cudaErrorUnknown";
 }
@@ -326,9 +450,10 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  Machine::the().make_context(current_device());
   const std::lock_guard lock(Machine::the().mutex);
   *stream = new sparsesync::emulated_cuda::Stream;
-  (*stream)->device = current_device;
+  (*stream)->device = current_device();
   Machine::the().streams.insert(*stream);
   return cudaSuccess;
 }
@@ -340,14 +465,26 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  *device = stream == nullptr ? current_device : stream->device;
+  *device = stream == nullptr ? current_device() : stream->device;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   wait_until(stream_of(stream), stream_of(stream).given);
   return cudaSuccess;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const std::lock_guard lock(Machine::the().mutex);
+  *status = Machine::the().captured == &stream_of(stream) ? cudaStreamCaptureStatusActive
+                                                          : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  *mode = std::exchange(capture_mode, *mode);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  Machine::the().make_context(current_device());
   const std::lock_guard lock(Machine::the().mutex);
   if (event->stream == nullptr) return cudaSuccess;  // never recorded
   // What the event stands for now, whatever is recorded later.
@@ -356,20 +493,23 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  Machine::the().make_context(current_device());
   *event = new sparsesync::emulated_cuda::Event;
-  (*event)->device = current_device;
+  (*event)->device = current_device();
   if ((flags & cudaEventDisableTiming) == 0) {
     (*event)->at = std::make_shared<std::chrono::steady_clock::time_point>();
   }
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  Machine::the().make_context(current_device());
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  Machine::the().make_context(current_device());
   const std::lock_guard lock(Machine::the().mutex);
-  if (stream_of(stream).device != event->device) return cudaErrorInvalidResourceHandle;
+  if (stream_of(stream).device != event->device) return remember(cudaErrorInvalidResourceHandle);
   if (event->at) {
     sparsesync::emulated_cuda::enqueue(
         stream, [at = event->at] { *at = std::chrono::steady_clock::now(); });
@@ -383,10 +523,12 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   if (event->stream != nullptr) wait_until(*event->stream, event->place);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   const std::lock_guard lock(Machine::the().mutex);
   if (event->stream == nullptr) return cudaSuccess;
   // Work goes on while somebody asks.
@@ -394,22 +536,28 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
-  return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice);
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
+  return remember(Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice));
 }
 cudaError_t cudaFree(void* pointer) {
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   run_all();
   return free_when_done(pointer);
 }
 cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned) {
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   return Machine::the().allocate(pointer, bytes, cudaMemoryTypeManaged);
 }
 cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   return Machine::the().allocate(pointer, bytes, cudaMemoryTypeHost);
 }
 cudaError_t cudaFreeHost(void* pointer) {
+  if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   return Machine::the().release(pointer);
 }
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  Machine::the().make_context(current_device());
   const std::lock_guard lock(Machine::the().mutex);
   *total_bytes = Machine::the().limits.memory;
   *free_bytes = *total_bytes - std::min(*total_bytes, Machine::the().in_use);
@@ -423,10 +571,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  Machine::the().make_context(current_device());
   *pool = new sparsesync::emulated_cuda::Pool{properties->location.id};
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  Machine::the().make_context(current_device());
   run_all();
   delete pool;
   return cudaSuccess;
@@ -444,15 +594,18 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*, std::s
 }
 cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t) {
-  return Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice, pool->device);
+  Machine::the().make_context(current_device());
+  return remember(Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice, pool->device));
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  Machine::the().make_context(current_device());
   enqueue(stream, [pointer] { Machine::the().release(pointer); });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  Machine::the().make_context(current_device());
   if (bytes == 0) return cudaSuccess;
   cudaPointerAttributes of_from{};
   cudaPointerAttributes of_to{};
@@ -488,6 +641,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int device_of_to, const void* from, in
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  Machine::the().make_context(current_device());
   if (bytes != 0) enqueue(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "engine/device_memory.h"
@@ -12,6 +13,7 @@
 #include "engine/transport/nccl.h"
 #include "kernels/index_code.h"
 #include "kernels/rows.h"
+#include "kernels/sort.h"
 #include "tests/support/devices.h"
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/scheme_variants.h"
@@ -182,6 +184,68 @@ TEST_F(SeveralDevices, bytes_cross_from_the_memory_of_one_to_that_of_another) {
   EXPECT_TRUE(std::equal(bytes, bytes + 64, bytes + 64));
   pinned.deallocate(bytes, 128, 64, {});
 }
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+/// Synchronizes one row by two workers on a GPU; `meanwhile` is called by worker 0 in between.
+void synchronize_on(int device, const std::function<void()>& meanwhile) {
+  const std::vector<Index> rows{7};
+  const std::vector<float> ones(4, 1.0F);
+  expect_no_errors(local_workers("local", {}).run(2, [&](std::unique_ptr<Transport>& transport) {
+    GpuWorker gpu(device, std::nullopt, 1);
+    HostMemory words;
+    SessionOptions options{kDeadline, 1};
+    options.device = gpu.on_device();
+    Session session(std::move(transport), words, options);
+    const BucketId id = session.register_bucket({"b", {{"t", 50, 4, DType::f32}}, "balanced"});
+    const Gradient gradient = gpu.place(0, rows, std::as_bytes(std::span(ones)));
+    if (session.rank() == Rank{0}) meanwhile();
+    session.synchronize(id, std::array{gradient});
+    EXPECT_EQ(gpu.fetch(0, session.result(id, 0)).indices.size(), 1U);
+  }));
+}
+
+// A context takes 500 MB of a GPU, and fails where the GPU is exclusive to another process.
+TEST_F(SeveralDevices, work_on_one_makes_no_context_on_another) {
+  emulated_cuda::take_contexts();
+  synchronize_on(1, [] {});
+  {
+    DeviceMemory memory(1);
+    PinnedMemory pinned;
+    const auto queue = make_device_queue(memory, pinned, {1, false, std::nullopt});
+    const Context context(memory, *queue);
+    Mark mark(context);
+    mark.set(queue->stream());
+    device_bytes(1);
+  }
+  EXPECT_EQ(emulated_cuda::take_contexts(), std::set{1});
+}
+
+TEST_F(DeviceTest, a_step_does_not_invalidate_the_programs_capture) {
+  DeviceMemory memory(0);
+  PinnedMemory pinned;
+  const auto of_program = make_device_queue(memory, pinned);
+  synchronize_on(0, [&] {
+    // The place of worker 0's thread is that of a program's thread which captures.
+    emulated_cuda::begin_capture(of_program->stream().handle);
+    EXPECT_TRUE(is_captured(of_program->stream()));
+  });
+  EXPECT_TRUE(emulated_cuda::end_capture());
+  EXPECT_FALSE(is_captured(of_program->stream()));
+}
+
+// CUB looks at the thread's last error, which may be somebody else's.
+TEST_F(DeviceTest, errors_that_others_left_do_not_fail_a_sort) {
+  TestMemory memory;
+  const DeviceUnderTest device(true);
+  const Context context = device.context(memory);
+  std::vector<Index> keys{3, 1, 2};
+  SortWorkspace workspace(context);
+  EXPECT_NE(cudaSetDevice(1000), cudaSuccess);
+  sort_keys(context, keys, 4, workspace);
+  synchronize(context);
+  EXPECT_EQ(keys, (std::vector<Index>{1, 2, 3}));
+}
+#endif
 
 // Each worker on a GPU of its own, in one process.
 TEST_F(SeveralDevices, workers_on_several_have_the_sum) {

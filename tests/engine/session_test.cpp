@@ -258,9 +258,10 @@ TEST(Session, workers_that_state_several_things_all_hear_which) {
 }
 
 TEST(Session, squares_are_there_before_the_gather_of_those_schemes_that_have_sums_then) {
-  const std::vector<std::string> with{"balanced",   "balanced_hash",   "block_ps",
-                                      "dense_ring", "dynamic_split",   "owned",
-                                      "sparse_ps",  "split_all_gather"};
+  // one_server is a scheme of tests, which some programs have.
+  const std::vector<std::string> with{"balanced",   "balanced_hash", "block_ps",
+                                      "dense_ring", "dynamic_split", "one_server",
+                                      "owned",      "sparse_ps",     "split_all_gather"};
   for (const SchemeEntry& entry : all_schemes()) {
     const std::string name(entry.name);
     // Not over every transport; by its nodes what another one does.

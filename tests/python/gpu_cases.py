@@ -245,6 +245,38 @@ def side_stream() -> dict[str, Any]:
     return {"errors": errors}
 
 
+def capture() -> dict[str, Any]:
+    """A program captures CUDA graphs while gather phases are under way; and tries to capture a step, too."""
+    module = model()
+    ddp = DistributedDataParallel(module, scheme="balanced", schedule="dear")
+    optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.0), ddp)
+    matrix = torch.randn(512, 512, device=GPU)
+    torch.cuda.synchronize()
+    captured = 0
+    for step in range(20):
+        optimizer.zero_grad()
+        loss_of(ddp, batch(ddp.rank, step)).backward()
+        optimizer.step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # in global mode, as torch has it
+            product = matrix @ matrix
+        graph.replay()
+        captured += int(torch.equal(product, matrix @ matrix))
+    ddp.close()
+
+    ddp = DistributedDataParallel(model(), scheme="balanced")
+    loss = loss_of(ddp, batch(ddp.rank, 0))
+    refused = ""
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            ddp.synchronizer.session.reduce(0, [None], streams=(torch.cuda.current_stream().cuda_stream,))
+    except sparsesync.UnsupportedError as error:
+        refused = str(error)
+    loss.backward()  # the step itself works
+    ddp.close()
+    return {"captured": captured, "refused": refused}
+
+
 def two_devices() -> dict[str, Any]:
     """What is wrong is told at the door."""
     mixed = torch.nn.Sequential(torch.nn.Linear(2, 2).to(GPU), torch.nn.Linear(2, 2))
@@ -271,7 +303,7 @@ def main() -> None:
     case, folder = sys.argv[1:3]
     torch.cuda.set_device(0)
     dist.init_process_group("gloo")
-    named = (parity, autocast, sparsified, announced, memory, synchronizations, side_stream, two_devices)
+    named = (parity, autocast, sparsified, announced, memory, synchronizations, side_stream, capture, two_devices)
     found = {each.__name__: each for each in named}[case]()
     (Path(folder) / f"{dist.get_rank()}.json").write_text(json.dumps(found), encoding="utf-8")
     dist.destroy_process_group()

@@ -96,6 +96,12 @@ def test_a_backward_pass_in_another_stream(tmp_path: Path) -> None:
         assert max(each["errors"]) < 1e-6
 
 
+def test_a_program_that_captures_cuda_graphs(tmp_path: Path) -> None:
+    for each in found_by("capture", tmp_path):
+        assert each["captured"] == 20
+        assert "is being captured into a CUDA graph" in each["refused"]
+
+
 def test_what_is_wrong_is_told_at_the_door(tmp_path: Path) -> None:
     for each in found_by("two_devices", tmp_path):
         mixed, device_ids, array = each["says"]

@@ -68,7 +68,8 @@ class CudaDevice(CpuDevice):
     def __init__(self, number: int, memory_bytes: int | None) -> None:
         self.number = number
         self.name = f"cuda:{number}"
-        self.communication = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
+        # High priority: else the small kernels of a session wait for whole waves of the backward pass.
+        self.communication = torch.cuda.Stream(number, priority=-1)  # type: ignore[no-untyped-call]
         self._native = _native.Device(
             number, self.communication.cuda_stream, TorchAllocator(number), memory_bytes
         )

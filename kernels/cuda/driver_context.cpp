@@ -1,0 +1,86 @@
+#include "kernels/cuda/driver_context.h"
+
+#include <cuda.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+#include "kernels/cuda/check.h"
+#include "kernels/error.h"
+
+namespace sparsesync::cuda {
+namespace {
+
+/// Functions of the driver, as the runtime finds them: programs do not link libcuda.
+struct Driver {
+  CUresult (*initialize)(unsigned flags) = nullptr;
+  CUresult (*get_device)(CUdevice* device, int ordinal) = nullptr;
+  CUresult (*retain)(CUcontext* context, CUdevice device) = nullptr;
+  CUresult (*push)(CUcontext context) = nullptr;
+  CUresult (*pop)(CUcontext* context) = nullptr;
+  CUresult (*error_name)(CUresult result, const char** name) = nullptr;
+};
+
+template <typename Function>
+void find(const char* name, Function& function) {
+  constexpr unsigned kVersion = 12000;  // whose forms of these functions are meant
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+  check(cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &status),
+        "finding a function of the driver");
+  if (status != cudaDriverEntryPointSuccess) {
+    throw DeviceError(fmt::format("the driver has no {}: install a newer driver", name));
+  }
+  function = reinterpret_cast<Function>(found);
+}
+
+const Driver& driver() {
+  static const Driver driver = [] {
+    Driver found;
+    find("cuInit", found.initialize);
+    find("cuDeviceGet", found.get_device);
+    find("cuDevicePrimaryCtxRetain", found.retain);
+    find("cuCtxPushCurrent", found.push);
+    find("cuCtxPopCurrent", found.pop);
+    find("cuGetErrorName", found.error_name);
+    return found;
+  }();
+  return driver;
+}
+
+void check_driver(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  driver().error_name(result, &name);
+  throw DeviceError(fmt::format("{}: {}", what, name == nullptr ? "unknown error" : name));
+}
+
+/// @throws DeviceError
+CUcontext primary_context(int device) {
+  static std::mutex mutex;
+  static std::map<int, CUcontext> retained;
+  const std::lock_guard lock(mutex);
+  const auto found = retained.find(device);
+  if (found != retained.end()) return found->second;
+  check_driver(driver().initialize(0), "starting the driver");
+  CUdevice handle = 0;
+  check_driver(driver().get_device(&handle, device), "choosing a device");
+  CUcontext context = nullptr;
+  check_driver(driver().retain(&context, handle), "making a GPU's context");
+  retained.emplace(device, context);
+  return context;
+}
+
+}  // namespace
+
+void push_context(int device) {
+  check_driver(driver().push(primary_context(device)), "choosing a device");
+}
+
+void pop_context() noexcept {
+  CUcontext context = nullptr;
+  driver().pop(&context);
+}
+
+}  // namespace sparsesync::cuda

@@ -1,0 +1,11 @@
+// The part of CUDA's driver interface that the library uses. Functions are found by name, by
+// cudaGetDriverEntryPointByVersion().
+#pragma once
+
+enum CUresult {
+  CUDA_SUCCESS = 0,
+  CUDA_ERROR_INVALID_DEVICE = 101,
+  CUDA_ERROR_INVALID_CONTEXT = 201
+};
+using CUdevice = int;
+using CUcontext = struct EmulatedContext*;
