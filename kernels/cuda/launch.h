@@ -89,14 +89,15 @@ void for_each(const Context& context, Index count, Body body) {
 /// How threads share the units of rows. 2^lane_bits neighbouring threads have neighbouring units,
 /// and kUnits of them each. Wide rows are cut into parts, so that few of them keep many threads
 /// busy. For kernels, by value.
+/// @tparam units  of a thread in a part, at most
+template <int units>
 struct RowCut {
-  /// The most units of a thread in a part.
-  static constexpr int kUnits = 4;
+  static constexpr int kUnits = units;
 
-  explicit RowCut(Index units)
-      : lane_bits(
-            static_cast<unsigned>(std::min(bit_width_below(static_cast<std::uint64_t>(units)), 5))),
-        parts(ceil_div<Index>(units, kUnits << lane_bits)) {}
+  explicit RowCut(Index units_of_row)
+      : lane_bits(static_cast<unsigned>(
+            std::min(bit_width_below(static_cast<std::uint64_t>(units_of_row)), 5))),
+        parts(ceil_div<Index>(units_of_row, kUnits << lane_bits)) {}
 
   /// Threads that have a part of a row each.
   Index threads(Index rows) const { return rows * parts << lane_bits; }
@@ -119,11 +120,20 @@ struct RowCut {
   Index parts;
 };
 
+/// Calls use(RowCut) with that for rows of so many units: of one for each thread where a warp has
+/// all of a row, which takes fewer registers (10% of a gather of 128 bytes on an H200), else of
+/// four, which are loaded together.
+template <typename Use>
+void with_row_cut(Index units, Use&& use) {
+  if (units <= kWarp) return use(RowCut<1>(units));
+  use(RowCut<4>(units));
+}
+
 namespace detail {
-template <typename Body>
-__global__ void each_of_rows(Index rows, Index units, RowCut cut, Body body) {
+template <typename Cut, typename Body>
+__global__ void each_of_rows(Index rows, Index units, Cut cut, Body body) {
   cut.for_each(rows, [&](Index row, Index first) {
-    for (int i = 0; i < RowCut::kUnits; ++i) {
+    for (int i = 0; i < Cut::kUnits; ++i) {
       const Index unit = first + i * cut.stride();
       if (unit < units) body(row, unit);
     }
@@ -137,9 +147,10 @@ __global__ void each_of_rows(Index rows, Index units, RowCut cut, Body body) {
 template <typename Body>
 void for_each_of_rows(const Context& context, Index rows, Index units, Body body) {
   if (units == 0) return;
-  const RowCut cut(units);
-  launch(context, blocks_for(context, cut.threads(rows)), kBlock, detail::each_of_rows<Body>, rows,
-         units, cut, body);
+  with_row_cut(units, [&]<typename Cut>(Cut cut) {
+    launch(context, blocks_for(context, cut.threads(rows)), kBlock, detail::each_of_rows<Cut, Body>,
+           rows, units, cut, body);
+  });
 }
 
 /// The first place in [0, size) whose element is not below `bound`, of increasing ones.

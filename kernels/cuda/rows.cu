@@ -24,8 +24,8 @@ struct CopyWork {
 };
 
 /// Each thread loads all its units of a part before it stores them.
-template <bool scatters, typename Unit>
-__global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, RowCut cut) {
+template <bool scatters, typename Unit, typename Cut>
+__global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, Cut cut) {
   cut.for_each(table.tiles(), [&](Index row, Index first) {
     const CopyWork& work = table.of(row);
     const Index i = row - work.first_tile;
@@ -34,12 +34,12 @@ __global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, RowC
         reinterpret_cast<const Unit*>(work.from) + (scatters ? i : listed) * work.from_stride;
     auto* const target =
         reinterpret_cast<Unit*>(work.to) + (scatters ? listed : i) * work.to_stride;
-    Unit units[RowCut::kUnits] = {};
-    for (int k = 0; k < RowCut::kUnits; ++k) {
+    Unit units[Cut::kUnits] = {};
+    for (int k = 0; k < Cut::kUnits; ++k) {
       const Index unit = first + k * cut.stride();
       if (unit < work.units) units[k] = source[unit];
     }
-    for (int k = 0; k < RowCut::kUnits; ++k) {
+    for (int k = 0; k < Cut::kUnits; ++k) {
       const Index unit = first + k * cut.stride();
       if (unit < work.units) target[unit] = units[k];
     }
@@ -97,11 +97,12 @@ void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& cop
                copy.bytes / unit, 0},
               std::ssize(copy.rows));
   };
-  const RowCut cut(longest / unit);
   for_tables<CopyWork>(jobs, add_to, [&](const JobTable<CopyWork>& table) {
     for_unit(unit, [&]<typename Unit>(Unit) {
-      launch(context, blocks_for(context, cut.threads(table.tiles())), kBlock,
-             copy_rows<scatters, Unit>, table, cut);
+      with_row_cut(longest / unit, [&]<typename Cut>(Cut cut) {
+        launch(context, blocks_for(context, cut.threads(table.tiles())), kBlock,
+               copy_rows<scatters, Unit, Cut>, table, cut);
+      });
     });
   });
 }
