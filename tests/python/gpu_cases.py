@@ -265,7 +265,8 @@ def capture() -> dict[str, Any]:
     ddp.close()
 
     ddp = DistributedDataParallel(model(), scheme="balanced")
-    loss = loss_of(ddp, batch(ddp.rank, 0))
+    loss_of(ddp, batch(ddp.rank, 0)).backward()  # registers the buckets
+    loss = loss_of(ddp, batch(ddp.rank, 1))
     refused = ""
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -290,6 +291,7 @@ def two_devices() -> dict[str, Any]:
         except sparsesync.UnsupportedError as error:
             says.append(str(error))
     ddp = DistributedDataParallel(model(), scheme="balanced")
+    loss_of(ddp, batch(ddp.rank, 0)).backward()  # registers the buckets
     session = ddp.synchronizer.session
     try:
         session.reduce(0, [torch.zeros(1)])
