@@ -88,8 +88,10 @@ class Runner:
         self.folder, self.listed = folder, [("built", "nvcc 13, sm_90")]
         self.set_machine()
 
-    def set_machine(self, problem=None, nccl="2.30.1", compare=":"):
-        """A GPU, or why there is none; the version of NCCL, or why there is none; what compare does first."""
+    def set_machine(self, problem=None, nccl="2.30.1", compare=":", gpu=""):
+        """`problem`: why sparsesync has no GPU. `nccl`: its version, or why it is missing. `compare`: its first command.
+        `gpu`: the output of nvidia-smi, which fails if it is empty."""
+        self.put_tool("nvidia-smi", f"#!/bin/bash\necho '{gpu}'\n" if gpu else "#!/bin/bash\nexit 9\n")
         info = INFO % (json.dumps(problem), nccl)
         self.put("bin/sparsesync", PROGRAM % compare)
         tree(self.folder / "root", {"bin/info.json": info})
@@ -104,11 +106,15 @@ class Runner:
         self.put(f"tests/{name}", text)
         self.listed.append((kind, name, f"tests/{name}", *arguments))
 
-    def set_sanitizer(self, summary, status=0):
+    def put_tool(self, name, text):
+        """A program in $PATH."""
         folder = self.folder / "path"
         folder.mkdir(exist_ok=True)
-        (folder / "compute-sanitizer").write_text(SANITIZER % (summary, status), encoding="utf-8")
-        (folder / "compute-sanitizer").chmod(0o755)
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+    def set_sanitizer(self, summary, status=0):
+        self.put_tool("compute-sanitizer", SANITIZER % (summary, status))
 
     def write_list(self):
         tree(self.folder / "root", {"gpu-check.list": "".join("\t".join(line) + "\n" for line in self.listed)})
@@ -248,6 +254,17 @@ def test_without_a_gpu_all_is_named_and_started(runner):
     assert len(items) == 9 and result["problem"] == "no GPU: none" and result["not_run"] == 9
     for name in items:
         assert f"not run: {name} (no GPU: none)" in output
+
+
+def test_a_gpu_that_cannot_be_used_is_a_loud_failure(runner):
+    problem = "no GPU: the driver supports CUDA 12.4, this build needs 13.0"
+    runner.set_machine(problem=problem, compare=REFUSES, gpu="GPU 0: NVIDIA H200 (UUID: GPU-1)")
+    runner.add("test", "kernels.a", GOOD)
+    status, output, items, _ = runner.run()
+    assert status == 1 and not items
+    first = output.splitlines()[0]
+    assert "FAILED" in first and problem in first
+    assert "NVIDIA H200" in output and "nvcc 13, sm_90" in output
 
 
 def test_without_a_gpu_a_program_that_does_not_start_fails(runner):
