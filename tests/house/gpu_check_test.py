@@ -3,6 +3,7 @@ that was not."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -313,13 +314,68 @@ def test_parts_of_a_slow_test(runner):
         (["--time-limit", "soon"], "--time-limit 'soon'"),
         (["--match"], "--match wants a value"),
         (["--fast"], "unknown argument '--fast'"),
-        (["--match", "nothing.*"], "nothing is called 'nothing.*'"),
+        (["--match", "nothing.*"], "no item matches 'nothing.*'"),
     ],
 )
 def test_wrong_arguments(runner, arguments, said):
     runner.add("test", "kernels.a", GOOD)
     status, output, _, _ = runner.run(*arguments)
     assert status == 2 and said in output
+
+
+# The order
+
+
+def bundle_list(runner):
+    """The items of a bundle, in the order of its gpu-check.list: cmake/SparsesyncTests.cmake and bench/CMakeLists.txt."""
+    runner.add("nccl", "engine.nccl_transport_cuda", GOOD)
+    runner.add("nccl", "engine.nccl_transport_cuda_slow", GOOD)
+    for kind, count in (("kernels.part", 8), ("floors.part", 16), ("floors.slow", 8)):
+        for shard in range(count):
+            runner.add("test", f"{kind}_{shard}_cuda", GOOD, f"shard={shard}/{count}")
+    for name in ("aggregate", "compact_headline", "compact", "index_code", "residual", "rows"):
+        runner.add("bench", f"bench.kernels.{name}_cuda", BENCH % ROWS)
+    runner.add("table", "bench.schemes.gpu_sync", TABLE)
+    runner.add("python", "python.gpu", GOOD)
+    runner.set_sanitizer("ERROR SUMMARY: 0 errors")
+
+
+def test_the_dry_run_prints_the_order_by_value(runner):
+    bundle_list(runner)
+    status, output, items, _ = runner.run("--dry-run", "--jobs", "8")
+    assert status == 0 and not items and not (runner.folder / "work").exists(), output
+    plan = [(int(begin), int(takes), name) for begin, takes, name in re.findall(r"^ *(\d+) s +(\d+) s  (\S+)$", output, re.M)]
+    names = [name for _, _, name in plan]
+    assert len(names) == len(set(names)) == len(runner.listed) - 1 + 2 + 3 * 8
+    steps = [
+        "bench.kernels.compact_headline", "kernels.", "bench.schemes.gpu_sync", "memcheck.", "bench.kernels.", "python.|example.compare$",
+        "floors.part", "floors.slow", "racecheck.|synccheck.", ".*nccl",
+    ]  # fmt: skip
+    found = [next(i for i, step in enumerate(steps) if re.match(step, name)) for name in names]
+    assert found == sorted(found) and set(found) == set(range(len(steps))), names
+    # The first two minutes: the headline figure and all suites of the kernels.
+    early = {name for begin, takes, name in plan if begin + takes <= 120}
+    assert {"bench.kernels.compact_headline_cuda", "bench.schemes.gpu_sync"} | {f"kernels.part_{i}_cuda" for i in range(8)} <= early
+    assert "about" in output.splitlines()[-1]
+
+
+def test_the_dry_run_takes_arguments(runner):
+    bundle_list(runner)
+    _, output, _, _ = runner.run("--dry-run", "--jobs", "1", "--match", "kernels.part_[01]*", "--time-limit", "24")
+    assert output.split()[3:] == "0 s 24 s kernels.part_0_cuda 24 s 24 s kernels.part_1_cuda (after the time limit)".split() + (
+        "gpu-check: about 48 s with 1 tests at a time".split()
+    )
+
+
+def test_benches_run_alone_and_tests_in_parallel(runner):
+    """Each program of parallel items waits for the other; a bench fails if a test runs at the same time."""
+    text = GOOD.replace("[[ $SPAR", "touch %s; for i in {1..100}; do [[ -e %s ]] && break; sleep 0.1; done; [[ -e %s ]] || exit 8\n[[ $SPAR")
+    a, b = runner.folder / "a", runner.folder / "b"
+    runner.add("test", "kernels.a", text % (a, b, b))
+    runner.add("test", "kernels.b", text % (b, a, a) + f"sleep 0.5; rm {a} {b}\n")
+    runner.add("table", "bench.schemes.gpu_sync", f"#!/bin/bash\n[[ ! -e {a} ]] || exit 7\n" + TABLE)
+    status, output, _, _ = runner.run("--only", "tests", "--only", "benches", "--jobs", "2")
+    assert status == 0, output
 
 
 # Bundles
