@@ -5,7 +5,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from trees import ROOT, tree
@@ -296,8 +299,111 @@ def test_the_time_limit_cuts_and_another_call_goes_on(runner):
     runner.put("tests/kernels.b", GOOD)
     status, output, items, _ = runner.run("--only", "tests", "--continue")
     assert status == 0 and {item["outcome"] for item in items.values()} == {"passed"}, output
+    # Results of items that are not chosen stay in the file.
+    runner.add("table", "bench.a", TABLE)
+    status, output, items, _ = runner.run("--only", "benches", "--continue")
+    assert status == 0 and set(items) == {"bench.a", *(f"kernels.{name}" for name in "abc")}, output
     status, output, _, _ = runner.run("--only", "tests")
     assert status == 1, "without --continue it begins anew"
+
+
+# Kills
+
+STEPS = [("test", "kernels.a", GOOD), ("table", "bench.schemes.gpu_sync", TABLE), ("bench", "bench.kernels.a", BENCH % ROWS),
+         ("test", "floors.a", GOOD), ("nccl", "engine.nccl", GOOD)]  # fmt: skip
+
+
+def waits(marker):
+    """A program that writes its process id and waits; it answers --gtest_filter=Nccl.two_workers_* at once."""
+    return f"#!/bin/bash\ncase $* in *Nccl.two_workers_*) exit 0 ;; esac\necho $$ >{marker}.part; mv {marker}.part {marker}\nexec sleep 60\n"
+
+
+def start_until(runner, markers, *arguments):
+    """The runner's process and those of the programs that wait: all have begun when it returns."""
+    runner.write_list()
+    command = [
+        ROOT / "scripts/gpu-runner", "--root", runner.folder / "root", "--work", runner.folder / "work",
+        "--out", runner.folder / "out.json", *arguments,
+    ]  # fmt: skip
+    environment = {"PATH": f"{runner.folder / 'path'}:/usr/bin:/bin"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not all(marker.exists() for marker in markers):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    return process, [int(marker.read_text(encoding="utf-8")) for marker in markers]
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("after", range(len(STEPS)))
+def test_a_kill_after_any_item_leaves_the_results_of_all_before(runner, after):
+    """Item number `after` waits, and the runner is killed meanwhile: the items before it are whole, valid JSON."""
+    marker = runner.folder / "began"
+    for i, (kind, name, text) in enumerate(STEPS):
+        runner.add(kind, name, waits(marker) if i == after else text)
+    process, pids = start_until(runner, [marker], "--only", "tests", "--only", "benches")
+    process.kill()
+    process.wait()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    result = json.loads((runner.folder / "out.json").read_text(encoding="utf-8"))
+    assert [item["name"] for item in result["items"]] == [name for _, name, _ in STEPS[:after]]
+    assert result["passed"] == after and result["pending"] == len(STEPS) - after
+    assert result["provenance"]["info"]["commit"] == "0123456789ab"
+    # The rest runs with --continue; what has passed does not run again.
+    runner.put(f"tests/{STEPS[after][1]}", STEPS[after][2])
+    for _, name, _ in STEPS[:after]:
+        runner.put(f"tests/{name}", FAILS)
+    status, output, items, result = runner.run("--only", "tests", "--only", "benches", "--continue")
+    assert status == 0 and len(items) == result["passed"] == len(STEPS) and result["pending"] == 0, output
+
+
+def test_a_kill_of_parallel_items_loses_only_those_that_run(runner):
+    markers = [runner.folder / "b", runner.folder / "d"]
+    for name in "abcde":
+        runner.add("test", f"kernels.{name}", waits(runner.folder / name) if name in "bd" else GOOD)
+    process, pids = start_until(runner, markers, "--only", "tests", "--jobs", "3")
+    out = runner.folder / "out.json"
+    deadline = time.monotonic() + 30
+    while json.loads(out.read_text(encoding="utf-8"))["passed"] < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    assert [item["name"] for item in result["items"]] == ["kernels.a", "kernels.c", "kernels.e"] and result["pending"] == 2
+
+
+@pytest.mark.parametrize("kind", ["test", "bench"])
+def test_a_signal_ends_the_programs_and_keeps_the_results(runner, kind):
+    marker = runner.folder / "began"
+    runner.add("bench", "bench.kernels.compact_headline", BENCH % ROWS)
+    runner.add(kind, "bench.kernels.b" if kind == "bench" else "kernels.b", waits(marker))
+    process, pids = start_until(runner, [marker], "--only", "tests", "--only", "benches")
+    process.terminate()
+    assert process.wait(timeout=15) == 3
+    assert not any(is_alive(pid) for pid in pids)
+    result = json.loads((runner.folder / "out.json").read_text(encoding="utf-8"))
+    assert [item["name"] for item in result["items"]] == ["bench.kernels.compact_headline"]
+
+
+def test_an_estimate_raises_the_default_item_limit(runner):
+    """An item of 33 s may take 66; others 60."""
+    runner.add("test", "kernels.part_0_cuda", GOOD)
+    runner.put_tool("timeout", '#!/bin/bash\necho "$3 $4 $*" >>"$(dirname "$0")/limits"\nexec /usr/bin/timeout "$@"\n')
+    runner.set_sanitizer("ERROR SUMMARY: 0 errors")
+    status, output, _, _ = runner.run("--match", "*kernels.part*")
+    assert status == 0, output
+    limits = [line.split()[0] for line in (runner.folder / "path/limits").read_text(encoding="utf-8").splitlines()]
+    assert limits[:2] == ["60", "66"]
 
 
 def test_parts_of_a_slow_test(runner):
