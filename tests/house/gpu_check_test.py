@@ -484,6 +484,59 @@ def test_benches_run_alone_and_tests_in_parallel(runner):
     assert status == 0, output
 
 
+# The summary
+
+
+def benchmark_json(rows):
+    """As Google Benchmark writes it: {name: (nanoseconds, bytes/s or None)}."""
+    texts = []
+    for name, (time_ns, rate) in rows.items():
+        fields = [f'"name": "{name}/iterations:20/manual_time"', '"family_index": 0', f'"run_name": "{name}"',
+                  f'"real_time": {time_ns:e}', '"cpu_time": 1.0e+00', '"time_unit": "ns"']  # fmt: skip
+        fields += [f'"bytes_per_second": {rate:e}'] if rate else []
+        texts.append("    {\n      " + ",\n      ".join(fields) + "\n    }")
+    context = '{\n  "context": {\n    "executable": "x",\n    "caches": [\n      {\n        "type": "Data"\n      }\n    ]\n  },\n'
+    return context + '  "benchmarks": [\n' + ",\n".join(texts) + "\n  ]\n}"
+
+
+def test_the_summary_has_each_kernel_beside_the_copy_of_its_executable(runner):
+    headline = {
+        "copy/threads:1": (4e5, 4e12), "read_reduce": (2e5, 3e12),
+        "compact_groups/f32/width:1/per_mille:52": (3e5, 2.4e12), "compact_groups/f32/width:1/per_mille:1": (2.5e5, 3e12),
+        "compact_groups/bf16/width:1/per_mille:52": (1.5e5, 2e12),
+    }  # fmt: skip
+    runner.add("bench", "bench.kernels.compact_headline_cuda", BENCH % benchmark_json(headline))
+    rows = {"copy/threads:1": (4e5, 2e12), "gather/width:1": (1e6, 1e11), "gather/width:8": (1e6, 1e12), "cast/f32": (1e3, 1.5e12)}
+    runner.add("bench", "bench.kernels.rows_cuda", BENCH % benchmark_json(rows))
+    runner.add("bench", "bench.kernels.owners_cuda", BENCH % benchmark_json({"choose/rows:7": (5e6, None), "look/rows:7": (5e6, 1e12)}))
+    runner.add("bench", "bench.kernels.sort_cuda", BENCH % WRONG_ROWS)
+    runner.add("table", "bench.schemes.gpu_sync", TABLE.replace("5}", '5,\\n"busy_over_copy": 2.125\\n}').replace("echo", "echo -e"))
+    runner.add("test", "kernels.a", GOOD)
+    runner.add("test", "kernels.b", FAILS)
+    runner.add("test", "floors.slow_1", GOOD)
+    status, output, _, _ = runner.run()
+    assert status == 1
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    summary = lines[lines.index("kernel (its slowest row) rows time rate copy read slowest row") :]
+    assert summary[1:9] == [
+        "copy 1 0.400 ms 4000 GB/s 100% 133% threads:1",
+        "read_reduce 1 0.200 ms 3000 GB/s 75% 100%",
+        "compact_groups/f32 2 0.300 ms 2400 GB/s 60% 80% width:1/per_mille:52",
+        "compact_groups/bf16 1 0.150 ms 2000 GB/s 50% 67% width:1/per_mille:52",
+        "copy 1 0.400 ms 2000 GB/s 100% ~67% threads:1",
+        "gather 2 1.000 ms 100 GB/s 5% ~3% width:1",
+        "cast 1 0.001 ms 1500 GB/s 75% ~50% f32",
+        "choose 1 5.000 ms - - - rows:7",
+    ]
+    assert summary[9] == "look 1 5.000 ms 1000 GB/s ~25% ~33% rows:7"
+    assert "bench.schemes.gpu_sync: the device is busy 2.12 times as long as a copy of the bytes takes" in summary
+    assert "kernels 1 passed, 1 failed; tests: 1 passed, 1 skipped, 1 failed" in summary
+    assert "floors (slow) 1 passed; tests: 1 passed, 1 skipped" in summary
+    assert "bench 4 passed, 1 failed" in summary and "memcheck 2 not run" in summary
+    # Failures last.
+    assert summary[-2:] == ["failed: kernels.b (exit status 1)", "failed: bench.kernels.sort_cuda (wrong sums)"]
+
+
 # Bundles
 
 
