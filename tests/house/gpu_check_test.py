@@ -559,7 +559,7 @@ def test_a_bundle_runs_by_itself(runner, bundle):
     runner.add("python", "python.a", GOOD)
     shutil.copy("/bin/true", runner.folder / "root/tests/kernels.a.so")
     status, output = bundle()
-    assert status == 0 and "left behind: python.a" in output, output
+    assert status == 0 and "left out: python.a" in output, output
     # info.json is this test's own.
     shutil.copy(runner.folder / "root/bin/info.json", runner.folder / "bundle/bin")
     shutil.rmtree(runner.folder / "root")
@@ -574,6 +574,18 @@ def test_a_bundle_runs_by_itself(runner, bundle):
     assert os.access(runner.folder / "bundle/gpu-check", os.X_OK)
 
 
+def test_a_bundle_says_which_glibc_it_needs(runner, bundle):
+    """bash needs libtinfo, which goes into lib/."""
+    runner.add("test", "kernels.a", GOOD)
+    for name in ("kernels.b", "kernels.c"):
+        runner.add("test", name, "")
+        shutil.copy("/bin/bash", runner.folder / f"root/tests/{name}")
+    status, output = bundle()
+    assert status == 0, output
+    assert re.search(r"^needs glibc 2\.[0-9]+: tests/kernels\.b tests/kernels\.c$", output, re.M), output
+    assert "libtinfo.so.6 goes into lib/" in output
+
+
 def test_a_bundle_that_is_too_large_is_refused(runner, bundle):
     runner.add("test", "kernels.a", GOOD)
     with (runner.folder / "root/tests/kernels.a").open("ab") as file:
@@ -586,7 +598,7 @@ def test_a_folder_that_is_no_bundle_stays(runner, bundle):
     runner.add("test", "kernels.a", GOOD)
     tree(runner.folder / "bundle", {"thesis.txt": "all there is"})
     status, output = bundle()
-    assert status == 1 and "no bundle" in output
+    assert status == 1 and "not a bundle" in output
     assert (runner.folder / "bundle/thesis.txt").exists()
 
 
