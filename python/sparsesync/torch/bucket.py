@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,10 @@ class Bucket:
     ) -> None:
         self.planned = planned
         self.announces = announces
+        # Answers whether any worker used a parameter, by its index, where rows of gradients are sent. None: once results are written,
+        # `undecided` lists the members that the rows of the result say nothing of.
+        self.usage: Callable[[int], bool] | None = None
+        self.undecided: list[int] = []
         self._session = session
         self._device = device
         self._all_used = torch.ones(len(planned.members), dtype=planned.members[0].parameter.dtype, device=planned.device)
@@ -150,17 +154,33 @@ class Bucket:
         self._steps += 1
 
     def _write(self, scale: float) -> None:
-        for place, (each, used) in enumerate(zip(self.planned.members, self._used_by_any(), strict=True)):
-            if not used:  # what stands there stays
-                continue
-            of_torch.write_back(Result(self._session, self.number, place, self._device), each, self.planned.kind)
-            if scale != 1 and each.parameter.grad is not None:
-                each.parameter.grad.mul_(scale)
+        used = self._used_by_any()
+        self.undecided = [place for place, each in enumerate(used) if each is None]
+        for place, each in enumerate(used):
+            if each:  # else the gradient stays as it is
+                self.write_result(place, scale)
 
-    def _used_by_any(self) -> list[bool]:
-        """Which parameters some worker used. Those that are used here need not be asked for."""
-        if self.planned.kind is not Kind.DENSE or all(self._used):
-            return [True] * len(self._used)
+    def write_result(self, place: int, scale: float) -> None:
+        """Makes the result times `scale` the gradient of one member."""
+        each = self.planned.members[place]
+        of_torch.write_back(Result(self._session, self.number, place, self._device), each, self.planned.kind)
+        if scale != 1 and each.parameter.grad is not None:
+            each.parameter.grad.mul_(scale)
+
+    def is_used_here(self, place: int) -> bool:
+        """Whether a member had a gradient on this worker in the last step."""
+        return self._used[place]
+
+    def _used_by_any(self) -> Sequence[bool | None]:
+        """Returns whether some worker used each member; None where the result does not say. A result with rows is of a parameter that
+        was used. One without rows is of a parameter that was not used, or whose gradients were zero."""
+        if self.planned.kind is Kind.DENSE:
+            return self._used if all(self._used) else self._flags_of_any()
+        if self.usage is None:
+            return [True if self._session.result_rows(self.number, place) else None for place in range(len(self._used))]
+        return [here or self.usage(each.index) for here, each in zip(self._used, self.planned.members, strict=True)]
+
+    def _flags_of_any(self) -> list[bool]:
         flags = self._session.result(self.number, len(self._used))
         assert not isinstance(flags, tuple)
         return [bool(each) for each in flags.reshape(-1)[: len(self._used)]]

@@ -154,6 +154,8 @@ class CommHookState:
             Bucket(self.session, self._device, each, self._options, self._dense_scheme, announces=False)
             for each in layers.planned(planner.buckets)
         ]
+        for each in bucket.ours:
+            each.usage = lambda _: True  # torch itself agrees on which parameters are used
 
     def _by_torch(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()

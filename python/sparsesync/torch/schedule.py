@@ -18,6 +18,7 @@ from sparsesync.torch.layout import Layers, Options, Planned
 from sparsesync.torch.norm import Norm
 from sparsesync.torch.pass_times import PassTimes
 from sparsesync.torch.sparsifying import Sparsifying
+from sparsesync.torch.usage import SummedUsage
 
 _KEPT = 32  # steps
 # Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed (engine/schedule_planner.cpp).
@@ -53,6 +54,7 @@ class Schedule:
         self._sparsifying = sparsifying
         self._of_sparsifier: Sequence[int] = ()  # buckets
         self.norm: Norm | None = None  # of gradients that still cross, where somebody asks for it
+        self._usage: SummedUsage | None = None
         self._planning = (
             options.schedule,
             options.full_bytes,
@@ -93,12 +95,28 @@ class Schedule:
             self._of_sparsifier = self._sparsifying.watch(self.buckets)
         if self.norm:
             self.norm.watch(self.buckets)
+        self._watch_usage(bool(announcing))
         self._set_order()
+
+    def _watch_usage(self, announces: bool) -> None:
+        """Counts the workers that use a parameter where results alone cannot tell."""
+        with_rows = self._with_rows()
+        if self._usage:
+            self._usage.release()
+            self._usage = None
+        if with_rows and (self.under_forward or announces):
+            self._usage = SummedUsage(self._session, self._device, with_rows)
+        for bucket in with_rows:
+            bucket.usage = self._usage.is_used if self._usage else None
+
+    def _with_rows(self) -> list[Bucket]:
+        return [bucket for bucket in self.buckets if bucket.planned.kind.has_rows]
 
     def _set_order(self) -> None:
         order = [(self.buckets[bucket].number, phase) for bucket, phase in self._planner.order]
         behind = 1 + max(place for place, (_, phase) in enumerate(order) if phase == "reduce")
-        extra = (*([self.norm.number] if self.norm else []), *self._of_sparsifier, *self._extra)
+        of_steps = [each.number for each in (self.norm, self._usage) if each]
+        extra = (*of_steps, *self._of_sparsifier, *self._extra)
         order[behind:behind] = [(number, phase) for number in extra for phase in ("reduce", "gather")]
         self._session.set_order(order, self._session.step)
 
@@ -142,6 +160,13 @@ class Schedule:
     def end_backward(self) -> list[Bucket]:
         """Buckets that are to be submitted now, with what gradients there are."""
         return [self.buckets[bucket] for bucket in self._step.end_backward()]
+
+    def submit_numbers(self) -> None:
+        """Submits what is summed beside gradients, once all buckets are submitted."""
+        if self.norm:
+            self.norm.submit()
+        if self._usage:
+            self._usage.submit(self._with_rows())
 
     def end_step(self) -> bool:
         """Everything is submitted. Whether a review is due."""
@@ -204,9 +229,7 @@ class Schedule:
         """Between steps, when all results were taken: of each layer of which rows cross those that this worker touched in the last
         step, and those of all workers. Rows of tensors alike are known together: each has its share by what was first seen of it."""
         found = {}
-        for bucket in self.buckets:
-            if not bucket.planned.kind.has_rows:
-                continue
+        for bucket in self._with_rows():
             members = bucket.planned.members
             spaces: dict[tuple[int, torch.dtype], list[int]] = {}
             for place, each in enumerate(members):

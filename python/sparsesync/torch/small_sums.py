@@ -36,11 +36,15 @@ class SmallSums:
         reduced = self._session.reduce(self.number, [self._device.view(self.own)], [self._device.stream()])
         self._tickets = (reduced, self._session.gather(self.number))
 
-    def sums(self) -> torch.Tensor:
-        """Of the last step. Waits for them."""
+    def wait(self) -> None:
+        """Waits for the sums of the last step."""
         assert self._tickets is not None
         for ticket in self._tickets:
             self._session.wait(ticket)
+
+    def sums(self) -> torch.Tensor:
+        """Of the last step. Waits for them."""
+        self.wait()
         sums = torch.empty_like(self.own)
         Result(self._session, self.number, 0, self._device).write(sums)
         return sums

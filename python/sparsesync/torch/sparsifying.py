@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -48,7 +48,8 @@ class Sparsifying:
         self._session = session
         self._device = device
         self._norms: _Norms | None = None
-        self._not_finite: SmallSums | None = None  # values, of the step
+        self._counts: SmallSums | None = None  # of the step: values that are not finite; workers that use each parameter
+        self._counted: list[int] = []  # parameters, in the order of their counts
         self._buckets: list[SparsifiedBucket] = []
         self.not_finite = 0  # values, so far
         self.skipped = 0  # steps
@@ -202,11 +203,13 @@ class Sparsifying:
         if self._waiting:
             name = next(iter(self._waiting))
             raise _native.InputError(f"parameter number {name} owes something, and its gradient is not made sparse any more")
-        if own and self._not_finite is None:
-            self._not_finite = SmallSums(self._session, self._device, "(what is not finite)", 1, own[0].planned.device)
+        if own and self._counts is None:
+            self._counted = sorted(each.index for bucket in own for each in bucket.planned.members)
+            where = own[0].planned.device
+            self._counts = SmallSums(self._session, self._device, "(what is not finite, what is used)", 1 + len(self._counted), where)
         if isinstance(self.sparsifier, CoarseGrained) and own:
             self._norms = _Norms(self._session, self._device, own)
-        return [each.number for each in (self._not_finite, self._norms) if each]
+        return [each.number for each in (self._counts, self._norms) if each]
 
     def begin_step(self, scale: float | None) -> None:
         """Before a step's first gradients cross. scale: of the loss, where there is a LossScaler."""
@@ -219,13 +222,18 @@ class Sparsifying:
     def end_step(self) -> int:
         """Once all gradients of a step are submitted. How many values of all workers are not finite: where there are some nothing of
         the step is to be used."""
-        if self._not_finite is None:
+        if self._counts is None:
             return 0
-        self._not_finite.own.fill_(sum(each.native.not_finite for each in self._buckets))
-        self._not_finite.submit()
+        used = {each.index: here for bucket in self._buckets for each, here in bucket.members_used_here()}
+        not_finite = sum(each.native.not_finite for each in self._buckets)
+        own = torch.tensor([not_finite, *(used[index] for index in self._counted)], dtype=torch.float64)
+        self._counts.own.copy_(own)
+        self._counts.submit()
         if self._norms:
             self._norms.submit()
-        found = int(self._not_finite.sums().item())
+        found, *users = map(int, self._counts.sums().tolist())
+        for bucket in self._buckets:
+            bucket.keep_unused({index for index, count in zip(self._counted, users, strict=True) if count == 0})
         self.not_finite += found
         if found:
             self.skipped += 1
@@ -260,6 +268,9 @@ class SparsifiedBucket(Bucket):
         self.native = sparsifying.native(specs, options.wire)
         self._given: Sequence[Submitted] = ()  # gradients of the step under way
         self._has_sent = False  # in the last step, and nothing of it was given back
+        self._unused_before: dict[int, Owed] = {}  # of parameters without a gradient here: what they owed before the step
+        self._kept: dict[int, Owed] = {}  # of those among them that owe it still, whatever the step sent
+        self._unused: set[int] = set()  # parameters that no worker used in the last step
         super().__init__(session, device, planned, options, dense_scheme, announces=False)
 
     def _crossing(self, options: Options, _: str) -> tuple[list[_native.TensorSpec], str, str | None]:
@@ -271,7 +282,18 @@ class SparsifiedBucket(Bucket):
         return len(self.native.crossing)
 
     def _start(self, given: Sequence[Submitted], streams: Sequence[int]) -> _native.Ticket:
+        without = [place for place, each in enumerate(given) if each is None]
+        self._unused_before = {self.planned.members[place].index: self._state_of(place) for place in without}
+        frozen = self._frozen()
+        self.set_state({index: _zeros_like(self._unused_before[index]) for index in frozen})  # so that nothing of it is sent
         self._given = given
+        if self._sparsifying.corrects_momentum:  # velocities go on: other workers may have gradients
+            self._given = [
+                torch.zeros_like(each.parameter, memory_format=torch.contiguous_format)
+                if gradient is None and each.index not in frozen
+                else gradient
+                for each, gradient in zip(self.planned.members, given, strict=True)
+            ]
         self.native.take(self._views(), streams=streams, **self._sparsifying.of_step())
         self._has_sent = True
         return self.native.reduce(self.number)
@@ -282,8 +304,25 @@ class SparsifiedBucket(Bucket):
             self.give_back()
         else:
             self.native.undo(self._views(), [self._device.stream()])
+            self.set_state(self._unused_before)
             self._has_sent = False
         self._given = ()
+
+    def members_used_here(self) -> list[tuple[Synchronized, bool]]:
+        """Returns each member, and whether it had a gradient here in the last step."""
+        return list(zip(self.planned.members, self._used, strict=True))
+
+    def _frozen(self) -> list[int]:
+        """Returns the parameters without a gradient here that do not require one."""
+        members = self.planned.members
+        return [each.index for each in members if each.index in self._unused_before and not each.parameter.requires_grad]
+
+    def keep_unused(self, unused: Collection[int]) -> None:
+        """Gives parameters that no worker used in this step, and those that are frozen here, the residual of before the step."""
+        self._unused = {each.index for each in self.planned.members if each.index in unused}
+        kept = {*self._unused, *self._frozen()}
+        self._kept = {index: owed for index, owed in self._unused_before.items() if index in kept}
+        self.set_state(self._kept)
 
     def _views(self) -> list[Any]:
         """Of the gradients. Made for each use: what is handed over is taken once."""
@@ -293,6 +332,7 @@ class SparsifiedBucket(Bucket):
         """What it sent in the last step is owed."""
         if self._has_sent:
             self.native.give_back()
+            self.set_state(self._kept)
             self._has_sent = False
 
     def _write(self, scale: float) -> None:
@@ -301,12 +341,14 @@ class SparsifiedBucket(Bucket):
             self._write_chunks()
         else:
             for place, (each, spec) in enumerate(zip(self.planned.members, self.native.crossing, strict=True)):
-                result = Result(self._session, self.number, place, self._device)
-                of_torch.write_dense(result, each.parameter, _TORCHS[spec.dtype])
+                if each.index not in self._unused:
+                    result = Result(self._session, self.number, place, self._device)
+                    of_torch.write_dense(result, each.parameter, _TORCHS[spec.dtype])
         if scale != 1:
             for each in self.planned.members:
-                assert each.parameter.grad is not None
-                each.parameter.grad.mul_(scale)
+                if each.index not in self._unused:
+                    assert each.parameter.grad is not None
+                    each.parameter.grad.mul_(scale)
 
     def _write_chunks(self) -> None:
         spec = self.native.crossing[0]
@@ -314,9 +356,11 @@ class SparsifiedBucket(Bucket):
         Result(self._session, self.number, 0, self._device).write(whole)
         begin = 0
         for each in self.planned.members:
-            gradient = of_torch.dense_gradient(each.parameter)
-            gradient.copy_(whole[begin : begin + gradient.numel()].view(gradient.shape))
-            begin += gradient.numel()
+            size = each.parameter.numel()
+            if each.index not in self._unused:
+                gradient = of_torch.dense_gradient(each.parameter)
+                gradient.copy_(whole[begin : begin + size].view(gradient.shape))
+            begin += size
 
     def _reason(self, choice: dict[str, Any]) -> str:
         told = self._sparsifying.statistics()
@@ -326,16 +370,17 @@ class SparsifiedBucket(Bucket):
 
     def state(self) -> dict[int, Owed]:
         """Copies, by the parameters' places, of what is owed where losses are not scaled."""
-        found = {}
-        for place, each in enumerate(self.planned.members):
-            made = [self._empty(each.parameter.numel())]
-            if self._sparsifying.corrects_momentum:
-                made.append(self._empty(each.parameter.numel()))
-            self.native.write_state(place, *(self._device.view(numbers) for numbers in made))
-            for numbers in made:
-                numbers.div_(self.native.scale)
-            found[each.index] = (made[0], made[1] if len(made) > 1 else None)
-        return found
+        return {each.index: self._state_of(place) for place, each in enumerate(self.planned.members)}
+
+    def _state_of(self, place: int) -> Owed:
+        size = self.planned.members[place].parameter.numel()
+        made = [self._empty(size)]
+        if self._sparsifying.corrects_momentum:
+            made.append(self._empty(size))
+        self.native.write_state(place, *(self._device.view(numbers) for numbers in made))
+        for numbers in made:
+            numbers.div_(self.native.scale)
+        return made[0], made[1] if len(made) > 1 else None
 
     def set_state(self, states: dict[int, Owed]) -> None:
         for place, each in enumerate(self.planned.members):
@@ -346,6 +391,11 @@ class SparsifiedBucket(Bucket):
 
     def _empty(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.float32, device=self.planned.device)
+
+
+def _zeros_like(owed: Owed) -> Owed:
+    residual, velocity = owed
+    return torch.zeros_like(residual), None if velocity is None else torch.zeros_like(velocity)
 
 
 class _Norms:

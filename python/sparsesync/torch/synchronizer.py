@@ -17,7 +17,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from sparsesync import _native
 from sparsesync.torch import device as of_device
 from sparsesync.torch import gradients as of_torch
-from sparsesync.torch import layout, pending, state
+from sparsesync.torch import layout, pending, state, usage
 from sparsesync.torch.announcements import Announcements
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.buffers import Buffers
@@ -257,8 +257,7 @@ class Synchronizer:
             rest = schedule.end_backward()
         for bucket in rest:
             self._submit(bucket)
-        if schedule.norm:
-            schedule.norm.submit()
+        schedule.submit_numbers()
         not_finite = self._sparsifying.end_step() if self._sparsifying else 0
         if self._buffers:
             self._buffers.submit(self.session.rank == (self._joining.root if self._joining else 0))
@@ -270,6 +269,7 @@ class Synchronizer:
             self._skip(not_finite)
         if is_due or self._joining or not schedule.under_forward:
             self.synchronize()
+            usage.ask_all(self.session, schedule.buckets, self._scale_of_results())
         else:
             self._results.mark()
         if self.listener:
