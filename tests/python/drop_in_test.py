@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,57 @@ def test_what_a_sparsifier_owes_an_unused_parameter_waits(how: str, sparsifier: 
     assert owed.count_nonzero() > 0
     for _, _, applied in found:
         assert torch.allclose(applied + owed, total, atol=1e-5)
+
+
+# ---- Optimizers whose steps are deferred.
+
+
+def _moments(optimizer: torch.optim.Optimizer, _: Any) -> list[torch.Tensor]:
+    return [value.clone() for state in optimizer.state.values() for value in state.values()]
+
+
+def _cleared(optimizer: torch.optim.Optimizer, _: Any) -> list[torch.Tensor]:
+    optimizer.state.clear()
+    return []
+
+
+def _replaced(optimizer: torch.optim.Optimizer, _: Any) -> list[torch.Tensor]:
+    optimizer.state = collections.defaultdict(dict)
+    return []
+
+
+def _shortened(optimizer: torch.optim.Optimizer, step: int) -> list[torch.Tensor]:
+    if step == 2:
+        optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][:2]
+    return []
+
+
+def _copied(optimizer: torch.optim.Optimizer, _: Any) -> list[torch.Tensor]:
+    made = copy.deepcopy(optimizer)
+    assert type(made) is torch.optim.Adam
+    return [value for state in made.state.values() for value in state.values()]
+
+
+@pytest.mark.parametrize("look", [_moments, _cleared, _replaced, _shortened, _copied])
+def test_the_state_of_an_optimizer_is_that_after_its_step(look: Any) -> None:
+    def work(rank: int, member: Any, schedule: str) -> list[torch.Tensor]:
+        with seeded(1):
+            module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        optimizer = wrap_optimizer(torch.optim.Adam(module.parameters(), 0.1), ddp)
+        assert type(optimizer).__name__ == "Adam"
+        found = []
+        source = torch.Generator().manual_seed(rank)
+        for step in range(4):
+            optimizer.zero_grad()
+            ddp(torch.randn(4, 8, generator=source)).square().mean().backward()
+            optimizer.step()
+            found += look(optimizer, step)
+        ddp.close()
+        return [*found, *(each.detach() for each in module.parameters())]
+
+    ours = good(run_workers(2, lambda *given: work(*given, "dear")))
+    theirs = good(run_workers(2, lambda *given: work(*given, "sequential")))
+    for of_ours, of_theirs in zip(ours, theirs, strict=True):
+        assert len(of_ours) == len(of_theirs)
+        assert all(torch.equal(a, b) for a, b in zip(of_ours, of_theirs, strict=True))

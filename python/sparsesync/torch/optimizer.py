@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copyreg
+import functools
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.optim import optimizer as of_torch
@@ -15,7 +18,8 @@ from sparsesync.torch.master_weights import MasterWeights
 if TYPE_CHECKING:
     from sparsesync.torch.distributed import DistributedDataParallel
 
-_SKIPPED = "params"
+_MEMBERS = "params"
+_BEFORE_STATE = "_sparsesync_before_state"
 
 
 def wrap_optimizer(
@@ -75,8 +79,10 @@ class _Deferring:
         # Methods: a scheduler that is made later looks for what is behind them.
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
-        optimizer.register_state_dict_pre_hook(lambda _: self._synchronizer.synchronize())
         optimizer.register_load_state_dict_pre_hook(lambda *_: self._synchronizer.synchronize())
+        self._is_stepping = False
+        optimizer.__dict__[_BEFORE_STATE] = self._before_state
+        optimizer.__class__ = _class_of(cast(Hashable, type(optimizer)))
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -101,6 +107,11 @@ class _Deferring:
         """The parameter that the optimizer has this for."""
         return held if self._masters is None else self._masters.parameter_of(held)
 
+    def _before_state(self) -> None:
+        """Before the program uses the optimizer's state: it is that after the last step()."""
+        if not self._is_stepping:
+            self._synchronizer.synchronize()
+
     def _on_step(self, closure: Callable[[], Any] | None) -> Any:
         optimizer = self._optimizer
         hooks = (
@@ -111,9 +122,9 @@ class _Deferring:
         )
         if closure is not None or hooks or not self._per_parameter:
             self._synchronizer.synchronize()
-            with self._of(list(self._parameters()), None):
+            with self._of(list(self._parameters())):
                 return self._stepped(self._synchronizer.stepping.unscaled_by, closure)
-        groups = [_without_parameters(group) for group in optimizer.param_groups]
+        groups = [_copied(group) for group in optimizer.param_groups]
         factor = self._synchronizer.stepping.unscaled_by
         self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups, factor))
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
@@ -141,7 +152,7 @@ class _Deferring:
 
     def _on_zero_grad(self, set_to_none: bool) -> None:
         def clear(parameters: Sequence[torch.nn.Parameter]) -> None:
-            with self._of(parameters, None):
+            with self._of(parameters):
                 self._zero_grad(set_to_none)
             if self._masters:
                 self._masters.zero_grad(parameters, set_to_none)
@@ -155,46 +166,56 @@ class _Deferring:
         with self._of(parameters, groups):
             self._stepped(factor)
 
-    def _of(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None) -> _OfSome:
-        return _OfSome(self._optimizer, parameters, groups, self._without_momentum, self.parameter_of)
-
-
-class _OfSome:
-    """Within it an optimizer has some of its parameters alone, and its groups say what they said then."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        parameters: Sequence[torch.nn.Parameter],
-        groups: list[dict[str, Any]] | None,
-        without_momentum: frozenset[int],
-        parameter_of: Callable[[torch.Tensor], Any],
-    ) -> None:
-        self._optimizer = optimizer
-        self._parameter_of = parameter_of
-        self._without_momentum = without_momentum
-        self._wanted = {id(each) for each in parameters}
-        self._groups = groups
-
-    def __enter__(self) -> None:
-        self._all = self._optimizer.param_groups
-        said = self._groups or [_without_parameters(group) for group in self._all]
+    @contextlib.contextmanager
+    def _of(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None = None) -> Iterator[None]:
+        """Within it the optimizer has these parameters alone, and steps. groups: those of step(), if it was called before."""
+        optimizer = self._optimizer
+        before = optimizer.param_groups, self._is_stepping
+        wanted = {id(each) for each in parameters}
         some = []
-        for group, of_group in zip(self._all, said, strict=False):
-            held = [(each, id(self._parameter_of(each))) for each in group[_SKIPPED]]
-            members = [each for each, own in held if own in self._wanted and own not in self._without_momentum]
-            without = [each for each, own in held if own in self._wanted and own in self._without_momentum]
+        for group in groups or [_copied(group) for group in optimizer.param_groups]:
+            held = [(each, id(self.parameter_of(each))) for each in group[_MEMBERS]]
+            members = [each for each, own in held if own in wanted and own not in self._without_momentum]
+            without = [each for each, own in held if own in wanted and own in self._without_momentum]
             if members:
-                some.append({**of_group, _SKIPPED: members})
+                some.append({**group, _MEMBERS: members})
             if without:
-                some.append({**of_group, "momentum": 0.0, "nesterov": False, _SKIPPED: without})
-        self._optimizer.param_groups = some
+                some.append({**group, "momentum": 0.0, "nesterov": False, _MEMBERS: without})
+        optimizer.param_groups, self._is_stepping = some, True
+        try:
+            yield
+        finally:
+            optimizer.param_groups, self._is_stepping = before
 
-    def __exit__(self, *_: object) -> None:
-        self._optimizer.param_groups = self._all
+
+def _copied(group: dict[str, Any]) -> dict[str, Any]:
+    """What a group says now: it, and its list of parameters, may change before the update is made."""
+    now = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
+    return {**now, _MEMBERS: list(group[_MEMBERS])}
 
 
-def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items() if name != _SKIPPED
-    }
+class _Waiting:
+    """Beside an optimizer's own class: any use of its state first has the steps made that were deferred."""
+
+    @property
+    def state(self) -> Any:
+        self.__dict__.get(_BEFORE_STATE, lambda: None)()
+        return self.__dict__["state"]
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self.__dict__.get(_BEFORE_STATE, lambda: None)()
+        self.__dict__["state"] = value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy is an optimizer that is not wrapped."""
+        assert isinstance(self, torch.optim.Optimizer)
+        return copyreg.__newobj__, (type(self).__mro__[2],), self.__getstate__()  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _class_of(own: Hashable) -> type:
+    assert isinstance(own, type)
+    if issubclass(own, _Waiting):
+        return own
+    return type(own.__name__, (_Waiting, own), {"__module__": own.__module__, "__qualname__": own.__qualname__})
