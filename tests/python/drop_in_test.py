@@ -178,3 +178,38 @@ def test_the_state_of_an_optimizer_is_that_after_its_step(look: Any) -> None:
     for of_ours, of_theirs in zip(ours, theirs, strict=True):
         assert len(of_ours) == len(of_theirs)
         assert all(torch.equal(a, b) for a, b in zip(of_ours, of_theirs, strict=True))
+
+
+# ---- Processes that a launcher started which is not known.
+
+
+@pytest.mark.parametrize(
+    "started",
+    [
+        {"SLURM_NTASKS": "2", "SLURM_PROCID": "0"},
+        {"PMI_SIZE": "2", "PMI_RANK": "0"},
+        {"MV2_COMM_WORLD_SIZE": "2"},
+        {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"},
+        {"RANK": "1", "MASTER_PORT": "29500"},
+        {"PMIX_RANK": "1"},
+    ],
+)
+def test_one_of_several_processes_does_not_train_alone(started: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(sparsesync.InputError, match="is one of several") as told:
+        DistributedDataParallel(torch.nn.Linear(2, 2))
+    name = next(iter(started))
+    assert f"{name}={started[name]}" in str(told.value)
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2), process_group="alone")
+    ddp(torch.ones(1, 2)).sum().backward()
+    assert ddp.world_size == 1
+    ddp.close()
+
+
+def test_a_launcher_of_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMI_SIZE": "1", "WORLD_SIZE": "", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    assert ddp.world_size == 1
+    ddp.close()

@@ -12,6 +12,7 @@ import os
 import socket
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -24,12 +25,19 @@ from sparsesync.torch.device import CpuDevice
 DEFAULT_DEADLINE = datetime.timedelta(minutes=30)
 
 
+ALONE: Literal["alone"] = "alone"  # as a process_group: this worker is the only one, whatever started it
+
+
 @dataclasses.dataclass(frozen=True)
 class LocalMember:
     """A place in a group of workers that are threads of this process: what `local_group` returns."""
 
     network: _native.LocalNetwork
     rank: int
+
+
+# What a model may be given as its process_group.
+Group = dist.ProcessGroup | LocalMember | Literal["alone"] | None
 
 
 def local_group(
@@ -187,6 +195,21 @@ def _close() -> None:
         _mpi_world().close()
 
 
+# What launchers set that are not used here, by what it says: how many processes there are, and which one this is.
+_SIZES = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
+_RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID")
+
+
+def signs_of_others(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Variables, with their values, that say that there are other processes beside this one."""
+    least = {**dict.fromkeys(_SIZES, 2), **dict.fromkeys(_RANKS, 1)}
+    return [
+        f"{name}={environment[name]}"
+        for name, at_least in least.items()
+        if environment.get(name, "").isdecimal() and int(environment[name]) >= at_least
+    ]
+
+
 def started_by_mpirun(environment: Mapping[str, str] = os.environ) -> bool:
     return "OMPI_COMM_WORLD_SIZE" in environment
 
@@ -196,7 +219,7 @@ def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def connect(
-    group: dist.ProcessGroup | LocalMember | None,
+    group: Group,
     deadline: float | datetime.timedelta | None,
     device: CpuDevice,
     transport: str | None = None,
@@ -205,18 +228,25 @@ def connect(
     return reach(find(group, deadline), device, transport)
 
 
+def _alone(deadline: datetime.timedelta | None) -> Connection:
+    return Connection(_native.LocalNetwork(1).join(0), "local", deadline or DEFAULT_DEADLINE)
+
+
 def find(
-    group: dist.ProcessGroup | LocalMember | None, deadline: float | datetime.timedelta | None
+    group: Group, deadline: float | datetime.timedelta | None
 ) -> Connection:
     """A transport for the host's memory: over `group`, or, without one, as the launcher started the processes.
 
     deadline: seconds, or a timedelta; the group's own if not given.
 
     Started by mpirun they are connected by MPI; by torchrun, or with torch.distributed initialized, by its default group;
-    else there is this worker alone. Raises InputError for a group that is none, or of another size than the launcher's.
+    else there is this worker alone. Raises InputError for a group that is none, or of another size than the launcher's, and for a
+    process that was started with others by something else.
     """
     if deadline is not None and not isinstance(deadline, datetime.timedelta):
         deadline = datetime.timedelta(seconds=deadline)
+    if group == ALONE:
+        return _alone(deadline)
     if isinstance(group, LocalMember):
         return Connection(group.network.join(group.rank), "local", deadline or DEFAULT_DEADLINE)
     if group is None and started_by_mpirun():
@@ -230,12 +260,19 @@ def find(
     if group is None and not dist.is_initialized() and started_by_torchrun():
         dist.init_process_group("gloo")
     if group is None and not dist.is_initialized():
-        return Connection(_native.LocalNetwork(1).join(0), "local", deadline or DEFAULT_DEADLINE)
+        signs = signs_of_others()
+        if signs:
+            raise _native.InputError(
+                f"this process is one of several ({', '.join(signs)}), and nothing says how to reach the others: start the program with "
+                "torchrun or with mpirun of Open MPI, or call torch.distributed.init_process_group() first, which reads MASTER_ADDR, "
+                "MASTER_PORT, RANK and WORLD_SIZE; process_group='alone' trains without the others"
+            )
+        return _alone(deadline)
     of_group = dist.group.WORLD if group is None else group
     if not isinstance(of_group, dist.ProcessGroup):
         raise _native.InputError(
             f"process_group: {type(of_group).__name__} is no ProcessGroup that this process is in, nor one of "
-            "sparsesync.torch.local_group()"
+            "sparsesync.torch.local_group(), nor 'alone'"
         )
     wait = deadline or timeout_of(of_group)
     return Connection(over_group.transport_over(of_group, wait), "process_group", wait)
