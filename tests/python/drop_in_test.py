@@ -126,6 +126,380 @@ def test_what_a_sparsifier_owes_an_unused_parameter_waits(how: str, sparsifier: 
         assert torch.allclose(applied + owed, total, atol=1e-5)
 
 
+# ---- Parameters and buffers that are each worker's own.
+
+
+class Sharded(torch.nn.Module):
+    """A shard of a table beside a layer that workers share."""
+
+    def __init__(self, rank: int, rows: int) -> None:
+        super().__init__()
+        self.shard = torch.nn.Embedding(rows, 4, sparse=True, _weight=torch.full((rows, 4), float(rank)))
+        self.register_buffer("offset", torch.full((rank + 1,), float(rank)))
+        self.register_buffer("shared", torch.full((2,), float(rank)))
+        self.out = torch.nn.Linear(4, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.out(self.shard(ids))
+        return result
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+@pytest.mark.parametrize("of", [DistributedDataParallel, torch.nn.parallel.DistributedDataParallel])
+@pytest.mark.parametrize("shapes", ["alike", "other"])
+def test_ignored_parameters_and_buffers_stay_each_workers_own(shapes: str, of: Any, schedule: str) -> None:
+    def work(rank: int, member: Any) -> None:
+        module = Sharded(rank, 10 if shapes == "alike" else 10 + rank)
+        of._set_params_and_buffers_to_ignore_for_model(module, ["shard.weight", "offset"])
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        for _ in range(3):
+            ddp.zero_grad()
+            ddp(torch.arange(3)).sum().backward()
+            gradient = module.shard.weight.grad
+            assert gradient is not None
+            assert torch.equal(gradient.to_dense()[0], module.out.weight.detach().sum(0)), "its own, not a mean"
+        assert torch.equal(module.shard.weight, torch.full_like(module.shard.weight, rank))
+        assert module.offset.tolist() == [rank] * (rank + 1)
+        assert module.shared.tolist() == [0, 0]
+        assert "shard.weight" not in ddp.statistics()["parameters"]
+        with ddp.join():
+            pass
+        assert module.offset.tolist() == [rank] * (rank + 1)
+        ddp.close()
+
+    good(run_workers(2, work))
+
+
+def test_buffers_of_any_layout_without_broadcast_buffers() -> None:
+    def work(rank: int, member: Any) -> None:
+        module = torch.nn.Linear(3, 2)
+        module.register_buffer("sparse", torch.eye(3).to_sparse() * (rank + 1))
+        module.register_buffer("rows", torch.eye(3).to_sparse_csr())
+        module.register_buffer("conjugate", torch.tensor([1 + 1j * rank]).conj())
+        module.register_buffer("expanded", torch.zeros(1, 3).add(rank).expand(4, 3))
+        module.register_buffer("cache", torch.full((rank + 1,), float(rank)))
+        module.register_buffer("meta", torch.empty(3, device="meta"))
+        ddp = DistributedDataParallel(module, member, scheme="balanced", broadcast_buffers=False)
+        ddp(torch.ones(1, 3)).sum().backward()
+        assert module.cache.tolist() == [rank] * (rank + 1)
+        assert float(module.sparse.to_dense()[0, 0]) == rank + 1
+        ddp.close()
+
+    good(run_workers(2, work))
+
+
+@pytest.mark.parametrize(
+    ("buffer", "says"),
+    [
+        (torch.eye(3).to_sparse(), "buffer 'b' is torch.sparse_coo"),
+        (torch.eye(3).to_sparse_csr(), "buffer 'b' is torch.sparse_csr"),
+        (torch.zeros(1, 3).expand(4, 3), "buffer 'b' is expanded"),
+        (torch.empty(3, device="meta"), "buffer 'b' is on the meta device"),
+    ],
+)
+def test_buffers_that_cannot_be_broadcast_are_named(buffer: Any, says: str) -> None:
+    def work(_: int, member: Any) -> None:
+        module = torch.nn.Linear(3, 2)
+        module.register_buffer("b", buffer)
+        DistributedDataParallel(module, member, scheme="balanced", deadline=5)
+
+    for each in run_workers(2, work):
+        assert isinstance(each, sparsesync.UnsupportedError)
+        assert says in str(each)
+        assert "broadcast_buffers=False" in str(each)
+
+
+# ---- Buffers that passes see.
+
+
+@pytest.mark.parametrize("schedule", drop_in_cases.SCHEDULES)
+def test_evaluation_sees_the_buffers_of_worker_0(schedule: str) -> None:
+    """Also where workers evaluate as often as they like, or one alone does."""
+
+    def work(rank: int, member: Any) -> list[torch.Tensor]:
+        with seeded(1):
+            module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule, deadline=10)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        if schedule != "lazy":
+            wrap_optimizer(optimizer, ddp)
+        source = torch.Generator().manual_seed(rank)
+        seen = []
+        for step in range(5):
+            optimizer.zero_grad()
+            ddp(torch.randn(6, 4, generator=source) * (1 + rank)).square().mean().backward()
+            optimizer.step()
+            if step == 1 and rank != 1:
+                continue  # worker 1 evaluates without the others
+            ddp.eval()
+            with torch.no_grad():
+                for _ in range(1 + rank):
+                    seen.append(ddp(torch.ones(1, 4)).clone())
+                if step == 3:  # running means of passes that are not followed by backward
+                    ddp.train()
+                    ddp(torch.randn(6, 4, generator=source) * (1 + rank))
+                    ddp.eval()
+                    seen.append(ddp(torch.ones(1, 4)).clone())
+            ddp.train()
+        ddp.close()
+        return seen
+
+    first, second = good(run_workers(2, work))
+    assert len({tuple(each.flatten().tolist()) for each in first}) == 5
+    assert {tuple(each.flatten().tolist()) for each in first} <= {tuple(each.flatten().tolist()) for each in second}
+    assert torch.equal(first[-1], second[-1])
+
+
+@pytest.mark.parametrize("schedule", drop_in_cases.SCHEDULES)
+def test_buffers_that_are_assigned_anew_are_those_of_worker_0(schedule: str) -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = torch.nn.Linear(4, 2)
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.seen = self.seen * 0.5 + inputs.detach().mean(0)
+            result: torch.Tensor = self.out(inputs + self.seen)
+            return result
+
+    def work(rank: int, member: Any) -> list[torch.Tensor]:
+        module = Counting()
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        if schedule != "lazy":
+            wrap_optimizer(optimizer, ddp)
+        found = []
+        for step in range(4):
+            optimizer.zero_grad()
+            ddp(torch.full((2, 4), float(10 * rank + step))).sum().backward()
+            optimizer.step()
+            ddp.eval()
+            ddp.train()
+        before = module.seen.clone()
+        with torch.no_grad():
+            ddp(torch.zeros(1, 4))
+        found.append(module.seen.clone())
+        if schedule != "lazy":  # what a program loads stays
+            ddp(torch.ones(2, 4)).sum().backward()
+            module.load_state_dict({**module.state_dict(), "seen": torch.full((4,), 7.0)})
+            with torch.no_grad():
+                ddp(torch.zeros(1, 4))
+            assert module.seen.tolist() == [3.5] * 4
+        ddp.close()
+        return [*found, before]
+
+    first, second = good(run_workers(2, work))
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[0], first[1] * 0.5)
+
+
+def test_a_buffer_of_another_shape_is_named() -> None:
+    def work(_: int, member: Any) -> None:
+        module = torch.nn.Linear(3, 2)
+        module.register_buffer("grows", torch.ones(1))
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule="dear")
+        for _ in range(3):
+            ddp(torch.ones(1, 3)).sum().backward()
+            module.grows = torch.ones(len(module.grows) + 1)
+
+    for each in run_workers(2, work):
+        assert isinstance(each, sparsesync.UnsupportedError)
+        assert "buffer 'grows' is [2] torch.float32 now" in str(each)
+
+
+# ---- Hooks of the program.
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("how", ["in place", "assigned"])
+@pytest.mark.parametrize("schedule", drop_in_cases.SCHEDULES)
+def test_hooks_that_change_gradients_come_before_they_are_sent(schedule: str, how: str, when: str) -> None:
+    def change(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        if how == "in place" and not parameter.grad.is_sparse:
+            parameter.grad.mul_(0.5)
+        else:
+            parameter.grad = parameter.grad * 0.5
+
+    class Tables(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sparse = torch.nn.Embedding(50, 4, sparse=True)
+            self.rows = torch.nn.Embedding(5000, 4)
+            self.out = torch.nn.Linear(4, 2, bias=False)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.out(self.sparse(ids) + self.rows(ids))
+            return result
+
+    def work(rank: int, member: Any) -> None:
+        with seeded(1):
+            module = Tables()
+        expected = copy.deepcopy(module)
+
+        def register() -> None:
+            for each in module.parameters():
+                each.register_post_accumulate_grad_hook(change)  # type: ignore[no-untyped-call]
+
+        if when == "before":
+            register()
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        if when == "after":
+            register()
+        for step in range(3):
+            ddp.zero_grad()
+            expected.zero_grad()
+            ddp(torch.tensor([step, rank + 5])).sum().backward()
+            for other in range(2):
+                (expected(torch.tensor([step, other + 5])).sum() / 4).backward()
+            for ours, theirs in zip(module.parameters(), expected.parameters(), strict=True):
+                assert ours.grad is not None
+                assert theirs.grad is not None
+                assert torch.allclose(ours.grad.to_dense(), theirs.grad.to_dense())
+        ddp.close()
+
+    good(run_workers(2, work))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+def test_optimizers_within_backward_step_with_equal_gradients(schedule: str, when: str) -> None:
+    from torch.distributed.optim import _apply_optimizer_in_backward
+
+    def work(rank: int, member: Any) -> dict[str, Any]:
+        with seeded(1):
+            module = torch.nn.Sequential(torch.nn.Embedding(40, 8), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+        expected = copy.deepcopy(module)
+        if when == "before":
+            _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        if when == "after":
+            _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
+        optimizer = torch.optim.SGD(expected.parameters(), 0.1)
+        for step in range(4):
+            ddp(torch.tensor([[step, rank]])).square().mean().backward()
+            optimizer.zero_grad()
+            for other in range(2):
+                (expected(torch.tensor([[step, other]])).square().mean() / 2).backward()
+            optimizer.step()
+        assert all(each.grad is None for each in module.parameters())
+        for ours, theirs in zip(module.parameters(), expected.parameters(), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)
+        ddp.close()
+        return dict(module.state_dict())
+
+    first, second = good(run_workers(2, work))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_hooks_that_take_gradients_are_an_error(when: str) -> None:
+    def work(_: int, member: Any) -> None:
+        module = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+
+        def step(parameter: torch.Tensor) -> None:
+            optimizer.step()
+            parameter.grad = None
+
+        def register() -> None:
+            for each in module.parameters():
+                each.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+
+        if when == "before":
+            register()
+        ddp = DistributedDataParallel(module, member, scheme="balanced", deadline=5)
+        if when == "after":
+            register()
+        ddp(torch.ones(1, 2)).sum().backward()
+
+    for each in run_workers(2, work):
+        assert isinstance(each, sparsesync.OrderError)
+        assert "a hook took its gradient" in str(each)
+
+
+# ---- Parameters that change.
+
+
+def _unfreeze(module: Any) -> None:
+    module[0].requires_grad_(True)
+
+
+def _add(module: Any) -> None:
+    module.append(torch.nn.Linear(2, 2))
+
+
+def _add_deep(module: Any) -> None:
+    module[2].extra = torch.nn.Parameter(torch.ones(1))
+
+
+def _replace(module: Any) -> None:
+    module[2].weight = torch.nn.Parameter(torch.ones(2, 3))
+
+
+def _convert(module: Any) -> None:
+    module.double()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_unfreeze, "parameter '0.weight' did not require a gradient"),
+        (_add, "parameter '3.weight' was not part of the module"),
+        (_add_deep, "parameter '2.extra' was not part of the module"),
+        (_replace, "parameter '2.weight' was not part of the module"),
+        (_convert, "parameter '2.bias' was torch.float32 on cpu"),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+def test_a_parameter_that_was_not_there_is_named_and_wrapping_again_helps(schedule: str, change: Any, says: str) -> None:
+    groups = [sparsesync.torch.local_group(2) for _ in range(2)]
+
+    def work(rank: int, _: Any) -> None:
+        with seeded(1):
+            module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+        module[0].requires_grad_(False)
+        if change is _convert:
+            module[2].weight.requires_grad_(False)
+        inputs = torch.ones(1, 3) * (rank + 1)
+        ddp = DistributedDataParallel(module, groups[0][rank], scheme="balanced", schedule=schedule)
+        for _ in range(2):
+            ddp(inputs).sum().backward()
+        ddp.zero_grad()
+        change(module)
+        inputs = inputs.to(module[2].bias.dtype)
+        with pytest.raises(sparsesync.OrderError, match=says):
+            ddp(inputs)
+        ddp.close()
+        again = DistributedDataParallel(module, groups[1][rank], scheme="balanced", schedule=schedule)
+        for _ in range(2):
+            again.zero_grad()
+            again(inputs).sum().backward()
+        again.close()
+        return [each.grad for each in module.parameters()]
+
+    first, second = good(run_workers(2, work))
+    for ours, theirs in zip(first, second, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.equal(ours, theirs)
+
+
+def test_changes_that_leave_gradients_alone_are_no_error() -> None:
+    from torch.nn.utils import prune
+
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    ddp = DistributedDataParallel(module, "alone", scheme="balanced")
+    ddp(torch.ones(1, 3)).sum().backward()
+    module.append(torch.nn.Tanh())
+    module.append(torch.nn.Linear(2, 2).requires_grad_(False))
+    prune.l1_unstructured(module[0], "weight", 0.5)
+    module[1].weight.data = torch.ones(2, 3)
+    for _ in range(2):
+        ddp(torch.ones(1, 3)).sum().backward()
+    ddp.close()
+
+
 # ---- Optimizers whose steps are deferred.
 
 

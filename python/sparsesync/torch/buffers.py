@@ -1,4 +1,4 @@
-"""Buffers of a module that cross in the background, behind the gradients: forward passes need not wait for all of these."""
+"""Buffers of a module that are sent in the background, behind the gradients: forward passes need not wait for all of these."""
 
 from __future__ import annotations
 
@@ -9,47 +9,73 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import DTYPES, Result
-from sparsesync.torch.state import buffers_of
+from sparsesync.torch.state import ModuleState
 
 _DTYPES = {**DTYPES, torch.int32: "i32", torch.int64: "i64"}
 
 
 class Buffers:
-    """All of them become those of one worker: the sum of what it has and of nothing elsewhere. All workers make one, between the
-    same steps. Raises UnsupportedError for a type that does not add up."""
+    """Makes all shared buffers those of one worker: the sum of that worker's and of nothing from the others. All workers make one,
+    between the same steps. Raises UnsupportedError for a type that cannot be summed."""
 
-    def __init__(self, session: _native.Session, device: CpuDevice, module: torch.nn.Module) -> None:
+    def __init__(self, session: _native.Session, device: CpuDevice, state: ModuleState) -> None:
         self._session = session
         self._device = device
-        self._buffers = buffers_of(module)
-        for name, buffer in self._buffers:
-            if buffer.dtype not in _DTYPES:
+        self._state = state
+        self._shapes = {name: (each.shape, each.dtype) for name, each in state.buffers()}
+        for name, (_, dtype) in self._shapes.items():
+            if dtype not in _DTYPES:
                 raise _native.UnsupportedError(
-                    f"buffer '{name}' is {buffer.dtype}, which does not cross under the forward pass: another schedule, or "
+                    f"buffer '{name}' is {dtype}, which does not cross under the forward pass: another schedule, or "
                     "broadcast_buffers=False"
                 )
-        specs = [_native.TensorSpec(name, buffer.numel(), 1, _DTYPES[buffer.dtype]) for name, buffer in self._buffers]
+        specs = [_native.TensorSpec(name, shape.numel(), 1, _DTYPES[dtype]) for name, (shape, dtype) in self._shapes.items()]
         self.number = session.register_bucket("(buffers)", specs, "dense_ring")
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
+        self._submitted: list[tuple[torch.Tensor, int]] = []  # and the version that was sent
 
     def submit(self, is_root: bool) -> None:
-        """Once a step. is_root: whether this worker's are those that count."""
-        given: list[Any] = [self._device.view(each.detach().contiguous()) if is_root else None for _, each in self._buffers]
+        """Call it once a step. is_root: whether this worker's buffers become everyone's. Raises UnsupportedError for a buffer that
+        has another shape or type than at the first step, or is new."""
+        named = self._state.buffers()
+        for name, each in named:
+            if self._shapes.get(name) != (each.shape, each.dtype):
+                raise _native.UnsupportedError(
+                    f"buffer '{name}' is {list(each.shape)} {each.dtype} now, and was not so in the first step: schedules that send "
+                    "buffers under the forward pass need the same ones in all steps; use schedule='lazy' without wrap_optimizer(), "
+                    "or broadcast_buffers=False"
+                )
+        by_name = dict(named)
+        missing = next((name for name in self._shapes if name not in by_name), None)
+        if missing is not None:
+            raise _native.UnsupportedError(f"buffer '{missing}' is gone: it is sent in all steps; use broadcast_buffers=False")
+        self._submitted = [(by_name[name], by_name[name]._version) for name in self._shapes]
+        given: list[Any] = [self._device.view(each.detach().contiguous()) if is_root else None for each, _ in self._submitted]
         reduced = self._session.reduce(self.number, given, [self._device.stream()])
         self._tickets = (reduced, self._session.gather(self.number))
 
+    @property
+    def pending(self) -> bool:
+        """Whether buffers were sent, and are not written yet."""
+        return self._tickets is not None
+
     def finish(self) -> None:
-        """Before they are used again."""
+        """Writes what was sent to the buffers. Call it before they are used again. A buffer that the program has replaced
+        or written to since, such as by load_state_dict(), stays as it is."""
         if self._tickets is None:
             return
         for ticket in self._tickets:
             self._session.wait(ticket)
         self._tickets = None
-        for place, (_, each) in enumerate(self._buffers):
+        now = {id(each) for _, each in self._state.buffers()}
+        for place, (each, version) in enumerate(self._submitted):
+            if id(each) not in now or each._version != version:
+                continue
             result = Result(self._session, self.number, place, self._device)
             if each.is_contiguous():
                 result.write(each.detach())
             else:
                 whole = torch.empty(each.shape, dtype=each.dtype, device=each.device)
                 result.write(whole)
-                each.copy_(whole)
+                each.detach().copy_(whole)
+        self._submitted = []

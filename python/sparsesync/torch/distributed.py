@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
 from sparsesync.torch.gradients import clear
-from sparsesync.torch.launch import LocalMember
+from sparsesync.torch.launch import Group
 from sparsesync.torch.layout import Options
 from sparsesync.torch.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
@@ -25,8 +24,9 @@ class DistributedDataParallel(torch.nn.Module):
 
     module: on the CPU or on one GPU, the same on all workers; parameters and buffers become those of worker 0. The wrapper's
     forward is the module's; call it, not the module, wherever a backward pass follows.
-    process_group: a torch ProcessGroup, or a place of local_group(). Without one: MPI where mpirun started the process,
-    torch's default group where torchrun did (initialized with Gloo if it is not), this worker alone elsewhere.
+    process_group: a torch ProcessGroup, a place of local_group(), or "alone". Without one: MPI where mpirun started the process,
+    torch's default group where torchrun did (initialized with Gloo if it is not), this worker alone elsewhere; InputError where
+    another launcher, such as srun, has started several processes.
     scheme: of gradients of which few rows are not zero: "auto", or a name of sparsesync.schemes().
     gradient: "mean" or "sum" over workers.
     wire: the type that values cross as: None (their own), "bf16" or "f16"; sums are made in f32.
@@ -58,7 +58,7 @@ class DistributedDataParallel(torch.nn.Module):
     def __init__(
         self,
         module: torch.nn.Module,
-        process_group: dist.ProcessGroup | LocalMember | None = None,
+        process_group: Group = None,
         scheme: str = "auto",
         gradient: str = "mean",
         wire: str | None = None,
@@ -102,7 +102,7 @@ class DistributedDataParallel(torch.nn.Module):
         )
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or self._synchronizer.broadcasts_buffers:
             self._begin_forward()
         if self._inputs_to is not None:
             of_devices, named_of_devices = _to_kwargs(inputs, arguments, self._inputs_to, False)
@@ -178,6 +178,15 @@ class DistributedDataParallel(torch.nn.Module):
     def close(self) -> None:
         """Leaves the others. Forward raises ClosedError from here on; the module is as it would be without the wrapper."""
         self._synchronizer.close()
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(module: torch.nn.Module, params_and_buffers_to_ignore: Iterable[str]) -> None:
+        """As torch's own: parameters and buffers of these names, as named_parameters() and named_buffers() of the module have them,
+        stay each worker's own. Call it before the module is wrapped."""
+        names = list(params_and_buffers_to_ignore)
+        torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
+            module, names
+        )
 
     @property
     def rank(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -63,10 +64,39 @@ def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchr
     return parameters
 
 
-def when_ready(parameter: torch.nn.Parameter, call: Callable[[torch.Tensor], None]) -> torch.utils.hooks.RemovableHandle:
-    """Calls whenever the parameter's gradient has been accumulated."""
-    handle: torch.utils.hooks.RemovableHandle = parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
-    return handle
+def when_ready(parameter: torch.nn.Parameter, call: Callable[..., None]) -> Hook:
+    """Calls whenever the parameter's gradient has been accumulated, and all hooks of the program's own that take it have run: they
+    may change the gradient, and may be registered at any time.
+
+    call: with the tuples of gradients that autograd gives to hooks of a node; the second has the one that was accumulated.
+    """
+    with torch.enable_grad():
+        node: Any = torch.autograd.graph.get_gradient_edge(parameter).node
+    return Hook(node, node.register_hook(call))
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """A hook of the autograd node that accumulates a parameter's gradient. The parameter alone does not keep its node."""
+
+    node: Any
+    handle: torch.utils.hooks.RemovableHandle
+
+    def remove(self) -> None:
+        self.handle.remove()
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., None]:
+    """A call of a bound method that does not keep its object, and does nothing once that is gone: hooks of a module or a parameter
+    outlive the wrapper that registered them."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*given: Any, **named: Any) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(*given, **named)
+
+    return call
 
 
 class OnModule:

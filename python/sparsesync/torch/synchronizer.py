@@ -11,24 +11,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 
 from sparsesync import _native
+from sparsesync.torch import backward_optimizers, layout, pending, state, usage
 from sparsesync.torch import device as of_device
 from sparsesync.torch import gradients as of_torch
-from sparsesync.torch import layout, pending, state, usage
 from sparsesync.torch.announcements import Announcements
 from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.buffers import Buffers
 from sparsesync.torch.gradients import Kind, OnModule, Submitted, Synchronized
 from sparsesync.torch.joining import Joining
-from sparsesync.torch.launch import LocalMember, connect
+from sparsesync.torch.launch import Group, connect
 from sparsesync.torch.layout import Planned
+from sparsesync.torch.membership import Membership
 from sparsesync.torch.results import Action, Results
 from sparsesync.torch.schedule import Schedule
 from sparsesync.torch.sparsifier_state import SparsifierState
 from sparsesync.torch.sparsifying import Sparsifying, Wrapped
+from sparsesync.torch.state import ModuleState
 from sparsesync.torch.stepping import Stepping
 
 _log = logging.getLogger("sparsesync")
@@ -58,7 +59,7 @@ class Synchronizer:
     def __init__(
         self,
         module: torch.nn.Module,
-        group: dist.ProcessGroup | LocalMember | None,
+        group: Group,
         options: layout.Options,
         *,
         deadline: float | datetime.timedelta | None,
@@ -68,16 +69,20 @@ class Synchronizer:
         threads: int,
         transport: str | None,
     ) -> None:
-        self.parameters = of_torch.synchronized(
-            (name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
-        )
+        self._state = ModuleState(module, broadcast_buffers)
+        self.parameters = of_torch.synchronized(each for each in self._state.parameters() if each[1].requires_grad)
         self.listener: Listener | None = None
         self._module = module
         self._options = options
-        self._broadcasts = broadcast_buffers and bool(state.buffers_of(module))
+        self._broadcasts = bool(self._state.buffers())
         self._buffers: Buffers | None = None  # that cross under the forward pass
+        # Whether workers' buffers may differ. None: they are equal, and no pass has run since the module was wrapped.
+        self._buffers_differ: bool | None = None
+        self._with_buffers = [each for each in module.modules() if each._buffers]
+        self._membership = Membership(self._state, self.parameters)
         what = f"parameter '{self.parameters[0].name}'"
         self._device = of_device.use(of_device.device_of(self.parameters), what, memory_bytes)
+        self._state.check()
         connection = connect(group, deadline, self._device, transport)
         self._kind = connection.kind
         self._payloads = connection.payloads
@@ -111,19 +116,20 @@ class Synchronizer:
         self._next = _Next.FORWARD
         self._running = False  # within a backward pass that is synchronized
         self._joining: Joining | None = None
-        stated = layout.statement(self.parameters, state.buffers_of(module), options, announce, broadcast_buffers)
+        stated = layout.statement(self.parameters, self._state.buffers(), options, announce, broadcast_buffers)
         self.session.agree("the model", stated)
-        state.take_over(self.session, module, root=0)
-        self._hooks = [
-            of_torch.when_ready(each.parameter, functools.partial(self._on_gradient, each.index))
-            for each in self.parameters
+        self._state.take_over(self.session, root=0)
+        self._with_optimizers: list[torch.nn.Parameter] = []  # that step in the backward pass
+        on_gradient = of_torch.weakly(self._on_gradient)
+        self._hooks: list[Any] = [
+            of_torch.when_ready(each.parameter, functools.partial(on_gradient, each.index)) for each in self.parameters
         ]
         self._sees_modules = False
         if options.measures:
             self._see_modules()
+        finish_all = of_torch.weakly(self._finish_all)
         for each in module.modules():
-            finish_all = OnModule(lambda *_: self.synchronize())
-            self._hooks.append(each.register_state_dict_pre_hook(finish_all))  # type: ignore[no-untyped-call]
+            self._hooks.append(each.register_state_dict_pre_hook(OnModule(finish_all)))  # type: ignore[no-untyped-call]
         if announce:
             self._announcements = Announcements(module, self.parameters, self._device)
 
@@ -131,10 +137,11 @@ class Synchronizer:
         """From now on the forward pass is seen to come to each module that has parameters."""
         self._sees_modules = True
         by_parameter = {each.parameter: each for each in self.parameters}
+        on_module = of_torch.weakly(self._on_module)
         for each in self._module.modules():
             own = [by_parameter[p] for p in each.parameters(recurse=False) if p in by_parameter]
             if own:
-                self._hooks.append(each.register_forward_pre_hook(OnModule(functools.partial(self._on_module, own))))
+                self._hooks.append(each.register_forward_pre_hook(OnModule(functools.partial(on_module, own))))
 
     def measure(self) -> Schedule:
         """Between steps: from the next one on passes are measured, whatever the schedule. Raises OrderError before the first step."""
@@ -147,6 +154,11 @@ class Synchronizer:
         return self._schedule
 
     @property
+    def broadcasts_buffers(self) -> bool:
+        """Whether forward passes see the buffers of worker 0."""
+        return self._broadcasts
+
+    @property
     def all_there(self) -> bool:
         """Whether all results of the last step were taken."""
         return not self._results.pending
@@ -154,7 +166,13 @@ class Synchronizer:
     # ---- A step.
 
     def begin_forward(self, synchronize: bool) -> None:
+        if not torch.is_grad_enabled():
+            if synchronize and not self.session.closed:
+                self._begin_evaluation()
+            return
         self._expect_open()
+        self._membership.check()
+        differ, self._buffers_differ = self._buffers_differ, True
         if self._running:
             raise _native.OrderError(
                 "the last backward pass failed on its way, and the workers are out of step: make the "
@@ -170,9 +188,12 @@ class Synchronizer:
             if self._announcements:
                 self._announcements.listen(tells=False)
             return
+        if self._schedule is None:
+            self._with_optimizers = backward_optimizers.take_over(each.parameter for each in self.parameters)
         if self._next is not _Next.SYNCHRONIZE:  # the first one of a step
             root = self._joining.begin_step(self.session) if self._joining else 0
-            self._refresh_buffers(root)
+            if self._joining or differ is not False:
+                self._refresh_buffers(root)
         self._next = _Next.SYNCHRONIZE
         if self._announcements:
             self._announcements.listen(tells=self._schedule is not None)
@@ -193,6 +214,17 @@ class Synchronizer:
         if times:
             times.enter(schedule.layer_of(parameters[0].index))
 
+    def _begin_evaluation(self) -> None:
+        """A pass without gradients sees the buffers of worker 0. They are broadcast once for all passes that leave them as they are,
+        in the place of the next step's broadcast: so workers may evaluate on different numbers of batches."""
+        if self._joining or not self._broadcasts:
+            return
+        if self._buffers_differ:
+            self._refresh_buffers(root=0)
+            self._buffers_differ = False
+        if any(each.training for each in self._with_buffers):
+            self._buffers_differ = True
+
     def end_forward(self) -> None:
         if self._schedule and self._schedule.times:
             self._schedule.times.leave()
@@ -201,12 +233,21 @@ class Synchronizer:
 
     def _refresh_buffers(self, root: int) -> None:
         """They become those of worker `root`."""
-        if self._buffers:
+        if self._buffers and self._buffers.pending:
             self._buffers.finish()
         elif self._broadcasts:
-            state.broadcast_together(self.session, [buffer for _, buffer in state.buffers_of(self._module)], root)
+            state.broadcast_together(self.session, [buffer for _, buffer in self._state.buffers()], root)
 
-    def _on_gradient(self, index: int, _: torch.Tensor) -> None:
+    def _on_gradient(self, index: int, _: tuple[Any, ...], accumulated: tuple[Any, ...]) -> None:
+        if accumulated[0] is None:
+            return
+        each = self.parameters[index]
+        if each.parameter.grad is None:
+            raise _native.OrderError(
+                f"parameter '{each.name}': a hook took its gradient before workers exchanged it, such as by an optimizer's step within the "
+                "backward pass: step after backward(), or use torch.distributed.optim._apply_optimizer_in_backward before the first "
+                "forward pass"
+            )
         self._streams[index] = self._device.stream()
         if self._next is _Next.ACCUMULATE:
             return
@@ -272,6 +313,8 @@ class Synchronizer:
             usage.ask_all(self.session, schedule.buckets, self._scale_of_results())
         else:
             self._results.mark()
+        if self._with_optimizers:
+            self._results.once_there(self._with_optimizers, backward_optimizers.step)
         if self.listener:
             self.listener.on_step()
         if is_due and schedule.review(list(self._ready)):
@@ -309,6 +352,12 @@ class Synchronizer:
     def synchronize(self) -> None:
         """Waits for all results, and does all that was asked for."""
         self._results.take_all()
+
+    def _finish_all(self, *_: object) -> None:
+        """Before the module's state is read."""
+        self.synchronize()
+        if self._buffers and not self.session.closed:
+            self._buffers.finish()
 
     def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:
         """Does something with parameters: now, or with those whose gradients still cross once they are there."""
@@ -366,7 +415,7 @@ class Synchronizer:
         seen = layout.tell(self.session, layout.observe(self.parameters, self._ready, untold))
         under_forward = bool(self._wrapped) or self._options.schedule == "dear"
         if under_forward and self._broadcasts:
-            self._buffers = Buffers(self.session, self._device, self._module)
+            self._buffers = Buffers(self.session, self._device, self._state)
         layers = layout.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier)
         if self._sparsifying:
             sparsified = [each for each in self.parameters if layers.kinds[each.index] is Kind.SPARSIFIED]
@@ -456,7 +505,8 @@ class Synchronizer:
                 self._begin_shadow()
                 self._synchronize_rest()
                 self._next = _Next.FORWARD
-            state.take_over(self.session, self._module, joining.root)
+            self._state.take_over(self.session, joining.root)
+            self._buffers_differ = None
         finally:
             self._joining = None
 

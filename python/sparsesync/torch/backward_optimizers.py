@@ -1,0 +1,33 @@
+"""Optimizers that torch.distributed.optim._apply_optimizer_in_backward gave to parameters: they step once gradients are equal on all
+workers, as under torch's own DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+_ATTRIBUTE = "_in_backward_optimizers"
+
+
+def take_over(parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+    """Removes the hooks that would step before gradients are exchanged. Returns the parameters that have such optimizers."""
+    found = [each for each in parameters if hasattr(each, _ATTRIBUTE)]
+    if found:
+        from torch.distributed.optim.apply_optimizer_in_backward import param_to_optim_hook_handle_map as handles
+
+        for each in found:
+            for handle in handles.get(each, ()):  # type: ignore[no-untyped-call]
+                handle.remove()
+    return found
+
+
+def step(parameters: Sequence[Any]) -> None:
+    """Steps the optimizers of those parameters that have some, and leaves these without gradients."""
+    for each in parameters:
+        optimizers = getattr(each, _ATTRIBUTE, ())
+        for optimizer in optimizers:
+            optimizer.step()
+        if optimizers:
+            each.grad = None
