@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import sys
@@ -117,6 +118,42 @@ def groups() -> dict[str, Any]:
     return found
 
 
+def groups_of_some() -> dict[str, Any]:
+    """Models of some of three ranks beside one of all, the program's own groups in between, and a worker that stays away."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    first, second = dist.new_group([0, 1]), dist.new_group([1, 2])
+    found: dict[str, Any] = {"rank": rank}
+    kept = []
+
+    def trained(group: Any) -> dict[str, Any]:
+        ddp = DistributedDataParallel(Model(), group, scheme="balanced", deadline=20)
+        kept.append(ddp)
+        train(ddp)
+        return compared(ddp.module, reference(ddp.world_size))
+
+    for group, ranks in ((first, (0, 1)), (second, (1, 2))):
+        if rank in ranks:
+            found[f"of {ranks[0]} and {ranks[1]}"] = trained(group)
+    if rank != 2:
+        dist.new_group([0, 1], use_local_synchronization=True)
+    found["all"] = trained(None)
+    total = torch.ones(1)
+    dist.all_reduce(total, group=dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=20)))
+    found["of the program's own group"] = float(total)
+    if rank != 2:
+        began = time.monotonic()
+        try:
+            DistributedDataParallel(Model(), deadline=2)
+        except sparsesync.DeadlineError as error:
+            found["says"], found["seconds"] = str(error), time.monotonic() - began
+    dist.barrier()
+    for each in kept:
+        each.close()
+    dist.destroy_process_group()
+    return found
+
+
 def other_size() -> dict[str, Any]:
     """Of torch.distributed each process is alone, of MPI it is not."""
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
@@ -178,7 +215,15 @@ def main() -> None:
 
         emulated_device.install()
     case, folder = sys.argv[1:3]
-    found = {"schemes": schemes, "groups": groups, "other_size": other_size, "hook": hook, "lost": lost}[case]()
+    cases = {
+        "schemes": schemes,
+        "groups": groups,
+        "groups_of_some": groups_of_some,
+        "other_size": other_size,
+        "hook": hook,
+        "lost": lost,
+    }
+    found = cases[case]()
     (Path(folder) / f"{found['rank']}.json").write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -81,6 +81,18 @@ def test_models_of_several_groups_at_once(tmp_path: Path) -> None:
         assert "no ProcessGroup that this process is in" in each["other"]
 
 
+def test_models_of_some_ranks_beside_one_of_all(tmp_path: Path) -> None:
+    """Names of groups that torch gives would differ between the ranks: neither our groups nor the program's may hang by that."""
+    found = found_by("torchrun", "groups_of_some", tmp_path, 3)
+    expect_right([each["all"] for each in found])
+    expect_right([each["of 0 and 1"] for each in found[:2]])
+    expect_right([each["of 1 and 2"] for each in found[1:]])
+    assert [each["of the program's own group"] for each in found] == [3, 3, 3]
+    for each in found[:2]:
+        assert "worker 2 has not made this DistributedDataParallel after 2 s" in each["says"]
+        assert each["seconds"] < 5
+
+
 def test_a_process_group_of_another_size_than_mpiruns(tmp_path: Path) -> None:
     for each in found_by("mpirun", "other_size", tmp_path, 2):
         assert "mpirun started 2 processes, torch.distributed has 1" in each["error"]

@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import OnModule, Synchronized, nonzero_rows
+from sparsesync.torch.gradients import OnModule, Synchronized, nonzero_rows, weakly
 
 _ENDED = (
     "announce=True: a forward pass that keeps gradients was not followed by its backward pass, and its rows are told "
@@ -41,11 +41,12 @@ class Announcements:
         self._finish: Callable[[int], None] = lambda _: None
         self._listening = False
         self._hooks = []
+        asked = weakly(self._asked)
         for each in module.modules():
             if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.weight in by_parameter:
                 index = by_parameter[each.weight]
                 self._rows[index] = []
-                hook = OnModule(functools.partial(self._asked, index))
+                hook = OnModule(functools.partial(asked, index))
                 self._hooks.append(each.register_forward_pre_hook(hook, with_kwargs=True))
 
     # ---- When buckets are made.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,12 +86,13 @@ class Bucket:
         """Whether a step of it is under way."""
         return self._tickets is not None
 
-    def submit(self, streams: Iterable[int] = ()) -> list[Submitted]:
+    def submit(self, streams: Iterable[int] = (), copies: Mapping[int, torch.Tensor] = types.MappingProxyType({})) -> list[Submitted]:
         """Starts the step with the gradients that its parameters have; returns them as they cross.
 
-        streams: that wrote them, beside the one that torch works in."""
+        streams: that wrote them, beside the one that torch works in. copies: gradients of parameters, by index, in the place of those
+        that the parameters have by now."""
         kind, members = self.planned.kind, self.planned.members
-        given = [of_torch.submitted(each.parameter.grad, kind) for each in members]
+        given = [of_torch.submitted(copies.get(each.index, each.parameter.grad), kind) for each in members]
         self._used = [each is not None for each in given]
         with torch.profiler.record_function(f"sparsesync::submit {self.planned.name()}"), self._naming():
             reduced = self._start(given, sorted({*streams, self._device.stream()}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +19,8 @@ from sparsesync.torch.launch import Group
 from sparsesync.torch.layout import Options
 from sparsesync.torch.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
+
+_log = logging.getLogger("sparsesync")
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -93,6 +97,8 @@ class DistributedDataParallel(torch.nn.Module):
             threads=threads,
             transport=transport,
         )
+        # A wrapper that is dropped leaves the others by itself.
+        weakref.finalize(self, _leave, self._synchronizer).atexit = False
         if sparsifier:
             self.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
                 lambda own, state, *_: own.synchronizer.add_state(state)
@@ -109,7 +115,7 @@ class DistributedDataParallel(torch.nn.Module):
             inputs, arguments = of_devices[0], named_of_devices[0]
         result = self.module(*inputs, **arguments)
         if torch.is_grad_enabled():
-            self._end_forward()
+            self._end_forward(result)
         return result
 
     @_disable_dynamo
@@ -117,8 +123,8 @@ class DistributedDataParallel(torch.nn.Module):
         self._synchronizer.begin_forward(self.require_backward_grad_sync)
 
     @_disable_dynamo
-    def _end_forward(self) -> None:
-        self._synchronizer.end_forward()
+    def _end_forward(self, result: Any) -> None:
+        self._synchronizer.end_forward(result)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -176,8 +182,16 @@ class DistributedDataParallel(torch.nn.Module):
         return self._synchronizer.statistics()
 
     def close(self) -> None:
-        """Leaves the others. Forward raises ClosedError from here on; the module is as it would be without the wrapper."""
+        """Leaves the others. Forward raises ClosedError from here on; the module is as it would be without the wrapper, and can be
+        wrapped again. A wrapper that is dropped does so by itself, as does the end of `with DistributedDataParallel(...) as ddp:`.
+        Closing it again does nothing."""
         self._synchronizer.close()
+
+    def __enter__(self) -> DistributedDataParallel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(module: torch.nn.Module, params_and_buffers_to_ignore: Iterable[str]) -> None:
@@ -204,6 +218,13 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         raise _native.UnsupportedError("a DistributedDataParallel has threads and connections: save its state_dict()")
+
+
+def _leave(synchronizer: Synchronizer) -> None:
+    try:
+        synchronizer.close()
+    except Exception as error:  # nobody called
+        _log.warning("a DistributedDataParallel was dropped, and its last step did not end: %s", error)
 
 
 def _device_named(

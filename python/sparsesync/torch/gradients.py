@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -64,15 +64,25 @@ def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchr
     return parameters
 
 
+def before_ready(parameter: torch.nn.Parameter, call: Callable[..., None]) -> Hook:
+    """Calls, with a tuple of gradients, whenever one is about to be accumulated."""
+    node = _accumulates(parameter)
+    return Hook(node, node.register_prehook(call))
+
+
 def when_ready(parameter: torch.nn.Parameter, call: Callable[..., None]) -> Hook:
     """Calls whenever the parameter's gradient has been accumulated, and all hooks of the program's own that take it have run: they
     may change the gradient, and may be registered at any time.
 
     call: with the tuples of gradients that autograd gives to hooks of a node; the second has the one that was accumulated.
     """
-    with torch.enable_grad():
-        node: Any = torch.autograd.graph.get_gradient_edge(parameter).node
+    node = _accumulates(parameter)
     return Hook(node, node.register_hook(call))
+
+
+def _accumulates(parameter: torch.nn.Parameter) -> Any:
+    with torch.enable_grad():
+        return torch.autograd.graph.get_gradient_edge(parameter).node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,17 +96,32 @@ class Hook:
         self.handle.remove()
 
 
-def weakly(method: Callable[..., Any]) -> Callable[..., None]:
-    """A call of a bound method that does not keep its object, and does nothing once that is gone: hooks of a module or a parameter
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of a bound method that does not keep its object, and returns None once that is gone: hooks of a module or a parameter
     outlive the wrapper that registered them."""
     reference = weakref.WeakMethod(method)
 
-    def call(*given: Any, **named: Any) -> None:
+    def call(*given: Any, **named: Any) -> Any:
         alive = reference()
-        if alive is not None:
-            alive(*given, **named)
+        return None if alive is None else alive(*given, **named)
 
     return call
+
+
+def tensors_in(result: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors with gradients in what a forward pass returns: in lists, tuples, mappings and dataclasses."""
+    if isinstance(result, torch.Tensor):
+        if result.requires_grad and not torch._C._functorch.is_functorch_wrapped_tensor(result):
+            yield result
+    elif isinstance(result, Mapping):
+        for each in result.values():
+            yield from tensors_in(each)
+    elif isinstance(result, list | tuple):
+        for each in result:
+            yield from tensors_in(each)
+    elif dataclasses.is_dataclass(result):
+        for field in dataclasses.fields(result):
+            yield from tensors_in(getattr(result, field.name, None))
 
 
 class OnModule:

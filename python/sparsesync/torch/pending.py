@@ -35,9 +35,14 @@ class Pending:
         return self.__reduce_ex__(protocol)
 
 
-def mark(parameter: torch.nn.Parameter, finish: Callable[[], None]) -> None:
-    """finish: has the parameter's results taken, and unmarks it."""
-    setattr(parameter, _FINISH, finish)
+def mark(parameter: torch.nn.Parameter, owner: object, finish: Callable[[], None]) -> None:
+    """Marks a parameter. If another owner has marked it, as several wrapped modules share it, its results are taken first.
+
+    finish: takes the parameter's results, and unmarks it.
+    """
+    if isinstance(parameter, Pending):
+        getattr(parameter, _FINISH)[1]()
+    setattr(parameter, _FINISH, (id(owner), finish))
     parameter.__class__ = _pending_class(type(parameter))
 
 
@@ -47,9 +52,14 @@ def unmark(parameter: torch.nn.Parameter) -> None:
         delattr(parameter, _FINISH)
 
 
+def is_marked(parameter: torch.nn.Parameter, owner: object) -> bool:
+    """Returns whether this owner has marked a parameter."""
+    return isinstance(parameter, Pending) and getattr(parameter, _FINISH)[0] == id(owner)
+
+
 def finish(parameter: Any) -> None:
     """Has the results of a parameter taken that is marked."""
-    getattr(parameter, _FINISH)()
+    getattr(parameter, _FINISH)[1]()
 
 
 @functools.cache

@@ -33,7 +33,7 @@ class Results:
         """From now on who uses a parameter waits for its results first."""
         for bucket in self._pending:
             for each in bucket.planned.members:
-                pending.mark(each.parameter, functools.partial(self._take, bucket))
+                pending.mark(each.parameter, self, functools.partial(self._take, bucket))
 
     def take_all(self) -> None:
         """Waits for all, makes them gradients, and does all that was asked for."""
@@ -57,7 +57,7 @@ class Results:
         """Does something with parameters: now, or with those whose gradients still cross once they are there."""
         here, later = [], False
         for each in parameters:
-            if isinstance(each, pending.Pending):
+            if pending.is_marked(each, self):
                 later = True
             else:
                 here.append(each)

@@ -7,7 +7,9 @@ import datetime
 import enum
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -83,6 +85,7 @@ class Synchronizer:
         what = f"parameter '{self.parameters[0].name}'"
         self._device = of_device.use(of_device.device_of(self.parameters), what, memory_bytes)
         self._state.check()
+        _close_failed(self.parameters)
         connection = connect(group, deadline, self._device, transport)
         self._kind = connection.kind
         self._payloads = connection.payloads
@@ -93,6 +96,15 @@ class Synchronizer:
         late = connection.one_machine and self._device.native is None
         self._first_bytes = None if late else options.first_bytes
         self.session = connection.open(self._device, threads, memory_bytes)
+        try:
+            self._set_up(module, announce, broadcast_buffers)
+        except BaseException:
+            self.session.close()
+            raise
+
+    def _set_up(self, module: torch.nn.Module, announce: bool, broadcast_buffers: bool) -> None:
+        """Agrees with the other workers on the model, and listens to it."""
+        options = self._options
         self._sparsifying: Sparsifying | None = None
         if options.sparsifier:
             options.sparsifier.check((each.name, each.parameter) for each in self.parameters)
@@ -103,18 +115,27 @@ class Synchronizer:
         self._wrapped: list[Wrapped] = []
         self._scaler: Scaler | None = None
         self._is_left_out = False  # the last step, as the sparsifier found what is not finite
-        self._results = Results(self._scale_of_results)
+        self._results = Results(of_torch.weakly(self._scale_of_results))
         self.stepping = Stepping(
             self.parameters,
             self._wrapped,
             self._results,
-            lambda: None if self._joining else self._schedule,  # who has no inputs does not ask
+            of_torch.weakly(self._schedule_to_ask),
         )
         self._announcements: Announcements | None = None
         self._ready: dict[int, None] = {}  # parameters, in the order in which their gradients became ready
         self._streams: dict[int, int] = {}  # of each parameter, the one that wrote its gradient
         self._next = _Next.FORWARD
         self._running = False  # within a backward pass that is synchronized
+        self._through_output = False  # within a backward pass that comes through what a forward pass returned
+        self._is_late = False  # ... which was of a step that is over
+        self._steps_begun = 0
+        self._arrivals: dict[int, int] = {}  # of parameters' gradients, in this step
+        self._expected: dict[int, int] = {}  # the most that there were in a step, where there were several
+        self._warned = False
+        # Other wrapped modules that share a parameter, by its index, and its gradient as this one found it in the step.
+        self._sharing: dict[int, weakref.WeakSet[Synchronizer]] = {}
+        self._copies: dict[int, torch.Tensor] = {}
         self._joining: Joining | None = None
         stated = layout.statement(self.parameters, self._state.buffers(), options, announce, broadcast_buffers)
         self.session.agree("the model", stated)
@@ -127,11 +148,25 @@ class Synchronizer:
         self._sees_modules = False
         if options.measures:
             self._see_modules()
+            self._hooks += [of_torch.before_ready(each.parameter, _finisher(each.parameter)) for each in self.parameters]
         finish_all = of_torch.weakly(self._finish_all)
         for each in module.modules():
             self._hooks.append(each.register_state_dict_pre_hook(OnModule(finish_all)))  # type: ignore[no-untyped-call]
         if announce:
             self._announcements = Announcements(module, self.parameters, self._device)
+        self._meet_others()
+
+    def _meet_others(self) -> None:
+        """Finds live wrappers that share parameters."""
+        own = {id(each.parameter): each.index for each in self.parameters}
+        with _lock:
+            others = list(_live)
+            _live.add(self)
+        for other in others:
+            shared = [(own[id(each.parameter)], each.index) for each in other.parameters if id(each.parameter) in own]
+            for index, of_other in shared:
+                self._sharing.setdefault(index, weakref.WeakSet()).add(other)
+                other._sharing.setdefault(of_other, weakref.WeakSet()).add(self)
 
     def _see_modules(self) -> None:
         """From now on the forward pass is seen to come to each module that has parameters."""
@@ -173,10 +208,11 @@ class Synchronizer:
         self._expect_open()
         self._membership.check()
         differ, self._buffers_differ = self._buffers_differ, True
+        self._through_output = self._is_late = False  # where a backward pass failed
         if self._running:
             raise _native.OrderError(
-                "the last backward pass failed on its way, and the workers are out of step: make the "
-                "DistributedDataParallel again"
+                "the last backward pass failed on its way, and the workers are out of step: wrap the module again, on all workers, "
+                "which closes this DistributedDataParallel"
             )
         if self._one_backward and torch._C._is_multithreading_enabled():
             raise _native.UnsupportedError(
@@ -225,7 +261,12 @@ class Synchronizer:
         if any(each.training for each in self._with_buffers):
             self._buffers_differ = True
 
-    def end_forward(self) -> None:
+    def end_forward(self, result: Any) -> None:
+        """result: what the forward pass returned."""
+        if self._next is _Next.SYNCHRONIZE:
+            on_output = functools.partial(of_torch.weakly(self._on_output), self._steps_begun)
+            for each in of_torch.tensors_in(result):
+                each.register_hook(on_output)  # type: ignore[no-untyped-call]
         if self._schedule and self._schedule.times:
             self._schedule.times.leave()
         if self._announcements:
@@ -249,37 +290,81 @@ class Synchronizer:
                 "forward pass"
             )
         self._streams[index] = self._device.stream()
-        if self._next is _Next.ACCUMULATE:
+        if self._next is _Next.ACCUMULATE or not (self._running or self._begins_with(index)):
             return
-        self._expect_open()
-        if self._next is _Next.FORWARD:
-            raise _native.OrderError(
-                "backward ran without a forward pass of the DistributedDataParallel before it: call the wrapper, not the "
-                "module; add up losses of one forward pass; or use no_sync()"
-            )
         if not self._running:
             self._begin_backward()
-        if index in self._ready:
-            raise _native.OrderError(
-                f"parameter '{self.parameters[index].name}' got a gradient twice in one backward pass, such as by "
-                "reentrant checkpoints: use checkpoint(..., use_reentrant=False)"
-            )
+        self._ready.pop(index, None)
         self._ready[index] = None
-        if self._schedule is None:
+        if index in self._sharing:
+            self._copies[index] = each.parameter.grad.clone()
+        arrival = self._arrivals[index] = self._arrivals.get(index, 0) + 1
+        expected = self._expected.get(index, 1)
+        if arrival > expected:
+            self._expected[index] = arrival
+            if self._schedule and self._schedule.bucket_of(index).submitted:
+                raise _native.OrderError(
+                    f"parameter '{each.name}' got another gradient in one backward pass once it was sent, which it did not in the first "
+                    "step, such as by a reentrant checkpoint: use checkpoint(..., use_reentrant=False)"
+                )
+        if self._schedule is None or arrival != expected:
             return
         complete = self._schedule.ready(index)
         if complete:
             self._submit(complete)
 
+    def _begins_with(self, index: int) -> bool:
+        """Whether a gradient, the first one of a backward pass, begins a step; else it stays here. Raises OrderError for that of a
+        forward pass whose step is over."""
+        self._expect_open()
+        elsewhere = any(other._through_output or other._running for other in self._sharing.get(index, ()))
+        if self._next is _Next.SYNCHRONIZE:
+            return self._through_output or not elsewhere
+        if self._is_late:
+            raise _native.OrderError(
+                "backward ran again after the step of its forward pass was over: add up the losses of all forward passes of a step and "
+                "call backward() once, or run all of these passes but the last one, and their backward(), within no_sync()"
+            )
+        if not elsewhere and not self._warned:
+            self._warned = True
+            _log.warning(
+                "parameter '%s' got a gradient that no forward pass of the DistributedDataParallel led to: it stays on this worker. Call "
+                "the wrapper, not the module, if workers should exchange it",
+                self.parameters[index].name,
+            )
+        return False
+
+    def _on_output(self, steps_begun: int, _: torch.Tensor) -> None:
+        """A backward pass comes through what a forward pass returned. It ends the step, if it brings gradients of parameters: not the
+        pass that the first one comes in, which may be one within it, of a reentrant checkpoint."""
+        if self.session.closed:
+            return
+        if steps_begun != self._steps_begun and not self._running:
+            self._is_late = True
+        if not self._through_output:
+            self._through_output = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
+
+    def _end_pass(self) -> None:
+        self._through_output = self._is_late = False
+        if self._running:
+            self._end_backward()
+
     def _begin_backward(self) -> None:
         self.synchronize()  # what this forward pass did not come to
         self._running = True
-        self._ready.clear()
+        self._steps_begun += 1
+        self._forget_arrivals()
         self._begin_step()
         if self._schedule and self._schedule.times:
             self._schedule.times.begin_backward()
-        engine = torch.autograd.Variable._execution_engine
-        engine.queue_callback(self._end_backward)
+        if not self._through_output:
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
+
+    def _forget_arrivals(self) -> None:
+        self._ready.clear()
+        self._arrivals.clear()
+        self._copies.clear()
 
     def _end_backward(self) -> None:
         with torch.profiler.record_function("sparsesync::synchronize"):
@@ -363,6 +448,9 @@ class Synchronizer:
         """Does something with parameters: now, or with those whose gradients still cross once they are there."""
         self._results.once_there(parameters, action)
 
+    def _schedule_to_ask(self) -> Schedule | None:
+        return None if self._joining else self._schedule  # a worker without inputs does not ask
+
     def _scale_of_results(self) -> float:
         if self._joining and self._options.gradient == "mean":
             return self._joining.scale(self.session.size)
@@ -405,7 +493,8 @@ class Synchronizer:
         self._wrapped.append(wrapped)
 
     def _submit(self, bucket: Bucket) -> None:
-        given = bucket.submit(self._streams[each.index] for each in bucket.planned.members if each.index in self._streams)
+        streams = (self._streams[each.index] for each in bucket.planned.members if each.index in self._streams)
+        given = bucket.submit(streams, self._copies)
         if self.listener:
             self.listener.on_submit(bucket.planned.members, bucket.planned.kind, given)
 
@@ -425,7 +514,7 @@ class Synchronizer:
             self._device,
             layers,
             self._options,
-            self._bucket,
+            of_torch.weakly(self._bucket),
             dense_scheme=self._dense_scheme,
             first_bytes=self._first_bytes,
             announce=self._announcements is not None,
@@ -496,6 +585,12 @@ class Synchronizer:
             raise _native.UnsupportedError(
                 "join: with a sparsifier and a LossScaler a worker without inputs would not know which steps are skipped"
             )
+        if getattr(_joins, "is_within", False):
+            raise _native.OrderError(
+                "join: within another join() a worker without inputs would take part in the steps of one model alone, and the others wait "
+                "for it in those of the other: wrap one torch.nn.Module that holds both models, and join() its DistributedDataParallel"
+            )
+        _joins.is_within = True
         self._joining = joining = Joining(of_all, throws)
         try:
             yield
@@ -508,13 +603,14 @@ class Synchronizer:
             self._state.take_over(self.session, joining.root)
             self._buffers_differ = None
         finally:
+            _joins.is_within = False
             self._joining = None
 
     def _begin_shadow(self) -> None:
         """A step of a worker that has no inputs: no gradients."""
         for each in self.parameters:
             each.parameter.grad = None
-        self._ready.clear()
+        self._forget_arrivals()
         self._begin_step()
         if self._announcements and self._schedule is not None:
             self._announcements.listen(tells=True)
@@ -561,9 +657,12 @@ class Synchronizer:
 
     def close(self) -> None:
         try:
-            if not self.session.closed:
+            if not self.session.closed and not self._running:
                 self.synchronize()
         finally:
+            self._running = False
+            with _lock:
+                _live.discard(self)
             self._results.leave()  # an error came before them
             for hook in self._hooks:
                 hook.remove()
@@ -571,6 +670,34 @@ class Synchronizer:
             if self._announcements:
                 self._announcements.close()
             self.session.close()
+
+
+_live: weakref.WeakSet[Synchronizer] = weakref.WeakSet()  # those that are not closed
+_lock = threading.Lock()
+_joins = threading.local()  # is_within: whether this thread, which may be a worker, is within a join()
+
+
+def _finisher(parameter: torch.nn.Parameter) -> Callable[[object], None]:
+    """Takes the results of a parameter before another gradient is added to what it has."""
+    reference = weakref.ref(parameter)
+
+    def call(_: object) -> None:
+        held = reference()
+        if isinstance(held, pending.Pending):
+            pending.finish(held)
+
+    return call
+
+
+def _close_failed(parameters: Iterable[Synchronized]) -> None:
+    """Closes the wrappers of these parameters whose last backward pass failed: the module is wrapped again. Other workers, which may
+    wait for this one in that pass, then wrap it again, too."""
+    own = {id(each.parameter) for each in parameters}
+    with _lock:
+        failed = [other for other in _live if other._running]
+    for other in failed:
+        if any(id(each.parameter) in own for each in other.parameters):
+            other.close()
 
 
 class _Next(enum.Enum):
