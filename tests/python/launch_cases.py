@@ -135,12 +135,12 @@ def groups_of_some() -> dict[str, Any]:
     for group, ranks in ((first, (0, 1)), (second, (1, 2))):
         if rank in ranks:
             found[f"of {ranks[0]} and {ranks[1]}"] = trained(group)
-    if rank != 2:
-        dist.new_group([0, 1], use_local_synchronization=True)
-    found["all"] = trained(None)
     total = torch.ones(1)
     dist.all_reduce(total, group=dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=20)))
     found["of the program's own group"] = float(total)
+    if rank != 2:  # from here on torch itself would name groups differently
+        dist.new_group([0, 1], use_local_synchronization=True)
+    found["all"] = trained(None)
     if rank != 2:
         began = time.monotonic()
         try:
@@ -151,6 +151,15 @@ def groups_of_some() -> dict[str, Any]:
     for each in kept:
         each.close()
     dist.destroy_process_group()
+    return found
+
+
+def who() -> dict[str, Any]:
+    """Within a torchrun that mpirun started."""
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2), scheme="balanced", deadline=20)
+    found = {"rank": ddp.rank, "workers": ddp.world_size, "transport": ddp.statistics()["transport"]}
+    ddp(torch.ones(1, 2)).sum().backward()
+    ddp.close()
     return found
 
 
@@ -220,6 +229,7 @@ def main() -> None:
         "groups": groups,
         "groups_of_some": groups_of_some,
         "other_size": other_size,
+        "who": who,
         "hook": hook,
         "lost": lost,
     }

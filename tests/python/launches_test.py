@@ -98,6 +98,28 @@ def test_a_process_group_of_another_size_than_mpiruns(tmp_path: Path) -> None:
         assert "mpirun started 2 processes, torch.distributed has 1" in each["error"]
 
 
+def test_torchrun_within_mpirun(tmp_path: Path) -> None:
+    command = [str(launching.ROOT / "cmake/mpirun.sh"), "-np", "1", *launching.torchrun(2, PROGRAM, "who", tmp_path)]
+    for rank, each in enumerate(launching.outcomes(command, tmp_path, 2)):
+        assert each == {"rank": rank, "workers": 2, "transport": "process_group"}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, True),
+        ({"TORCHELASTIC_RUN_ID": "none"}, False),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, True),
+        ({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, False),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, False),
+        ({"RANK": "0"}, True),
+    ],
+)
+def test_what_started_a_process(more: dict[str, str], expected: bool) -> None:
+    environment = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", **more}
+    assert launch.started_by_mpirun(environment) is expected
+
+
 def test_torchs_own_with_our_hook(tmp_path: Path) -> None:
     found = found_by("torchrun", "hook", tmp_path, 3)
     expect_right([each["all"] for each in found])

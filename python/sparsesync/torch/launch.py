@@ -211,7 +211,14 @@ def signs_of_others(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def started_by_mpirun(environment: Mapping[str, str] = os.environ) -> bool:
-    return "OMPI_COMM_WORLD_SIZE" in environment
+    """Whether mpirun started this very process: not torchrun within mpirun, or within a job whose variables are still there."""
+    if "OMPI_COMM_WORLD_SIZE" not in environment or "TORCHELASTIC_RUN_ID" in environment:
+        return False
+    named = [(environment.get(one), environment.get(other)) for one, other in _SAID_TWICE]
+    return not started_by_torchrun(environment) or all(one == other for one, other in named)
+
+
+_SAID_TWICE = (("RANK", "OMPI_COMM_WORLD_RANK"), ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"))
 
 
 def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
@@ -232,6 +239,20 @@ def _alone(deadline: datetime.timedelta | None) -> Connection:
     return Connection(_native.LocalNetwork(1).join(0), "local", deadline or DEFAULT_DEADLINE)
 
 
+def _mpi_has_the_same_workers() -> bool:
+    """Whether the processes that mpirun started are those of torch.distributed's default group, where there is one. Raises
+    InputError where that has fewer: several trainings would never meet."""
+    if not dist.is_initialized():
+        return True
+    started, rank = int(os.environ["OMPI_COMM_WORLD_SIZE"]), os.environ.get("OMPI_COMM_WORLD_RANK")
+    if dist.get_world_size() < started:
+        raise _native.InputError(
+            f"mpirun started {started} processes, torch.distributed has {dist.get_world_size()}: "
+            "initialize it with as many, or give the process_group"
+        )
+    return (str(dist.get_rank()), dist.get_world_size()) == (rank, started)
+
+
 def find(
     group: Group, deadline: float | datetime.timedelta | None
 ) -> Connection:
@@ -239,9 +260,9 @@ def find(
 
     deadline: seconds, or a timedelta; the group's own if not given.
 
-    Started by mpirun they are connected by MPI; by torchrun, or with torch.distributed initialized, by its default group;
-    else there is this worker alone. Raises InputError for a group that is none, or of another size than the launcher's, and for a
-    process that was started with others by something else.
+    Started by mpirun they are connected by MPI; by torchrun, or with torch.distributed initialized, by its default group; else this
+    worker is alone. Within mpirun, torchrun decides, and so does a default group of more processes. Raises InputError for a group that
+    is none, or has fewer processes than mpirun started, and for a process that another launcher started with others.
     """
     if deadline is not None and not isinstance(deadline, datetime.timedelta):
         deadline = datetime.timedelta(seconds=deadline)
@@ -249,14 +270,8 @@ def find(
         return _alone(deadline)
     if isinstance(group, LocalMember):
         return Connection(group.network.join(group.rank), "local", deadline or DEFAULT_DEADLINE)
-    if group is None and started_by_mpirun():
-        world = _mpi_world()
-        if dist.is_initialized() and dist.get_world_size() != world.size:
-            raise _native.InputError(
-                f"mpirun started {world.size} processes, torch.distributed has {dist.get_world_size()}: "
-                "initialize it with as many, or give the process_group"
-            )
-        return Connection(world.join(), "mpi", deadline or DEFAULT_DEADLINE)
+    if group is None and started_by_mpirun() and _mpi_has_the_same_workers():
+        return Connection(_mpi_world().join(), "mpi", deadline or DEFAULT_DEADLINE)
     if group is None and not dist.is_initialized() and started_by_torchrun():
         dist.init_process_group("gloo")
     if group is None and not dist.is_initialized():
