@@ -141,10 +141,8 @@ class Synchronizer:
         self.session.agree("the model", stated)
         self._state.take_over(self.session, root=0)
         self._with_optimizers: list[torch.nn.Parameter] = []  # that step in the backward pass
-        on_gradient = of_torch.weakly(self._on_gradient)
-        self._hooks: list[Any] = [
-            of_torch.when_ready(each.parameter, functools.partial(on_gradient, each.index)) for each in self.parameters
-        ]
+        self._hooks: list[Any] = [of_torch.when_ready(each.parameter, self._hook_of(each.index)) for each in self.parameters]
+        self._when_output = of_torch.weakly(self._on_output)
         self._sees_modules = False
         if options.measures:
             self._see_modules()
@@ -264,7 +262,7 @@ class Synchronizer:
     def end_forward(self, result: Any) -> None:
         """result: what the forward pass returned."""
         if self._next is _Next.SYNCHRONIZE:
-            on_output = functools.partial(of_torch.weakly(self._on_output), self._steps_begun)
+            on_output = functools.partial(self._when_output, self._steps_begun)
             for each in of_torch.tensors_in(result):
                 each.register_hook(on_output)  # type: ignore[no-untyped-call]
         if self._schedule and self._schedule.times:
@@ -279,9 +277,18 @@ class Synchronizer:
         elif self._broadcasts:
             state.broadcast_together(self.session, [buffer for _, buffer in self._state.buffers()], root)
 
-    def _on_gradient(self, index: int, _: tuple[Any, ...], accumulated: tuple[Any, ...]) -> None:
-        if accumulated[0] is None:
-            return
+    def _hook_of(self, index: int) -> Callable[..., None]:
+        """As weakly() makes one: this one is called for each gradient of each step."""
+        reference = weakref.ref(self)
+
+        def call(_: object, accumulated: tuple[Any, ...]) -> None:
+            alive = reference()
+            if alive is not None and accumulated[0] is not None:
+                alive._on_gradient(index)
+
+        return call
+
+    def _on_gradient(self, index: int) -> None:
         each = self.parameters[index]
         if each.parameter.grad is None:
             raise _native.OrderError(
@@ -294,24 +301,32 @@ class Synchronizer:
             return
         if not self._running:
             self._begin_backward()
-        self._ready.pop(index, None)
+        came_before = index in self._ready
+        if came_before:
+            del self._ready[index]
         self._ready[index] = None
         if index in self._sharing:
             self._copies[index] = each.parameter.grad.clone()
-        arrival = self._arrivals[index] = self._arrivals.get(index, 0) + 1
+        if (came_before or self._expected) and not self._is_last(index, came_before):
+            return
+        if self._schedule is None:
+            return
+        complete = self._schedule.ready(index)
+        if complete:
+            self._submit(complete)
+
+    def _is_last(self, index: int, came_before: bool) -> bool:
+        """Whether no more gradients of a parameter are expected in this step. Raises OrderError where one came once it was sent."""
+        arrival = self._arrivals[index] = self._arrivals.get(index, int(came_before)) + 1
         expected = self._expected.get(index, 1)
         if arrival > expected:
             self._expected[index] = arrival
             if self._schedule and self._schedule.bucket_of(index).submitted:
                 raise _native.OrderError(
-                    f"parameter '{each.name}' got another gradient in one backward pass once it was sent, which it did not in the first "
-                    "step, such as by a reentrant checkpoint: use checkpoint(..., use_reentrant=False)"
+                    f"parameter '{self.parameters[index].name}' got another gradient in one backward pass once it was sent, which it did "
+                    "not in the first step, such as by a reentrant checkpoint: use checkpoint(..., use_reentrant=False)"
                 )
-        if self._schedule is None or arrival != expected:
-            return
-        complete = self._schedule.ready(index)
-        if complete:
-            self._submit(complete)
+        return arrival == expected
 
     def _begins_with(self, index: int) -> bool:
         """Whether a gradient, the first one of a backward pass, begins a step; else it stays here. Raises OrderError for that of a
