@@ -157,10 +157,10 @@ class Synchronizer:
     def _meet_others(self) -> None:
         """Finds live wrappers that share parameters."""
         own = {id(each.parameter): each.index for each in self.parameters}
-        with _lock:
-            others = list(_live)
-            _live.add(self)
-        for other in others:
+        _live[id(self)] = weakref.ref(self)
+        for other in _all_live():
+            if other is self:
+                continue
             shared = [(own[id(each.parameter)], each.index) for each in other.parameters if id(each.parameter) in own]
             for index, of_other in shared:
                 self._sharing.setdefault(index, weakref.WeakSet()).add(other)
@@ -676,8 +676,7 @@ class Synchronizer:
                 self.synchronize()
         finally:
             self._running = False
-            with _lock:
-                _live.discard(self)
+            _live.pop(id(self), None)
             self._results.leave()  # an error came before them
             for hook in self._hooks:
                 hook.remove()
@@ -687,9 +686,15 @@ class Synchronizer:
             self.session.close()
 
 
-_live: weakref.WeakSet[Synchronizer] = weakref.WeakSet()  # those that are not closed
-_lock = threading.Lock()
+# Wrappers that are not closed, by id(). No lock guards it: garbage collection may close a wrapper within any statement.
+_live: dict[int, weakref.ref[Synchronizer]] = {}
 _joins = threading.local()  # is_within: whether this thread, which may be a worker, is within a join()
+
+
+def _all_live() -> list[Synchronizer]:
+    """Returns the wrappers of this process that are not closed."""
+    found = [each() for each in list(_live.values())]
+    return [each for each in found if each is not None]
 
 
 def _finisher(parameter: torch.nn.Parameter) -> Callable[[object], None]:
@@ -708,10 +713,8 @@ def _close_failed(parameters: Iterable[Synchronized]) -> None:
     """Closes the wrappers of these parameters whose last backward pass failed: the module is wrapped again. Other workers, which may
     wait for this one in that pass, then wrap it again, too."""
     own = {id(each.parameter) for each in parameters}
-    with _lock:
-        failed = [other for other in _live if other._running]
-    for other in failed:
-        if any(id(each.parameter) in own for each in other.parameters):
+    for other in _all_live():
+        if other._running and any(id(each.parameter) in own for each in other.parameters):
             other.close()
 
 
