@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,94 @@ def test_buffers_that_are_assigned_anew_are_those_of_worker_0(schedule: str) -> 
     first, second = good(run_workers(2, work))
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[0], first[1] * 0.5)
+
+
+class Statistics(torch.nn.Module):
+    """A running mean that torch writes without raising its version, and a buffer that is assigned anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(1, affine=False)
+        self.out = torch.nn.Linear(1, 1)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen * 0.5 + inputs.detach().mean(0)
+        result: torch.Tensor = self.out(self.norm(inputs) + self.seen)
+        return result
+
+    def values(self) -> list[float]:
+        return [float(self.norm.running_mean), float(self.norm.num_batches_tracked), float(self.seen)]
+
+
+@pytest.mark.parametrize("reads", [(), (0,), (0, 1)], ids=["", "worker 0 reads", "all read"])
+@pytest.mark.parametrize("schedule", ["lazy", "wrapped", "dear", "dear wrapped"])
+def test_buffers_become_those_of_worker_0_before_the_first_pass_of_a_step(schedule: str, reads: tuple[int, ...]) -> None:
+    """Within no_sync(), too; and at no other pass of that step. reads: workers that use state_dict() between steps."""
+
+    def of(rank: int, step: int, part: int) -> torch.Tensor:
+        return torch.tensor([[0.0], [10.0 * step + 3 * part + rank]])
+
+    def by_hand() -> list[list[list[float]]]:
+        modules = [Statistics() for _ in range(2)]
+        found: list[list[list[float]]] = [[], []]
+        for step in range(4):
+            modules[1].load_state_dict({**modules[0].state_dict()})
+            for rank, each in enumerate(modules):
+                for part in range(1 + step):
+                    each(of(rank, step, part))
+                    found[rank].append(each.values())
+        return found
+
+    def work(rank: int, member: Any) -> list[list[float]]:
+        module = Statistics()
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule.split()[0].replace("wrapped", "lazy"))
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        if "wrapped" in schedule:
+            wrap_optimizer(optimizer, ddp)
+        found = []
+        for step in range(4):
+            optimizer.zero_grad()
+            for part in range(1 + step):
+                with contextlib.nullcontext() if part == step else ddp.no_sync():
+                    result = ddp(of(rank, step, part))
+                    found.append(module.values())
+                    result.sum().backward()
+            optimizer.step()
+            if rank in reads:
+                ddp.state_dict()
+        ddp.close()
+        return found
+
+    assert good(run_workers(2, work)) == by_hand()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "wrapped", "dear"])
+def test_a_pass_of_the_bare_module_after_a_step_is_kept(schedule: str) -> None:
+    """Such as those of torch.optim.swa_utils.update_bn()."""
+
+    def work(rank: int, member: Any) -> None:
+        module = Statistics()
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule.replace("wrapped", "lazy"))
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        if schedule == "wrapped":
+            wrap_optimizer(optimizer, ddp)
+        for _ in range(2):
+            ddp(torch.tensor([[0.0], [1.0]])).sum().backward()
+            optimizer.step()
+            before = module.values()
+            with torch.no_grad():
+                module(torch.tensor([[0.0], [100.0]]))
+            expected = [0.9 * before[0] + 5.0, before[1] + 1, 0.5 * before[2] + 50.0]
+            assert module.values() == pytest.approx(expected)
+            ddp.eval()
+            with torch.no_grad():
+                ddp(torch.zeros(1, 1))
+            ddp.train()
+            assert module.values()[:2] == pytest.approx(expected[:2])
+        ddp.close()
+
+    good(run_workers(2, work))
 
 
 def test_a_buffer_of_another_shape_is_named() -> None:

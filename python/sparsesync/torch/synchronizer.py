@@ -78,8 +78,8 @@ class Synchronizer:
         self._options = options
         self._broadcasts = bool(self._state.buffers())
         self._buffers: Buffers | None = None  # that cross under the forward pass
-        # Whether workers' buffers may differ. None: they are equal, and no pass has run since the module was wrapped.
-        self._buffers_differ: bool | None = None
+        # Whether the next pass makes buffers worker 0's. None: they are equal, and no pass has run since the module was wrapped.
+        self._refresh_due: bool | None = None
         self._with_buffers = [each for each in module.modules() if each._buffers]
         self._membership = Membership(self._state, self.parameters)
         what = f"parameter '{self.parameters[0].name}'"
@@ -200,12 +200,11 @@ class Synchronizer:
 
     def begin_forward(self, synchronize: bool) -> None:
         if not torch.is_grad_enabled():
-            if synchronize and not self.session.closed:
+            if not self.session.closed:
                 self._begin_evaluation()
             return
         self._expect_open()
         self._membership.check()
-        differ, self._buffers_differ = self._buffers_differ, True
         self._through_output = self._is_late = False  # where a backward pass failed
         if self._running:
             raise _native.OrderError(
@@ -217,6 +216,11 @@ class Synchronizer:
                 "workers that are threads of one process share a GPU, and torch runs their backward passes in one thread, one after "
                 "another: train within torch.autograd.set_multithreading_enabled(False), or start a process for each"
             )
+        self._finish_buffers()
+        # torch's rule, but that a second pass of a step leaves buffers alone, as backward may need what they were.
+        if self._next is _Next.FORWARD and self._refresh_due is not False and not self._joining:
+            self._refresh_buffers()
+        self._refresh_due = synchronize
         if not synchronize:
             self._next = _Next.ACCUMULATE
             if self._announcements:
@@ -224,10 +228,8 @@ class Synchronizer:
             return
         if self._schedule is None:
             self._with_optimizers = backward_optimizers.take_over(each.parameter for each in self.parameters)
-        if self._next is not _Next.SYNCHRONIZE:  # the first one of a step
-            root = self._joining.begin_step(self.session) if self._joining else 0
-            if self._joining or differ is not False:
-                self._refresh_buffers(root)
+        if self._joining and self._next is not _Next.SYNCHRONIZE:
+            self._refresh_joined(self._joining.begin_step(self.session))
         self._next = _Next.SYNCHRONIZE
         if self._announcements:
             self._announcements.listen(tells=self._schedule is not None)
@@ -251,13 +253,14 @@ class Synchronizer:
     def _begin_evaluation(self) -> None:
         """A pass without gradients sees the buffers of worker 0. They are broadcast once for all passes that leave them as they are,
         in the place of the next step's broadcast: so workers may evaluate on different numbers of batches."""
-        if self._joining or not self._broadcasts:
+        self._finish_buffers()
+        if self._joining:
             return
-        if self._buffers_differ:
-            self._refresh_buffers(root=0)
-            self._buffers_differ = False
-        if any(each.training for each in self._with_buffers):
-            self._buffers_differ = True
+        if self._refresh_due:
+            self._refresh_buffers()
+            self._refresh_due = False
+        if self._next is not _Next.ACCUMULATE and any(each.training for each in self._with_buffers):
+            self._refresh_due = True
 
     def end_forward(self, result: Any) -> None:
         """result: what the forward pass returned."""
@@ -270,12 +273,24 @@ class Synchronizer:
         if self._announcements:
             self._announcements.end(tells=self._next is _Next.SYNCHRONIZE and self._schedule is not None)
 
-    def _refresh_buffers(self, root: int) -> None:
-        """They become those of worker `root`."""
-        if self._buffers and self._buffers.pending:
-            self._buffers.finish()
-        elif self._broadcasts:
+    def _refresh_buffers(self, root: int = 0) -> None:
+        """Broadcasts the buffers of worker `root`."""
+        if self._broadcasts:
             state.broadcast_together(self.session, [buffer for _, buffer in self._state.buffers()], root)
+
+    def _refresh_joined(self, root: int) -> None:
+        """Within join(): buffers that were sent behind the last step are equal."""
+        self._finish_buffers()
+        if not self._buffers:
+            self._refresh_buffers(root)
+
+    @_disable_dynamo
+    def _finish_buffers(self, *_: object) -> None:
+        """Writes the buffers that were sent behind the last step. Call it before anything may write to them: torch's batch_norm
+        leaves no trace of that it did."""
+        if self._buffers and self._buffers.pending and not self.session.closed:
+            self._buffers.finish()
+            self._refresh_due = False
 
     def _hook_of(self, index: int) -> Callable[..., None]:
         """As weakly() makes one: this one is called for each gradient of each step."""
@@ -456,8 +471,7 @@ class Synchronizer:
     def _finish_all(self, *_: object) -> None:
         """Before the module's state is read."""
         self.synchronize()
-        if self._buffers and not self.session.closed:
-            self._buffers.finish()
+        self._finish_buffers()
 
     def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:
         """Does something with parameters: now, or with those whose gradients still cross once they are there."""
@@ -520,6 +534,8 @@ class Synchronizer:
         under_forward = bool(self._wrapped) or self._options.schedule == "dear"
         if under_forward and self._broadcasts:
             self._buffers = Buffers(self.session, self._device, self._state)
+            finish_buffers = of_torch.weakly(self._finish_buffers)
+            self._hooks.append(self._module.register_forward_pre_hook(OnModule(finish_buffers)))
         layers = layout.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier)
         if self._sparsifying:
             sparsified = [each for each in self.parameters if layers.kinds[each.index] is Kind.SPARSIFIED]
@@ -611,12 +627,12 @@ class Synchronizer:
             yield
             while joining.shadow(self.session):
                 self._next = _Next.SYNCHRONIZE
-                self._refresh_buffers(joining.root)
+                self._refresh_joined(joining.root)
                 self._begin_shadow()
                 self._synchronize_rest()
                 self._next = _Next.FORWARD
             self._state.take_over(self.session, joining.root)
-            self._buffers_differ = None
+            self._refresh_due = None
         finally:
             _joins.is_within = False
             self._joining = None
