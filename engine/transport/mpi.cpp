@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <fstream>
@@ -124,8 +125,9 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     }
   }
 
-  /// Ends the thread, or leaves it behind.
+  /// Ends the thread, or leaves it behind. Does nothing where that was done.
   void stop() {
+    if (!thread_.joinable()) return;
     std::unique_lock lock(mutex_);
     stopping_ = true;
     poked_ = true;
@@ -158,6 +160,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   void do_in_thread(const char* what, std::function<void()> job) {
     std::unique_lock lock(mutex_);
     if (stuck_) throw DeadlineError("MPI is stuck in a call since an earlier deadline");
+    if (ended_) throw Error("the program has called MPI_Finalize: connect before it");
     job_ = std::move(job);
     job_error_ = nullptr;
     poked_ = true;
@@ -281,7 +284,31 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     check(MPI_Comm_size(world, &size_), "MPI_Comm_size");
     find_nodes(world);
     find_processes(world);
+    stop_before_finalize();
     world_ = world;
+  }
+
+  /// MPI_Finalize of the program first deletes the attributes of MPI_COMM_SELF: the thread ends
+  /// there.
+  void stop_before_finalize() {
+    int key = MPI_KEYVAL_INVALID;
+    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &State::on_finalize, &key, nullptr),
+          "MPI_Comm_create_keyval");
+    auto self = std::make_unique<std::weak_ptr<State>>(weak_from_this());
+    check(MPI_Comm_set_attr(MPI_COMM_SELF, key, self.get()), "MPI_Comm_set_attr");
+    static_cast<void>(self.release());  // on_finalize() deletes it
+    check(MPI_Comm_free_keyval(&key), "MPI_Comm_free_keyval");
+  }
+
+  static int on_finalize(MPI_Comm, int, void* attribute, void*) {
+    const std::unique_ptr<std::weak_ptr<State>> of(static_cast<std::weak_ptr<State>*>(attribute));
+    const std::shared_ptr<State> state = of->lock();
+    const bool by_itself = state && std::this_thread::get_id() == state->thread_.get_id();
+    if (state && !by_itself) {
+      state->finalized_ = true;
+      state->stop();
+    }
+    return MPI_SUCCESS;
   }
 
   /// A node's number is the lowest rank on it.
@@ -315,11 +342,12 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
       return;
     }
     MPI_Comm_free(&world_);
-    if (initialized_here_) MPI_Finalize();
+    if (initialized_here_ && !finalized_) MPI_Finalize();
   }
 
   const MpiOptions options_;
   std::thread thread_;
+  std::atomic<bool> finalized_ = false;  // by the program
 
   // Of the MPI thread; set before start() returns where others read it.
   Rank rank_;

@@ -33,7 +33,8 @@ struct MpiOptions {
 /// The processes that MPI started together, and the one thread of this process that makes all MPI
 /// calls: on communicators of its own, polling with back-off, so that more processes than cores
 /// don't stand in each other's way. It initializes MPI if the program did not, and then finalizes
-/// it.
+/// it. MPI_Finalize of the program first waits, until the deadline, for all workers to have left,
+/// and ends the thread.
 ///
 /// A worker that was lost, or that failed, cannot be waited for: MPI is then neither finalized nor
 /// called again, and the program should end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import json
 import os
@@ -174,6 +175,27 @@ def other_size() -> dict[str, Any]:
     return {"rank": rank}
 
 
+def finalize() -> dict[str, Any]:
+    """The program initializes and finalizes MPI."""
+    loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines() if "/libmpi.so" in line}
+    mpi = ctypes.CDLL(loaded.pop())
+    multiple = 3
+    mpi.MPI_Init_thread(None, None, multiple, ctypes.byref(ctypes.c_int()))
+    ddp = DistributedDataParallel(Model())
+    train(ddp)
+    rank = ddp.rank
+    time.sleep(rank)
+    began = time.monotonic()
+    ddp.close()
+    status = mpi.MPI_Finalize()
+    seconds = time.monotonic() - began
+    try:
+        DistributedDataParallel(Model())
+    except sparsesync.Error as error:
+        return {"rank": rank, "status": status, "says": str(error), "seconds": seconds}
+    return {"rank": rank}
+
+
 def hook() -> dict[str, Any]:
     """torch's own, with our hook."""
     dist.init_process_group("gloo")
@@ -229,6 +251,7 @@ def main() -> None:
         "groups": groups,
         "groups_of_some": groups_of_some,
         "other_size": other_size,
+        "finalize": finalize,
         "who": who,
         "hook": hook,
         "lost": lost,

@@ -137,3 +137,11 @@ def test_a_lost_worker_is_an_error_on_the_others(tmp_path: Path) -> None:
         assert each["error"] in ("PeerLostError", "DeadlineError", "AbortedError"), each
         assert "worker" in each["says"]
     assert any("worker 1" in each["says"] for each in told)
+
+
+def test_the_program_finalizes_mpi_after_close(tmp_path: Path) -> None:
+    """Right after close(), while the other worker may still be open; and what follows is an error, no hang."""
+    for each in found_by("mpirun", "finalize", tmp_path, 2):
+        assert each["status"] == 0
+        assert "MPI_Finalize" in each["says"]
+        assert each["seconds"] < 20
