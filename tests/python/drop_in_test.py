@@ -210,6 +210,73 @@ def test_buffers_that_cannot_be_broadcast_are_named(buffer: Any, says: str) -> N
         assert "broadcast_buffers=False" in str(each)
 
 
+# ---- Complex parameters.
+
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table, whose gradient is sparse: torch's embedding takes no complex ones."""
+
+    @staticmethod
+    def forward(ctx: Any, table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        ctx.ids, ctx.shape = ids, table.shape
+        return table[ids]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return torch.sparse_coo_tensor(ctx.ids.unsqueeze(0), gradients[0].resolve_conj(), ctx.shape), None
+
+
+@pytest.mark.parametrize("scheme", ["balanced", "block_ps", "dense_ring"])
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+def test_complex_gradients_are_summed_as_pairs(schedule: str, scheme: str) -> None:
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            with seeded(1):
+                self.table = torch.nn.Parameter(torch.randn(2000, 4, dtype=torch.complex64))
+                self.rows = torch.nn.Parameter(torch.randn(2000, 4, dtype=torch.complex64))
+                self.wide = torch.nn.Linear(4, 3, dtype=torch.complex128)
+                self.real = torch.nn.Linear(3, 2)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            hidden = (self.table[ids] * _Rows.apply(self.rows, ids).conj()).to(torch.complex128)
+            result: torch.Tensor = self.real(self.wide(hidden).abs().float())
+            return result
+
+    def ids(rank: int, step: int) -> torch.Tensor:
+        return torch.tensor([step, 7, 100 * rank + step])
+
+    def work(rank: int, member: Any) -> dict[str, torch.Tensor]:
+        module = Mixed()
+        ddp = DistributedDataParallel(module, member, scheme=scheme, schedule=schedule)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            ddp(ids(rank, step)).square().sum().backward()
+            ddp.clip_grad_norm_(100.0)
+            optimizer.step()
+        found = {name: each.detach().clone() for name, each in module.named_parameters()}
+        ddp.close()
+        return found
+
+    expected = Mixed()
+    optimizer = torch.optim.SGD(expected.parameters(), 0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        for rank in range(2):
+            (expected(ids(rank, step)).square().sum() / 2).backward()
+        squares = [each.grad.to_dense().abs().square().sum() for each in expected.parameters() if each.grad is not None]
+        norm = float(sum(squares)) ** 0.5
+        for each in expected.parameters():
+            assert each.grad is not None
+            each.grad.mul_(min(1.0, 100.0 / (norm + 1e-6)))
+        optimizer.step()
+    first, second = good(run_workers(2, work))
+    for name, each in expected.named_parameters():
+        assert torch.equal(first[name], second[name]), name
+        assert torch.allclose(first[name], each, rtol=1e-4, atol=1e-5), name
+
+
 # ---- Buffers that passes see.
 
 

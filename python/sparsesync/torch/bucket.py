@@ -40,7 +40,8 @@ class Bucket:
         self.undecided: list[int] = []
         self._session = session
         self._device = device
-        self._all_used = torch.ones(len(planned.members), dtype=planned.members[0].parameter.dtype, device=planned.device)
+        dtype = planned.members[0].parameter.dtype.to_real()
+        self._all_used = torch.ones(len(planned.members), dtype=dtype, device=planned.device)
         self._used = [True] * len(planned.members)  # here, of the step
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # of reduce and gather
         self._waited = 0.0  # seconds that the program stood still for it

@@ -20,6 +20,8 @@ DTYPES = {
     torch.bfloat16: "bf16",
 }
 
+_COMPLEX = {torch.complex64: "f32", torch.complex128: "f64"}  # sent as pairs of these
+
 Submitted = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
 
 
@@ -47,8 +49,8 @@ class Synchronized:
 
     def spec(self, kind: Kind) -> _native.TensorSpec:
         shape = self.parameter.shape
-        elements = self.parameter.numel()
-        dtype = DTYPES[self.parameter.dtype]
+        elements = self.parameter.numel() * (2 if self.parameter.is_complex() else 1)
+        dtype = {**DTYPES, **_COMPLEX}[self.parameter.dtype]
         if not kind.has_rows or len(shape) == 0:
             return _native.TensorSpec(self.name, elements, 1, dtype)
         return _native.TensorSpec(self.name, shape[0], elements // shape[0], dtype)
@@ -144,9 +146,9 @@ class OnModule:
 def check(parameter: Synchronized) -> None:
     """Raises UnsupportedError where a gradient of the parameter cannot be synchronized."""
     tensor = parameter.parameter
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in DTYPES and tensor.dtype not in _COMPLEX:
         raise _native.UnsupportedError(
-            f"parameter '{parameter.name}' is {tensor.dtype}: gradients are f32, f64, f16 or bf16; set "
+            f"parameter '{parameter.name}' is {tensor.dtype}: gradients are f32, f64, f16, bf16, complex64 or complex128; set "
             "requires_grad=False, or another dtype"
         )
     if tensor.layout is not torch.strided:
@@ -169,8 +171,13 @@ def handed_over(given: Submitted, device: CpuDevice) -> Any:
     if given is None:
         return None
     if isinstance(given, tuple):
-        return tuple(device.view(each) for each in given)
-    return device.view(given)
+        return tuple(device.view(_reals(each)) for each in given)
+    return device.view(_reals(given))
+
+
+def _reals(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a complex tensor as pairs of reals, in its own memory unless it is conjugate."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def nonzero_rows(gradient: torch.Tensor) -> torch.Tensor:
@@ -202,12 +209,12 @@ class Result:
 
     def write(self, out: torch.Tensor) -> None:
         """All elements."""
-        self.session.write_dense(self.bucket, self.place, self.device.view(out), self.device.stream())
+        self.session.write_dense(self.bucket, self.place, self.device.view(_reals(out)), self.device.stream())
 
     def copy(self, indices: torch.Tensor, values: torch.Tensor) -> None:
         """Of as many rows as there are."""
         view = self.device.view
-        self.session.copy_result(self.bucket, self.place, view(indices), view(values), self.device.stream())
+        self.session.copy_result(self.bucket, self.place, view(indices), view(_reals(values)), self.device.stream())
 
 
 def dense_gradient(tensor: torch.nn.Parameter) -> torch.Tensor:
@@ -220,7 +227,7 @@ def dense_gradient(tensor: torch.nn.Parameter) -> torch.Tensor:
 def write_dense(result: Result, tensor: torch.nn.Parameter, dtype: torch.dtype) -> None:
     """Makes a result of this dtype the parameter's dense gradient, in place."""
     gradient = dense_gradient(tensor)
-    if gradient.is_contiguous() and gradient.dtype == dtype:
+    if gradient.is_contiguous() and gradient.dtype == dtype and not gradient.is_conj():
         result.write(gradient.detach())
         return
     whole = torch.empty(gradient.shape, dtype=dtype, device=gradient.device)

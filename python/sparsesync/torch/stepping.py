@@ -74,7 +74,7 @@ class Stepping:
         else:
             total = total * self.unscaled_by
         first = self._parameters[0]
-        norm = total.to(device=first.device, dtype=wide(first.dtype))
+        norm = total.to(device=first.device, dtype=wide(first.dtype).to_real())
         if error_if_nonfinite and not torch.isfinite(norm):
             raise RuntimeError(f"the norm of order {norm_type} of the gradients is {float(norm)}: they cannot be clipped")
 
