@@ -140,7 +140,7 @@ def train(task: Task, steps: int, sparsifier: Any) -> dict[str, Any]:
         try:
             own = copy.deepcopy(task.model)
             ddp = sparsesync.torch.DistributedDataParallel(
-                own, members[rank], scheme="balanced", sparsifier=sparsifier, deadline=60
+                own, process_group=members[rank], scheme="balanced", sparsifier=sparsifier, deadline=60
             )
             optimizer = torch.optim.SGD(own.parameters(), lr=task.lr, momentum=task.momentum)
             sparsesync.torch.wrap_optimizer(optimizer, ddp)

@@ -62,7 +62,7 @@ def test_parameters_and_buffers_become_those_of_worker_0():
     def work(rank, member):
         module = Model(seed=rank)
         module.norm.running_mean.fill_(rank)
-        ddp = DistributedDataParallel(module, member)
+        ddp = DistributedDataParallel(module, process_group=member)
         ddp.close()
         return {name: value.clone() for name, value in module.state_dict().items()}
 
@@ -91,7 +91,7 @@ def test_no_sync_accumulates(announce):
     def work(rank, member):
         module = Model()
         module.norm.eval()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", announce=announce)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", announce=announce)
         for step in range(3):
             ddp.zero_grad()
             for part in range(3):
@@ -121,7 +121,7 @@ def test_join_takes_uneven_inputs(by_initial_size):
     def work(rank, member):
         module = Model()
         module.norm.eval()
-        ddp = DistributedDataParallel(module, member, scheme="balanced")
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced")
         optimizer = torch.optim.SGD(ddp.parameters(), 0.5)
         with ddp.join(divide_by_initial_world_size=by_initial_size):
             train(ddp, rank, batches[rank], optimizer)
@@ -145,7 +145,7 @@ def test_join_takes_uneven_inputs(by_initial_size):
 
 def test_join_can_end_all_with_the_first():
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         try:
             with ddp.join(throw_on_early_termination=True):
                 train(ddp, rank, 2 + rank)
@@ -162,7 +162,7 @@ def test_announced_rows_give_the_same_weights(scheme):
     def trained(announce):
         def work(rank, member):
             module = Model(sparse=True)
-            ddp = DistributedDataParallel(module, member, scheme=scheme, announce=announce)
+            ddp = DistributedDataParallel(module, process_group=member, scheme=scheme, announce=announce)
             train(ddp, rank, 6)
             told = ddp.statistics()["parameters"]
             ddp.close()
@@ -180,7 +180,7 @@ def test_announced_rows_give_the_same_weights(scheme):
 
 def test_a_forward_pass_in_evaluation_announces_nothing():
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="owned", announce=True)
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="owned", announce=True)
         for step in range(4):
             with torch.no_grad():
                 ddp(batch(rank, 50))
@@ -194,7 +194,7 @@ def test_a_forward_pass_in_evaluation_announces_nothing():
 def test_gradients_that_turn_sparse_or_dense_at_step_7():
     def work(rank, member):
         table = Table(3000, 4, sparse=True)
-        ddp = DistributedDataParallel(table, member, scheme="balanced", gradient="sum")
+        ddp = DistributedDataParallel(table, process_group=member, scheme="balanced", gradient="sum")
         found = []
         for step in range(10):
             table.table.sparse = (step < 7) == (rank == 0)
@@ -228,7 +228,7 @@ def test_backward_may_make_gradients_in_another_order_on_each_worker():
             return x
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Branches(rank), member, scheme="balanced", bucket_cap_mb=0.005)
+        ddp = DistributedDataParallel(Branches(rank), process_group=member, scheme="balanced", bucket_cap_mb=0.005)
         for step in range(4):
             ddp.zero_grad()
             ddp(batch(rank, step, 8) % 1000).sum().backward()
@@ -260,7 +260,7 @@ def test_parameters_that_some_workers_do_not_use():
             return result.sum()
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Parts(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Parts(), process_group=member, scheme="balanced")
         found = []
         for step in range(4):
             for each in ddp.parameters():
@@ -290,7 +290,7 @@ def test_a_compiled_module_trains_as_the_module():
     def trained(compiled):
         def work(rank, member):
             module = Model()
-            ddp = DistributedDataParallel(module, member, scheme="balanced")
+            ddp = DistributedDataParallel(module, process_group=member, scheme="balanced")
             called = torch.compile(ddp, backend="aot_eager") if compiled else ddp
             optimizer = torch.optim.SGD(module.parameters(), 0.1)
             for step in range(3):
@@ -310,14 +310,14 @@ def test_a_compiled_module_trains_as_the_module():
 
 def test_bf16_on_the_wire_is_near():
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced", wire="bf16")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced", wire="bf16")
         train(ddp, rank, 5)
         sent = ddp.statistics()["parameters"]["table.weight"]["bytes_sent"]
         ddp.close()
         return weights(ddp.module), sent
 
     def exact(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         train(ddp, rank, 5)
         sent = ddp.statistics()["parameters"]["table.weight"]["bytes_sent"]
         ddp.close()
@@ -346,7 +346,7 @@ def test_parameters_of_several_types_and_shapes():
             return sum((each.double() * factor).sum() for each in self.each)
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Shapes(), member, gradient="sum")
+        ddp = DistributedDataParallel(Shapes(), process_group=member, gradient="sum")
         for _ in range(2):
             ddp.zero_grad()
             ddp(1.0 + rank).backward()
@@ -360,7 +360,7 @@ def test_parameters_of_several_types_and_shapes():
 
 def test_statistics_tell_bytes_seconds_and_why():
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         train(ddp, rank, 4)
         told = ddp.statistics()
         ddp.close()
@@ -388,7 +388,7 @@ def test_statistics_tell_bytes_seconds_and_why():
 
 def test_values_that_are_not_finite_travel_and_are_counted():
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(10, 2), member, scheme="balanced")
+        ddp = DistributedDataParallel(Table(10, 2), process_group=member, scheme="balanced")
         for step in range(3):
             ddp.zero_grad()
             values = torch.ones(2, 2)
@@ -406,7 +406,7 @@ def test_values_that_are_not_finite_travel_and_are_counted():
 
 def test_one_line_in_the_log_says_what_was_decided(caplog):
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         train(ddp, rank, 3)
         ddp.close()
 
@@ -433,7 +433,7 @@ def test_record_trace_writes_what_was_touched(tmp_path):
     path = tmp_path / "T"
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         train(ddp, rank, 2)
         recording = sparsesync.torch.record_trace(ddp, path, steps=3)
         touched = []
@@ -459,7 +459,7 @@ def test_record_trace_writes_what_was_touched(tmp_path):
 
 def test_record_trace_from_the_first_step_and_ended_early(tmp_path):
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         recording = sparsesync.torch.record_trace(ddp, tmp_path / "T")
         train(ddp, rank, 2)
         assert recording.steps == 2
@@ -482,7 +482,7 @@ def test_nothing_is_allocated_for_values_once_sizes_are_known():
 
     def work(rank, member):
         module = Model(sparse=False)
-        ddp = DistributedDataParallel(module, member, scheme="balanced")
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced")
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
 
         def step(number):
@@ -507,7 +507,7 @@ def test_values_are_not_copied_on_their_way_to_the_wire():
     """What torch allocates in a submitted step of a sparse table: nothing of its size."""
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(200_000, 16, sparse=False), member, scheme="balanced")
+        ddp = DistributedDataParallel(Table(200_000, 16, sparse=False), process_group=member, scheme="balanced")
         rows = torch.arange(100)
         for _ in range(2):
             ddp.zero_grad(set_to_none=False)

@@ -136,7 +136,7 @@ def by_hand(net: Net, optimizer: str, how: str, workers: int) -> list[bool]:
 def by_ours(net: Net, group: Any, kind: str, optimizer: str, how: str, schedule: str, **options: Any) -> list[bool]:
     if kind == "sparsified":  # all of it is taken, so that nothing stays owed
         options["sparsifier"] = sparsesync.torch.TopK(density=1.0, parameters=["table.weight"])
-    ddp = DistributedDataParallel(net, group, schedule=schedule, deadline=30, **{"scheme": "balanced", **options})
+    ddp = DistributedDataParallel(net, process_group=group, schedule=schedule, deadline=30, **{"scheme": "balanced", **options})
     optimizers = optimizers_of(net, optimizer)
     if schedule != "lazy":
         for each in optimizers:

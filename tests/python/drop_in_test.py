@@ -70,7 +70,7 @@ def test_momentum_of_a_sparsifier_waits_with_its_parameter(how: str, schedule: s
     def work(rank: int, member: Any) -> dict[str, Any]:
         net = copy.deepcopy(start)
         sparsifier = DGC(density=1.0, momentum_masking=False)
-        ddp = DistributedDataParallel(net, member, scheme="balanced", schedule=schedule, sparsifier=sparsifier)
+        ddp = DistributedDataParallel(net, process_group=member, scheme="balanced", schedule=schedule, sparsifier=sparsifier)
         (optimizer,) = drop_in_cases.optimizers_of(net, "momentum")
         wrap_optimizer(optimizer, ddp)
         for step in range(drop_in_cases.STEPS):
@@ -97,7 +97,9 @@ def test_what_a_sparsifier_owes_an_unused_parameter_waits(how: str, sparsifier: 
         with seeded(1):
             net = drop_in_cases.Net("sparsified")
         start = net.table.weight.detach().clone()
-        ddp = DistributedDataParallel(net, member, scheme="balanced", schedule=schedule, gradient="sum", sparsifier=sparsifier)
+        ddp = DistributedDataParallel(
+            net, process_group=member, scheme="balanced", schedule=schedule, gradient="sum", sparsifier=sparsifier
+        )
         optimizer = wrap_optimizer(torch.optim.SGD(net.parameters(), 1.0), ddp)
         total = torch.zeros_like(start)
         moved = []
@@ -152,7 +154,7 @@ def test_ignored_parameters_and_buffers_stay_each_workers_own(shapes: str, of: A
     def work(rank: int, member: Any) -> None:
         module = Sharded(rank, 10 if shapes == "alike" else 10 + rank)
         of._set_params_and_buffers_to_ignore_for_model(module, ["shard.weight", "offset"])
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule)
         for _ in range(3):
             ddp.zero_grad()
             ddp(torch.arange(3)).sum().backward()
@@ -180,7 +182,7 @@ def test_buffers_of_any_layout_without_broadcast_buffers() -> None:
         module.register_buffer("expanded", torch.zeros(1, 3).add(rank).expand(4, 3))
         module.register_buffer("cache", torch.full((rank + 1,), float(rank)))
         module.register_buffer("meta", torch.empty(3, device="meta"))
-        ddp = DistributedDataParallel(module, member, scheme="balanced", broadcast_buffers=False)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", broadcast_buffers=False)
         ddp(torch.ones(1, 3)).sum().backward()
         assert module.cache.tolist() == [rank] * (rank + 1)
         assert float(module.sparse.to_dense()[0, 0]) == rank + 1
@@ -202,7 +204,7 @@ def test_buffers_that_cannot_be_broadcast_are_named(buffer: Any, says: str) -> N
     def work(_: int, member: Any) -> None:
         module = torch.nn.Linear(3, 2)
         module.register_buffer("b", buffer)
-        DistributedDataParallel(module, member, scheme="balanced", deadline=5)
+        DistributedDataParallel(module, process_group=member, scheme="balanced", deadline=5)
 
     for each in run_workers(2, work):
         assert isinstance(each, sparsesync.UnsupportedError)
@@ -287,7 +289,7 @@ def test_evaluation_sees_the_buffers_of_worker_0(schedule: str) -> None:
     def work(rank: int, member: Any) -> list[torch.Tensor]:
         with seeded(1):
             module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule, deadline=10)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule, deadline=10)
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         if schedule != "lazy":
             wrap_optimizer(optimizer, ddp)
@@ -333,7 +335,7 @@ def test_buffers_that_are_assigned_anew_are_those_of_worker_0(schedule: str) -> 
 
     def work(rank: int, member: Any) -> list[torch.Tensor]:
         module = Counting()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule)
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         if schedule != "lazy":
             wrap_optimizer(optimizer, ddp)
@@ -401,7 +403,9 @@ def test_buffers_become_those_of_worker_0_before_the_first_pass_of_a_step(schedu
 
     def work(rank: int, member: Any) -> list[list[float]]:
         module = Statistics()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule.split()[0].replace("wrapped", "lazy"))
+        ddp = DistributedDataParallel(
+            module, process_group=member, scheme="balanced", schedule=schedule.split()[0].replace("wrapped", "lazy")
+        )
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         if "wrapped" in schedule:
             wrap_optimizer(optimizer, ddp)
@@ -428,7 +432,7 @@ def test_a_pass_of_the_bare_module_after_a_step_is_kept(schedule: str) -> None:
 
     def work(rank: int, member: Any) -> None:
         module = Statistics()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule.replace("wrapped", "lazy"))
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule.replace("wrapped", "lazy"))
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         if schedule == "wrapped":
             wrap_optimizer(optimizer, ddp)
@@ -454,7 +458,7 @@ def test_a_buffer_of_another_shape_is_named() -> None:
     def work(_: int, member: Any) -> None:
         module = torch.nn.Linear(3, 2)
         module.register_buffer("grows", torch.ones(1))
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule="dear")
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule="dear")
         for _ in range(3):
             ddp(torch.ones(1, 3)).sum().backward()
             module.grows = torch.ones(len(module.grows) + 1)
@@ -500,7 +504,7 @@ def test_hooks_that_change_gradients_come_before_they_are_sent(schedule: str, ho
 
         if when == "before":
             register()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule)
         if when == "after":
             register()
         for step in range(3):
@@ -529,7 +533,7 @@ def test_optimizers_within_backward_step_with_equal_gradients(schedule: str, whe
         expected = copy.deepcopy(module)
         if when == "before":
             _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule)
         if when == "after":
             _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
         optimizer = torch.optim.SGD(expected.parameters(), 0.1)
@@ -565,7 +569,7 @@ def test_hooks_that_take_gradients_are_an_error(when: str) -> None:
 
         if when == "before":
             register()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", deadline=5)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", deadline=5)
         if when == "after":
             register()
         ddp(torch.ones(1, 2)).sum().backward()
@@ -619,7 +623,7 @@ def test_a_parameter_that_was_not_there_is_named_and_wrapping_again_helps(schedu
         if change is _convert:
             module[2].weight.requires_grad_(False)
         inputs = torch.ones(1, 3) * (rank + 1)
-        ddp = DistributedDataParallel(module, groups[0][rank], scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=groups[0][rank], scheme="balanced", schedule=schedule)
         for _ in range(2):
             ddp(inputs).sum().backward()
         ddp.zero_grad()
@@ -628,7 +632,7 @@ def test_a_parameter_that_was_not_there_is_named_and_wrapping_again_helps(schedu
         with pytest.raises(sparsesync.OrderError, match=says):
             ddp(inputs)
         ddp.close()
-        again = DistributedDataParallel(module, groups[1][rank], scheme="balanced", schedule=schedule)
+        again = DistributedDataParallel(module, process_group=groups[1][rank], scheme="balanced", schedule=schedule)
         for _ in range(2):
             again.zero_grad()
             again(inputs).sum().backward()
@@ -645,7 +649,7 @@ def test_changes_that_leave_gradients_alone_are_no_error() -> None:
     from torch.nn.utils import prune
 
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
-    ddp = DistributedDataParallel(module, "alone", scheme="balanced")
+    ddp = DistributedDataParallel(module, process_group="alone", scheme="balanced")
     ddp(torch.ones(1, 3)).sum().backward()
     module.append(torch.nn.Tanh())
     module.append(torch.nn.Linear(2, 2).requires_grad_(False))
@@ -690,7 +694,7 @@ def test_the_state_of_an_optimizer_is_that_after_its_step(look: Any) -> None:
     def work(rank: int, member: Any, schedule: str) -> list[torch.Tensor]:
         with seeded(1):
             module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule)
         optimizer = wrap_optimizer(torch.optim.Adam(module.parameters(), 0.1), ddp)
         assert type(optimizer).__name__ == "Adam"
         found = []

@@ -79,7 +79,7 @@ def train(kind, on_device, *, waits=True, reads_sparse=True, **options):
     made = on_device(kind)
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Both(), member, scheme="balanced", gradient="sum", **options)
+        ddp = DistributedDataParallel(Both(), process_group=member, scheme="balanced", gradient="sum", **options)
         right = []
         for step in range(4):
             ddp.zero_grad()
@@ -173,7 +173,7 @@ def test_a_bucket_waits_for_every_stream_that_wrote_it(on_device, monkeypatch, f
                 late.append(i)
 
             parameter.register_post_accumulate_grad_hook(before)
-        ddp = DistributedDataParallel(module, member, gradient="sum")
+        ddp = DistributedDataParallel(module, process_group=member, gradient="sum")
         own = own_device(made)
         sums = []
         for _ in range(3):
@@ -201,7 +201,7 @@ def test_workspaces_are_torchs_memory_and_all_of_it_goes_back(on_device):
     made = on_device()
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Both(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Both(), process_group=member, scheme="balanced")
         own = own_device(made)
         for step in range(8):
             if step == 4:
@@ -282,7 +282,7 @@ def test_nccl_moves_what_is_on_gpus(on_device, scheme):
     made = on_device()
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Both(), member, scheme=scheme, gradient="sum", transport="nccl", deadline=60)
+        ddp = DistributedDataParallel(Both(), process_group=member, scheme=scheme, gradient="sum", transport="nccl", deadline=60)
         for step in range(3):
             ddp.zero_grad()
             ddp(*gradient_of(rank, step)).backward()
@@ -305,10 +305,10 @@ def test_transports_that_cannot_be(on_device):
     on_device()
     (member,) = local_group(1)
     with pytest.raises(sparsesync.InputError, match="no transport 'fast': None, nccl, staged"):
-        DistributedDataParallel(torch.nn.Linear(2, 2), member, transport="fast")
+        DistributedDataParallel(torch.nn.Linear(2, 2), process_group=member, transport="fast")
     (member,) = local_group(1)
     with pytest.raises(sparsesync.UnsupportedError, match="leave it out"):
-        DistributedDataParallel(torch.nn.Linear(2, 2), member, transport="staged")
+        DistributedDataParallel(torch.nn.Linear(2, 2), process_group=member, transport="staged")
 
 
 def test_devices_that_there_are_not():

@@ -116,7 +116,7 @@ def test_workers_that_are_threads() -> None:
     outcomes: list[Any] = [None, None]
 
     def work(rank: int) -> None:
-        ddp = DistributedDataParallel(torch.nn.Linear(3, 3).to("cuda:0"), members[rank], gradient="sum", deadline=60)
+        ddp = DistributedDataParallel(torch.nn.Linear(3, 3).to("cuda:0"), process_group=members[rank], gradient="sum", deadline=60)
         ones = torch.ones(2, 3, device="cuda:0")
         with pytest.raises(sparsesync.UnsupportedError, match="set_multithreading_enabled"):
             ddp(ones)

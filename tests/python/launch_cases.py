@@ -95,7 +95,7 @@ def groups() -> dict[str, Any]:
     rank = dist.get_rank()
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     everybody = DistributedDataParallel(Model(), scheme="balanced")
-    pair = DistributedDataParallel(Model(), pairs[rank // 2], scheme="owned")
+    pair = DistributedDataParallel(Model(), process_group=pairs[rank // 2], scheme="owned")
     optimizers = [torch.optim.SGD(each.parameters(), 0.5) for each in (everybody, pair)]
     for step in range(STEPS):
         for ddp, optimizer in zip((everybody, pair), optimizers, strict=True):
@@ -103,7 +103,7 @@ def groups() -> dict[str, Any]:
             loss_of(ddp, batch(ddp.rank, step)).backward()
             optimizer.step()
     try:
-        DistributedDataParallel(Model(), pairs[1 - rank // 2])
+        DistributedDataParallel(Model(), process_group=pairs[1 - rank // 2])
     except sparsesync.InputError as error:
         other = str(error)
     found = {
@@ -128,7 +128,7 @@ def groups_of_some() -> dict[str, Any]:
     kept = []
 
     def trained(group: Any) -> dict[str, Any]:
-        ddp = DistributedDataParallel(Model(), group, scheme="balanced", deadline=20)
+        ddp = DistributedDataParallel(Model(), process_group=group, scheme="balanced", deadline=20)
         kept.append(ddp)
         train(ddp)
         return compared(ddp.module, reference(ddp.world_size))

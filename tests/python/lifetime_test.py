@@ -76,7 +76,7 @@ def test_a_module_is_wrapped_again(options: dict[str, Any], how: str) -> None:
 
     def work(rank: int, _: Any) -> dict[str, torch.Tensor]:
         module = model()
-        first: Any = DistributedDataParallel(module, groups[0][rank], scheme="balanced", **options)
+        first: Any = DistributedDataParallel(module, process_group=groups[0][rank], scheme="balanced", **options)
         with first if how == "within a block" else contextlib.nullcontext():
             train(first, rank, range(2))
         if how in ("closed", "closed twice"):
@@ -85,7 +85,7 @@ def test_a_module_is_wrapped_again(options: dict[str, Any], how: str) -> None:
             first.close()
         if how == "dropped":
             del first
-        second = DistributedDataParallel(module, groups[1][rank], scheme="balanced", **options)
+        second = DistributedDataParallel(module, process_group=groups[1][rank], scheme="balanced", **options)
         train(second, rank, range(2, 4))
         second.close()
         return state_of(module)
@@ -99,7 +99,7 @@ def test_a_module_trains_alone_once_its_wrapper_is_dropped(options: dict[str, An
 
     def work(rank: int, member: Any) -> dict[str, torch.Tensor]:
         module = model()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", **options)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", **options)
         optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), 0.1), ddp)
         train(ddp, rank, range(2), optimizer)
         del ddp
@@ -118,7 +118,7 @@ def test_a_module_trains_alone_once_its_wrapper_is_dropped(options: dict[str, An
 def test_a_dropped_wrapper_frees_all_it_has(options: dict[str, Any]) -> None:
     def one() -> Any:
         module = model()
-        ddp = DistributedDataParallel(module, "alone", scheme="balanced", **options)
+        ddp = DistributedDataParallel(module, process_group="alone", scheme="balanced", **options)
         optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), 0.1), ddp)
         train(ddp, 0, range(3), optimizer)
         return weakref.ref(module[0].weight), weakref.ref(ddp), weakref.ref(ddp.synchronizer)
@@ -168,7 +168,7 @@ def test_a_module_is_wrapped_again_after_backward_failed(options: dict[str, Any]
         more = {**options}
         if "sparsifier" in more:
             more["sparsifier"] = TopK(density=1.0, least_elements=1, parameters=["inner.2.weight"])
-        ddp = DistributedDataParallel(module, groups[0][rank], scheme="balanced", deadline=20, **more)
+        ddp = DistributedDataParallel(module, process_group=groups[0][rank], scheme="balanced", deadline=20, **more)
         for _ in range(2):
             module.zero_grad()
             ddp(ids(rank, 0), False).sum().backward()
@@ -178,7 +178,7 @@ def test_a_module_is_wrapped_again_after_backward_failed(options: dict[str, Any]
         if who == "all":
             with pytest.raises(sparsesync.OrderError, match="wrap the module again"):
                 ddp(ids(rank, 1), False)
-        ddp = DistributedDataParallel(module, groups[1][rank], scheme="balanced", deadline=20, **more)
+        ddp = DistributedDataParallel(module, process_group=groups[1][rank], scheme="balanced", deadline=20, **more)
         module.zero_grad()
         ddp(ids(rank, 2), False).sum().backward()
         found = {name: each.grad.to_dense().clone() for name, each in module.named_parameters()}
@@ -200,7 +200,7 @@ def test_gradients_past_the_wrapper_stay_here(how: str, schedule: str) -> None:
     def work(rank: int, member: Any) -> dict[str, torch.Tensor]:
         module = model()
         expected = model()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule)
         optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), 0.1), ddp)
         for step in range(4):
             optimizer.zero_grad()
@@ -226,7 +226,7 @@ def test_gradients_past_the_wrapper_stay_here(how: str, schedule: str) -> None:
 @pytest.mark.parametrize("how", ["both forwards first", "once more"])
 def test_backward_of_a_step_that_is_over_is_an_error(how: str) -> None:
     def work(rank: int, member: Any) -> None:
-        ddp = DistributedDataParallel(model(), member, scheme="balanced", deadline=10)
+        ddp = DistributedDataParallel(model(), process_group=member, scheme="balanced", deadline=10)
         for step in range(3):
             one, two = ddp(ids(rank, step)).sum(), ddp(ids(rank, step + 1)).sum()
             if step == 2:
@@ -276,7 +276,7 @@ def test_a_layer_in_two_wrapped_models(how: str, gradient: str, schedule: str) -
     def work(rank: int, _: Any) -> dict[str, torch.Tensor]:
         a, b = pair()
         ddp_a, ddp_b = (
-            DistributedDataParallel(each, group[rank], scheme="balanced", gradient=gradient, schedule=schedule)
+            DistributedDataParallel(each, process_group=group[rank], scheme="balanced", gradient=gradient, schedule=schedule)
             for each, group in zip((a, b), groups, strict=True)
         )
         optimizer = torch.optim.SGD(all_of(a, b), 0.02)
@@ -350,7 +350,7 @@ def test_reentrant_checkpoints(how: str, schedule: str) -> None:
 
     def work(rank: int, member: Any) -> dict[str, torch.Tensor]:
         module = Blocks()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule, bucket_cap_mb=1e-4)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule, bucket_cap_mb=1e-4)
         train(ddp, rank, range(5), wrap_optimizer(torch.optim.SGD(module.parameters(), 0.1), ddp))
         found = state_of(module)
         ddp.close()
@@ -364,7 +364,7 @@ def test_join_within_join_is_an_error() -> None:
     groups = [sparsesync.torch.local_group(2) for _ in range(2)]
 
     def work(rank: int, _: Any) -> None:
-        a, b = (DistributedDataParallel(model(), group[rank], scheme="balanced", deadline=10) for group in groups)
+        a, b = (DistributedDataParallel(model(), process_group=group[rank], scheme="balanced", deadline=10) for group in groups)
         with a.join(), pytest.raises(sparsesync.OrderError, match="wrap one torch.nn.Module that holds both"), b.join():
             pass
         with a.join(), pytest.raises(sparsesync.OrderError, match="within another join"), a.join():
@@ -378,7 +378,7 @@ def test_join_within_join_is_an_error() -> None:
     modules = good(run_workers(2, work))
 
     def follow(rank: int, member: Any) -> dict[str, torch.Tensor]:  # what the message says
-        ddp = DistributedDataParallel(modules[rank], member, scheme="balanced", deadline=10)
+        ddp = DistributedDataParallel(modules[rank], process_group=member, scheme="balanced", deadline=10)
         with ddp.join():
             for step in range(1 + rank):
                 ddp.zero_grad()

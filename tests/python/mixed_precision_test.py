@@ -74,7 +74,7 @@ def trained(
 
     def work(rank: int, member: st.LocalMember) -> Trained:
         module = copy.deepcopy(start)
-        ddp = st.DistributedDataParallel(module, member, deadline=30, **{"scheme": "balanced", **options})
+        ddp = st.DistributedDataParallel(module, process_group=member, deadline=30, **{"scheme": "balanced", **options})
         optimizer = torch.optim.SGD(module.parameters(), **{"lr": 0.05, **(sgd or {})})
         if wrap or masters:
             st.wrap_optimizer(optimizer, ddp, master_weights=masters)
@@ -173,7 +173,7 @@ def trained_without(told: list[Trained], options: dict[str, Any]) -> dict[str, t
     def work(rank: int, member: st.LocalMember) -> dict[str, torch.Tensor]:
         module = copy.deepcopy(start)
         ddp = st.DistributedDataParallel(
-            module, member, deadline=30, scheme="balanced", **{k: v for k, v in options.items() if k != "wrap"}
+            module, process_group=member, deadline=30, scheme="balanced", **{k: v for k, v in options.items() if k != "wrap"}
         )
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
         for step in steps:
@@ -207,7 +207,7 @@ def test_where_the_sum_overflows_what_crossed_is_owed(schedule: str) -> None:
     def work(rank: int, member: st.LocalMember) -> Any:
         module = Whole(torch.float16)
         ddp = st.DistributedDataParallel(
-            module, member, sparsifier=sparsifier, scheme="balanced", gradient="sum", schedule=schedule, deadline=30
+            module, process_group=member, sparsifier=sparsifier, scheme="balanced", gradient="sum", schedule=schedule, deadline=30
         )
         optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=1.0), ddp, master_weights=True)
         scaler = st.LossScaler(ddp, scale=2.0**14)  # 3 times as much of two workers is more than f16 can tell
@@ -252,7 +252,7 @@ def test_what_crossed_is_owed_by_other_buckets_too() -> None:
     def work(rank: int, member: st.LocalMember) -> Any:
         module = Two()
         ddp = st.DistributedDataParallel(
-            module, member, sparsifier=st.TopK(density=0.9, least_elements=1), scheme="balanced", gradient="sum",
+            module, process_group=member, sparsifier=st.TopK(density=0.9, least_elements=1), scheme="balanced", gradient="sum",
             bucket_cap_mb=0.0005, deadline=30,
         )  # fmt: skip
         optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=1.0), ddp, master_weights=True)
@@ -309,7 +309,7 @@ def test_sparse_gradients_are_unscaled(dtype: torch.dtype, schedule: str) -> Non
 
     def work(rank: int, member: st.LocalMember) -> torch.Tensor:
         table = torch.nn.Embedding(100, 4, sparse=True, dtype=dtype, _weight=torch.zeros(100, 4, dtype=dtype))
-        ddp = st.DistributedDataParallel(table, member, scheme="balanced", gradient="sum", schedule=schedule, deadline=30)
+        ddp = st.DistributedDataParallel(table, process_group=member, scheme="balanced", gradient="sum", schedule=schedule, deadline=30)
         masters = dtype is torch.float16
         optimizer = st.wrap_optimizer(torch.optim.SGD(table.parameters(), lr=1.0), ddp, master_weights=masters)
         scaler = st.LossScaler(ddp, scale=64.0)
@@ -343,7 +343,7 @@ def test_small_updates_are_lost_without_master_weights() -> None:
 
     def work(_: int, member: st.LocalMember, masters: bool) -> torch.Tensor:
         module = One()
-        ddp = st.DistributedDataParallel(module, member, deadline=30)
+        ddp = st.DistributedDataParallel(module, process_group=member, deadline=30)
         optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=1e-4), ddp, master_weights=masters)
         for _ in range(20):
             optimizer.zero_grad()
@@ -398,7 +398,7 @@ def test_weights_that_are_loaded_alone_are_the_masters() -> None:
 
     def work(_: int, member: st.LocalMember) -> None:
         module = Net(torch.float16)
-        ddp = st.DistributedDataParallel(module, member, deadline=30)
+        ddp = st.DistributedDataParallel(module, process_group=member, deadline=30)
         optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.05), ddp, master_weights=True)
         ddp(*batch(0, 0)).backward()
         optimizer.step()
@@ -431,7 +431,7 @@ def test_the_scale_falls_and_grows() -> None:
 def test_what_is_refused() -> None:
     def work(_: int, member: st.LocalMember) -> None:
         module = Net(torch.float16)
-        ddp = st.DistributedDataParallel(module, member, deadline=30, sparsifier=st.TopK(least_elements=1))
+        ddp = st.DistributedDataParallel(module, process_group=member, deadline=30, sparsifier=st.TopK(least_elements=1))
         for wrong, said in (
             ({"scale": 0}, "scale 0: more than 0"),
             ({"scale": float("inf")}, "scale inf"),
@@ -458,7 +458,7 @@ def test_what_is_refused() -> None:
     good(run_workers(1, work))
 
     def of_f32(_: int, member: st.LocalMember) -> None:
-        ddp = st.DistributedDataParallel(Net(), member, deadline=30)
+        ddp = st.DistributedDataParallel(Net(), process_group=member, deadline=30)
         with pytest.raises(sparsesync.InputError, match="no parameter of the optimizer is f16"):
             st.wrap_optimizer(torch.optim.SGD(ddp.parameters(), lr=0.1), ddp, master_weights=True)
         ddp.close()
@@ -468,7 +468,7 @@ def test_what_is_refused() -> None:
 
 def test_workers_whose_scalers_differ() -> None:
     def work(rank: int, member: st.LocalMember) -> None:
-        ddp = st.DistributedDataParallel(Net(), member, deadline=30)
+        ddp = st.DistributedDataParallel(Net(), process_group=member, deadline=30)
         with pytest.raises(sparsesync.AgreementError, match="LossScaler"):
             st.LossScaler(ddp, scale=2.0 ** (8 + rank))
         ddp.close()

@@ -43,7 +43,7 @@ def test_lightning_5355_sparse_adam_and_sgd_train_on_what_comes_back():
     def work(rank, member):
         with seeded(0):
             table, out = torch.nn.Embedding(500, 8, sparse=True), torch.nn.Linear(8, 2)
-        ddp = DistributedDataParallel(torch.nn.Sequential(table, out), member, scheme="balanced")
+        ddp = DistributedDataParallel(torch.nn.Sequential(table, out), process_group=member, scheme="balanced")
         optimizers = [torch.optim.SparseAdam(table.parameters(), 0.1), torch.optim.SGD(out.parameters(), 0.5)]
         source = torch.Generator().manual_seed(rank)
         losses = []
@@ -68,7 +68,7 @@ def test_lightning_5355_sparse_adam_and_sgd_train_on_what_comes_back():
 
 def test_nccl_215_a_step_moves_rows_and_not_the_table():
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(100_000, 32), member, scheme="balanced")
+        ddp = DistributedDataParallel(Table(100_000, 32), process_group=member, scheme="balanced")
         for _ in range(4):
             ddp.zero_grad()
             ddp(torch.tensor([3, 50_000 + rank]), torch.ones(2, 32)).backward()
@@ -83,7 +83,7 @@ def test_nccl_215_a_step_moves_rows_and_not_the_table():
 def test_horovod_3328_duplicates_are_summed_before_they_cross():
     def sent(repeats):
         def work(rank, member):
-            ddp = DistributedDataParallel(Table(1000, 16), member, scheme="balanced", gradient="sum")
+            ddp = DistributedDataParallel(Table(1000, 16), process_group=member, scheme="balanced", gradient="sum")
             rows = torch.tensor([1, 2, 900]).repeat(repeats)
             for _ in range(3):
                 ddp.zero_grad()
@@ -102,7 +102,7 @@ def test_horovod_3328_duplicates_are_summed_before_they_cross():
 
 def workspace_of(workers, scheme, rows, **options):
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(rows, 16), member, scheme=scheme, **options)
+        ddp = DistributedDataParallel(Table(rows, 16), process_group=member, scheme=scheme, **options)
         index = torch.arange(200) * 5 % rows
         for _ in range(3):
             ddp.zero_grad()
@@ -135,7 +135,7 @@ def test_horovod_2799_a_budget_is_kept_or_refused():
 
 def test_horovod_433_what_is_not_sparse_crosses_dense():
     def work(rank, member):
-        ddp = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(4000, 8), torch.nn.Linear(8, 8)), member)
+        ddp = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(4000, 8), torch.nn.Linear(8, 8)), process_group=member)
         for _step in range(2):
             rows = torch.arange(4000) if rank == 0 else torch.arange(10)
             ddp.zero_grad()
@@ -159,7 +159,7 @@ def test_deepspeed_8504_a_row_whose_elements_add_up_to_zero(sparse):
 def test_deepspeed_1416_embedding_bags_are_sparse_too():
     def work(rank, member):
         bag = torch.nn.EmbeddingBag(5000, 8, mode="sum", sparse=True)
-        ddp = DistributedDataParallel(bag, member, scheme="balanced", gradient="sum")
+        ddp = DistributedDataParallel(bag, process_group=member, scheme="balanced", gradient="sum")
         for _ in range(3):
             ddp.zero_grad()
             ddp(torch.tensor([[1, 2, 2], [rank, 4000, 1]])).sum().backward()
@@ -177,7 +177,7 @@ def test_deepspeed_1416_embedding_bags_are_sparse_too():
 
 def test_omnireduce_4_a_worker_that_stops_is_an_error_and_no_hang():
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(100, 4), member, scheme="balanced", deadline=1)
+        ddp = DistributedDataParallel(Table(100, 4), process_group=member, scheme="balanced", deadline=1)
         for step in range(3):
             if rank == 2 and step == 1:
                 return "stopped"  # and keeps its connections
@@ -232,7 +232,7 @@ def test_dragonn_index_0():
 
 def test_ncclx_an_index_beyond_the_table_is_an_error():
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(10, 2), member, scheme="balanced", deadline=5)
+        ddp = DistributedDataParallel(Table(10, 2), process_group=member, scheme="balanced", deadline=5)
         ddp(torch.tensor([1]), torch.ones(1, 2)).backward()
         weight = ddp.module.table.weight
         wrong = torch.sparse_coo_tensor([[10]], torch.ones(1, 2), (11, 2))
@@ -287,7 +287,7 @@ def test_one_tied_weight_used_sparsely_and_densely():
         torch.nn.functional.cross_entropy(module(ids), ids).backward()
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Tied(), member)
+        ddp = DistributedDataParallel(Tied(), process_group=member)
         for _ in range(2):
             ddp.zero_grad()
             gradient_of(ddp, rank)
@@ -307,7 +307,7 @@ def test_one_tied_weight_used_sparsely_and_densely():
 def test_padding_idx_gets_no_gradient():
     def work(rank, member):
         table = torch.nn.Embedding(100, 4, padding_idx=0, sparse=True)
-        ddp = DistributedDataParallel(table, member, scheme="owned", gradient="sum", announce=True)
+        ddp = DistributedDataParallel(table, process_group=member, scheme="owned", gradient="sum", announce=True)
         for _ in range(3):
             ddp.zero_grad()
             ddp(torch.tensor([0, 3, rank])).sum().backward()
@@ -323,7 +323,7 @@ def test_pytorch_35810_mixed_precision_with_sparse_gradients(dtype):
     def work(rank, member):
         with seeded(0):
             table, out = torch.nn.Embedding(300, 8, sparse=True), torch.nn.Linear(8, 2)
-        ddp = DistributedDataParallel(torch.nn.Sequential(table, out), member, scheme="balanced")
+        ddp = DistributedDataParallel(torch.nn.Sequential(table, out), process_group=member, scheme="balanced")
         optimizer = torch.optim.SGD(ddp.parameters(), 0.5)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5)
         losses = []
@@ -351,7 +351,7 @@ def test_pytorch_35810_mixed_precision_with_sparse_gradients(dtype):
 
 def test_verl_7777_exact_sizes_instead_of_those_of_the_longest():
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(10_000, 16), member, scheme="balanced")
+        ddp = DistributedDataParallel(Table(10_000, 16), process_group=member, scheme="balanced")
         rows = torch.arange(2000) if rank == 0 else torch.tensor([7])
         for _ in range(3):
             ddp.zero_grad()

@@ -26,7 +26,7 @@ def recorded(path, workers=2, steps=4, module=Model, **options):
 
     def work(rank, member):
         of = module()
-        ddp = DistributedDataParallel(of, member, **{"scheme": "balanced", **options})
+        ddp = DistributedDataParallel(of, process_group=member, **{"scheme": "balanced", **options})
         optimizers = optimizers_of(of, sgd)
         if options.get("schedule") == "dear":
             optimizers = [wrap_optimizer(each, ddp) for each in optimizers]
@@ -104,7 +104,7 @@ def test_layers_are_in_the_order_that_was_learned_last(tmp_path):
 
     def work(rank, member):
         module = Turning()
-        ddp = DistributedDataParallel(module, member, scheme="balanced")
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced")
         optimizer = sgd(list(module.parameters()))
         train(ddp, rank, [optimizer], steps=2)
         recording = record_model(ddp, tmp_path / "m.json", 4)
@@ -126,7 +126,7 @@ def test_layers_are_in_the_order_that_was_learned_last(tmp_path):
 @pytest.mark.parametrize(("steps", "counted"), [(2, None), (4, "2")])
 def test_a_recording_that_is_closed_has_the_steps_so_far(tmp_path, steps, counted):
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced", schedule="dear")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced", schedule="dear")
         optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(ddp.module, sgd)]
         train(ddp, rank, optimizers, steps=1)
         recording = record_model(ddp, tmp_path / "m.json", 10)
@@ -151,7 +151,7 @@ def test_what_cannot_be_recorded_is_refused_on_all_workers(tmp_path):
     taken.write_text("mine")
 
     def work(rank, member):
-        ddp = DistributedDataParallel(Model(), member, scheme="balanced")
+        ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         optimizers = optimizers_of(ddp.module, sgd)
         with pytest.raises(sparsesync.OrderError, match="record_model: call it after the first step"):
             record_model(ddp, tmp_path / "m.json")

@@ -101,7 +101,7 @@ def run(work, schedule, **options):
 
     def on_worker(rank, member):
         module = Model()
-        ddp = DistributedDataParallel(module, member, schedule=schedule, **{"scheme": "balanced", **options})
+        ddp = DistributedDataParallel(module, process_group=member, schedule=schedule, **{"scheme": "balanced", **options})
         result = work(rank, ddp, module)
         ddp.close()
         return result

@@ -134,7 +134,7 @@ def test_the_order_is_learned_anew_when_the_graph_changes(schedule):
 
     def work(rank, member):
         module = Turning()
-        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule=schedule)
         optimizer = wrap_optimizer(sgd(list(module.parameters())), ddp)
         orders = []
         for step in range(steps):
@@ -176,7 +176,7 @@ def test_what_is_compiled_sees_the_last_step(what, made):
             module = made()
             if compiled and what == "the module":
                 module.compile(backend="aot_eager")
-            ddp = DistributedDataParallel(module, member, scheme="balanced", schedule="dear")
+            ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule="dear")
             called = torch.compile(ddp, backend="aot_eager") if compiled and what == "the wrapper" else ddp
             optimizer = wrap_optimizer(torch.optim.Adagrad(module.parameters()), ddp)
             for step in range(9):
@@ -201,7 +201,7 @@ def by_torch_and_dear(steps, train_one, look=weights, module=Model):
 
     def work(rank, member):
         of = module()
-        ddp = DistributedDataParallel(of, member, scheme="balanced", schedule="dear")
+        ddp = DistributedDataParallel(of, process_group=member, scheme="balanced", schedule="dear")
         optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(of, sgd)]
         return look(train_one(ddp, of, optimizers, rank, steps))
 
@@ -336,7 +336,7 @@ def test_bad_use_is_refused():
 
 def test_workers_that_ask_for_other_schedules_are_told():
     def work(rank, member):
-        DistributedDataParallel(Model(), member, schedule="dear" if rank == 1 else "wfbp")
+        DistributedDataParallel(Model(), process_group=member, schedule="dear" if rank == 1 else "wfbp")
 
     results = run_workers(WORKERS, work)
     assert all(isinstance(each, sparsesync.AgreementError) and "schedule" in str(each) for each in results), results

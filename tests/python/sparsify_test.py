@@ -62,7 +62,7 @@ def trained(
 
     def work(rank: int, member: st.LocalMember) -> tuple[dict[str, Any], dict[str, Any]]:
         own = copy.deepcopy(MODEL)
-        ddp = st.DistributedDataParallel(own, member, deadline=30, sparsifier=sparsifier, **{"scheme": "balanced", **options})
+        ddp = st.DistributedDataParallel(own, process_group=member, deadline=30, sparsifier=sparsifier, **{"scheme": "balanced", **options})
         optimizer = torch.optim.SGD(own.parameters(), **{"lr": 0.05, **(sgd or {})})
         if wrap:
             st.wrap_optimizer(optimizer, ddp)
@@ -134,7 +134,7 @@ def test_what_is_applied_and_what_is_owed_is_what_came() -> None:
 
         def work(rank: int, member: st.LocalMember, sparsifier: st.Sparsifier = sparsifier, given: torch.Tensor = given) -> Any:
             module = Given()
-            ddp = st.DistributedDataParallel(module, member, sparsifier=sparsifier, scheme="balanced", deadline=30)
+            ddp = st.DistributedDataParallel(module, process_group=member, sparsifier=sparsifier, scheme="balanced", deadline=30)
             for step in range(6):
                 module.zero_grad()
                 ddp(given[rank, step]).backward()
@@ -185,7 +185,7 @@ def test_other_buckets_owe_what_those_before_did(name: str) -> None:
     def work(rank: int, member: st.LocalMember, schedule: str) -> Any:
         module = copy.deepcopy(start)
         ddp = st.DistributedDataParallel(
-            module, member, deadline=30, scheme="balanced", sparsifier=EACH[name], schedule=schedule, bucket_cap_mb=0.001
+            module, process_group=member, deadline=30, scheme="balanced", sparsifier=EACH[name], schedule=schedule, bucket_cap_mb=0.001
         )
         optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5), ddp)
         seen = set()
@@ -214,7 +214,7 @@ def test_workers_without_inputs_go_on_owing(name: str) -> None:
 
     def work(rank: int, member: st.LocalMember) -> Any:
         own = copy.deepcopy(MODEL)
-        ddp = st.DistributedDataParallel(own, member, deadline=30, scheme="balanced", sparsifier=EACH[name])
+        ddp = st.DistributedDataParallel(own, process_group=member, deadline=30, scheme="balanced", sparsifier=EACH[name])
         optimizer = torch.optim.SGD(own.parameters(), lr=0.05)
         owed = []
         with ddp.join():
@@ -238,7 +238,7 @@ def test_workers_without_inputs_go_on_owing(name: str) -> None:
 def test_the_norm_is_that_of_what_crossed(name: str) -> None:
     def work(rank: int, member: st.LocalMember) -> None:
         own = copy.deepcopy(MODEL)
-        ddp = st.DistributedDataParallel(own, member, deadline=30, scheme="balanced", sparsifier=EACH[name], schedule="dear")
+        ddp = st.DistributedDataParallel(own, process_group=member, deadline=30, scheme="balanced", sparsifier=EACH[name], schedule="dear")
         for step in range(6):
             ddp.zero_grad()
             loss_of(ddp, rank, step).backward()
@@ -254,7 +254,9 @@ def test_the_norm_is_that_of_what_crossed(name: str) -> None:
 
 def test_recordings_leave_out_what_is_made_sparse(tmp_path: Path) -> None:
     def work(rank: int, member: st.LocalMember) -> None:
-        ddp = st.DistributedDataParallel(Words(), member, sparsifier=st.TopK(least_elements=LEAST), scheme="balanced", deadline=30)
+        ddp = st.DistributedDataParallel(
+            Words(), process_group=member, sparsifier=st.TopK(least_elements=LEAST), scheme="balanced", deadline=30
+        )
         ddp(torch.arange(5) + rank).backward()
         trace = st.record_trace(ddp, tmp_path / "trace", 2)
         for _ in range(2):
@@ -306,7 +308,7 @@ def test_momentum_stays_in_the_optimizer_without_correction() -> None:
 def test_momentum_that_differs_is_refused() -> None:
     def work(_: int, member: st.LocalMember) -> None:
         own = copy.deepcopy(MODEL)
-        ddp = st.DistributedDataParallel(own, member, sparsifier=EACH["DGC"], scheme="balanced", deadline=30)
+        ddp = st.DistributedDataParallel(own, process_group=member, sparsifier=EACH["DGC"], scheme="balanced", deadline=30)
         first, *others = own.parameters()
         groups = [{"params": [first], "momentum": 0.9}, {"params": others, "momentum": 0.5}]
         st.wrap_optimizer(torch.optim.SGD(groups, lr=0.1), ddp)
@@ -414,7 +416,7 @@ def test_a_step_that_is_not_finite_is_skipped_by_all(name: str, schedule: str) -
     def work(rank: int, member: st.LocalMember, steps: list[int]) -> Any:
         module = Poisoned()
         ddp = st.DistributedDataParallel(
-            module, member, sparsifier=sparsifier, schedule=schedule, scheme="balanced", deadline=30
+            module, process_group=member, sparsifier=sparsifier, schedule=schedule, scheme="balanced", deadline=30
         )
         optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.05), ddp)
         for step in steps:
@@ -442,7 +444,7 @@ def test_a_step_that_is_not_finite_is_skipped_by_all(name: str, schedule: str) -
 def test_a_step_that_is_not_finite_is_an_error_of_all() -> None:
     def work(rank: int, member: st.LocalMember) -> None:
         module = Poisoned()
-        ddp = st.DistributedDataParallel(module, member, sparsifier=EACH["DGC"], scheme="balanced", deadline=30)
+        ddp = st.DistributedDataParallel(module, process_group=member, sparsifier=EACH["DGC"], scheme="balanced", deadline=30)
         for step in range(7):
             inputs, targets = batch(rank, step)
             loss = torch.nn.functional.cross_entropy(ddp(inputs, poison(rank, step)), targets)
@@ -484,7 +486,7 @@ def test_sparsifiers_that_a_module_does_not_fit() -> None:
     def refused(module: torch.nn.Module, sparsifier: st.Sparsifier, said: str, error: type[Exception] = sparsesync.InputError) -> None:
         def work(_: int, member: st.LocalMember) -> None:
             with pytest.raises(error, match=said):
-                st.DistributedDataParallel(module, member, sparsifier=sparsifier, scheme="balanced", deadline=30)
+                st.DistributedDataParallel(module, process_group=member, sparsifier=sparsifier, scheme="balanced", deadline=30)
 
         good(run_workers(1, work))
 
@@ -497,7 +499,7 @@ def test_sparsifiers_that_a_module_does_not_fit() -> None:
 
 def test_what_is_sparse_already_stays_so_or_is_refused() -> None:
     def work(rank: int, member: st.LocalMember, sparsifier: st.Sparsifier) -> dict[str, str]:
-        ddp = st.DistributedDataParallel(Words(), member, sparsifier=sparsifier, scheme="balanced", deadline=30)
+        ddp = st.DistributedDataParallel(Words(), process_group=member, sparsifier=sparsifier, scheme="balanced", deadline=30)
         try:
             ddp(torch.arange(5) + rank).backward()
             return {name: each["gradient"] for name, each in ddp.statistics()["parameters"].items()}
@@ -515,7 +517,7 @@ def test_workers_whose_sparsifiers_differ() -> None:
     def work(rank: int, member: st.LocalMember) -> None:
         with pytest.raises(sparsesync.AgreementError, match="sparsifier"):
             st.DistributedDataParallel(
-                copy.deepcopy(MODEL), member, sparsifier=st.TopK(density=0.1 + rank / 10, least_elements=LEAST), deadline=30
+                copy.deepcopy(MODEL), process_group=member, sparsifier=st.TopK(density=0.1 + rank / 10, least_elements=LEAST), deadline=30
             )
 
     good(run_workers(2, work))

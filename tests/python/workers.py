@@ -74,7 +74,9 @@ def gradients_of(
     worker and step, the result as a dense tensor."""
 
     def work(rank: int, member: sparsesync.torch.LocalMember) -> list[torch.Tensor]:
-        ddp = sparsesync.torch.DistributedDataParallel(Table(rows, width, sparse), member, **{"scheme": "balanced", **options})
+        ddp = sparsesync.torch.DistributedDataParallel(
+            Table(rows, width, sparse), process_group=member, **{"scheme": "balanced", **options}
+        )
         found = []
         for indices, values in given[rank]:
             ddp.zero_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
+from sparsesync.torch import torch_surface
 from sparsesync.torch.gradients import clear
 from sparsesync.torch.launch import Group
 from sparsesync.torch.layout import Options
@@ -23,14 +25,23 @@ from sparsesync.torch.synchronizer import Synchronizer
 _log = logging.getLogger("sparsesync")
 
 
-class DistributedDataParallel(torch.nn.Module):
+class DistributedDataParallel(torch_surface.Surface):
     """Makes the gradients of a module equal on all workers while backward runs, as torch's own does, with the fewest bytes.
+
+    It is a torch.nn.parallel.DistributedDataParallel, so that frameworks unwrap it, and takes its arguments in the same order.
+    python/README.md says what each of them, and each attribute, does here. Of these:
 
     module: on the CPU or on one GPU, the same on all workers; parameters and buffers become those of worker 0. The wrapper's
     forward is the module's; call it, not the module, wherever a backward pass follows.
+    device_ids: the GPU that the module is on, which inputs are then brought to.
     process_group: a torch ProcessGroup, a place of local_group(), or "alone". Without one: MPI where mpirun started the process,
     torch's default group where torchrun did (initialized with Gloo if it is not), this worker alone elsewhere; InputError where
     another launcher, such as srun, has started several processes.
+    bucket_cap_mb: what a bucket of "lazy" and "dear" is full with, in MiB as each worker has it; between machines the first one
+    with 1, if that is less. Without it 25 for "lazy", and what is planned for "dear".
+
+    Arguments that torch does not have, by name:
+
     scheme: of gradients of which few rows are not zero: "auto", or a name of sparsesync.schemes().
     gradient: "mean" or "sum" over workers.
     wire: the type that values cross as: None (their own), "bf16" or "f16"; sums are made in f32.
@@ -41,17 +52,11 @@ class DistributedDataParallel(torch.nn.Module):
     measure what the passes and the network take in the first steps, and plan by that; "dear", and "auto" where it is the
     best, gather under the next forward pass: then sparsesync.torch.wrap_optimizer() has each update made when its gradient is
     there, and weights that are used in any way are those of after the last step.
-    bucket_cap_mb: what a bucket of "lazy" and "dear" is full with, in MiB as each worker has it; between machines the first one
-    with 1, if that is less. Without it 25 for "lazy", and what is planned for "dear".
     sparsifier: makes dense gradients sparse: sparsesync.torch.DGC(density=0.01), say, CoarseGrained, TopK or Threshold.
     memory_bytes: a budget for the workspace, and for what a sparsifier keeps.
     threads: that the kernels are cut among, on the CPU.
     transport: of a module on a GPU: "nccl", or "staged" (through pinned memory of the host, over what connects the
     processes). Without it NCCL where all workers have it and a GPU each, else staged; statistics() says which, and why.
-    device_ids: the GPU that the module is on, which inputs are then brought to, as torch's own does.
-
-    output_device, find_unused_parameters, gradient_as_bucket_view and static_graph are taken for torch's sake:
-    parameters may be unused, here or everywhere, at any step.
 
     A gradient stays what it was: sparse ones come back sparse and coalesced, dense ones dense. Raises AgreementError on all
     workers where modules differ, UnsupportedError for parameters that cannot be synchronized.
@@ -62,41 +67,79 @@ class DistributedDataParallel(torch.nn.Module):
     def __init__(
         self,
         module: torch.nn.Module,
+        device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
         process_group: Group = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Sequence[tuple[str, torch.nn.Parameter]] | None = None,
+        param_to_hook_all_reduce: torch.nn.Parameter | None = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Sequence[float] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+        lazy_bucket_allocation: bool = False,
+        *,
         scheme: str = "auto",
         gradient: str = "mean",
         wire: str | None = None,
         deadline: float | datetime.timedelta | None = None,
-        *,
         announce: bool = False,
-        broadcast_buffers: bool = True,
         schedule: str = "lazy",
-        bucket_cap_mb: float | None = None,
         sparsifier: Sparsifier | None = None,
         memory_bytes: int | None = None,
         threads: int = 1,
         transport: str | None = None,
-        device_ids: Sequence[int | torch.device] | None = None,
-        output_device: int | torch.device | None = None,
-        find_unused_parameters: bool = False,
-        gradient_as_bucket_view: bool = False,
-        static_graph: bool = False,
     ) -> None:
-        super().__init__()
-        self._inputs_to = _device_named(module, device_ids, output_device)
-        self.module = module
-        self.require_backward_grad_sync = True
+        process_group = torch_surface.group_of(process_group, device_mesh, device_ids)
+        torch_surface.check_delayed(module, delay_all_reduce_named_params, param_to_hook_all_reduce)
+        torch_surface.check_mixed_precision(mixed_precision)
+        if check_reduction:
+            warnings.warn("check_reduction has no effect, as in torch: leave it out", FutureWarning, stacklevel=2)
+        bucket_cap_mb = torch_surface.capacity_of(bucket_cap_mb, bucket_cap_mb_list)
+        init_buffers, forward_buffers = torch_surface.syncs_buffers(broadcast_buffers, forward_sync_buffers)
+        torch_surface.localize(module, device_mesh)
+        inputs_to = _device_named(module, device_ids, output_device)
+        super().__init__(
+            module,
+            device_ids=device_ids,
+            output_device=output_device,
+            forward_sync_buffers=forward_buffers,
+            bucket_cap_mb=bucket_cap_mb,
+            bucket_bytes_cap_list=[int(each * (1 << 20)) for each in bucket_cap_mb_list or ()],
+            dim=dim,
+            find_unused_parameters=find_unused_parameters,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            static_graph=static_graph,
+            mixed_precision=mixed_precision,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            batched_grad_copy=batched_grad_copy,
+            lazy_bucket_allocation=lazy_bucket_allocation,
+            **({} if device_mesh is None else {"device_mesh": device_mesh}),
+        )
+        self._inputs_to = inputs_to
         self._synchronizer = Synchronizer(
             module,
             process_group,
             Options(scheme, gradient, wire, bucket_cap_mb, schedule, sparsifier),
             deadline=deadline,
             announce=announce,
-            broadcast_buffers=broadcast_buffers,
+            broadcast_buffers=forward_buffers,
+            init_sync=init_sync,
+            init_buffers=init_buffers,
             memory_bytes=memory_bytes,
             threads=threads,
             transport=transport,
         )
+        self.process_group = torch_surface.torch_group(process_group)
         # A wrapper that is dropped leaves the others by itself.
         weakref.finalize(self, _leave, self._synchronizer).atexit = False
         if sparsifier:
@@ -120,6 +163,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @_disable_dynamo
     def _begin_forward(self) -> None:
+        self._begin_join()
         self._synchronizer.begin_forward(self.require_backward_grad_sync)
 
     @_disable_dynamo
@@ -153,9 +197,7 @@ class DistributedDataParallel(torch.nn.Module):
         wrapped optimizers made. Needed nowhere for what is right: whatever uses a parameter does so."""
         self._synchronizer.synchronize()
 
-    def clip_grad_norm_(
-        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
-    ) -> torch.Tensor:
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> torch.Tensor:
         """As torch.nn.utils.clip_grad_norm_ of all parameters, and of sparse gradients too: between backward and step(), on all
         workers. Returns the norm of all gradients.
 
@@ -168,7 +210,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
         self._synchronizer.synchronize()
-        super().train(mode)
+        super().train(mode)  # type: ignore[no-untyped-call]
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:

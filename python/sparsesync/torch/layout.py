@@ -43,14 +43,14 @@ class Options:
         names = [name for name, _ in _native.schedules()]
         if self.schedule not in names:
             raise _native.InputError(f"there is no schedule '{self.schedule}': {', '.join(names)}")
-        if self.bucket_cap_mb is not None and not self.bucket_cap_mb > 0:
-            raise _native.InputError(f"bucket_cap_mb {self.bucket_cap_mb}: more than 0")
+        if self.bucket_cap_mb is not None and not self.bucket_cap_mb >= 0:
+            raise _native.InputError(f"bucket_cap_mb {self.bucket_cap_mb}: 0 or more")
 
     @property
     def full_bytes(self) -> float | None:
         """What a bucket is full with; None: what the planner finds the best, once it has measured."""
         if self.bucket_cap_mb is not None:
-            return self.bucket_cap_mb * _MIB
+            return max(1, self.bucket_cap_mb * _MIB)  # of 0: each gradient alone
         return _TORCHS_OWN_MIB * _MIB if self.schedule == "lazy" else None
 
     @property

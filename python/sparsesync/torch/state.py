@@ -19,7 +19,7 @@ class ModuleState:
     def __init__(self, module: torch.nn.Module, shares_buffers: bool) -> None:
         self.module = module
         self._ignored = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._shares_buffers = shares_buffers
+        self.shares_buffers = shares_buffers
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Returns each parameter once, under its first name that is not ignored."""
@@ -29,7 +29,7 @@ class ModuleState:
 
     def buffers(self) -> list[tuple[str, torch.Tensor]]:
         """Returns the shared buffers that have elements, as the module has them now."""
-        if not self._shares_buffers:
+        if not self.shares_buffers:
             return []
         return [(name, each) for name, each in self.module.named_buffers() if each.numel() > 0 and name not in self._ignored]
 

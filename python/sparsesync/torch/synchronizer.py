@@ -36,6 +36,11 @@ from sparsesync.torch.stepping import Stepping
 
 _log = logging.getLogger("sparsesync")
 
+_FAILED = (
+    "the last backward pass failed on its way, and the workers are out of step: wrap the module again, on all workers, which closes "
+    "this DistributedDataParallel"
+)
+
 
 class Listener:
     """Is told what crosses: of each step first every bucket's gradients, then that the step is over."""
@@ -67,16 +72,18 @@ class Synchronizer:
         deadline: float | datetime.timedelta | None,
         announce: bool,
         broadcast_buffers: bool,
+        init_sync: bool,
+        init_buffers: bool,
         memory_bytes: int | None,
         threads: int,
         transport: str | None,
     ) -> None:
-        self._state = ModuleState(module, broadcast_buffers)
+        self._state = ModuleState(module, init_buffers)
         self.parameters = of_torch.synchronized(each for each in self._state.parameters() if each[1].requires_grad)
         self.listener: Listener | None = None
         self._module = module
         self._options = options
-        self._broadcasts = bool(self._state.buffers())
+        self._broadcasts = broadcast_buffers and bool(self._state.buffers())
         self._buffers: Buffers | None = None  # that cross under the forward pass
         # Whether the next pass makes buffers worker 0's. None: they are equal, and no pass has run since the module was wrapped.
         self._refresh_due: bool | None = None
@@ -97,12 +104,12 @@ class Synchronizer:
         self._first_bytes = None if late else options.first_bytes
         self.session = connection.open(self._device, threads, memory_bytes)
         try:
-            self._set_up(module, announce, broadcast_buffers)
+            self._set_up(module, announce, broadcast_buffers, init_sync)
         except BaseException:
             self.session.close()
             raise
 
-    def _set_up(self, module: torch.nn.Module, announce: bool, broadcast_buffers: bool) -> None:
+    def _set_up(self, module: torch.nn.Module, announce: bool, broadcast_buffers: bool, init_sync: bool) -> None:
         """Agrees with the other workers on the model, and listens to it."""
         options = self._options
         self._sparsifying: Sparsifying | None = None
@@ -139,7 +146,9 @@ class Synchronizer:
         self._joining: Joining | None = None
         stated = layout.statement(self.parameters, self._state.buffers(), options, announce, broadcast_buffers)
         self.session.agree("the model", stated)
-        self._state.take_over(self.session, root=0)
+        if init_sync:
+            self._state.take_over(self.session, root=0)
+        self._state.shares_buffers = broadcast_buffers
         self._with_optimizers: list[torch.nn.Parameter] = []  # that step in the backward pass
         self._hooks: list[Any] = [of_torch.when_ready(each.parameter, self._hook_of(each.index)) for each in self.parameters]
         self._when_output = of_torch.weakly(self._on_output)
@@ -187,6 +196,11 @@ class Synchronizer:
         return self._schedule
 
     @property
+    def transport_kind(self) -> str:
+        """What connects the workers: "mpi", "process_group", "local" or "nccl"."""
+        return self._kind
+
+    @property
     def broadcasts_buffers(self) -> bool:
         """Whether forward passes see the buffers of worker 0."""
         return self._broadcasts
@@ -206,11 +220,7 @@ class Synchronizer:
         self._expect_open()
         self._membership.check()
         self._through_output = self._is_late = False  # where a backward pass failed
-        if self._running:
-            raise _native.OrderError(
-                "the last backward pass failed on its way, and the workers are out of step: wrap the module again, on all workers, "
-                "which closes this DistributedDataParallel"
-            )
+        self.expect_finished()
         if self._one_backward and torch._C._is_multithreading_enabled():
             raise _native.UnsupportedError(
                 "workers that are threads of one process share a GPU, and torch runs their backward passes in one thread, one after "
@@ -495,7 +505,7 @@ class Synchronizer:
     def scaled(self, scaler: Scaler) -> None:
         """From now on losses are scaled. Raises OrderError where they are so already."""
         if self._scaler is not None:
-            raise _native.OrderError("LossScaler: the module has one already")
+            raise _native.OrderError("LossScaler: the module has one already: use that one")
         self._scaler = scaler
 
     def keep_finite(self) -> bool:
@@ -516,9 +526,11 @@ class Synchronizer:
         optimizer = wrapped.optimizer
         own = {each.parameter for each in self.parameters}
         if not any(each in own for group in optimizer.param_groups for each in group["params"]):
-            raise _native.InputError("wrap_optimizer: none of the optimizer's parameters is one of the module's")
-        if self._schedule is not None:
-            raise _native.OrderError("wrap_optimizer: call it before the first step")
+            raise _native.InputError(
+                "wrap_optimizer: none of the optimizer's parameters is one of the module's: make the optimizer of "
+                "ddp.parameters()"
+            )
+        self.expect_no_step("wrap_optimizer")
         self._wrapped.append(wrapped)
 
     def _submit(self, bucket: Bucket) -> None:
@@ -612,30 +624,49 @@ class Synchronizer:
         if not enable:
             yield
             return
-        if self._sparsifying and self._scaler:
-            raise _native.UnsupportedError(
-                "join: with a sparsifier and a LossScaler a worker without inputs would not know which steps are skipped"
-            )
         if getattr(_joins, "is_within", False):
             raise _native.OrderError(
                 "join: within another join() a worker without inputs would take part in the steps of one model alone, and the others wait "
                 "for it in those of the other: wrap one torch.nn.Module that holds both models, and join() its DistributedDataParallel"
             )
         _joins.is_within = True
-        self._joining = joining = Joining(of_all, throws)
+        joining = Joining(of_all, throws)
         try:
+            self.begin_join(joining)
             yield
-            while joining.shadow(self.session):
-                self._next = _Next.SYNCHRONIZE
-                self._refresh_joined(joining.root)
-                self._begin_shadow()
-                self._synchronize_rest()
-                self._next = _Next.FORWARD
-            self._state.take_over(self.session, joining.root)
-            self._refresh_due = None
+            while self.shadow(joining):
+                pass
+            self.end_join(joining)
         finally:
             _joins.is_within = False
             self._joining = None
+
+    def begin_join(self, joining: Joining) -> None:
+        """From the next step on workers report whether they have inputs."""
+        if self._sparsifying and self._scaler:
+            raise _native.UnsupportedError(
+                "join: with a sparsifier and a LossScaler a worker without inputs would not know which steps are skipped: "
+                "leave one of them out"
+            )
+        self._joining = joining
+
+    def shadow(self, joining: Joining) -> bool:
+        """Takes part, without inputs, in a step of workers that have some. Returns whether any had."""
+        self.begin_join(joining)
+        if not joining.shadow(self.session):
+            return False
+        self._next = _Next.SYNCHRONIZE
+        self._refresh_joined(joining.root)
+        self._begin_shadow()
+        self._synchronize_rest()
+        self._next = _Next.FORWARD
+        return True
+
+    def end_join(self, joining: Joining) -> None:
+        """No worker has inputs: parameters become those of one that was last."""
+        self._state.take_over(self.session, joining.root)
+        self._refresh_due = None
+        self._joining = None
 
     def _begin_shadow(self) -> None:
         """A step of a worker that has no inputs: no gradients."""
@@ -682,9 +713,19 @@ class Synchronizer:
 
     # ---- The end.
 
+    def expect_finished(self) -> None:
+        """Raises OrderError where the last backward pass failed."""
+        if self._running:
+            raise _native.OrderError(_FAILED)
+
+    def expect_no_step(self, what: str) -> None:
+        """Raises OrderError where a step was made."""
+        if self._schedule is not None:
+            raise _native.OrderError(f"{what}: call it before the first step")
+
     def _expect_open(self) -> None:
         if self.session.closed:
-            raise _native.ClosedError("the DistributedDataParallel is closed: make another one")
+            raise _native.ClosedError("the DistributedDataParallel is closed: wrap the module again")
 
     def close(self) -> None:
         try:
