@@ -5,11 +5,18 @@
 #include "analysis/quote.h"
 
 namespace sparsesync {
+namespace {
+
+// Writing a value calls itself for each level: a text of 100,000 levels would overflow the stack.
+constexpr int kDeepest = 100;
+
+}  // namespace
 
 InputJson InputJson::parse(std::string_view text, const InputPlace& place) {
   std::vector<std::set<std::string>> names;  // of the objects that are open
   std::optional<std::string> twice;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kDeepest) place.refuse(fmt::format("nests values more than {} deep", kDeepest));
     if (event == Json::parse_event_t::object_start) {
       names.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {

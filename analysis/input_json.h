@@ -23,7 +23,8 @@ namespace sparsesync {
 /// InputError.
 class InputJson {
  public:
-  /// Strict JSON: UTF-8, no name twice in an object, nothing after the end.
+  /// Strict JSON: UTF-8, no name twice in an object, values at most 100 deep, nothing after the
+  /// end.
   /// @param place  of the whole text
   /// @throws InputError if it is anything else
   static InputJson parse(std::string_view text, const InputPlace& place);

@@ -149,12 +149,15 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
       scheme_or_auto(spec.scheme == kAuto ? AutoChoice::kFirstScheme : spec.scheme);
   if (entry.check != nullptr) entry.check(spec.options, transport.size());
   if (entry.all_reduces && !transport.has_all_reduce()) {
-    throw UnsupportedError(fmt::format(
-        "scheme {}: this transport has no all-reduce of its own; run it over mpi", spec.scheme));
+    throw UnsupportedError(
+        fmt::format("scheme {}: this transport has no all-reduce of its own: use dense_ring, or "
+                    "run it over mpi",
+                    spec.scheme));
   }
   if (spec.announce && !entry.heeds.has(SchemeOption::announce)) {
     throw InputError(
-        fmt::format("scheme {} does not use announced rows: do not announce, or use {}",
+        fmt::format("scheme {} does not use announced rows: do not announce (in Python "
+                    "announce=False), or use {}",
                     spec.scheme, fmt::join(schemes_that_announce(), " or ")));
   }
   std::unique_ptr<RegisteredBucket> bucket;

@@ -16,9 +16,10 @@ void throw_deadline(Rank self, std::vector<Rank> silent) {
   silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
   std::vector<int> numbers;
   for (const Rank worker : silent) numbers.push_back(worker.value);
-  throw DeadlineError(fmt::format(
-      "worker {} waited for worker {} until the deadline: raise --deadline or look there",
-      self.value, fmt::join(numbers, ", ")));
+  throw DeadlineError(
+      fmt::format("worker {0} waited for worker {1} until the deadline: see what worker {1} does, "
+                  "or give a longer deadline (--deadline; in Python deadline=)",
+                  self.value, fmt::join(numbers, ", ")));
 }
 
 void throw_aborted(Rank aborter, const std::string& reason) {

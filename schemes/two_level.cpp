@@ -335,13 +335,13 @@ void check(const SchemeOptions& options, int size) {
   const int per_node = options.workers_per_node;
   if (per_node == 0) {
     throw InputError(
-        "two_level: the transport's nodes have not all as many workers of consecutive ranks: say "
-        "how many there are (--workers-per-node)");
+        "two_level: the transport's nodes have not all as many workers of consecutive ranks: use "
+        "another scheme, or say how many there are (--workers-per-node)");
   }
   if (per_node < 0 || size % per_node != 0) {
     throw InputError(fmt::format(
         "two_level: nodes of {} workers (--workers-per-node) do not make up {} workers: use a "
-        "number that divides them",
+        "number that divides them, or another scheme",
         per_node, size));
   }
   if (between->check != nullptr) between->check(options, size / per_node);

@@ -167,7 +167,7 @@ class ValuesAlone : public Scheme {
     const auto [tensor, of_tensor] = input.named(space, row);
     throw InputError(
         fmt::format("tensor '{}': row {} was touched and not announced: announce every row that "
-                    "the step may touch",
+                    "the step may touch, or none (in Python announce=False)",
                     tensor, of_tensor));
   }
 

@@ -120,7 +120,9 @@ TEST_F(Safetensors, RefusesWhatLies) {
   expect_refused(file_of("{", ""), {"not valid JSON"});
   expect_refused(file_of("{} {}", ""), {"not valid JSON"});
   expect_refused(file_of("{\"\xff\":1}", ""), {"not valid JSON"});
-  expect_refused(file_of(std::string(100'000, '['), ""), {"not valid JSON"});
+  expect_refused(file_of(std::string(100'000, '['), ""), {"nests values more than 100 deep"});
+  expect_refused(file_of(std::string(100'000, '[') + std::string(100'000, ']'), ""),
+                 {"nests values more than 100 deep"});
   expect_refused(file_of(R"({"a":1})", ""), {"'a' is 1, not an object"});
   expect_refused(file_of(R"({"a":{"dtype":"I32","shape":[2]}})", eight),
                  {"'a'.data_offsets is missing"});

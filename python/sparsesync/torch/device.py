@@ -122,7 +122,7 @@ def device_of(parameters: Sequence[Synchronized]) -> torch.device:
         if each.parameter.device != first.parameter.device:
             raise _native.UnsupportedError(
                 f"parameter '{first.name}' is on {first.parameter.device} and parameter '{each.name}' on "
-                f"{each.parameter.device}: the parameters of a DistributedDataParallel are on one device"
+                f"{each.parameter.device}: move the module to one device, such as module.to('{first.parameter.device}')"
             )
     return first.parameter.device
 
@@ -138,7 +138,8 @@ def use(where: torch.device, what: str, memory_bytes: int | None) -> CpuDevice:
         return CpuDevice()
     if where.type != "cuda":
         raise _native.UnsupportedError(
-            f"{what} is on {where}: gradients are synchronized on the CPU, and on GPUs by CUDA"
+            f"{what} is on {where}: gradients are synchronized on the CPU, and on GPUs by CUDA: move the module to one of these, "
+            "from the meta device by module.to_empty(device=...)"
         )
     facts = _native.device_facts()
     if not facts["compiled_in"]:

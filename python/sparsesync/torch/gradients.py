@@ -60,7 +60,10 @@ def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchr
     """Those parameters that have elements, by their places. Raises InputError where there are none, UnsupportedError as check()."""
     parameters = [Synchronized(index, *each) for index, each in enumerate(each for each in named if each[1].numel() > 0)]
     if not parameters:
-        raise _native.InputError("no parameter of the module requires a gradient: there is nothing to synchronize")
+        raise _native.InputError(
+            "no parameter of the module requires a gradient: there is nothing to synchronize; train without a "
+            "DistributedDataParallel"
+        )
     for each in parameters:
         check(each)
     return parameters
@@ -152,7 +155,10 @@ def check(parameter: Synchronized) -> None:
             "requires_grad=False, or another dtype"
         )
     if tensor.layout is not torch.strided:
-        raise _native.UnsupportedError(f"parameter '{parameter.name}' is {tensor.layout}: only strided ones are synchronized")
+        raise _native.UnsupportedError(
+            f"parameter '{parameter.name}' is {tensor.layout}: only strided ones are synchronized; replace it by "
+            "its to_dense()"
+        )
 
 
 def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:

@@ -122,7 +122,10 @@ class CommHookState:
         known = self._known.get(key)
         if known is None:
             if self._learned:
-                raise _native.UnsupportedError("torch made other buckets on its way: give the model another CommHookState")
+                raise _native.UnsupportedError(
+                    "torch made other buckets after the second step: pass static_graph=False to torch's DistributedDataParallel, "
+                    "or wrap the module with sparsesync.torch.DistributedDataParallel"
+                )
             first = sum(len(each.members) for each in self._known.values())
             known = self._known[key] = _TorchBucket(bucket, self._names, first)
         else:

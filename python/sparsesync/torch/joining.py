@@ -33,5 +33,5 @@ class Joining:
         if self._active:
             self.root = told.index(b"1")
         if self._throws and self._active < len(told):
-            raise RuntimeError(f"worker {told.index(b'0')} has no more inputs")
+            raise RuntimeError(f"worker {told.index(b'0')} has no more inputs, and throw_on_early_termination ends the loop of all")
         return self._active

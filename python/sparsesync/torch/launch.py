@@ -110,12 +110,18 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
     first = workers[0]
     for rank, each in enumerate(workers):
         if (each.device == "cpu") != (first.device == "cpu"):
-            raise _native.AgreementError(f"worker 0 has the module on {first.device}, worker {rank} on {each.device}")
+            raise _native.AgreementError(
+                f"worker 0 has the module on {first.device}, worker {rank} on {each.device}: move it to one kind of "
+                "device on all"
+            )
         if each.asked != first.asked:
-            raise _native.AgreementError(f"transport: worker 0 has {first.asked!r}, worker {rank} {each.asked!r}")
+            raise _native.AgreementError(
+                f"transport: worker 0 has {first.asked!r}, worker {rank} {each.asked!r}: give all workers "
+                "the same"
+            )
     if first.device == "cpu":
         if first.asked is not None:
-            raise _native.UnsupportedError(f"transport '{first.asked}' is for GPUs: the module is on the CPU")
+            raise _native.UnsupportedError(f"transport '{first.asked}' is for GPUs: the module is on the CPU; leave transport out")
         return False, "in the host's memory"
     if first.asked is None and len(workers) == 1:
         return False, "nowhere: there is one worker"
@@ -127,7 +133,7 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
     lacking = next((rank for rank, each in enumerate(workers) if each.nccl is None), None)
     if first.asked == "nccl":
         if lacking is not None:
-            raise _native.UnsupportedError(f"transport 'nccl': worker {lacking}: {workers[lacking].problem}")
+            raise _native.UnsupportedError(f"transport 'nccl': worker {lacking}: {workers[lacking].problem}; transport='staged' needs none")
         return True, f"by NCCL {first.nccl}: it was asked for"
     if reaches_devices:
         return False, "from GPU to GPU within the process"

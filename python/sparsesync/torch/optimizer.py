@@ -45,7 +45,7 @@ def wrap_optimizer(
     Raises InputError where no parameter is one of the module's, OrderError after the first step.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise _native.InputError(f"wrap_optimizer: {type(optimizer).__name__} is no torch.optim.Optimizer")
+        raise _native.InputError(f"wrap_optimizer: {type(optimizer).__name__} is no torch.optim.Optimizer: give an instance of one")
     per_parameter = _is_per_parameter(optimizer) if per_parameter is None else per_parameter
     _Deferring(optimizer, ddp, per_parameter, master_weights)
     return optimizer

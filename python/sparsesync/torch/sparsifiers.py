@@ -86,9 +86,11 @@ class Sparsifier:
         taken = [(name, each) for name, each in named if self.takes(name, each)]
         if not taken:
             raise _native.InputError(
-                f"{type(self).__name__}: no parameter is named by {list(self.parameters)}"
+                f"{type(self).__name__}: no parameter is named by {list(self.parameters)}: give names, or patterns of names, of "
+                "named_parameters()"
                 if self.parameters is not None
-                else f"{type(self).__name__}: no parameter has {self.least_elements} elements or more: give least_elements"
+                else f"{type(self).__name__}: no parameter of f32, f16 or bf16 has {self.least_elements} elements or more: give a smaller "
+                "least_elements, or another dtype, such as by module.float()"
             )
 
 
