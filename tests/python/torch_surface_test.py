@@ -256,3 +256,20 @@ def test_compiled_as_before() -> None:
         compiled(torch.ones(1, 2)).sum().backward()
     assert module.weight.grad.tolist() == [[1, 1], [1, 1]]
     assert TorchDistributedDataParallel._get_active_ddp_module() is None
+
+
+def test_checkpoints_of_a_model_with_a_sparsifier() -> None:
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+    def made() -> Any:
+        return wrapped(torch.nn.Linear(2, 2), sparsifier=sparsesync.torch.TopK(density=0.5, least_elements=1))
+
+    ddp, other = made(), made()
+    ddp(torch.ones(1, 2)).sum().backward()
+    model = get_model_state_dict(ddp.module)
+    owed = {name: each for name, each in ddp.state_dict().items() if name.startswith("sparsesync.")}
+    assert list(model) == ["weight", "bias"]
+    assert owed
+    set_model_state_dict(other.module, model)
+    other.load_state_dict({**other.module.state_dict(prefix="module."), **owed})
+    assert all(torch.equal(other.state_dict()[name], each) for name, each in ddp.state_dict().items())

@@ -105,6 +105,7 @@ class _SurfaceJoinHook(JoinHook):
 
     def post_hook(self, is_last_joiner: bool) -> None:
         self._synchronizer.end_join(self.joining)
+        self._joinable._join_hook = None
         self._joinable._join_config = _JoinConfig.construct_disabled_join_config()  # type: ignore[no-untyped-call]
 
 
