@@ -122,6 +122,18 @@ def test_parameters_elsewhere() -> None:
     trained(meta.to_empty(device="cpu"))
 
 
+def test_modules_without_shapes() -> None:
+    lazy = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d(affine=False))
+    with pytest.raises(sparsesync.InputError, match="parameter '0.weight' has no shape yet: run a forward pass of the module before"):
+        wrapped(lazy)
+    with pytest.raises(sparsesync.InputError, match="buffer '1.running_mean' has no shape yet"):
+        wrapped(torch.nn.Sequential(torch.nn.Linear(2, 2), lazy[1]))
+    lazy(torch.ones(2, 2))
+    trained(lazy, torch.ones(2, 2))
+    with pytest.raises(sparsesync.InputError, match="module: NoneType is not a torch.nn.Module"):
+        wrapped(None)
+
+
 def test_nothing_that_requires_a_gradient() -> None:
     frozen = torch.nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(sparsesync.InputError, match="train without a DistributedDataParallel"):

@@ -99,6 +99,7 @@ class DistributedDataParallel(torch_surface.Surface):
         threads: int = 1,
         transport: str | None = None,
     ) -> None:
+        torch_surface.check_module(module)
         process_group = torch_surface.group_of(process_group, device_mesh, device_ids)
         torch_surface.check_delayed(module, delay_all_reduce_named_params, param_to_hook_all_reduce)
         torch_surface.check_mixed_precision(mixed_precision)

@@ -289,6 +289,16 @@ def _index(device: int | torch.device) -> int | None:
     return device if isinstance(device, int) else torch.device(device).index
 
 
+def check_module(module: object) -> None:
+    """Raises InputError for what is not a module, and for lazy parameters and buffers, which have no shape yet."""
+    if not isinstance(module, torch.nn.Module):
+        raise _native.InputError(f"module: {type(module).__name__} is not a torch.nn.Module: give the model")
+    for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for name, each in named:
+            if torch.nn.parameter.is_lazy(each):
+                raise _native.InputError(f"{kind} '{name}' has no shape yet: run a forward pass of the module before you wrap it")
+
+
 def group_of(process_group: Group, device_mesh: Any, device_ids: object) -> Group:
     """Returns the process group that the arguments name. Raises InputError where they name two, or device_ids is one."""
     if isinstance(device_ids, (dist.ProcessGroup, LocalMember, str)):
