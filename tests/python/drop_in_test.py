@@ -250,7 +250,7 @@ def test_complex_gradients_are_summed_as_pairs(schedule: str, scheme: str) -> No
 
     def work(rank: int, member: Any) -> dict[str, torch.Tensor]:
         module = Mixed()
-        ddp = DistributedDataParallel(module, member, scheme=scheme, schedule=schedule)
+        ddp = DistributedDataParallel(module, process_group=member, scheme=scheme, schedule=schedule)
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         for step in range(4):
             optimizer.zero_grad()
