@@ -21,6 +21,7 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     weights,
 )
 from sparsesync.torch import pending, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch.norm import norm_of  # noqa: E402 (needs torch)
 
 
 def clipping(most, steps=4, **options):
@@ -114,3 +115,10 @@ def test_a_gradient_that_the_program_changed_is_clipped_as_it_is():
 
     for result in run(work, "dear"):
         assert result["norm"] > 100
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_gradients_without_elements_count_as_zeros(norm_type):
+    empty = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0, 3), (4, 3))
+    assert float(norm_of([empty], norm_type)) == 0
+    assert float(norm_of([empty, torch.tensor([0.0, -2.0])], norm_type)) == 2

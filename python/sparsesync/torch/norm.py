@@ -43,11 +43,12 @@ class Norm:
 
 
 def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """Of all together, as torch.nn.utils.get_total_norm, and of sparse ones too."""
-    if not gradients:
+    """Of all together, as torch.nn.utils.get_total_norm, and of sparse ones too. Gradients without elements count as zeros."""
+    values = [each for each in map(values_of, gradients) if each.numel() > 0]
+    if not values:
         return torch.tensor(0.0)
     # In f16 a norm would overflow where none of the gradients does.
-    norms = [torch.linalg.vector_norm(values_of(each), norm_type, dtype=wide(each.dtype)) for each in gradients]
+    norms = [torch.linalg.vector_norm(each, norm_type, dtype=wide(each.dtype)) for each in values]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0]) for each in norms]), norm_type)
     return norm
 
