@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
 
@@ -524,10 +523,3 @@ def test_values_are_not_copied_on_their_way_to_the_wire():
     allocated = [each.self_cpu_memory_usage for each in profile.key_averages()]
     assert allocated, "the profile saw the step"
     assert max(allocated) < 200_000 * 16 * 4 / 100
-
-
-def test_copies_and_pickles_are_refused_with_what_to_do():
-    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
-    with pytest.raises(sparsesync.UnsupportedError, match="state_dict"):
-        copy.deepcopy(ddp)
-    ddp.close()

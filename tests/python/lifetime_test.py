@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import os
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -389,3 +390,41 @@ def test_join_within_join_is_an_error() -> None:
     first, second = good(run_workers(2, follow))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert threading.active_count() < 50
+
+
+# ---- Copies of a wrapper.
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "averaged"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_copy_has_the_module_and_is_not_connected(options: dict[str, Any], how: str) -> None:
+    groups = [sparsesync.torch.local_group(2) for _ in range(2)]
+
+    def work(rank: int, _: Any) -> dict[str, torch.Tensor]:
+        ddp = DistributedDataParallel(model(), process_group=groups[0][rank], scheme="balanced", **options)
+        train(ddp, rank, range(2))
+        made: Any
+        if how == "averaged":
+            averaged = torch.optim.swa_utils.AveragedModel(ddp)
+            averaged.update_parameters(ddp)
+            made = averaged.module
+        else:
+            made = copy.deepcopy(ddp) if how == "deepcopy" else pickle.loads(pickle.dumps(ddp))
+        ddp.close()
+        assert isinstance(made, DistributedDataParallel)
+        assert all(torch.equal(each, state_of(made.module)[name]) for name, each in state_of(ddp.module).items())
+        with torch.no_grad():
+            assert torch.equal(made.eval()(ids(rank, 9)), ddp.module.eval()(ids(rank, 9)))
+        made.train().zero_grad()
+        made.load_state_dict(made.state_dict())
+        with pytest.raises(sparsesync.OrderError, match="wrap its `module`"):
+            made(ids(rank, 9))
+        with pytest.raises(sparsesync.OrderError, match="is a copy"):
+            made.statistics()
+        made.close()
+        again = DistributedDataParallel(made.module, process_group=groups[1][rank], scheme="balanced", **options)
+        train(again, rank, range(2, 4))
+        again.close()
+        return state_of(made.module)
+
+    expect_as_by_hand(good(run_workers(2, work)), by_hand(model(), range(4)))

@@ -16,11 +16,12 @@ from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
 from sparsesync.torch import torch_surface
-from sparsesync.torch.gradients import clear
+from sparsesync.torch.gradients import OnModule, clear
 from sparsesync.torch.launch import Group
 from sparsesync.torch.layout import Options
 from sparsesync.torch.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
+from sparsesync.torch.unconnected import Unconnected
 
 _log = logging.getLogger("sparsesync")
 
@@ -145,10 +146,10 @@ class DistributedDataParallel(torch_surface.Surface):
         weakref.finalize(self, _leave, self._synchronizer).atexit = False
         if sparsifier:
             self.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                lambda own, state, *_: own.synchronizer.add_state(state)
+                OnModule(lambda own, state, *_: own.synchronizer.add_state(state))
             )
         self.register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
-            lambda own, state, *_: own.synchronizer.take_state(state)
+            OnModule(lambda own, state, *_: own.synchronizer.take_state(state))
         )
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
@@ -260,7 +261,12 @@ class DistributedDataParallel(torch_surface.Surface):
         return self._synchronizer
 
     def __getstate__(self) -> dict[str, Any]:
-        raise _native.UnsupportedError("a DistributedDataParallel has threads and connections: save its state_dict()")
+        """A copy has the module, and is not connected."""
+        self._synchronizer.finish_all()
+        return {**self.__dict__, "_synchronizer": Unconnected(self.module), "process_group": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        torch.nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
 
 
 def _leave(synchronizer: Synchronizer) -> None:

@@ -156,7 +156,7 @@ class Synchronizer:
         if options.measures:
             self._see_modules()
             self._hooks += [of_torch.before_ready(each.parameter, _finisher(each.parameter)) for each in self.parameters]
-        finish_all = of_torch.weakly(self._finish_all)
+        finish_all = of_torch.weakly(self.finish_all)
         for each in module.modules():
             self._hooks.append(each.register_state_dict_pre_hook(OnModule(finish_all)))  # type: ignore[no-untyped-call]
         if announce:
@@ -478,8 +478,8 @@ class Synchronizer:
         """Waits for all results, and does all that was asked for."""
         self._results.take_all()
 
-    def _finish_all(self, *_: object) -> None:
-        """Before the module's state is read."""
+    def finish_all(self, *_: object) -> None:
+        """Call it before the module's state is read."""
         self.synchronize()
         self._finish_buffers()
 
