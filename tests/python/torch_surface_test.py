@@ -171,12 +171,13 @@ def test_several_capacities_and_their_remedies() -> None:
         wrapped(torch.nn.Linear(2, 2), **options)(torch.ones(1, 2)).sum().backward()
 
 
-def test_a_group_in_the_place_of_device_ids_and_its_remedy() -> None:
-    member = local_group(1)[0]
-    for given in (member, "alone"):
-        with pytest.raises(sparsesync.InputError, match="process_group=..."):
-            DistributedDataParallel(torch.nn.Linear(2, 2), given)  # type: ignore[arg-type]
-    assert DistributedDataParallel(torch.nn.Linear(2, 2), process_group=member).world_size == 1
+def test_a_group_in_the_place_of_device_ids_is_the_group() -> None:
+    for given in (local_group(1)[0], "alone"):
+        ddp = DistributedDataParallel(torch.nn.Linear(2, 2), given)
+        assert ddp.world_size == 1
+        assert ddp.device_ids is None
+    with pytest.raises(sparsesync.InputError, match="both are process groups: give one of them"):
+        DistributedDataParallel(torch.nn.Linear(2, 2), "alone", process_group="alone")
 
 
 def test_delayed_parameters_that_are_not_right() -> None:

@@ -68,7 +68,7 @@ class DistributedDataParallel(torch_surface.Surface):
     def __init__(
         self,
         module: torch.nn.Module,
-        device_ids: Sequence[int | torch.device] | None = None,
+        device_ids: torch_surface.Devices | Group = None,
         output_device: int | torch.device | None = None,
         dim: int = 0,
         broadcast_buffers: bool | None = None,
@@ -101,7 +101,7 @@ class DistributedDataParallel(torch_surface.Surface):
         transport: str | None = None,
     ) -> None:
         torch_surface.check_module(module)
-        process_group = torch_surface.group_of(process_group, device_mesh, device_ids)
+        devices, process_group = torch_surface.devices_and_group(device_ids, process_group, device_mesh)
         torch_surface.check_delayed(module, delay_all_reduce_named_params, param_to_hook_all_reduce)
         torch_surface.check_mixed_precision(mixed_precision)
         if check_reduction:
@@ -109,10 +109,10 @@ class DistributedDataParallel(torch_surface.Surface):
         bucket_cap_mb = torch_surface.capacity_of(bucket_cap_mb, bucket_cap_mb_list)
         init_buffers, forward_buffers = torch_surface.syncs_buffers(broadcast_buffers, forward_sync_buffers)
         torch_surface.localize(module, device_mesh)
-        inputs_to = _device_named(module, device_ids, output_device)
+        inputs_to = _device_named(module, devices, output_device)
         super().__init__(
             module,
-            device_ids=device_ids,
+            device_ids=devices,
             output_device=output_device,
             forward_sync_buffers=forward_buffers,
             bucket_cap_mb=bucket_cap_mb,

@@ -299,23 +299,25 @@ def check_module(module: object) -> None:
                 raise _native.InputError(f"{kind} '{name}' has no shape yet: run a forward pass of the module before you wrap it")
 
 
-def group_of(process_group: Group, device_mesh: Any, device_ids: object) -> Group:
-    """Returns the process group that the arguments name. Raises InputError where they name two, or device_ids is one."""
+Devices = Sequence[int | torch.device] | None
+
+
+def devices_and_group(device_ids: Any, process_group: Group, device_mesh: Any) -> tuple[Devices, Group]:
+    """Returns the devices and the process group that the arguments name. A group in the place of `device_ids` is a group: it was the
+    second argument in earlier versions. Raises InputError where the arguments name two groups."""
     if isinstance(device_ids, (dist.ProcessGroup, LocalMember, str)):
-        raise _native.InputError(
-            f"device_ids: {type(device_ids).__name__}: the second argument is that of torch's DistributedDataParallel; give a process "
-            "group by name, process_group=..."
-        )
+        if process_group is not None:
+            raise _native.InputError("device_ids, process_group: both are process groups: give one of them")
+        device_ids, process_group = None, device_ids
     if device_mesh is None:
-        return process_group
+        return device_ids, process_group
     if process_group is not None:
         raise _native.InputError("process_group, device_mesh: both are given: give one of them")
     if device_mesh.ndim != 1:
         raise _native.InputError(
             f"device_mesh: it has {device_mesh.ndim} dimensions: give the one that replicates the module, such as device_mesh['dp']"
         )
-    group: dist.ProcessGroup = device_mesh.get_group(mesh_dim=0)
-    return group
+    return device_ids, device_mesh.get_group(mesh_dim=0)
 
 
 def torch_group(process_group: Group) -> dist.ProcessGroup | None:
