@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scrip
 
 import sparsesync.torch  # noqa: E402 (needs torch)
 from sparsesync.torch import DistributedDataParallel, TopK, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch.pending import Pending  # noqa: E402 (needs torch)
 from torch.utils.checkpoint import checkpoint  # noqa: E402 (needs torch)
 from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
@@ -177,6 +178,8 @@ def test_a_module_is_wrapped_again_after_backward_failed(options: dict[str, Any]
         with pytest.raises((ZeroDivisionError, sparsesync.Error)):
             ddp(ids(rank, 1), who == "all" or rank == 1).sum().backward()
             ddp.synchronize()  # under "dear" backward may end before the other worker fails
+        if (who, rank) == ("one", 0):
+            assert not any(isinstance(each, Pending) for each in module.parameters()), "nothing waits for the lost worker"
         if who == "all":
             with pytest.raises(sparsesync.OrderError, match="wrap the module again"):
                 ddp(ids(rank, 1), False)

@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
+from sparsesync import _native
 from sparsesync.torch import pending
 from sparsesync.torch.bucket import Bucket
+
+# After these the next step works: all workers know of them.
+_OF_ONE_STEP = (_native.InputError, _native.BudgetError, _native.DeviceMemoryError, _native.RefusedError)
 
 Action = Callable[[Sequence[torch.nn.Parameter]], None]
 
@@ -69,7 +73,13 @@ class Results:
     def _take(self, bucket: Bucket) -> None:
         del self._pending[bucket]
         _unmark(bucket)
-        bucket.finish(self._scale())
+        try:
+            bucket.finish(self._scale())
+        except _OF_ONE_STEP:
+            raise
+        except Exception:
+            self.leave()  # the session is over: the other results will not come either
+            raise
         parameters = [each.parameter for each in bucket.planned.members]
         for action in self._actions:
             action(parameters)

@@ -91,8 +91,8 @@ class Synchronizer:
         self._membership = Membership(self._state, self.parameters)
         what = f"parameter '{self.parameters[0].name}'"
         self._device = of_device.use(of_device.device_of(self.parameters), what, memory_bytes)
-        self._state.check()
         _close_failed(self.parameters)
+        self._state.check()
         connection = connect(group, deadline, self._device, transport)
         self._kind = connection.kind
         self._payloads = connection.payloads
