@@ -101,7 +101,7 @@ class TestMemory : public HostMemory {
     if (on_cuda()) return give_back_reachable(pointer, bytes, stream);
 #endif
     static_cast<void>(stream);
-    ::operator delete(pointer, bytes, std::align_val_t(alignment));
+    ::operator delete(pointer, std::align_val_t(alignment));
   }
 
 #if defined(SPARSESYNC_CUDA_EMULATED)
