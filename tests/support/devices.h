@@ -100,6 +100,7 @@ class TestMemory : public HostMemory {
 #if defined(SPARSESYNC_WITH_CUDA)
     if (on_cuda()) return give_back_reachable(pointer, bytes, stream);
 #endif
+    static_cast<void>(bytes);
     static_cast<void>(stream);
     ::operator delete(pointer, std::align_val_t(alignment));
   }
