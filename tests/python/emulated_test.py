@@ -187,7 +187,7 @@ def test_a_bucket_waits_for_every_stream_that_wrote_it(on_device, monkeypatch, f
 
     if forgets:
         submit = sparsesync.torch.synchronizer.Bucket.submit
-        monkeypatch.setattr(sparsesync.torch.synchronizer.Bucket, "submit", lambda bucket, _: submit(bucket))
+        monkeypatch.setattr(sparsesync.torch.synchronizer.Bucket, "submit", lambda bucket, _, copies: submit(bucket, copies=copies))
     results = good(run_workers(2, work))
     assert all(len(set(late)) == 2 for _, late in results)
     right = [[36.0, 12.0]] * 3
