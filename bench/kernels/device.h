@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "engine/memory.h"
@@ -76,10 +77,15 @@ class Workplace {
     return fetch(std::span<const T>(from));
   }
 
+  /// Nothing to prepare.
+  struct Nothing {
+    void operator()() const {}
+  };
+
   /// Runs `operation` in each iteration, after `prepare`, which is not timed. On a GPU the stream's
   /// events time it, after a run that lets workspaces grow: the row is registered with timed().
-  template <typename Operation, typename Prepare>
-  void measure(benchmark::State& state, Operation&& operation, Prepare&& prepare) {
+  template <typename Operation, typename Prepare = Nothing>
+  void measure(benchmark::State& state, Operation&& operation, const Prepare& prepare = {}) {
     if (context().queue() != nullptr) {
       prepare();
       operation();
@@ -93,28 +99,12 @@ class Workplace {
         operation();
         state.SetIterationTime(clock_->stop());
       } else {
-        state.PauseTiming();
-        prepare();
-        state.ResumeTiming();
-        operation();
-        benchmark::ClobberMemory();
-      }
-    }
-  }
-  /// The same with nothing to prepare.
-  template <typename Operation>
-  void measure(benchmark::State& state, Operation&& operation) {
-    if (context().queue() != nullptr) {
-      operation();
-      synchronize(context());
-    }
-    for ([[maybe_unused]] auto _ : state) {
-      if (context().queue() != nullptr) {
-        hold();
-        clock_->start();
-        operation();
-        state.SetIterationTime(clock_->stop());
-      } else {
+        // To pause takes longer than some operations do.
+        if constexpr (!std::is_same_v<Prepare, Nothing>) {
+          state.PauseTiming();
+          prepare();
+          state.ResumeTiming();
+        }
         operation();
         benchmark::ClobberMemory();
       }
