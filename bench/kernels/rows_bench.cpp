@@ -160,7 +160,7 @@ void start(benchmark::State& state) {
                    [&] { start_sums(workplace.context(), as_const(from), matrix_of(sums, 1)); });
 }
 
-/// Of zeros, so that the sums stay what they are.
+/// Adds zeros, so that the sums stay the same.
 void add_elements(benchmark::State& state) {
   Workplace workplace(1);
   const Matrix addends = matrix_of(workplace.place(std::vector<float>(element_count())), 1);

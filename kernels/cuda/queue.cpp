@@ -124,7 +124,7 @@ Queue::~Queue() {
 Queue::Timed::Timed(Queue& queue) : queue_(queue) {
   if (queue.times_ == nullptr) return;
   lock_ = std::unique_lock(queue.times_->one_at_a_time);
-  // What the piece has to wait for is no part of it, nor is the time in which the host submits it.
+  // The time excludes what the piece waits for, and the host's submission.
   check(cudaStreamSynchronize(queue.stream_), "waiting for the device");
   constexpr int kMicroseconds = 20;
   spin(queue, kMicroseconds);

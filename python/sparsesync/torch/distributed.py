@@ -239,8 +239,8 @@ class DistributedDataParallel(torch_surface.Surface):
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(module: torch.nn.Module, params_and_buffers_to_ignore: Iterable[str]) -> None:
-        """As torch's own: parameters and buffers of these names, as named_parameters() and named_buffers() of the module have them,
-        stay each worker's own. Call it before the module is wrapped."""
+        """Leaves parameters and buffers of these names to each worker, as torch's own does. Names are those of named_parameters()
+        and named_buffers() of the module. Call it before the module is wrapped."""
         names = list(params_and_buffers_to_ignore)
         torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
             module, names

@@ -36,7 +36,7 @@ class LocalMember:
     rank: int
 
 
-# What a model may be given as its process_group.
+# The types of a process_group argument.
 Group = dist.ProcessGroup | LocalMember | Literal["alone"] | None
 
 
@@ -201,7 +201,7 @@ def _close() -> None:
         _mpi_world().close()
 
 
-# What launchers set that are not used here, by what it says: how many processes there are, and which one this is.
+# Variables that launchers set and that are not used here: the number of processes, and the number of this one.
 _SIZES = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 _RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID")
 

@@ -43,7 +43,7 @@ class Norm:
 
 
 def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """Of all together, as torch.nn.utils.get_total_norm, and of sparse ones too. Gradients without elements count as zeros."""
+    """Returns the norm of all gradients together, sparse ones too. Gradients without elements count as zeros."""
     values = [each for each in map(values_of, gradients) if each.numel() > 0]
     if not values:
         return torch.tensor(0.0)

@@ -189,7 +189,7 @@ class _Deferring:
 
 
 def _copied(group: dict[str, Any]) -> dict[str, Any]:
-    """What a group says now: it, and its list of parameters, may change before the update is made."""
+    """Copies a group and its list of parameters, which may change before the update is made."""
     now = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
     return {**now, _MEMBERS: list(group[_MEMBERS])}
 

@@ -43,7 +43,7 @@ class SmallSums:
             self._session.wait(ticket)
 
     def sums(self) -> torch.Tensor:
-        """Of the last step. Waits for them."""
+        """Returns the sums of the last step. Waits for them."""
         self.wait()
         sums = torch.empty_like(self.own)
         Result(self._session, self.number, 0, self._device).write(sums)

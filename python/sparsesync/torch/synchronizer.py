@@ -197,7 +197,7 @@ class Synchronizer:
 
     @property
     def transport_kind(self) -> str:
-        """What connects the workers: "mpi", "process_group", "local" or "nccl"."""
+        """The network that connects the workers: "mpi", "process_group", "local" or "nccl"."""
         return self._kind
 
     @property
@@ -303,7 +303,7 @@ class Synchronizer:
             self._refresh_due = False
 
     def _hook_of(self, index: int) -> Callable[..., None]:
-        """As weakly() makes one: this one is called for each gradient of each step."""
+        """Makes a hook as weakly() does, but cheaper: it is called for each gradient of each step."""
         reference = weakref.ref(self)
 
         def call(_: object, accumulated: tuple[Any, ...]) -> None:

@@ -252,7 +252,7 @@ class Surface(TorchDistributedDataParallel):
         return self.process_group
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """As torch's: divide_by_initial_world_size, True if not given, as join() has it."""
+        """Returns torch's hook. Its divide_by_initial_world_size is that of join(), True by default."""
         self.join_process_group  # noqa: B018  raises where there is none, before anything begins
         self._join_hook = _SurfaceJoinHook(kwargs.get("divide_by_initial_world_size", True), self, self._synchronizer)
         return self._join_hook
@@ -263,7 +263,7 @@ class Surface(TorchDistributedDataParallel):
             self._synchronizer.begin_join(self._join_hook.joining)
 
 
-# Of torch's class: those that need no reducer.
+# Methods of torch's class that need no reducer.
 _KEPT = frozenset(
     {
         "_active_ddp_module",
