@@ -10,19 +10,9 @@ namespace {
 
 template <typename From, typename To>
 struct Cast {
-  const std::byte* from;
-  std::byte* to;
-
-  template <typename Elements>
-  __device__ void operator()(const Elements& elements) const {
+  __device__ To operator()(From value) const {
     using Wide = typename ValueTraits<To>::Sum;
-    From values[Elements::kCount];
-    elements.load(from, values);
-    To results[Elements::kCount];
-    for (int i = 0; i < Elements::kCount; ++i) {
-      results[i] = ValueTraits<To>::narrow(static_cast<Wide>(ValueTraits<From>::widen(values[i])));
-    }
-    elements.store(to, results);
+    return ValueTraits<To>::narrow(static_cast<Wide>(ValueTraits<From>::widen(value)));
   }
 };
 
@@ -52,9 +42,7 @@ void cast(const Context& context, ConstMatrix from, Matrix to) {
   expect_same_shape(from, to);
   for_float_dtype(from.dtype, [&]<typename From>(From) {
     for_float_dtype(to.dtype, [&]<typename To>(To) {
-      for_each_pack<From, To>(context, from.rows * from.width,
-                              address_of(from.data) | address_of(to.data),
-                              Cast<From, To>{from.data, to.data});
+      convert_each<From, To>(context, from.rows * from.width, from.data, to.data, Cast<From, To>{});
     });
   });
 }

@@ -120,4 +120,31 @@ void for_each_pack(const Context& context, Index count, std::uint64_t addresses,
   });
 }
 
+/// A body for for_each_pack(): writes convert(element) for each element. `from` and `to` may be the
+/// same array.
+/// @tparam Convert  an object with `__device__ To operator()(From) const`
+template <typename From, typename To, typename Convert>
+struct Converted {
+  const std::byte* from;
+  std::byte* to;
+  Convert convert;
+
+  template <typename Elements>
+  __device__ void operator()(const Elements& elements) const {
+    From values[Elements::kCount];
+    elements.load(from, values);
+    To results[Elements::kCount];
+    for (int i = 0; i < Elements::kCount; ++i) results[i] = convert(values[i]);
+    elements.store(to, results);
+  }
+};
+
+/// Writes convert(element) for each of `count` elements. Does not synchronize the stream.
+template <typename From, typename To, typename Convert>
+void convert_each(const Context& context, Index count, const std::byte* from, std::byte* to,
+                  Convert convert) {
+  for_each_pack<From, To>(context, count, address_of(from) | address_of(to),
+                          Converted<From, To, Convert>{from, to, convert});
+}
+
 }  // namespace sparsesync::cuda

@@ -25,6 +25,26 @@ struct Gradient {
   bool nesterov;
 };
 
+/// Changes the residual, and the velocity if there is one, of each element.
+/// @param change  change(element, g): g is the element of the gradient, times the factor
+template <typename T, bool has_velocity, typename Elements, typename Change>
+__device__ void change_each(const Gradient& of, const Elements& elements, const Change& change) {
+  T gradient[Elements::kCount];
+  float residual[Elements::kCount];
+  float velocity[Elements::kCount];
+  elements.load(of.gradient, gradient);
+  elements.load(of.residual, residual);
+  if constexpr (has_velocity) elements.load(of.velocity, velocity);
+  for (int i = 0; i < Elements::kCount; ++i) {
+    OwedElement element{residual[i], has_velocity ? velocity[i] : 0};
+    change(element, of.factor * ValueTraits<T>::widen(gradient[i]));
+    residual[i] = element.residual;
+    velocity[i] = element.velocity;
+  }
+  elements.store(of.residual, residual);
+  if constexpr (has_velocity) elements.store(of.velocity, velocity);
+}
+
 template <typename T, bool has_velocity>
 struct Add {
   Gradient of;
@@ -32,23 +52,11 @@ struct Add {
 
   template <typename Elements>
   __device__ void operator()(const Elements& elements) const {
-    T gradient[Elements::kCount];
-    float residual[Elements::kCount];
-    float velocity[Elements::kCount];
-    elements.load(of.gradient, gradient);
-    elements.load(of.residual, residual);
-    if constexpr (has_velocity) elements.load(of.velocity, velocity);
     Index lost = 0;
-    for (int i = 0; i < Elements::kCount; ++i) {
-      const float g = of.factor * ValueTraits<T>::widen(gradient[i]);
-      OwedElement element{residual[i], has_velocity ? velocity[i] : 0};
+    change_each<T, has_velocity>(of, elements, [&](OwedElement& element, float g) {
       const bool finite = has_velocity ? element.add(g, of.momentum, of.nesterov) : element.add(g);
       lost += finite ? 0 : 1;
-      residual[i] = element.residual;
-      velocity[i] = element.velocity;
-    }
-    elements.store(of.residual, residual);
-    if constexpr (has_velocity) elements.store(of.velocity, velocity);
+    });
     count_lost(lost, not_finite);
   }
 };
@@ -59,25 +67,13 @@ struct Remove {
 
   template <typename Elements>
   __device__ void operator()(const Elements& elements) const {
-    T gradient[Elements::kCount];
-    float residual[Elements::kCount];
-    float velocity[Elements::kCount];
-    elements.load(of.gradient, gradient);
-    elements.load(of.residual, residual);
-    if constexpr (has_velocity) elements.load(of.velocity, velocity);
-    for (int i = 0; i < Elements::kCount; ++i) {
-      const float g = of.factor * ValueTraits<T>::widen(gradient[i]);
-      OwedElement element{residual[i], has_velocity ? velocity[i] : 0};
+    change_each<T, has_velocity>(of, elements, [&](OwedElement& element, float g) {
       if constexpr (has_velocity) {
         element.remove(g, of.momentum, of.nesterov);
       } else {
         element.remove(g);
       }
-      residual[i] = element.residual;
-      velocity[i] = element.velocity;
-    }
-    elements.store(of.residual, residual);
-    if constexpr (has_velocity) elements.store(of.velocity, velocity);
+    });
   }
 };
 

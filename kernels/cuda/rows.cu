@@ -108,21 +108,23 @@ void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& cop
 }
 
 template <typename T>
-struct StartSums {
-  const std::byte* from;
-  std::byte* sums;
-
-  template <typename Elements>
-  __device__ void operator()(const Elements& elements) const {
-    using Sum = typename ValueTraits<T>::Sum;
-    T values[Elements::kCount];
-    elements.load(from, values);
-    Sum results[Elements::kCount];
-    for (int i = 0; i < Elements::kCount; ++i) {
-      results[i] = Sum{} + ValueTraits<T>::widen(values[i]);  // of -0, +0
-    }
-    elements.store(sums, results);
+struct StartSum {
+  using Sum = typename ValueTraits<T>::Sum;
+  __device__ Sum operator()(T value) const {
+    return Sum{} + ValueTraits<T>::widen(value);  // of -0, +0
   }
+};
+
+template <typename T>
+struct RoundSum {
+  using Sum = typename ValueTraits<T>::Sum;
+  Sum factor;
+  __device__ T operator()(Sum sum) const { return ValueTraits<T>::narrow(sum * factor); }
+};
+
+struct Shift {
+  Index by;
+  __device__ Index operator()(Index index) const { return index + by; }
 };
 
 template <typename T>
@@ -140,46 +142,6 @@ struct AddToSums {
     elements.store(sums, results);
   }
 };
-
-template <typename T>
-struct RoundSums {
-  using Sum = typename ValueTraits<T>::Sum;
-  const std::byte* sums;
-  Sum factor;
-  std::byte* out;
-
-  template <typename Elements>
-  __device__ void operator()(const Elements& elements) const {
-    Sum values[Elements::kCount];
-    elements.load(sums, values);
-    T results[Elements::kCount];
-    for (int i = 0; i < Elements::kCount; ++i) {
-      results[i] = ValueTraits<T>::narrow(values[i] * factor);
-    }
-    elements.store(out, results);
-  }
-};
-
-struct Shift {
-  const std::byte* from;
-  Index by;
-  std::byte* to;
-
-  template <typename Elements>
-  __device__ void operator()(const Elements& elements) const {
-    Index values[Elements::kCount];
-    elements.load(from, values);
-    for (Index& value : values) value += by;
-    elements.store(to, values);
-  }
-};
-
-/// For each element of a matrix and of the matrix of its sums.
-template <typename T, typename Body>
-void for_each_sum(const Context& context, ConstMatrix values, ConstMatrix sums, const Body& body) {
-  for_each_pack<T, typename ValueTraits<T>::Sum>(
-      context, values.rows * values.width, address_of(values.data) | address_of(sums.data), body);
-}
 
 }  // namespace
 
@@ -221,9 +183,7 @@ void shift(const Context& context, std::span<const Index> indices, Index by,
   SPARSESYNC_EXPECT(indices.size(), ==, shifted.size());
   const std::span<const std::byte> from = std::as_bytes(indices);
   const std::span<std::byte> to = std::as_writable_bytes(shifted);
-  for_each_pack<Index>(context, std::ssize(indices),
-                       address_of(from.data()) | address_of(to.data()),
-                       Shift{from.data(), by, to.data()});
+  convert_each<Index, Index>(context, std::ssize(indices), from.data(), to.data(), Shift{by});
 }
 
 void number(const Context& context, std::span<Index> numbers) {
@@ -242,7 +202,8 @@ void start_sums(const Context& context, ConstMatrix from, Matrix sums) {
   expect_sums(sums.dtype, from.dtype);
   expect_same_shape(from, sums);
   for_dtype(from.dtype, [&]<typename T>(T) {
-    for_each_sum<T>(context, from, as_const(sums), StartSums<T>{from.data, sums.data});
+    convert_each<T, typename ValueTraits<T>::Sum>(context, from.rows * from.width, from.data,
+                                                  sums.data, StartSum<T>{});
   });
 }
 
@@ -259,7 +220,9 @@ void add(const Context& context, ConstMatrix addends, Matrix sums) {
   expect_sums(sums.dtype, addends.dtype);
   expect_same_shape(addends, sums);
   for_dtype(addends.dtype, [&]<typename T>(T) {
-    for_each_sum<T>(context, addends, as_const(sums), AddToSums<T>{addends.data, sums.data});
+    for_each_pack<T, typename ValueTraits<T>::Sum>(context, addends.rows * addends.width,
+                                                   address_of(addends.data) | address_of(sums.data),
+                                                   AddToSums<T>{addends.data, sums.data});
   });
 }
 
@@ -268,8 +231,9 @@ void round_sums(const Context& context, ConstMatrix sums, double scale, Matrix o
   expect_same_shape(sums, out);
   SPARSESYNC_EXPECT(is_integer(out.dtype) && scale != 1, ==, false);
   for_dtype(out.dtype, [&]<typename T>(T) {
-    const auto factor = static_cast<typename ValueTraits<T>::Sum>(scale);
-    for_each_sum<T>(context, as_const(out), sums, RoundSums<T>{sums.data, factor, out.data});
+    using Sum = typename ValueTraits<T>::Sum;
+    convert_each<Sum, T>(context, out.rows * out.width, sums.data, out.data,
+                         RoundSum<T>{static_cast<Sum>(scale)});
   });
 }
 
