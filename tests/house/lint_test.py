@@ -1,6 +1,7 @@
 """scripts/lint: sources that are analyzed together are found good, and bad, as each alone is."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,17 +25,17 @@ def lint(tmp_path):
     """Runs our scripts/lint on sources, {name: text}, of a tree of their own: (exit status, output)."""
     if not shutil.which("clang-tidy-14") or not shutil.which("shellcheck"):
         pytest.skip("clang-tidy-14 or shellcheck is not installed; run scripts/setup")
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts/lint", tmp_path / "scripts")
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
-    def run(sources):
-        commands = [
-            {"directory": str(tmp_path), "file": name, "command": f"c++ -std=c++20 -o x.o -c {tmp_path / name}"} for name in sources
-        ]
+    def run(sources, checkout="checkout"):
+        root = tmp_path / checkout
+        (root / "scripts").mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "scripts/lint", root / "scripts")
+        commands = [{"directory": str(root), "file": name, "command": f"c++ -std=c++20 -o x.o -c {root / name}"} for name in sources]
         more = {".clang-tidy": CONFIGURATION, "build/dev/compile_commands.json": json.dumps(commands)}
-        tree(tmp_path, sources | more)
-        program = [sys.executable, str(tmp_path / "scripts/lint")]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+        tree(root, sources | more)
+        program = [sys.executable, str(root / "scripts/lint")]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False, env=environment)
         return done.returncode, done.stdout + done.stderr
 
     return run
@@ -54,6 +55,12 @@ def test_what_is_good_is_analyzed_once(lint):
     assert "kernels/a.cpp kernels/b.cpp kernels/c.cpp kernels/d.cpp" in output, "not together"
     status, output = lint(sources() | {"kernels/c.cpp": good("c", "constexpr int kTwo = 2;")})
     assert status == 0 and "clang-tidy: 4 files, 3 of them known to be good, 0 bad" in output
+
+
+def test_another_checkout_of_the_same_sources_is_known_to_be_good(lint):
+    assert lint(sources())[0] == 0
+    status, output = lint(sources() | {"kernels/c.cpp": good("c", "typedef int Number;")}, "another")
+    assert status == 1 and "clang-tidy: 4 files, 3 of them known to be good, 1 bad" in output
 
 
 def test_one_that_is_bad_among_others_is_named_with_its_line(lint):
