@@ -27,6 +27,7 @@ struct Preamble {
   Kind kind = Kind::begin;
   std::uint32_t credits = 0;  // given back
 };
+static_assert(sizeof(Preamble) == kPreambleBytes);
 
 template <typename T>
 void write(std::byte* to, const T& value) {

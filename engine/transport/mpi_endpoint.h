@@ -28,8 +28,10 @@
 
 namespace sparsesync::mpi {
 
-/// Bytes of the reason that an abort names.
+/// Bytes of the reason that an abort names at most; fewer where packets are smaller.
 inline constexpr std::size_t kAbortReasonBytes = 1024;
+/// Bytes that each packet begins with: its kind, and the credits that it gives back.
+inline constexpr std::size_t kPreambleBytes = 8;
 
 /// Looks at what an MPI call returned.
 /// @throws Error naming the call and MPI's reason, if it failed

@@ -1,8 +1,8 @@
 // The worker's side of an end over MPI.
-#include <algorithm>
 #include <cstring>
 
 #include "engine/transport/mpi_endpoint.h"
+#include "kernels/whole_characters.h"
 
 namespace sparsesync::mpi {
 namespace {
@@ -58,7 +58,9 @@ void Endpoint::abort(const std::string& reason) noexcept {
     if (aborted_ || leaving_) return;
     aborted_ = true;
     aborter_ = rank_;
-    abort_reason_ = reason.substr(0, kAbortReasonBytes);
+    // A packet of the peers' has no more.
+    abort_reason_ =
+        whole_characters(reason, std::min(kAbortReasonBytes, options_.bytes - kPreambleBytes));
     std::memcpy(abort_text_, abort_reason_.data(), abort_reason_.size());
     changed_.notify_all();
   }

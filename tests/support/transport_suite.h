@@ -398,6 +398,23 @@ TEST_P(TransportSuite, abort_reaches_everybody_who_waits_and_everybody_who_will)
   }
 }
 
+TEST_P(TransportSuite, a_long_reason_arrives_as_an_abort) {
+  std::string reason;
+  for (int i = 0; i < 3000; ++i) reason += "\u00e9";
+  const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank().value == 1) {
+      transport->abort(reason);
+      return;
+    }
+    Taker taker(1);
+    const GroupId group = post_receive(*transport, Rank{1}, taker);
+    transport->next(group, soon());
+  });
+  EXPECT_TRUE(is<AbortedError>(errors[0])) << text_of(errors[0]);
+  EXPECT_NE(text_of(errors[0]).find("worker 1 ended the session: \u00e9\u00e9"), std::string::npos)
+      << text_of(errors[0]);
+}
+
 TEST_P(TransportSuite, a_provider_that_refuses_is_heard) {
   class Budget : public ReceiveProvider {
    public:
