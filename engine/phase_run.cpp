@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <new>
 #include <string>
 
@@ -48,6 +50,21 @@ void expect_reachable(const Context& context, Phase phase, std::span<const Gradi
   }
 }
 
+/// A bound on the bytes of a message of the bucket that holds for every scheme: all rows of all
+/// workers at the widest type, with more for each than an index code takes.
+std::uint64_t most_payload_of(const RegisteredBucket& bucket, int workers) {
+  constexpr double kOfElement = 8;
+  constexpr double kOfRow = 64;
+  constexpr double kOfMessage = 1 << 20U;
+  double bytes = kOfElement * static_cast<double>(bucket.spec().options.block) + kOfMessage;
+  for (const RowSpace& space : bucket.spaces()) {
+    bytes +=
+        static_cast<double>(space.rows) * (kOfRow + kOfElement * static_cast<double>(space.width));
+  }
+  constexpr double kMost = 9e18;
+  return static_cast<std::uint64_t>(std::min(bytes * workers, kMost));
+}
+
 /// @throws what is no refusal: it ends the session
 PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase,
                         std::span<const Gradient> gradients) {
@@ -55,9 +72,10 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   if (bucket.begins_with(phase)) bucket.refused.reset();
   if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
   const Rank rank = ground.transport.rank();
-  Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
-                    bucket.sequence, bucket.pattern(phase), bucket.rounds(), ground.deadline,
-                    ground.workspace);
+  Exchange exchange(
+      ground.transport, ground.context,
+      {bucket.channel, bucket.signature, most_payload_of(bucket, ground.transport.size())},
+      bucket.sequence, bucket.pattern(phase), bucket.rounds(), ground.deadline, ground.workspace);
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
     const std::exception_ptr error = std::current_exception();
     if (phase == Phase::gather || !exchange.untouched()) return {error, true};

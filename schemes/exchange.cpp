@@ -6,6 +6,9 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <string_view>
+
+#include "kernels/whole_characters.h"
 
 namespace sparsesync {
 namespace {
@@ -17,18 +20,27 @@ constexpr auto kNothingToDo = [] {};
 
 constexpr std::size_t kMostPieces = std::tuple_size_v<decltype(ExchangeWorkspace::refusals)>;
 
-std::vector<std::byte> pack_refusal(Rank peer, const std::string& reason) {
+std::vector<std::byte> pack_refusal(Rank peer, const std::string& whole_reason) {
   const auto who = static_cast<std::uint32_t>(peer.value);
-  std::vector<std::byte> packed(sizeof(who) + std::min(reason.size(), kLongestReason));
+  const std::string_view reason = whole_characters(whole_reason, kLongestReason);
+  std::vector<std::byte> packed(sizeof(who) + reason.size());
   std::memcpy(packed.data(), &who, sizeof(who));
   std::memcpy(packed.data() + sizeof(who), reason.data(), packed.size() - sizeof(who));
   return packed;
 }
 
-RefusedError unpack_refusal(std::span<const std::byte> packed) {
+/// @param from     the worker that sent it: one that passes a refusal on names who refused first
+/// @param workers  in all
+RefusedError unpack_refusal(Rank from, std::span<const std::byte> packed, int workers) {
   std::uint32_t who = 0;
-  if (packed.size() < sizeof(who)) throw ProtocolError("a refusal that names nobody");
+  if (packed.size() < sizeof(who)) {
+    throw ProtocolError(fmt::format("worker {} sent a refusal that names nobody", from.value));
+  }
   std::memcpy(&who, packed.data(), sizeof(who));
+  if (who >= static_cast<std::uint32_t>(workers)) {
+    throw ProtocolError(fmt::format("worker {} sent a refusal of worker {} where there are {}",
+                                    from.value, who, workers));
+  }
   const std::span<const std::byte> reason = packed.subspan(sizeof(who));
   return {Rank{static_cast<int>(who)},
           std::string(reinterpret_cast<const char*>(reason.data()), reason.size())};
@@ -55,12 +67,19 @@ class Pause {
 /// Keeps refusals apart: they are small and of their own, whatever the scheme expects.
 class RefusalProvider : public ReceiveProvider {
  public:
-  RefusalProvider(ReceiveProvider* scheme, std::vector<std::vector<std::byte>>& refusals)
-      : scheme_(scheme), refusals_(refusals) {}
+  /// @param scheme        null while refusing: what others had already sent is thrown away
+  /// @param most_payload  bytes that there can be of it
+  RefusalProvider(ReceiveProvider* scheme, std::uint64_t most_payload,
+                  std::vector<std::vector<std::byte>>& refusals)
+      : scheme_(scheme), most_payload_(most_payload), refusals_(refusals) {}
   std::byte* provide(std::size_t receive, const Header& header) override {
     if ((header.flags & Header::kRefused) == 0) {
-      // While refusing, what others had already sent is thrown away.
-      return scheme_ != nullptr ? scheme_->provide(receive, header) : nullptr;
+      if (scheme_ != nullptr) return scheme_->provide(receive, header);
+      if (header.bytes > most_payload_) {
+        throw CorruptDataError(fmt::format("a message of {} bytes where the bucket has {} at most",
+                                           header.bytes, most_payload_));
+      }
+      return nullptr;
     }
     if (header.bytes > sizeof(std::uint32_t) + kLongestReason) {
       throw ProtocolError(fmt::format("a refusal of {} bytes", header.bytes));
@@ -71,6 +90,7 @@ class RefusalProvider : public ReceiveProvider {
 
  private:
   ReceiveProvider* scheme_;
+  std::uint64_t most_payload_;
   std::vector<std::vector<std::byte>>& refusals_;
 };
 
@@ -163,7 +183,8 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     }
     std::vector<std::vector<std::byte>>& refusals = workspace_.refusals[piece];
     if (refusals.size() < receives.size()) refusals.resize(receives.size());
-    guarded[piece].emplace(refuses ? nullptr : &pieces[piece]->provider, refusals);
+    guarded[piece].emplace(refuses ? nullptr : &pieces[piece]->provider, agreed_.most_payload,
+                           refusals);
     const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
     groups[piece] = in_transport(
         true, [&] { return transport_.post(context_, header, sends, receives, *guarded[piece]); });
@@ -183,7 +204,12 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
             fmt::format("worker {} and this one disagree on which round is the last", from.value));
       }
       if ((arrival->header.flags & Header::kRefused) != 0) {
-        RefusedError told = unpack_refusal(arrival->payload);
+        RefusedError told = unpack_refusal(from, arrival->payload, transport_.size());
+        if (!refuses && told.peer().value == transport_.rank().value) {
+          throw ProtocolError(
+              fmt::format("worker {} sent a refusal of worker {}, which did not refuse", from.value,
+                          told.peer().value));
+        }
         if (!refused || told.peer() < refused->peer()) refused = std::move(told);
       } else if (!refused && !refuses) {
         pieces[piece]->on_arrival(told(from), arrival->payload);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -104,6 +105,8 @@ class Exchange {
   struct Agreed {
     std::uint32_t channel = 0;
     std::uint64_t signature = 0;
+    /// Bytes that a payload can have at most: more is a header that lies.
+    std::uint64_t most_payload = std::numeric_limits<std::uint64_t>::max();
   };
 
   /// @param sequence   of the channel: counted on for each step
@@ -174,6 +177,7 @@ class Exchange {
   bool untouched() const { return round_.index == 0 && at_ == 0; }
   /// Walks what is left of all rounds with refusals in place of payloads, so that all workers
   /// learn.
+  /// @throws CorruptDataError for a payload larger than Agreed::most_payload
   void refuse(Rank peer, const std::string& reason);
 
   /// Says of payloads that were posted as values alone how many of their bytes are indices.
