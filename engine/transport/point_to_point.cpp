@@ -1,13 +1,19 @@
 #include "engine/transport/point_to_point.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/queue.h"
+#include "kernels/whole_characters.h"
 
 namespace sparsesync {
 namespace {
@@ -16,24 +22,69 @@ using Lane = PointToPoint::Lane;
 using Call = PointToPoint::Call;
 using Outcome = PointToPoint::Outcome;
 
-/// The channel of a header that tells of an abort: its flags are the aborter's rank, its payload is
-/// the reason.
+/// The channel of a header that tells of an abort: its flags are the aborter's rank. The reason is
+/// on a lane of its own.
 constexpr std::uint32_t kAbortChannel = 0xFFFF'FFFFU;
-constexpr std::size_t kLongestReason = 4000;
+constexpr std::size_t kLongestReason = 1024;
 /// How long a worker that leaves waits for others to hear of an abort.
 constexpr std::chrono::seconds kFarewell{1};
+/// Of it, for headers that wake those who wait for one.
+constexpr std::chrono::milliseconds kWaking{100};
+/// How long a worker that fails waits for others to take what it has announced to them: until they
+/// have it, they wait for nothing else.
+constexpr std::chrono::milliseconds kUntilAnnouncedIsTaken{500};
+/// Payloads go in pieces of so many bytes, so that one that is thrown away needs no more memory. A
+/// call takes some tens of microseconds in Python: a smaller piece would take longer to start than
+/// to send.
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
+
+/// A reason as it is sent. The seal is the last to come: a reason that has it is complete.
+struct Reason {
+  static constexpr std::uint64_t kSeal = 0x6E6F'7361'6572'2100U;
+
+  std::uint32_t aborter = 0;
+  std::uint32_t bytes = 0;
+  std::array<char, kLongestReason> text{};
+  std::uint64_t seal = 0;
+};
+static_assert(sizeof(Reason) == kLongestReason + 16);
+
+/// Calls body(begin, bytes) for each piece of a payload.
+template <typename Body>
+void for_each_piece(std::uint64_t bytes, const Body& body) {
+  for (std::uint64_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    body(begin, static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, bytes - begin)));
+  }
+}
 
 class PointToPointTransport : public Transport {
  public:
   PointToPointTransport(std::unique_ptr<PointToPoint> network, Rank rank, std::vector<int> nodes)
-      : network_(std::move(network)),
+      : reasons_(nodes.size()),
+        reason_calls_(nodes.size()),
+        network_(std::move(network)),
         rank_(rank),
         nodes_(std::move(nodes)),
-        untaken_(nodes_.size()) {}
+        untaken_(nodes_.size()) {
+    told_reasons_.reserve(nodes_.size());
+    told_headers_.reserve(nodes_.size());
+    for (const Rank peer : peers_after(rank_, size())) {
+      const std::span<Reason> reason(&reasons_[peer.index()], 1);
+      try {
+        reason_calls_[peer.index()] =
+            network_->receive(peer, Lane::reasons, std::as_writable_bytes(reason));
+      } catch (const PeerLostError&) {  // the first message to it, or from it, finds that
+      }
+    }
+  }
 
   ~PointToPointTransport() override {
     const Clock::time_point until = Clock::now() + kFarewell;
-    for (const Call farewell : farewells_) network_->wait(farewell, until);
+    for (const Call reason : told_reasons_) network_->wait(reason, until);
+    // The reasons are there. A worker that does not wait for a header finds its reason once it
+    // loses this one.
+    const Clock::time_point until_woken = std::min(until, Clock::now() + kWaking);
+    for (const Call header : told_headers_) network_->wait(header, until_woken);
     network_->withdraw();
   }
 
@@ -56,8 +107,8 @@ class PointToPointTransport : public Transport {
       }
       for (std::size_t i = 0; i < sends.size(); ++i) {
         group.headers[i].bytes = static_cast<std::uint64_t>(sends[i].bytes.resolve(context));
-        start_send(group, sends[i], group.headers[i]);
       }
+      for (std::size_t i = 0; i < sends.size(); ++i) start_send(group, sends[i], group.headers[i]);
       return GroupId{group.id};
     });
   }
@@ -70,7 +121,7 @@ class PointToPointTransport : public Transport {
       for (const Incoming& message : group.incoming) take_headers_up_to(message, until);
       const std::size_t receive = group.returned++;
       Incoming& message = group.incoming[receive];
-      if (message.header.bytes > 0) wait(message.call, message.from, until);
+      for (const Call piece : message.pieces) wait(piece, message.from, until);
       {
         const std::lock_guard lock(mutex_);
         counters_.bytes_received += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
@@ -109,6 +160,7 @@ class PointToPointTransport : public Transport {
     withdrawing_on_error([&] {
       if (size() == 1 || elements.empty()) return;
       const Outcome outcome = network_->all_reduce(dtype, elements, until);
+      failed_ = outcome != Outcome::done;
       const Rank other{rank_.value == 0 ? 1 : 0};  // the network does not say who
       if (outcome == Outcome::lost) throw_lost(other);
       if (outcome == Outcome::deadline) throw_deadline(rank_, peers_after(rank_, size()));
@@ -124,10 +176,10 @@ class PointToPointTransport : public Transport {
   struct Incoming {
     Rank from;
     Header header;
-    Call call = 0;  // of the header; then of the payload
+    Call header_call = 0;
     bool taken = false;
-    std::span<std::byte> payload;        // where it goes; empty where it is thrown away
-    std::vector<std::byte> thrown_away;  // where it goes then
+    std::span<std::byte> payload;  // where it goes; empty where it is thrown away
+    std::vector<Call> pieces;      // of it
   };
   /// A group that was posted.
   struct Group {
@@ -140,20 +192,53 @@ class PointToPointTransport : public Transport {
     std::vector<std::pair<Rank, Call>> sends;
   };
 
-  /// After an error nobody touches what was posted: its owners may be gone at once.
+  /// After an error nobody touches what was posted: its owners may be gone at once. What another
+  /// worker has said of the end of the session goes before what the network made of it.
   template <typename Body>
   auto withdrawing_on_error(const Body& body) -> decltype(body()) {
     try {
       throw_if_aborted();
       return body();
+    } catch (const PeerLostError&) {
+      withdraw();
+      throw_if_aborted();
+      throw;
+    } catch (const DeadlineError&) {
+      withdraw();
+      throw_if_aborted();
+      throw;
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!std::exchange(withdrawn_, true)) {
-        network_->withdraw();
-        if (aborter_) tell_others();  // again: what was not heard is withdrawn, too
-      }
+      withdraw();
       throw;
     }
+  }
+
+  void withdraw() {
+    if (withdrawn_) return;
+    if (!failed_ && !is_aborted()) await_announced();
+    const std::lock_guard lock(mutex_);
+    withdrawn_ = true;
+    network_->withdraw();
+    if (!aborter_) read_reasons();
+    if (aborter_) tell_others();  // again: what was not heard is withdrawn, too
+  }
+
+  /// Others that know what comes to them wait for it, and hear of an abort only then.
+  void await_announced() noexcept {
+    const Clock::time_point until = Clock::now() + kUntilAnnouncedIsTaken;
+    try {
+      for (const std::unique_ptr<Group>& group : groups_) {
+        for (const auto& [to, call] : group->sends) {
+          if (network_->wait(call, until) != Outcome::done) return;
+        }
+      }
+    } catch (const std::exception&) {  // the error that led here is the one to report
+    }
+  }
+
+  bool is_aborted() const {
+    const std::lock_guard lock(mutex_);
+    return aborter_.has_value();
   }
 
   void throw_if_aborted() const {
@@ -182,18 +267,27 @@ class PointToPointTransport : public Transport {
     message.from = from;
     message.taken = false;
     message.payload = {};
-    message.call = network_->receive(from, Lane::headers,
-                                     std::as_writable_bytes(std::span(&message.header, 1)));
+    message.pieces.clear();
+    message.header_call = network_->receive(from, Lane::headers,
+                                            std::as_writable_bytes(std::span(&message.header, 1)));
     untaken_[from.index()].push_left_over() = {&group, receive};
   }
 
   void start_send(Group& group, const Send& send, const Header& header) {
     expect_peer(send.to, rank_, size());
+    const std::size_t before = group.sends.size();
     const auto start = [&](Lane lane, std::span<const std::byte> bytes) {
       group.sends.emplace_back(send.to, network_->send(send.to, lane, bytes));
     };
-    start(Lane::headers, std::as_bytes(std::span(&header, 1)));
-    if (header.bytes > 0) start(Lane::payloads, {send.data, header.bytes});
+    try {
+      for_each_piece(header.bytes, [&](std::uint64_t begin, std::size_t bytes) {
+        start(Lane::payloads, {send.data + begin, bytes});
+      });
+      start(Lane::headers, std::as_bytes(std::span(&header, 1)));
+    } catch (...) {
+      group.sends.resize(before);  // without its header nobody takes a payload
+      throw;
+    }
     const std::lock_guard lock(mutex_);
     counters_.bytes_sent += kHeaderBytes + static_cast<std::int64_t>(header.bytes);
     ++counters_.messages_sent;
@@ -212,75 +306,119 @@ class PointToPointTransport : public Transport {
   void take_header(Group& group, std::size_t receive, Clock::time_point until) {
     Incoming& message = group.incoming[receive];
     const Header& header = message.header;
-    wait(message.call, message.from, until);
+    wait(message.header_call, message.from, until);
     if (header.channel == kAbortChannel) hear_of_abort(message.from, header, until);
     check_header(message.from, group.expected, header);
     message.taken = true;
     if (header.bytes == 0) return;
     std::byte* const place = group.provider->provide(receive, header);
-    std::span<std::byte> room{place, header.bytes};
-    if (place == nullptr) {
-      message.thrown_away.resize(header.bytes);
-      room = message.thrown_away;
-    } else {
-      message.payload = room;
-    }
-    message.call = network_->receive(message.from, Lane::payloads, room);
+    if (place == nullptr) return throw_away(message, until);
+    message.payload = {place, header.bytes};
+    for_each_piece(header.bytes, [&](std::uint64_t begin, std::size_t bytes) {
+      message.pieces.push_back(
+          network_->receive(message.from, Lane::payloads, {place + begin, bytes}));
+    });
+  }
+
+  /// Receives a payload that nobody wants, one piece over another. At once: what the same worker
+  /// sends afterwards comes after it.
+  void throw_away(const Incoming& message, Clock::time_point until) {
+    nowhere_.resize(
+        static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, message.header.bytes)));
+    for_each_piece(message.header.bytes, [&](std::uint64_t, std::size_t bytes) {
+      wait(network_->receive(message.from, Lane::payloads, std::span(nowhere_).first(bytes)),
+           message.from, until);
+    });
+    nowhere_ = {};  // not before: after an error the network has it until withdraw()
   }
 
   [[noreturn]] void hear_of_abort(Rank from, const Header& header, Clock::time_point until) {
-    const auto aborter = static_cast<int>(header.flags);
-    if (header.bytes > kLongestReason || aborter < 0 || aborter >= size()) {
-      throw ProtocolError("an abort that cannot be read");
-    }
-    std::string reason(header.bytes, '\0');
-    if (!reason.empty()) {
-      wait(network_->receive(from, Lane::payloads, std::as_writable_bytes(std::span(reason))), from,
-           until);
-    }
+    const Rank aborter{static_cast<int>(header.flags)};
+    if (header.bytes != 0 || !may_have_aborted(header.flags)) throw_unreadable(from);
+    failed_ = network_->wait(reason_calls_[from.index()], until) != Outcome::done;
     const std::lock_guard lock(mutex_);
-    if (!aborter_) note_abort(Rank{aborter}, reason);
-    throw_aborted(Rank{aborter}, reason);
+    if (!aborter_) {
+      if (failed_) {
+        note_abort(aborter, "its reason did not arrive");
+      } else if (!heard_of(reasons_[from.index()])) {
+        throw_unreadable(from);
+      }
+    }
+    throw_aborted(*aborter_, reason_);
+  }
+
+  [[noreturn]] static void throw_unreadable(Rank from) {
+    throw ProtocolError(fmt::format("worker {} sent an abort that cannot be read", from.value));
+  }
+
+  /// A worker that passes an abort on names who began it, which was not this one.
+  bool may_have_aborted(std::uint32_t worker) const {
+    return worker < nodes_.size() && worker != static_cast<std::uint32_t>(rank_.value);
   }
 
   // With the lock held.
 
-  void note_abort(Rank aborter, const std::string& reason) {
-    aborter_ = aborter;
-    reason_ = reason.substr(0, kLongestReason);
-    farewell_ = {kAbortChannel, static_cast<std::uint32_t>(aborter.value), 0, 0, reason_.size()};
+  /// Takes a reason for the end of the session, if that is what it is.
+  bool heard_of(const Reason& reason) {
+    if (reason.seal != Reason::kSeal || reason.bytes > kLongestReason ||
+        !may_have_aborted(reason.aborter)) {
+      return false;
+    }
+    note_abort(Rank{static_cast<int>(reason.aborter)}, {reason.text.data(), reason.bytes});
+    return true;
   }
 
+  /// Takes a reason that came although nothing waited for it.
+  /// @pre withdrawn: nobody writes to reasons any more
+  void read_reasons() {
+    for (const Reason& reason : reasons_) {
+      if (heard_of(reason)) return;
+    }
+  }
+
+  void note_abort(Rank aborter, std::string_view reason) {
+    aborter_ = aborter;
+    reason_ = whole_characters(reason, kLongestReason);
+    const auto worker = static_cast<std::uint32_t>(aborter.value);
+    farewell_ = {kAbortChannel, worker, 0, 0, 0};
+    told_reason_ = {worker, static_cast<std::uint32_t>(reason_.size()), {}, Reason::kSeal};
+    std::copy(reason_.begin(), reason_.end(), told_reason_.text.begin());
+  }
+
+  /// The reason first: who hears of an abort then has it at once.
   void tell_others() noexcept {
-    farewells_.clear();
+    told_reasons_.clear();
+    told_headers_.clear();
     for (const Rank peer : peers_after(rank_, size())) {
+      if (peer == *aborter_) continue;
       try {
-        farewells_.push_back(
+        told_reasons_.push_back(
+            network_->send(peer, Lane::reasons, std::as_bytes(std::span(&told_reason_, 1))));
+        told_headers_.push_back(
             network_->send(peer, Lane::headers, std::as_bytes(std::span(&farewell_, 1))));
-        if (reason_.empty()) continue;
-        farewells_.push_back(
-            network_->send(peer, Lane::payloads, std::as_bytes(std::span(reason_))));
-      } catch (const PeerLostError&) {  // who is gone need not be told
+      } catch (const std::exception&) {  // a worker that cannot be reached has its deadline
       }
     }
   }
 
   void wait(Call call, Rank peer, Clock::time_point until) {
-    switch (network_->wait(call, until)) {
-      case Outcome::done:
-        return;
-      case Outcome::deadline:
-        throw_deadline(rank_, {peer});
-      case Outcome::lost:
-        throw_lost(peer);
-    }
+    const Outcome outcome = network_->wait(call, until);
+    failed_ = outcome != Outcome::done;
+    if (outcome == Outcome::deadline) throw_deadline(rank_, {peer});
+    if (outcome == Outcome::lost) throw_lost(peer);
   }
 
+  // By rank, received from the start. Before the network: it may have them until it is gone.
+  std::vector<Reason> reasons_;
+  std::vector<Call> reason_calls_;
+  std::vector<std::byte> nowhere_;
   const std::unique_ptr<PointToPoint> network_;
   const Rank rank_;
   const std::vector<int> nodes_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::uint64_t next_group_ = 1;
+  bool failed_ = false;  // the network, at a wait
+  bool withdrawn_ = false;
   // Of each worker, the messages whose headers were not taken, in the order in which they come.
   std::vector<Queue<std::pair<Group*, std::size_t>>> untaken_;
 
@@ -289,8 +427,9 @@ class PointToPointTransport : public Transport {
   std::optional<Rank> aborter_;
   std::string reason_;
   Header farewell_;
-  std::vector<Call> farewells_;
-  bool withdrawn_ = false;
+  Reason told_reason_;
+  std::vector<Call> told_reasons_;
+  std::vector<Call> told_headers_;
 };
 
 }  // namespace

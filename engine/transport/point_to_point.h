@@ -21,8 +21,8 @@ class PointToPoint {
   virtual ~PointToPoint() = default;
 
   /// Messages of different lanes don't wait for each other; those of one lane between two workers
-  /// match in the order of the calls, sizes alike.
-  enum class Lane : std::uint8_t { headers, payloads };
+  /// match in the order of the calls, sizes alike. A reason says why a worker ended the session.
+  enum class Lane : std::uint8_t { headers, payloads, reasons };
   /// Names a call that was started, until its wait() has returned.
   using Call = std::uint64_t;
 
@@ -50,9 +50,16 @@ class PointToPoint {
                              Clock::time_point until) = 0;
 };
 
-/// A worker's end. A message is a call for its header and, unless it is empty, one for its payload.
+/// A worker's end. A message is a call for its header and one for each piece of its payload, which
+/// starts before the header: a header never announces a payload that could not be started.
+///
 /// An abort reaches those who wait for a worker that knows of it, who then know, too; the others
-/// have their deadline. As every worker of a scheme sends before it waits, that is all of them.
+/// have their deadline. As every worker of a scheme sends before it waits, that is all of them. Its
+/// reason has a lane of its own and always the same size, so that it is never taken for a payload.
+/// Every worker waits for the others' reasons from the start: whoever loses a worker that gave one
+/// throws AbortedError.
+///
+/// A payload that is thrown away takes the memory of one piece, whatever size its header names.
 /// @param nodes  the machine of each worker
 std::unique_ptr<Transport> transport_over(std::unique_ptr<PointToPoint> network, Rank rank,
                                           std::vector<int> nodes);

@@ -1,0 +1,141 @@
+"""Sessions over Gloo's point-to-point calls, as threads of the test: calls that fail, headers that lie, payloads that nobody wants."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+import sparsesync  # noqa: E402 (needs torch)
+from bindings_support import DEADLINE_S, run_threads  # noqa: E402 (needs torch)
+from sparsesync import Session, TensorSpec, _native  # noqa: E402 (needs torch)
+from sparsesync.torch.process_group import _Calls  # noqa: E402 (needs torch)
+from torch import distributed as dist  # noqa: E402 (needs torch)
+
+HEADER = struct.Struct("<IIQQQ")  # channel, flags, sequence, signature, bytes
+HEADERS, PAYLOADS, REASONS = range(3)  # lanes
+PIECE_BYTES = 4 << 20
+
+
+class Watched(_Calls):
+    """Lets the send number `failing` fail as one does that finds no memory, and changes headers before they leave."""
+
+    def __init__(self, group):
+        super().__init__(group)
+        self.sends = 0
+        self.failing = None
+        self.change_header = None
+        self.largest_payload = 0
+
+    def send(self, rank, lane, data):
+        self.sends += 1
+        if self.sends == self.failing:
+            raise MemoryError("this send fails")
+        if lane == HEADERS and self.change_header is not None:
+            header = self.change_header(*HEADER.unpack(data.numpy().tobytes()))
+            data = torch.frombuffer(bytearray(HEADER.pack(*header)), dtype=torch.uint8)
+        return super().send(rank, lane, data)
+
+    def receive(self, rank, lane, data):
+        if lane == PAYLOADS:
+            self.largest_payload = max(self.largest_payload, data.numel())
+        return super().receive(rank, lane, data)
+
+
+def outcomes_over_gloo(workers, work, **options):
+    """What work(session, calls) ended with on each worker."""
+    store = dist.HashStore()
+
+    def run(rank):
+        group = dist.ProcessGroupGloo(store, rank, workers, datetime.timedelta(seconds=DEADLINE_S))
+        calls = Watched(group)
+        del group  # closed with the transport
+        own = {name: option(rank) if callable(option) else option for name, option in options.items()}
+        transport = _native.transport_over(calls, rank, [0] * workers)
+        with Session(transport, deadline_s=DEADLINE_S, **own) as session:
+            return work(session, calls)
+
+    return run_threads([lambda rank=rank: run(rank) for rank in range(workers)])
+
+
+@pytest.mark.parametrize("scheme", ["balanced", "owned", "dense_ring", "sparse_ps"])
+def test_a_send_that_fails_is_an_abort_with_its_reason(scheme):
+    def outcomes(failing):
+        def work(session, calls):
+            bucket = session.register_bucket("b", [TensorSpec("t", 40, 4)], scheme)
+            session.barrier()
+            if session.rank == 0:
+                calls.failing = calls.sends + failing if failing else None
+            before = calls.sends
+            session.wait(session.reduce(bucket, [np.ones((40, 4), np.float32)]))
+            session.wait(session.gather(bucket))
+            return calls.sends - before
+
+        return outcomes_over_gloo(2, work)
+
+    sends = outcomes(0)[0].value
+    assert sends >= 4
+    for failing in range(1, sends + 1):
+        first, other = (each.error for each in outcomes(failing))
+        assert isinstance(first, sparsesync.PeerLostError), first
+        if other is None:
+            assert failing == sends, "it had all that it waits for"
+            continue
+        assert isinstance(other, sparsesync.AbortedError), (failing, other)
+        assert other.rank == 0 and f"worker 0 ended the session: {first}" in str(other)
+
+
+@pytest.mark.parametrize("size", [1 << 32, 1 << 40, 1 << 63])
+def test_a_worker_that_refuses_takes_no_memory_that_a_header_names(size):
+    def lie(channel, flags, sequence, signature, bytes_):
+        return channel, flags, sequence, signature, size if channel == 1 else bytes_
+
+    def work(session, calls):
+        bucket = session.register_bucket("b", [TensorSpec("t", 1000, 4)], "balanced", rounds=1)
+        session.barrier()
+        if session.rank == 1:
+            calls.change_header = lie
+        rows = np.array([1000]) if session.rank == 0 else np.arange(10)  # the first worker refuses its step
+        with pytest.raises(sparsesync.Error) as told:
+            session.wait(session.reduce(bucket, [(rows, np.ones((len(rows), 4), np.float32))]))
+        return told.value, calls.largest_payload
+
+    first, other = outcomes_over_gloo(2, work)
+    error, largest = first.value
+    assert isinstance(error, sparsesync.CorruptDataError) and str(size) in str(error), error
+    assert largest <= 1000
+    assert isinstance(other.value[0], sparsesync.RefusedError | sparsesync.AbortedError), other.value
+
+
+@pytest.mark.parametrize("scheme", ["balanced", "sparse_ps"])
+def test_a_worker_that_refuses_for_want_of_memory_takes_none(scheme):
+    """What others had sent is received piece by piece, in the memory of one."""
+    rows, width = 100_000, 64
+
+    def work(session, calls):
+        bucket = session.register_bucket("b", [TensorSpec("t", rows, width)], scheme, rounds=1)
+        session.barrier()
+        seen = []
+        for step in range(2):
+            used = rows if step == 0 and session.rank != 0 else 100
+            mine = 3000 if step == 0 and session.rank == 0 else used
+            ticket = session.reduce(bucket, [(np.arange(mine), np.ones((mine, width), np.float32))])
+            gathered = session.gather(bucket)
+            for each in (ticket, gathered):
+                try:
+                    session.wait(each)
+                    seen.append(None)
+                except sparsesync.Error as error:
+                    seen.append(error)
+        return seen, calls.largest_payload, session.memory_high_water
+
+    outcomes = outcomes_over_gloo(2, work, memory_bytes=lambda rank: 200_000 if rank == 0 else None)
+    assert [each.error for each in outcomes] == [None, None]
+    seen, largest, high_water = outcomes[0].value
+    assert isinstance(seen[0], sparsesync.BudgetError | sparsesync.RefusedError), seen
+    assert seen[2:] == [None, None], "the next step works"
+    assert largest == PIECE_BYTES and high_water <= 200_000
