@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 
 #include "schemes/exchange.h"
@@ -14,6 +15,27 @@ namespace {
 
 /// No name, shape or option needs more.
 constexpr std::uint64_t kLongestStatement = std::uint64_t{64} << 20U;
+
+/// A statement that is too long is not sent: a header says so, and a number how long it is.
+constexpr std::uint32_t kTooLong = Header::kRefused;
+
+std::string length_of(const std::string& statement) {
+  const std::uint64_t bytes = statement.size();
+  return {reinterpret_cast<const char*>(&bytes), sizeof(bytes)};
+}
+
+/// @param packed  as length_of() has it
+[[noreturn]] void throw_too_long(Rank worker, const std::string& packed) {
+  std::uint64_t bytes = 0;
+  if (packed.size() != sizeof(bytes)) {
+    throw ProtocolError(fmt::format("worker {} sent a length that cannot be read", worker.value));
+  }
+  std::memcpy(&bytes, packed.data(), sizeof(bytes));
+  throw InputError(fmt::format(
+      "worker {} gives {} bytes to all others at once, where {} are the most: give less at a time, "
+      "or make several buckets of fewer tensors",
+      worker.value, bytes, kLongestStatement));
+}
 
 class Blobs : public ReceiveProvider {
  public:
@@ -79,23 +101,32 @@ std::string difference(const ControlChannel::Statement& first,
 std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
   const Clock::time_point until = Clock::now() + deadline_;
   const std::vector<Rank> peers = peers_after(transport_.rank(), transport_.size());
+  const bool too_long = own.size() > kLongestStatement;
+  const std::string length = length_of(own);
+  const std::string& sent = too_long ? length : own;
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (const Rank peer : peers) {
-    sends.push_back({peer, reinterpret_cast<const std::byte*>(own.data()), std::ssize(own)});
+    sends.push_back({peer, reinterpret_cast<const std::byte*>(sent.data()), std::ssize(sent)});
     receives.push_back({peer});
   }
   Blobs blobs(peers.size());
-  const Header header{0, 0, sequence_++, 0, 0};
+  const Header header{0, too_long ? kTooLong : 0, sequence_++, 0, 0};
   const GroupId group = transport_.post(context_, header, sends, receives, blobs);
-  while (transport_.next(group, until)) {
+  std::optional<Rank> first_too_long;
+  if (too_long) first_too_long = transport_.rank();
+  while (const std::optional<Arrival> arrival = transport_.next(group, until)) {
+    const Rank from = peers[arrival->receive];
+    if ((arrival->header.flags & kTooLong) == 0) continue;
+    if (!first_too_long || from < *first_too_long) first_too_long = from;
   }
   transport_.finish(group, until);
   std::vector<std::string> all(static_cast<std::size_t>(transport_.size()));
   for (std::size_t i = 0; i < peers.size(); ++i) {
     all[peers[i].index()] = std::move(blobs.blobs[i]);
   }
-  all[transport_.rank().index()] = own;
+  all[transport_.rank().index()] = sent;
+  if (first_too_long) throw_too_long(*first_too_long, all[first_too_long->index()]);
   return all;
 }
 

@@ -30,7 +30,8 @@ class ControlChannel {
   /// Tells all others, and hears them. Synchronizes the stream.
   /// @param own  any bytes, 64 MiB at most
   /// @return what each worker gave, by rank; the own part among them
-  /// @throws what Transport throws, ProtocolError for more than that
+  /// @throws InputError on all workers alike if one gives more than that: nothing but this is sent,
+  ///         and the channel goes on; what Transport throws
   std::vector<std::string> all_gather(const std::string& own);
 
   /// Gives all workers what one has, along a chain of them in pieces: so that each sends and
@@ -44,7 +45,7 @@ class ControlChannel {
   using Statement = std::vector<std::pair<std::string, std::string>>;
   /// Compares every worker's statement with worker 0's. Synchronizes the stream.
   /// @param subject  stands before the difference in the text
-  /// @throws AgreementError on all workers alike: the first difference; what Transport throws
+  /// @throws AgreementError on all workers alike: the first difference; what all_gather() throws
   void agree(const std::string& subject, const Statement& own);
 
  private:

@@ -1,9 +1,13 @@
 // The Session where something is wrong: what differs or cannot be at registration, refusals,
 // failures.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -103,6 +107,33 @@ TEST(Session, a_bucket_that_cannot_be_is_an_error_on_all_workers_and_changes_not
     for (const BucketSpec& spec : wrong) EXPECT_THROW(session.register_bucket(spec), InputError);
     EXPECT_EQ(session.register_bucket({"b", {kTensor}}).value, 0U);
   }));
+}
+
+TEST(Session, a_statement_that_is_too_long_is_refused_on_all_workers_and_changes_nothing) {
+  const std::string most(std::size_t{64} << 20U, 'x');
+  const std::string more = most + "y";
+  std::atomic<int> told = 0;
+  const auto expect_refused = [&](const std::function<void()>& call, int worker) {
+    try {
+      call();
+    } catch (const InputError& error) {
+      EXPECT_NE(std::string(error.what()).find(fmt::format("worker {} gives ", worker)),
+                std::string::npos)
+          << error.what();
+      ++told;
+    }
+  };
+  expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
+    const bool last = session.rank() == Rank{1};
+    expect_refused([&] { session.all_gather(last ? more : "short"); }, 1);
+    expect_refused([&] { session.all_gather(more); }, 0);
+    const std::string name = last ? more.substr(0, most.size() / 4) : "t";  // stated four times
+    expect_refused([&] { session.register_bucket({"b", {{name, 10, 4, DType::f32}}}); }, 1);
+    const std::vector<std::string> all = session.all_gather(last ? most : "short");
+    EXPECT_TRUE(all[1] == most && all[0] == "short");
+    EXPECT_EQ(session.register_bucket({"b", {kTensor}}).value, 0U);
+  }));
+  EXPECT_EQ(told, 6);
 }
 
 TEST(Session, a_budget_that_one_worker_lacks_is_known_to_all_at_registration) {
