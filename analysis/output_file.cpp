@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "analysis/quote.h"
+#include "kernels/start_thread.h"
 
 namespace sparsesync {
 namespace {
@@ -282,7 +283,7 @@ void remove_uncommitted_on_signals() {
   }
   if (sigisemptyset(&caught) || pthread_sigmask(SIG_BLOCK, &caught, nullptr) != 0) return;
   // A thread that waits for the signal may do what a handler may not: lock, list folders, remove.
-  std::thread([caught] {
+  start_thread("the thread that waits for signals", [caught] {
     int number = 0;
     if (sigwait(&caught, &number) != 0) return;
     uncommitted().mutex.lock();  // for good: nothing is created or renamed any more

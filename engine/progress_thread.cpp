@@ -8,6 +8,7 @@
 #include "engine/control_channel.h"
 #include "engine/log.h"
 #include "kernels/error.h"
+#include "kernels/start_thread.h"
 
 namespace sparsesync {
 namespace {
@@ -35,7 +36,7 @@ ProgressThread::ProgressThread(Transport& transport, std::chrono::milliseconds d
     : transport_(transport),
       deadline_(deadline),
       run_phase_(std::move(run_phase)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("the progress thread of a session", [this] { run(); })) {}
 
 ProgressThread::~ProgressThread() {
   {

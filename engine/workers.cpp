@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/bucket_agreement.h"
+#include "kernels/start_thread.h"
 
 namespace sparsesync {
 namespace {
@@ -45,17 +46,29 @@ std::vector<std::exception_ptr> run_in_threads(
     const std::function<void()>& meanwhile) {
   std::vector<std::exception_ptr> errors(ends.size());
   std::atomic<std::size_t> running = ends.size();
+  const auto run = [&](std::size_t place) {
+    try {
+      work(ends[place], place);
+    } catch (...) {
+      errors[place] = std::current_exception();
+    }
+    ends[place].reset();
+    --running;
+  };
   std::vector<std::thread> threads;
-  for (std::size_t place = 0; place < ends.size(); ++place) {
-    threads.emplace_back([&, place] {
-      try {
-        work(ends[place], place);
-      } catch (...) {
-        errors[place] = std::current_exception();
-      }
+  threads.reserve(ends.size());
+  try {
+    while (threads.size() < ends.size()) {
+      threads.push_back(
+          start_thread("the thread of a worker", [&run, place = threads.size()] { run(place); }));
+    }
+  } catch (...) {
+    // Workers that run wait for those that do not: they lose them, and end.
+    for (std::size_t place = threads.size(); place < ends.size(); ++place) {
+      errors[place] = std::current_exception();
       ends[place].reset();
       --running;
-    });
+    }
   }
   while (meanwhile && running > 0) {
     meanwhile();

@@ -1,5 +1,7 @@
 #include "kernels/threads.h"
 
+#include "kernels/start_thread.h"
+
 namespace sparsesync {
 
 Threads::Threads(int count) {
@@ -8,7 +10,8 @@ Threads::Threads(int count) {
   try {
     for (int thread = 1; thread < count; ++thread) {
       // Not count(): helpers_ still grows.
-      helpers_.emplace_back([this, thread] { serve(thread); });
+      helpers_.push_back(
+          start_thread("a thread of the kernels", [this, thread] { serve(thread); }));
     }
   } catch (...) {
     stop();

@@ -23,7 +23,7 @@ class Threads {
  public:
   /// Starts count - 1 threads: the caller of run() is the first of the team.
   /// @param count  at least 1
-  /// @throws std::system_error if a thread cannot be started; those that were are joined
+  /// @throws Error if a thread cannot be started; those that were are joined
   explicit Threads(int count);
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;

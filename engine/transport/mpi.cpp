@@ -24,6 +24,7 @@
 
 #include "engine/transport/mpi_endpoint.h"
 #include "kernels/bits.h"
+#include "kernels/start_thread.h"
 
 namespace sparsesync {
 namespace {
@@ -116,7 +117,8 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   explicit State(MpiOptions options) : options_(options) {}
 
   void start() {
-    thread_ = std::thread([self = shared_from_this()] { self->run(); });
+    thread_ =
+        start_thread("the thread that calls MPI", [self = shared_from_this()] { self->run(); });
     try {
       do_in_thread("MPI_Init", [this] { initialize(); });
     } catch (...) {

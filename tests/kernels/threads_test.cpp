@@ -2,15 +2,18 @@
 #include "kernels/threads.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <array>
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/memory.h"
+#include "tests/support/flush_to_zero.h"
 
 namespace sparsesync {
 namespace {
@@ -176,6 +179,36 @@ TEST(ForEachPart, GivesEachPartItsRange) {
     });
     EXPECT_EQ(ranges, (std::vector<IndexRange>{{0, 21}, {21, 42}, {42, 62}, {62, 82}, {82, 102}}));
   }
+}
+
+TEST(Threads, ComputeInTheDefaultModes) {
+  if (!testing::kHasFlushToZero) GTEST_SKIP() << "no such mode";
+  std::optional<Threads> threads;
+  {
+    const testing::FlushToZero own;
+    threads.emplace(2);
+  }
+  const volatile float least = std::numeric_limits<float>::denorm_min();
+  std::array<float, 2> sums{};
+  threads->run(2, [&](int part) { sums.at(static_cast<std::size_t>(part)) = least + least; });
+  EXPECT_EQ(sums, (std::array{2 * least, 2 * least}));
+}
+
+TEST(Threads, ThatCannotBeStartedAreATypedError) {
+  pthread_attr_t defaults;
+  ASSERT_EQ(pthread_getattr_default_np(&defaults), 0);
+  pthread_attr_t large = defaults;
+  ASSERT_EQ(pthread_attr_setstacksize(&large, std::size_t{1} << 62U), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&large), 0);
+  std::string text;
+  try {
+    const Threads threads(3);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  EXPECT_EQ(pthread_setattr_default_np(&defaults), 0);
+  EXPECT_NE(text.find("a thread of the kernels could not be started: "), std::string::npos) << text;
+  EXPECT_NE(text.find("ulimit -u"), std::string::npos) << text;
 }
 
 }  // namespace
