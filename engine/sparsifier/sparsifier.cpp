@@ -9,6 +9,7 @@
 
 #include "engine/sparsifier/make.h"
 #include "kernels/bits.h"
+#include "kernels/float_environment.h"
 #include "kernels/host_copy.h"
 #include "kernels/rows.h"
 #include "kernels/squares.h"
@@ -141,6 +142,7 @@ std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gra
   if (!(step.scale > 0 && std::isfinite(step.scale))) {
     throw InputError(fmt::format("a loss's scale of {}: more than 0, and finite", step.scale));
   }
+  const DefaultFloatEnvironment default_modes;
   last_ = step;
   rescale(step.scale);
   find_factors(gradients);
@@ -159,12 +161,14 @@ std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gra
 
 void Sparsifier::give_back() {
   SPARSESYNC_EXPECT(has_taken_, ==, true);
+  const DefaultFloatEnvironment default_modes;
   put_back();
   has_taken_ = false;
 }
 
 void Sparsifier::undo(std::span<const std::byte* const> gradients) {
   SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
+  const DefaultFloatEnvironment default_modes;
   give_back();
   for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     if (gradients[tensor] == nullptr) continue;

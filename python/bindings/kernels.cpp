@@ -15,6 +15,7 @@
 #include "engine/memory.h"
 #include "kernels/coalesce.h"
 #include "kernels/compact.h"
+#include "kernels/float_environment.h"
 #include "kernels/index_code.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/bindings.h"
@@ -77,6 +78,7 @@ nb::tuple coalesced(nb::handle given_indices, nb::handle given_values, Index row
   std::int64_t count = 0;
   {
     const nb::gil_scoped_release without_gil;
+    const DefaultFloatEnvironment default_modes;
     const IndexCheck check = check_indices(context, rows, of);
     if (check.outside) {
       throw InputError(fmt::format("indices: index {} at place {} is outside [0, {})",
@@ -104,6 +106,7 @@ nb::tuple compacted(nb::handle given) {
   std::int64_t count = 0;
   if (from.width > 0) {
     const nb::gil_scoped_release without_gil;
+    const DefaultFloatEnvironment default_modes;
     // Few rows are expected; the second time there is room for all.
     for (Index room = from.rows / 16 + 16;; room = count) {
       const Matrix into{rows.reserve(room * from.row_bytes()).data(), from.dtype, room, from.width};

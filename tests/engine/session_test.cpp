@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <future>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/control_channel.h"
 #include "tests/engine/session_cases.h"
+#include "tests/support/flush_to_zero.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {
@@ -223,6 +228,35 @@ TEST(Session, a_broadcast_gives_all_what_one_has) {
         EXPECT_LE(session.counters().bytes_sent, most);
       }));
     }
+  }
+}
+
+TEST(Session, sums_do_not_depend_on_the_floating_point_modes_of_the_caller) {
+  if (!kHasFlushToZero || on_cuda()) GTEST_SKIP() << "no such mode";
+  // Denormals, and a sum that is rounded up to the nearest.
+  const std::array<float, 3> values{1e-40F, 1.0F, 0x1.8p-24F};
+  const std::array<float, 3> sums{3 * 1e-40F, 3.0F, 0x1.2p-22F};
+  for (const char* scheme : {"all_gather", "recursive_doubling", "balanced", "dense_ring"}) {
+    expect_no_errors(local_workers("local", {}).run(3, [&](std::unique_ptr<Transport>& transport) {
+      std::optional<FlushToZero> own;
+      if (transport->rank() == Rank{1}) own.emplace();
+      HostMemory memory;
+      Session session(std::move(transport), memory, {.deadline = kDeadline, .threads = 2});
+      const BucketId id = session.register_bucket({"b", {{"t", 1000, 3, DType::f32}}, scheme});
+      std::vector<float> gradient;
+      for (int row = 0; row < 1000; ++row) {
+        gradient.insert(gradient.end(), values.begin(), values.end());
+      }
+      session.synchronize(id,
+                          std::array{Gradient::dense(std::as_bytes(std::span(gradient)).data())});
+      const TensorResult result = session.result(id, 0);
+      ASSERT_EQ(result.values.rows, 1000) << scheme;
+      for (Index row = 0; row < 1000; ++row) {
+        // Bits: in this mode a denormal equals zero.
+        ASSERT_EQ(std::memcmp(result.values.data + row * 12, sums.data(), 12), 0)
+            << scheme << ", row " << row << " on worker " << session.rank().value;
+      }
+    }));
   }
 }
 

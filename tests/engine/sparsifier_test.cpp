@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/memory.h"
 #include "tests/kernels/values.h"
+#include "tests/support/flush_to_zero.h"
 #include "tests/support/random.h"
 
 namespace sparsesync {
@@ -509,6 +511,28 @@ TEST_F(Sparsifiers, TheirStateIsCountedAndSteadyStepsAllocateNothing) {
     }
     EXPECT_EQ(memory_.allocations(), allocations) << each.name;
   }
+}
+
+TEST(SparsifierModes, nothing_is_lost_whatever_the_floating_point_modes_of_the_caller) {
+  if (!testing::kHasFlushToZero) GTEST_SKIP() << "no such mode";
+  HostMemory memory;
+  const std::vector<TensorSpec> tensors{{"t", 100, 1, DType::f32}};
+  const std::vector<float> gradient(100, 1e-40F);
+  const std::vector<const std::byte*> given{std::as_bytes(std::span(gradient)).data()};
+  const auto sparsifier =
+      make_sparsifier(Context(memory), tensors, {.selecting = Selecting::top_k});
+  std::vector<float> left;
+  {
+    const testing::FlushToZero own;
+    sparsifier->take(given, {.share = 0.5});
+    sparsifier->give_back();
+    sparsifier->take(given, {.share = 0.5});
+    sparsifier->undo(given);
+    sparsifier->take(given, {.share = 0.5, .scale = 2});
+    sparsifier->give_back();
+    left.assign(sparsifier->residual(0).begin(), sparsifier->residual(0).end());
+  }
+  EXPECT_EQ(left, std::vector<float>(100, 3 * 1e-40F));
 }
 
 }  // namespace
