@@ -1,5 +1,6 @@
 // Schedules of training steps, for Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -182,8 +184,17 @@ void bind_schedules(nb::module_& module) {
           "of so many workers the rows that they touch together, over touched.");
 
   module.def(
+      "expect_writable",
+      [](const std::filesystem::path& path, bool force) { const OutputFile probe(path, force); },
+      nb::arg("path"), nb::arg("force") = false,
+      "Raises InputError or IoError where no file can be made at `path`; leaves nothing behind. "
+      "force: whether it may replace one.",
+      nb::sig("def expect_writable(path: str | os.PathLike[str], force: bool = False) -> None"));
+
+  module.def(
       "write_model",
-      [](const std::string& path, const std::string& name, const std::vector<ModelLayer>& layers,
+      [](const std::filesystem::path& path, const std::string& name,
+         const std::vector<ModelLayer>& layers,
          const std::vector<std::pair<std::string, std::string>>& provenance, bool force) {
         OutputFile file(path, force);
         file.write(model_json({name, layers}, provenance) + "\n");
@@ -193,7 +204,10 @@ void bind_schedules(nb::module_& module) {
       nb::arg("provenance") = std::vector<std::pair<std::string, std::string>>(),
       nb::arg("force") = false,
       "Writes a model as `sparsesync simulate` reads it, whole or not at all. layers: in the order "
-      "of the forward pass. force: replace a file that is there. Raises InputError, IoError.");
+      "of the forward pass. force: replace a file that is there. Raises InputError, IoError.",
+      nb::sig("def write_model(path: str | os.PathLike[str], name: str, layers: "
+              "collections.abc.Sequence[Layer], provenance: collections.abc.Sequence[tuple[str, "
+              "str]] = [], force: bool = False) -> None"));
 
   nb::class_<PythonStep>(module, "ScheduledStep",
                          "Where a step of a schedule stands: which buckets are complete. Layers "

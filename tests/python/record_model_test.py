@@ -160,14 +160,12 @@ def test_what_cannot_be_recorded_is_refused_on_all_workers(tmp_path):
             record_model(ddp, taken)
         with pytest.raises(sparsesync.InputError, match="0 steps"):
             record_model(ddp, tmp_path / "m.json", 0)
-        record_model(ddp, tmp_path / "none" / "m.json", 1)
+        with pytest.raises(sparsesync.InputError, match="record_model: cannot create .*none/m.json.*: No such file"):
+            record_model(ddp, tmp_path / "none" / "m.json", 1)
+        record_model(ddp, tmp_path / "m.json", 1)
         with pytest.raises(sparsesync.InputError, match="a recording runs already"):
             record_model(ddp, tmp_path / "m.json")
-        train(ddp, rank, optimizers, steps=2)
-        for each in optimizers:
-            each.zero_grad()
-        with pytest.raises(Exception, match="none"):  # through backward()
-            loss_of(ddp, batch(rank, 5), 5).backward()
+        train(ddp, rank, optimizers, steps=3)
         record_model(ddp, taken, 1, name="another", force=True)
         return
 

@@ -15,15 +15,13 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
-from sparsesync.torch import torch_surface
+from sparsesync.torch import observing, torch_surface
 from sparsesync.torch.gradients import OnModule, clear
 from sparsesync.torch.launch import Group
 from sparsesync.torch.layout import Options
 from sparsesync.torch.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
 from sparsesync.torch.unconnected import Unconnected
-
-_log = logging.getLogger("sparsesync")
 
 
 class DistributedDataParallel(torch_surface.Surface):
@@ -273,7 +271,7 @@ def _leave(synchronizer: Synchronizer) -> None:
     try:
         synchronizer.close()
     except Exception as error:  # nobody called
-        _log.warning("a DistributedDataParallel was dropped, and its last step did not end: %s", error)
+        observing.log(logging.WARNING, "a DistributedDataParallel was dropped, and its last step did not end: %s", error)
 
 
 def _device_named(

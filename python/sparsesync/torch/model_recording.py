@@ -12,7 +12,7 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.gradients import Kind, Synchronized
-from sparsesync.torch.recording import Recorder, agree_on_problems
+from sparsesync.torch.recording import Recorder
 from sparsesync.torch.synchronizer import Synchronizer
 
 _WARM_UP = 2  # steps that are not counted: the first that are measured are like no other
@@ -24,11 +24,15 @@ class ModelRecording(Recorder):
     def __init__(
         self, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, name: str, force: bool
     ) -> None:
-        super().__init__("record_model", synchronizer, path, steps, force)
         self._name = name
         self._seen = 0
+        self._counted = 0
         self._passes: list[tuple[list[float], list[float]]] = []
         self._rows: list[dict[int, tuple[float, float]]] = []
+        super().__init__("record_model", synchronizer, path, steps, force)
+
+    def _expect_writable(self) -> None:
+        _native.expect_writable(self._path, self._force)
 
     def _begin(self) -> None:
         self._schedule = self._synchronizer.measure()
@@ -37,38 +41,38 @@ class ModelRecording(Recorder):
     @property
     def steps(self) -> int:
         """Steps that are recorded so far."""
-        return len(self._passes)
+        return self._counted
 
     def on_step(self) -> None:
         if self._schedule.layers is not self._layers:  # learned anew: what was seen so far is of another order
-            self._layers, self._seen, self._passes, self._rows = self._schedule.layers, 0, [], []
+            self._layers, self._seen, self._counted, self._passes, self._rows = self._schedule.layers, 0, 0, [], []
         self._seen += 1
         passes = self._schedule.passes
         if self._seen <= _WARM_UP or passes is None:
             return
-        self._passes.append(passes)
-        if self._synchronizer.all_there:
-            self._rows.append(self._schedule.observed())
+        self._counted += 1  # whatever goes wrong: all workers end with the same step
+        with self._guarded():
+            self._passes.append(passes)
+            if self._synchronizer.all_there:
+                self._rows.append(self._schedule.observed())
         self._close_if_full()
 
     def _finish(self) -> None:
         self._synchronizer.synchronize()
+        told = self._exchange(self._packed)
+        if told is not None:
+            self._write_on_worker_0(lambda: self._write([json.loads(each) for each in told]))
+
+    def _packed(self) -> bytes:
+        """What this worker measured."""
         if not self._rows:
             self._rows.append(self._schedule.observed())
-        session = self._synchronizer.session
         own = []
         for place in range(len(self._layers.members)):
             forward, backward = (statistics.median(step[way][place] for step in self._passes) for way in (0, 1))
             rows = [step[place] for step in self._rows if place in step]
             own.append((forward, backward, [statistics.fmean(told) for told in zip(*rows, strict=True)]))
-        told = [json.loads(text) for text in session.all_gather(json.dumps(own).encode())]
-        problem = ""
-        if session.rank == 0:
-            try:
-                self._write(told)
-            except _native.Error as error:
-                problem = f"record_model: {error}"
-        agree_on_problems(session, problem)
+        return json.dumps(own).encode()
 
     def _write(self, told: list[list[Any]]) -> None:
         layers = []
@@ -125,7 +129,8 @@ def record_model(
     many: those of one worker, and of all together. A parameter is a layer, in the order of the forward pass; what a module's passes
     take stands at the first of its parameters there, and at the one whose gradient comes last. Gradients that a sparsifier makes sparse
     are dense there. name: of the model; its class if not
-    given. force: replace a file that is there. Raises InputError, on all workers, where something is there already, or a recording
-    runs; OrderError before the first step.
+    given. force: replace a file that is there. Raises InputError, on all workers, where something is there already, where the file
+    cannot be made, or where a recording runs; AgreementError where workers ask for different numbers of steps; OrderError before the
+    first step. If the file cannot be written later, worker 0 warns, as record_trace() does, and the training goes on.
     """
     return ModelRecording(ddp.synchronizer, path, steps, name or type(ddp.module).__name__, force)

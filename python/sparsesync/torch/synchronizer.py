@@ -16,7 +16,7 @@ import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 
 from sparsesync import _native
-from sparsesync.torch import backward_optimizers, layout, pending, state, usage
+from sparsesync.torch import backward_optimizers, layout, observing, pending, state, usage
 from sparsesync.torch import device as of_device
 from sparsesync.torch import gradients as of_torch
 from sparsesync.torch.announcements import Announcements
@@ -34,8 +34,6 @@ from sparsesync.torch.sparsifying import Sparsifying, Wrapped
 from sparsesync.torch.state import ModuleState
 from sparsesync.torch.stepping import Stepping
 
-_log = logging.getLogger("sparsesync")
-
 _FAILED = (
     "the last backward pass failed on its way, and the workers are out of step: wrap the module again, on all workers, which closes "
     "this DistributedDataParallel"
@@ -43,7 +41,8 @@ _FAILED = (
 
 
 class Listener:
-    """Is told what crosses: of each step first every bucket's gradients, then that the step is over."""
+    """Is told what crosses: of each step first every bucket's gradients, then that the step is over. It raises only what ends the
+    session: its own errors are no errors of the step."""
 
     def on_submit(self, members: Sequence[Synchronized], kind: Kind, given: Sequence[Submitted]) -> None:
         pass
@@ -367,7 +366,8 @@ class Synchronizer:
             )
         if not elsewhere and not self._warned:
             self._warned = True
-            _log.warning(
+            observing.log(
+                logging.WARNING,
                 "parameter '%s' got a gradient that no forward pass of the DistributedDataParallel led to: it stays on this worker. Call "
                 "the wrapper, not the module, if workers should exchange it",
                 self.parameters[index].name,
@@ -578,7 +578,7 @@ class Synchronizer:
         if self._announcements:
             telling = {b.number: tuple(each.index for each in b.planned.members) for b in schedule.buckets if b.announces}
             self._announcements.start(self.session, telling, tells, self._results.take_numbered)
-        _log.log(logging.INFO if self.session.rank == 0 else logging.DEBUG, "%s", self._decided(schedule))
+        observing.log(logging.INFO if self.session.rank == 0 else logging.DEBUG, "%s", self._decided(schedule))
 
     def _decided(self, schedule: Schedule) -> str:
         of_kinds = {kind: [b for b in schedule.buckets if b.planned.kind is kind] for kind in Kind}
