@@ -92,7 +92,7 @@ class LossScaler:
             self._good_steps = 0
         else:
             self._good_steps += 1
-            if self._good_steps == self._growth_interval:
+            if self._good_steps >= self._growth_interval:
                 self._scale = max(self._scale, min(self._scale * self._growth_factor, _LARGEST))
                 self._good_steps = 0
         self._is_good, self._is_unscaled = None, False
@@ -101,8 +101,14 @@ class LossScaler:
         return {"scale": self._scale, "good_steps": self._good_steps, "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same on all workers, between steps."""
-        self._scale, self._good_steps, self.skipped_steps = (state[name] for name in ("scale", "good_steps", "skipped_steps"))
+        """The same on all workers, between steps. Raises InputError, and changes nothing, where it is damaged or not whole."""
+        for name in ("scale", "good_steps", "skipped_steps"):
+            value: Any = state.get(name)
+            is_number = isinstance(value, int | float) and math.isfinite(value)
+            if not is_number or value < 0 or (value == 0 if name == "scale" else value != int(value)):
+                raise _native.InputError(f"the state of a LossScaler: '{name}' is {value!r}")
+        self._scale, self._good_steps = float(state["scale"]), int(state["good_steps"])
+        self.skipped_steps = int(state["skipped_steps"])
 
     def _good(self) -> bool:
         """Whether the gradients of the step are finite. What is not is left out, of all workers."""

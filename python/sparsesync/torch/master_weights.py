@@ -32,7 +32,9 @@ class MasterWeights:
         self._by_master = {id(each.master): each for each in self._pairs}
         self._by_parameter = {id(each.parameter): each for each in self._pairs}
         optimizer.register_state_dict_post_hook(self._add_to)
-        optimizer.register_load_state_dict_pre_hook(self._take_from)
+        self._given: list[torch.Tensor] = []  # by a state that is being loaded
+        optimizer.register_load_state_dict_pre_hook(self._check)
+        optimizer.register_load_state_dict_post_hook(self._take)
 
     def parameter_of(self, held: torch.Tensor) -> Any:
         """The parameter that the optimizer holds this for: its own, where it is f32."""
@@ -62,12 +64,22 @@ class MasterWeights:
     def _add_to(self, _: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         state[_KEY] = [each.current().clone() for each in self._pairs]
 
-    def _take_from(self, _: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        given = state.get(_KEY)
-        if given is None or [each.shape for each in given] != [each.master.shape for each in self._pairs]:
+    def _check(self, _: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Before anything of the optimizer changes: what follows may raise, too."""
+        given: Any = state.get(_KEY)
+        shapes = [each.master.shape for each in self._pairs]
+        are_tensors = isinstance(given, list) and all(isinstance(each, torch.Tensor) for each in given)
+        if not are_tensors or [each.shape for each in given] != shapes:
             raise _native.InputError(
                 f"the optimizer's state has no '{_KEY}', or those of another model: it was saved by an optimizer without them"
             )
+        wrong = next((each for each in given if each.dtype is not torch.float32 or each.is_meta or each.layout is not torch.strided), None)
+        if wrong is not None:
+            raise _native.InputError(f"the optimizer's state has '{_KEY}' of {wrong.dtype}, on {wrong.device}: give f32 ones with values")
+        self._given = given
+
+    def _take(self, _: torch.optim.Optimizer) -> None:
+        given, self._given = self._given, []
         for pair, saved in zip(self._pairs, given, strict=True):
             pair.load(saved)
 

@@ -26,7 +26,11 @@ class SparsifierState:
     norms: torch.Tensor | None = None  # of all chunks, over all workers: what the next step's are chosen by
 
     def entries(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield _STEP, torch.tensor([self.step, self.rank, self.workers, int(self.of_mean)])
+        others = list(self._others())
+        yield _STEP, torch.tensor([self.step, self.rank, self.workers, int(self.of_mean), len(others)])
+        yield from others
+
+    def _others(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, (residual, velocity) in self.owed.items():
             yield _RESIDUAL + name, residual
             if velocity is not None:
@@ -36,22 +40,68 @@ class SparsifierState:
 
     @staticmethod
     def of(state: Mapping[str, torch.Tensor]) -> SparsifierState | None:
-        """What a state_dict() has of it. Raises InputError where that is not whole."""
+        """What a state_dict() has of it. Raises InputError, naming the entry, where that is damaged or not whole."""
         own = {name: each for name, each in state.items() if name.startswith(PREFIX)}
         if not own:
             return None
-        if _STEP not in own or own[_STEP].numel() != 4:
-            raise _native.InputError(f"'{_STEP}' is missing: what a sparsifier owes is not whole")
-        step, rank, workers, of_mean = own.pop(_STEP).tolist()
+        step, rank, workers, of_mean = _numbers_of(own)
+        del own[_STEP]
+        if _NORMS in own:
+            _expect_vector(_NORMS, own[_NORMS], torch.float64)
         norms = own.pop(_NORMS, None)
         owed: dict[str, Owed] = {}
         for name, each in own.items():
+            if not name.startswith((_RESIDUAL, _VELOCITY)):
+                raise _native.InputError(f"'{name}' is no part of what a sparsifier owes")
+            _expect_vector(name, each, torch.float32)
             if name.startswith(_RESIDUAL):
                 parameter = name.removeprefix(_RESIDUAL)
                 owed[parameter] = each, own.get(_VELOCITY + parameter)
-            elif not name.startswith(_VELOCITY) or _RESIDUAL + name.removeprefix(_VELOCITY) not in own:
-                raise _native.InputError(f"'{name}' is no part of what a sparsifier owes")
-        return SparsifierState(step, rank, workers, bool(of_mean), owed, norms)
+            elif _RESIDUAL + name.removeprefix(_VELOCITY) not in own:
+                raise _native.InputError(f"'{name}' is no part of what a sparsifier owes: its residual is missing")
+        has_velocity = {velocity is not None for _, velocity in owed.values()}
+        if len(has_velocity) > 1:
+            without = next(name for name, (_, velocity) in owed.items() if velocity is None)
+            raise _native.InputError(f"'{_VELOCITY}{without}' is missing, and other parameters have theirs")
+        for name, (residual, velocity) in owed.items():
+            if velocity is not None and velocity.numel() != residual.numel():
+                raise _native.InputError(f"'{_VELOCITY}{name}' has {velocity.numel()} elements, its residual {residual.numel()}")
+        return SparsifierState(step, rank, workers, of_mean, owed, norms)
+
+
+def _numbers_of(own: Mapping[str, torch.Tensor]) -> tuple[int, int, int, bool]:
+    """The step, the rank, the workers, and whether gradients are a mean."""
+    if _STEP not in own:
+        raise _native.InputError(f"'{_STEP}' is missing: what a sparsifier owes is not whole")
+    given = own[_STEP]
+    # Older states have four numbers: they do not say how many entries there are.
+    if not isinstance(given, torch.Tensor) or given.is_meta or given.dtype is not torch.int64 or tuple(given.shape) not in ((4,), (5,)):
+        raise _native.InputError(f"'{_STEP}' is {_described(given)}: it is to be 5 numbers of torch.int64")
+    step, rank, workers, of_mean, *entries = given.tolist()
+    if not (0 <= step <= _LAST_STEP and 0 <= rank < workers and of_mean in (0, 1)):
+        raise _native.InputError(
+            f"'{_STEP}' is step {step} of worker {rank} of {workers}, mean {of_mean}: these cannot be, and the state is damaged"
+        )
+    if entries and entries[0] != len(own) - 1:
+        raise _native.InputError(f"'{_STEP}' says {entries[0]} entries beside itself, and there are {len(own) - 1}: the state is not whole")
+    return step, rank, workers, bool(of_mean)
+
+
+_LAST_STEP = 1 << 53  # as far as floats count
+
+
+def _expect_vector(name: str, given: torch.Tensor, dtype: torch.dtype) -> None:
+    is_tensor = isinstance(given, torch.Tensor) and not given.is_meta and given.layout is torch.strided
+    if not is_tensor or given.dtype is not dtype or given.dim() != 1:
+        raise _native.InputError(f"'{name}' is {_described(given)}: it is to be one row of {dtype}")
+    if not bool(torch.isfinite(given).all()):
+        raise _native.InputError(f"'{name}' has numbers that are not finite: the state is damaged")
+
+
+def _described(given: object) -> str:
+    if not isinstance(given, torch.Tensor):
+        return f"a {type(given).__name__}"
+    return f"{given.layout} {list(given.shape)} of {given.dtype} on {given.device}"
 
 
 def resharded(
@@ -75,6 +125,8 @@ def resharded(
                 f"state {place} is that of worker {each.rank} of {each.workers}: give those of all workers, by rank"
             )
     first = own[0]
+    for place, each in enumerate(own):
+        _expect_same_step(first, place, each)
     scale = workers / len(own) if first.of_mean else 1.0
     mine = own[rank::workers]
     owed: dict[str, Owed] = {}
@@ -87,6 +139,25 @@ def resharded(
     model = {name: each for name, each in states[0].items() if not name.startswith(PREFIX)}
     state = SparsifierState(first.step, rank, workers, first.of_mean, owed, first.norms)
     return {**model, **dict(state.entries())}
+
+
+def _expect_same_step(first: SparsifierState, place: int, each: SparsifierState) -> None:
+    """Raises InputError unless two workers saved these in one step of one training."""
+    what = f"state {place} and state 0 are of different steps or models: "
+    if (each.step, each.of_mean) != (first.step, first.of_mean):
+        kinds = [f"step {one.step}, of gradients that are a {'mean' if one.of_mean else 'sum'}" for one in (each, first)]
+        raise _native.InputError(f"{what}'{_STEP}' is {kinds[0]}, and {kinds[1]}")
+    for name in sorted({*first.owed, *each.owed}):
+        if name not in first.owed or name not in each.owed:
+            raise _native.InputError(f"{what}'{_RESIDUAL}{name}' is in one of them")
+        sizes = [one.owed[name][0].numel() for one in (each, first)]
+        if sizes[0] != sizes[1]:
+            raise _native.InputError(f"{what}'{_RESIDUAL}{name}' has {sizes[0]} elements, and {sizes[1]}")
+        if (each.owed[name][1] is None) != (first.owed[name][1] is None):
+            raise _native.InputError(f"{what}'{_VELOCITY}{name}' is in one of them")
+    norms = (each.norms, first.norms)
+    if (norms[0] is None) != (norms[1] is None) or (norms[0] is not None and norms[1] is not None and not torch.equal(norms[0], norms[1])):
+        raise _native.InputError(f"{what}'{_NORMS}', the same on all workers, differs")
 
 
 def _sum(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:

@@ -130,7 +130,9 @@ class Sparsifying:
             if isinstance(each, SparsifiedBucket):
                 owed.update(each.state())
         named = {parameters[index].name: each for index, each in owed.items()}
-        norms = self._norms.summed() if self._norms else self._known_norms
+        norms = self._known_norms  # loaded, and not used yet
+        if norms is None and self._norms:
+            norms = self._norms.summed()
         return SparsifierState(self.step, self._session.rank, self._session.size, of_mean, named, norms)
 
     def load(
@@ -149,17 +151,24 @@ class Sparsifying:
         for name, owed in state.owed.items():
             if name not in by_name or not self.sparsifier.takes(name, by_name[name].parameter):
                 raise _native.InputError(f"parameter '{name}' owes something, and the sparsifier of this model does not take it")
-            for numbers in owed:
-                if numbers is not None and (
-                    numbers.dtype is not torch.float32 or numbers.numel() != by_name[name].parameter.numel()
-                ):
-                    raise _native.InputError(
-                        f"parameter '{name}' owes {numbers.numel()} elements of {numbers.dtype}, and has "
-                        f"{by_name[name].parameter.numel()}: this is the state of another model"
-                    )
+            parameter = by_name[name].parameter
+            residual, velocity = owed
+            if residual.numel() != parameter.numel():  # and so has the velocity, where there is one
+                raise _native.InputError(
+                    f"parameter '{name}' owes {residual.numel()} elements, and has {parameter.numel()}: this is the state of another model"
+                )
             if self._buckets:  # before, it is not known yet
                 self.expect_velocity(name, owed)
-            loaded[by_name[name].index] = owed
+            loaded[by_name[name].index] = (
+                residual.to(parameter.device).contiguous(),
+                None if velocity is None else velocity.to(parameter.device).contiguous(),
+            )
+        for each in (member for bucket in self._buckets for member in bucket.planned.members):
+            if state.owed and each.index not in loaded:
+                raise _native.InputError(f"the state lacks what parameter '{each.name}' owes: this is the state of another model")
+            if not state.owed:  # of before the first step
+                zeros = torch.zeros(each.parameter.numel(), device=each.parameter.device)
+                loaded[each.index] = (zeros, zeros if self.corrects_momentum else None)
         self.step = state.step
         self._known_norms = state.norms
         self._waiting = loaded
