@@ -114,13 +114,14 @@ mpi::PacketOptions checked(MpiChunks chunks) {
 /// waits for a process that does not come: then it is left behind, with this.
 class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
  public:
-  explicit State(MpiOptions options) : options_(options) {}
+  explicit State(MpiOptions options)
+      : options_(options), leaving_(options.leaving.value_or(options.deadline)) {}
 
   void start() {
     thread_ =
         start_thread("the thread that calls MPI", [self = shared_from_this()] { self->run(); });
     try {
-      do_in_thread("MPI_Init", [this] { initialize(); });
+      do_in_thread("MPI_Init", options_.deadline, [this] { initialize(); });
     } catch (...) {
       stop();
       throw;
@@ -134,7 +135,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     stopping_ = true;
     poked_ = true;
     changed_.notify_all();
-    changed_.wait_for(lock, options_.deadline + kLastWords, [&] { return ended_ || stuck_; });
+    changed_.wait_for(lock, leaving_ + kLastWords, [&] { return ended_ || stuck_; });
     const bool ended = ended_;
     lock.unlock();
     if (ended) {
@@ -147,7 +148,10 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   Rank rank() const { return rank_; }
   int size() const { return size_; }
 
-  std::unique_ptr<Transport> join(int members, MpiChunks chunks);
+  std::unique_ptr<Transport> join(int members, MpiChunks chunks,
+                                  std::chrono::milliseconds deadline);
+
+  std::chrono::milliseconds deadline() const { return options_.deadline; }
 
   void wake() {
     {
@@ -159,19 +163,21 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
 
  private:
   /// Runs `job` in the MPI thread; hands on what it throws.
-  void do_in_thread(const char* what, std::function<void()> job) {
+  void do_in_thread(const char* what, std::chrono::milliseconds deadline,
+                    std::function<void()> job) {
     std::unique_lock lock(mutex_);
+    leaving_ = std::max(leaving_, deadline);
     if (stuck_) throw DeadlineError("MPI is stuck in a call since an earlier deadline");
     if (ended_) throw Error("the program has called MPI_Finalize: connect before it");
     job_ = std::move(job);
     job_error_ = nullptr;
     poked_ = true;
     changed_.notify_all();
-    if (!changed_.wait_for(lock, options_.deadline, [&] { return job_ == nullptr; })) {
+    if (!changed_.wait_for(lock, deadline, [&] { return job_ == nullptr; })) {
       stuck_ = true;
       throw DeadlineError(fmt::format(
           "{} did not end within {} s: a process is missing; see that all start, and join alike",
-          what, static_cast<double>(options_.deadline.count()) / 1000));
+          what, static_cast<double>(deadline.count()) / 1000));
     }
     if (job_error_) std::rethrow_exception(job_error_);
   }
@@ -203,7 +209,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
       bool stops = false;
       run_job(stops);
       if (stops) {
-        if (!stop_at) stop_at = now + (healthy_ ? options_.deadline : kLastWords);
+        if (!stop_at) stop_at = now + (healthy_ ? leaving() : kLastWords);
         if (ends_.empty() || now >= *stop_at) break;
         busy = true;
       }
@@ -338,6 +344,11 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     if (here > std::thread::hardware_concurrency()) eagerness_ = kSharingCores;
   }
 
+  std::chrono::milliseconds leaving() {
+    const std::lock_guard lock(mutex_);
+    return leaving_;
+  }
+
   void finalize() {
     if (!ends_.empty() || lost_one_ || world_ == MPI_COMM_NULL) {
       // MPI is not called any more; it may still own what the ends gave it.
@@ -366,6 +377,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool poked_ = false;
+  std::chrono::milliseconds leaving_;
   std::function<void()> job_;
   std::exception_ptr job_error_;
   bool stopping_ = false;
@@ -407,13 +419,14 @@ class MpiTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks) {
+std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks,
+                                                 std::chrono::milliseconds deadline) {
   const mpi::PacketOptions options = checked(chunks);
   SPARSESYNC_EXPECT(members, >=, 1);
   SPARSESYNC_EXPECT(members, <=, size_);
   // Shared: the thread may still be at it when this gives up.
   const auto joined = std::make_shared<std::shared_ptr<Endpoint>>();
-  do_in_thread("joining", [this, members, options, joined] {
+  do_in_thread("joining", deadline, [this, members, options, joined] {
     MPI_Comm own = MPI_COMM_NULL;
     const int color = rank_.value < members ? 0 : MPI_UNDEFINED;
     check(MPI_Comm_split(world_, color, rank_.value, &own), "MPI_Comm_split");
@@ -449,8 +462,9 @@ int MpiWorld::size() const {
   return state_->size();
 }
 
-std::unique_ptr<Transport> MpiWorld::join(int members, MpiChunks chunks) {
-  return state_->join(members, chunks);
+std::unique_ptr<Transport> MpiWorld::join(int members, MpiChunks chunks,
+                                          std::optional<std::chrono::milliseconds> deadline) {
+  return state_->join(members, chunks, deadline.value_or(state_->deadline()));
 }
 
 }  // namespace sparsesync

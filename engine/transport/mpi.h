@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "schemes/transport.h"
 
@@ -28,6 +29,9 @@ struct MpiOptions {
   bool program_calls_mpi = false;
   // Of each call that waits for all processes: starting, joining, and ending.
   std::chrono::milliseconds deadline{60'000};
+  // Of ending, if not `deadline`: a process may go on with something else for longer before it
+  // ends. Joining with a longer deadline lengthens it.
+  std::optional<std::chrono::milliseconds> leaving = std::nullopt;
 };
 
 /// The processes that MPI started together, and the one thread of this process that makes all MPI
@@ -61,10 +65,12 @@ class MpiWorld {
   /// @throws DeadlineError  if a process does not come
   std::unique_ptr<Transport> join(MpiChunks chunks = {}) { return join(size(), chunks); }
   /// The same for the first workers alone; the others call it, too.
-  /// @param members  how many, from 1 to size()
+  /// @param members   how many, from 1 to size()
+  /// @param deadline  of the wait for the other processes; that of the options if not given
   /// @return null on the others
   /// @throws as above
-  std::unique_ptr<Transport> join(int members, MpiChunks chunks);
+  std::unique_ptr<Transport> join(int members, MpiChunks chunks,
+                                  std::optional<std::chrono::milliseconds> deadline = {});
 
  private:
   class State;

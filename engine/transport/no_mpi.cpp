@@ -21,7 +21,8 @@ Rank MpiWorld::rank() const {
 int MpiWorld::size() const {
   return 1;
 }
-std::unique_ptr<Transport> MpiWorld::join(int, MpiChunks) {
+std::unique_ptr<Transport> MpiWorld::join(int, MpiChunks,
+                                          std::optional<std::chrono::milliseconds>) {
   return nullptr;
 }
 

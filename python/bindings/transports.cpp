@@ -170,8 +170,9 @@ class PythonLocalNetwork {
 /// An MpiWorld that can be closed before Python ends. MPI is left when the last end is gone, too.
 class PythonMpiWorld {
  public:
-  PythonMpiWorld(double deadline_s, bool program_calls_mpi)
-      : world_(made({program_calls_mpi, deadline_of(deadline_s)})) {
+  PythonMpiWorld(double deadline_s, bool program_calls_mpi, std::optional<double> leaving_s)
+      : world_(made({program_calls_mpi, deadline_of(deadline_s),
+                     leaving_s ? std::optional(deadline_of(*leaving_s)) : std::nullopt})) {
     open().insert(this);
   }
   ~PythonMpiWorld() {
@@ -186,13 +187,14 @@ class PythonMpiWorld {
     if (!world_) throw_closed("MpiWorld");
     return *world_;
   }
-  TransportHandle join() const {
+  TransportHandle join(std::optional<double> deadline_s) const {
     MpiWorld& world = use();
+    const auto deadline = deadline_s ? std::optional(deadline_of(*deadline_s)) : std::nullopt;
     std::shared_ptr<void> kept = world_;
     std::unique_ptr<Transport> end;
     {
       const nb::gil_scoped_release without_gil;
-      end = world.join();
+      end = world.join(world.size(), {}, deadline);
     }
     return {std::move(end), std::move(kept)};
   }
@@ -348,10 +350,12 @@ void bind_transports(nb::module_& module) {
       module, "MpiWorld",
       "The processes that mpirun started. Initializes MPI if nobody did; one for each process. "
       "Closed at the end of a `with` block, and before the process ends.")
-      .def(nb::init<double, bool>(), nb::arg("deadline_s") = 60.0,
-           nb::arg("program_calls_mpi") = false,
-           "deadline_s: seconds that joining waits for the others. program_calls_mpi: whether the "
-           "program calls MPI, too, while sessions are open.")
+      .def(nb::init<double, bool, std::optional<double>>(), nb::arg("deadline_s") = 60.0,
+           nb::arg("program_calls_mpi") = false, nb::arg("leaving_s") = nb::none(),
+           "deadline_s: seconds that MPI_Init, each join() and closing wait for the other "
+           "processes. "
+           "program_calls_mpi: whether the program calls MPI, too, while sessions are open. "
+           "leaving_s: seconds that closing waits for them, if not deadline_s.")
       .def_prop_ro(
           "rank", [](const PythonMpiWorld& self) { return self.use().rank().value; },
           "Which process this is, from 0.")
@@ -366,7 +370,9 @@ void bind_transports(nb::module_& module) {
       .def(
           "__exit__", [](PythonMpiWorld& self, const nb::args&) { self.close(); },
           nb::sig("def __exit__(self, *exception: object) -> None"))
-      .def("join", &PythonMpiWorld::join, "A new network of all processes; all of them call it.");
+      .def("join", &PythonMpiWorld::join, nb::arg("deadline_s") = nb::none(),
+           "A new network of all processes; all of them call it. deadline_s: seconds that it waits "
+           "for them, if not those of the MpiWorld.");
 
   module.def(
       "nccl_over", &nccl_over_words, nb::arg("words"), nb::arg("device"),

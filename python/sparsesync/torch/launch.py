@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import datetime
-import functools
 import itertools
 import json
 import os
@@ -23,6 +22,14 @@ from sparsesync.torch.device import CpuDevice
 
 # As torch's own: a rank may compile, load or checkpoint while the others wait.
 DEFAULT_DEADLINE = datetime.timedelta(minutes=30)
+
+
+# Of the wait for the other processes when one ends, at least: they may save what they have. mpirun ends all of them if a process does
+# not wait.
+_LEAVING = datetime.timedelta(minutes=1)
+
+
+_LONGEST = datetime.timedelta(days=10_000)  # fits into torch's milliseconds, and into Session's seconds
 
 
 ALONE: Literal["alone"] = "alone"  # as a process_group: this worker is the only one, whatever started it
@@ -179,10 +186,15 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
     return Connection(over_nccl, "nccl", connection.deadline, f"{payloads}, words over {connection.kind}", shares_gpu)
 
 
-@functools.cache
-def _mpi_world() -> _native.MpiWorld:
-    """The one of this process: it initializes MPI, and ends with the process."""
-    return _native.MpiWorld()
+_mpi_worlds: list[_native.MpiWorld] = []  # the one of this process, once it was asked for
+
+
+def _join_mpi(deadline: datetime.timedelta) -> _native.Transport:
+    """The first call initializes MPI, which ends with the process."""
+    seconds = deadline.total_seconds()
+    if not _mpi_worlds:
+        _mpi_worlds.append(_native.MpiWorld(seconds, leaving_s=max(seconds, _LEAVING.total_seconds())))
+    return _mpi_worlds[0].join(seconds)
 
 
 _sessions: weakref.WeakSet[_native.Session] = weakref.WeakSet()
@@ -197,8 +209,8 @@ def close_at_exit(session: _native.Session) -> None:
 def _close() -> None:
     for session in list(_sessions):
         session.close()
-    if _mpi_world.cache_info().currsize:
-        _mpi_world().close()
+    for world in _mpi_worlds:
+        world.close()
 
 
 # Variables that launchers set and that are not used here: the number of processes, and the number of this one.
@@ -242,7 +254,7 @@ def connect(
 
 
 def _alone(deadline: datetime.timedelta | None) -> Connection:
-    return Connection(_native.LocalNetwork(1).join(0), "local", deadline or DEFAULT_DEADLINE)
+    return Connection(_native.LocalNetwork(1).join(0), "local", DEFAULT_DEADLINE if deadline is None else deadline)
 
 
 def _mpi_has_the_same_workers() -> bool:
@@ -270,16 +282,17 @@ def find(
     worker is alone. Within mpirun, torchrun decides, and so does a default group of more processes. Raises InputError for a group that
     is none, or has fewer processes than mpirun started, and for a process that another launcher started with others.
     """
-    if deadline is not None and not isinstance(deadline, datetime.timedelta):
-        deadline = datetime.timedelta(seconds=deadline)
+    deadline = _as_timedelta(deadline)
     if group == ALONE:
         return _alone(deadline)
     if isinstance(group, LocalMember):
-        return Connection(group.network.join(group.rank), "local", deadline or DEFAULT_DEADLINE)
+        wait = DEFAULT_DEADLINE if deadline is None else deadline
+        return Connection(group.network.join(group.rank), "local", wait)
     if group is None and started_by_mpirun() and _mpi_has_the_same_workers():
-        return Connection(_mpi_world().join(), "mpi", deadline or DEFAULT_DEADLINE)
+        wait = DEFAULT_DEADLINE if deadline is None else deadline
+        return Connection(_join_mpi(wait), "mpi", wait)
     if group is None and not dist.is_initialized() and started_by_torchrun():
-        dist.init_process_group("gloo")
+        over_group.initialize(deadline)
     if group is None and not dist.is_initialized():
         signs = signs_of_others()
         if signs:
@@ -295,8 +308,21 @@ def find(
             f"process_group: {type(of_group).__name__} is no ProcessGroup that this process is in, nor one of "
             "sparsesync.torch.local_group(), nor 'alone'"
         )
-    wait = deadline or timeout_of(of_group)
+    wait = timeout_of(of_group) if deadline is None else deadline
     return Connection(over_group.transport_over(of_group, wait), "process_group", wait)
+
+
+def _as_timedelta(deadline: float | datetime.timedelta | None) -> datetime.timedelta | None:
+    """Raises InputError for what is no time to wait, before anybody waits for it."""
+    if deadline is None:
+        return None
+    try:
+        given = deadline if isinstance(deadline, datetime.timedelta) else datetime.timedelta(seconds=deadline)
+    except (TypeError, ValueError, OverflowError):
+        given = datetime.timedelta(0)
+    if not datetime.timedelta(0) < given <= _LONGEST:
+        raise _native.InputError(f"a deadline of {deadline!r}: seconds, or a datetime.timedelta; more than 0, and at most {_LONGEST}")
+    return given
 
 
 def timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
+import os
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d as c10d
 
 from sparsesync import _native
@@ -69,41 +73,161 @@ class _Calls:
         work.wait(datetime.timedelta(milliseconds=max(1, round(seconds * 1000))))
 
 
+def initialize(deadline: datetime.timedelta | None) -> None:
+    """Makes torch's default group, over Gloo, of the processes that torchrun started. Raises DeadlineError naming those that did not
+    come within `deadline`, torch's own if not given; PeerLostError or Error where the network fails meanwhile."""
+    wait = c10d.default_pg_timeout if deadline is None else deadline
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with _Connecting(rank, size, wait) as connecting:
+        store = _store_of_launcher(rank, size, connecting)
+        connecting.all_come(c10d.PrefixStore("sparsesync/start", store), "started its training, or does not make a DistributedDataParallel")
+        dist.init_process_group("gloo", store=c10d.PrefixStore("default_pg", store), rank=rank, world_size=size, timeout=wait)
+    # The program's own collectives wait as long as torch has them wait.
+    c10d._get_default_group()._get_backend(torch.device("cpu"))._set_default_timeout(c10d.default_pg_timeout)
+
+
+def _store_of_launcher(rank: int, size: int, connecting: _Connecting) -> c10d.Store:
+    """The store at MASTER_ADDR and MASTER_PORT, as torch's env:// makes it; but that worker 0 would wait for the others within it, and
+    could not say who is missing, and that the others would wait twice as long as they are to."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if not serves:
+        connecting.reach(address, port)
+    return TCPStore(
+        address,
+        port,
+        size,
+        is_master=serves,
+        timeout=connecting.left(),
+        wait_for_workers=False,
+        multi_tenant=True,
+        use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+    )
+
+
 def transport_over(group: dist.ProcessGroup, deadline: datetime.timedelta) -> _native.Transport:
     """A transport between the processes of `group`; all of them call this, in the same order.
 
     It has a Gloo group of its own, so that its messages meet none of the program's. torch does not know of that group: the
     names that torch gives to the program's groups depend on how many there are, and would differ between workers once some of
     them have made more. Raises UnsupportedError where torch was built without Gloo, DeadlineError naming the workers that do not call
-    this.
+    this, PeerLostError or Error where the network fails meanwhile.
     """
     if not dist.is_gloo_available():
         raise _native.UnsupportedError("this build of torch has no Gloo: start the program with mpirun")
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    whole = c10d._get_process_group_store(group)
-    # All workers of the group count alike, whatever other groups they are in.
-    number = whole.add(f"sparsesync/transports of {rank}", 1)
-    store = c10d.PrefixStore(f"sparsesync/transport {number}", whole)
-    store.set(f"machine of {rank}", socket.gethostname())
-    keys = [f"machine of {each}" for each in range(size)]
-    try:
-        store.wait(keys, deadline)
-        own = dist.ProcessGroupGloo(store, rank, size, deadline)
-    except (dist.DistError, RuntimeError) as error:
-        raise _native.DeadlineError(_explained(error, store, keys, deadline)) from error
-    machines = [store.get(key) for key in keys]
+    with _Connecting(rank, size, deadline) as connecting:
+        whole = c10d._get_process_group_store(group)
+        # All workers of the group count alike, whatever other groups they are in.
+        number = whole.add(f"sparsesync/transports of {rank}", 1)
+        store = c10d.PrefixStore(f"sparsesync/transport {number}", whole)
+        machines = connecting.all_come(store, "made this DistributedDataParallel", socket.gethostname())
+        own = dist.ProcessGroupGloo(store, rank, size, max(deadline, _MOMENT))
     return _native.transport_over(_Calls(own), rank, [machines.index(machine) for machine in machines])
 
 
-def _explained(error: Exception, store: c10d.Store, keys: Sequence[str], deadline: datetime.timedelta) -> str:
-    try:
-        missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
-    except (dist.DistError, RuntimeError):
-        missing = []
-    if not missing:
-        return f"the workers of the process group could not be connected by Gloo: {error}"
-    who = f"worker {missing[0]} has" if len(missing) == 1 else f"workers {', '.join(missing)} have"
-    return (
-        f"{who} not made this DistributedDataParallel after {deadline.total_seconds():g} s: all workers of a process group make theirs "
-        "in the same order; `deadline` is how long they wait"
-    )
+# torch waits for ever where it is given less.
+_MOMENT = datetime.timedelta(milliseconds=1)
+# Once connecting has failed, for the others to say that they are still there.
+_LAST_WORDS = datetime.timedelta(milliseconds=500)
+
+
+class _Connecting:
+    """The time in which workers meet by a store and then connect. What torch raises meanwhile becomes an error of ours."""
+
+    def __init__(self, rank: int, size: int, deadline: datetime.timedelta) -> None:
+        self._rank = rank
+        self._size = size
+        self._deadline = deadline
+        self._began = time.monotonic()
+        self._store: c10d.Store | None = None
+        self._not_done = ""  # what those have not done that are waited for
+
+    def left(self) -> datetime.timedelta:
+        return max(_MOMENT, self._deadline - datetime.timedelta(seconds=time.monotonic() - self._began))
+
+    def reach(self, address: str, port: int) -> None:
+        """Waits until somebody listens there."""
+        pause = 0.01
+        while True:
+            try:
+                socket.create_connection((address, port), self.left().total_seconds()).close()
+                return
+            except OSError as error:
+                if self._is_late():
+                    raise _native.DeadlineError(
+                        f"worker 0, or its launcher, does not serve torch's store at {address}:{port} after {self._seconds()}: {error}"
+                    ) from error
+            time.sleep(min(pause, self.left().total_seconds()))
+            pause = min(2 * pause, 0.5)
+
+    def all_come(self, store: c10d.Store, not_done: str, word: str = "") -> list[bytes]:
+        """Waits for all workers to come here. Returns their words.
+
+        not_done: what a worker that does not come has not done.
+        """
+        self._store, self._not_done = store, not_done
+        store.set(f"word of {self._rank}", word)
+        keys = [f"word of {each}" for each in range(self._size)]
+        store.wait(keys, self.left())
+        words = [store.get(each) for each in keys]
+        self._not_done = ""
+        self._began = time.monotonic()  # none is late; they connect at once
+        return words
+
+    def __enter__(self) -> _Connecting:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, *__: object) -> None:
+        if error is None:
+            self._end()
+        elif isinstance(error, RuntimeError | ValueError) and not isinstance(error, _native.Error):
+            raise self._explained(error) from error
+
+    def _end(self) -> None:
+        """Says that this worker was here to the end, whether it was connected or not."""
+        if self._store is not None:
+            with contextlib.suppress(RuntimeError):
+                self._store.set(f"end of {self._rank}", "")
+
+    def _explained(self, error: Exception) -> _native.Error:
+        said = str(error).partition("\n")[0]
+        kind = _native.DeadlineError if self._is_late() else _native.Error
+        if self._store is None:
+            return kind(f"torch's store, by which workers find each other, cannot be used: {said}")
+        after = self._seconds()
+        try:
+            missing = self._missing()
+        except RuntimeError:
+            return _lost(0, f"torch's store, which worker 0 or its launcher serves, is lost: {said}")
+        who = f"worker {missing[0]} has" if len(missing) == 1 else f"workers {', '.join(map(str, missing))} have"
+        if missing and self._not_done:
+            return _native.DeadlineError(
+                f"{who} not {self._not_done} after {after}: all workers of a process group make theirs in the same order; "
+                "`deadline` is how long they wait"
+            )
+        if missing:
+            return _lost(missing[0], f"{who} left while the workers of the process group were connected by Gloo: {said}")
+        return kind(f"the workers of the process group could not be connected by Gloo, after {after}: {said}")
+
+    def _missing(self) -> list[int]:
+        """Workers that do not come, or that left while they were connected."""
+        assert self._store is not None
+        key = "word" if self._not_done else "end"
+        if not self._not_done:
+            self._end()
+            with contextlib.suppress(RuntimeError):
+                self._store.wait([f"end of {each}" for each in range(self._size)], _LAST_WORDS)
+        return [each for each in range(self._size) if not self._store.check([f"{key} of {each}"])]
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._began >= self._deadline.total_seconds()
+
+    def _seconds(self) -> str:
+        return f"{self._deadline.total_seconds() if self._is_late() else time.monotonic() - self._began:.3g} s"
+
+
+def _lost(rank: int, text: str) -> _native.PeerLostError:
+    error = _native.PeerLostError(text)
+    error.rank = rank
+    return error

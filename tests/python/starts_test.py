@@ -1,0 +1,221 @@
+"""Workers that start late, or not at all: within the deadline they are waited for, beyond it an error names them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+
+import launching  # noqa: E402 (needs torch)
+import sparsesync  # noqa: E402 (needs torch)
+import torch.distributed as dist  # noqa: E402 (needs torch)
+from sparsesync import _native  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, launch, local_group  # noqa: E402 (needs torch)
+from sparsesync.torch.process_group import _Connecting  # noqa: E402 (needs torch)
+
+SHORT, LONG = datetime.timedelta(seconds=0.3), datetime.timedelta(seconds=60)
+
+
+def by_workers(ranks: list[int], work: Callable[[int], Any]) -> list[Any]:
+    """What `work` returned, or raised, of each rank, in threads."""
+    found: dict[int, Any] = {}
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(rank)
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in ranks]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+        assert not each.is_alive(), "a worker hangs"
+    return [found[rank] for rank in ranks]
+
+
+def test_workers_that_do_not_come_are_named() -> None:
+    store = dist.HashStore()
+
+    def work(rank: int) -> None:
+        with _Connecting(rank, 4, SHORT) as connecting:
+            connecting.all_come(store, "made this DistributedDataParallel")
+
+    for error in by_workers([0, 2], work):
+        assert type(error) is sparsesync.DeadlineError
+        assert "workers 1, 3 have not made this DistributedDataParallel after 0.3 s" in str(error)
+
+
+def test_a_worker_that_is_late_is_waited_for() -> None:
+    store = dist.HashStore()
+
+    def work(rank: int) -> list[bytes]:
+        if rank == 1:
+            time.sleep(0.3)
+        with _Connecting(rank, 3, LONG) as connecting:
+            return connecting.all_come(store, "come", f"machine {rank}")
+
+    assert by_workers([0, 1, 2], work) == [[b"machine 0", b"machine 1", b"machine 2"]] * 3
+
+
+def test_a_worker_that_leaves_while_it_is_connected_is_named() -> None:
+    store = dist.HashStore()
+
+    def work(rank: int) -> None:
+        connecting = _Connecting(rank, 3, LONG)
+        with connecting:
+            connecting.all_come(store, "come")
+            if rank != 1:
+                raise RuntimeError("Gloo connectFullMesh failed\nand more")
+            connecting._store = None  # as where its process ends here
+
+    first, _, last = by_workers([0, 1, 2], work)
+    for error in (first, last):
+        assert type(error) is sparsesync.PeerLostError
+        assert error.rank == 1
+        assert str(error) == "worker 1 has left while the workers of the process group were connected by Gloo: Gloo connectFullMesh failed"
+
+
+def test_a_network_that_fails_is_no_lost_worker() -> None:
+    store = dist.HashStore()
+
+    def work(rank: int) -> None:
+        with _Connecting(rank, 2, LONG) as connecting:
+            connecting.all_come(store, "come")
+            raise RuntimeError("no address of this machine")
+
+    for error in by_workers([0, 1], work):
+        assert type(error) is sparsesync.Error
+        assert "could not be connected by Gloo" in str(error) and "no address of this machine" in str(error)
+
+
+def test_a_store_that_is_lost_is_worker_0s() -> None:
+    class Lost:
+        def __getattr__(self, _: str) -> Any:
+            raise dist.DistNetworkError("Broken pipe")
+
+    with pytest.raises(sparsesync.PeerLostError, match="store.*is lost: Broken pipe") as raised, _Connecting(1, 2, LONG) as connecting:
+        connecting.all_come(Lost(), "come")  # type: ignore[arg-type]
+    assert raised.value.rank == 0
+
+
+@pytest.mark.parametrize("deadline", [0, -1, 1e300, math.nan, math.inf, "1", datetime.timedelta(0), datetime.timedelta(-1)])
+def test_deadlines_that_are_none(deadline: Any) -> None:
+    for group in ("alone", local_group(1)[0]):
+        with pytest.raises(sparsesync.InputError, match="a deadline of"):
+            DistributedDataParallel(torch.nn.Linear(1, 1), group, deadline=deadline)
+
+
+@pytest.mark.parametrize(("deadline", "seconds"), [(None, 1800), (4, 4), (datetime.timedelta(hours=2), 7200)])
+def test_the_deadline_reaches_mpi(deadline: Any, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class World:
+        def __init__(self, deadline_s: float, *, leaving_s: float) -> None:
+            asked.append((deadline_s, leaving_s))
+
+        def join(self, deadline_s: float) -> Any:
+            asked.append(deadline_s)
+            return _native.LocalNetwork(1).join(0)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(_native, "MpiWorld", World)
+    monkeypatch.setattr(launch, "_mpi_worlds", [])
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    found = launch.find(None, deadline)
+    launch.find(None, 5)
+    assert found.deadline.total_seconds() == seconds
+    assert asked == [(seconds, max(seconds, 60)), seconds, 5]
+
+
+PROGRAM = """
+import json, os, sys, time
+import torch, sparsesync.torch
+rank, of_mpi = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK"))), "OMPI_COMM_WORLD_RANK" in os.environ
+folder, late_s, deadline = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+open(f"{folder}/{rank} has loaded", "w").close()
+while not all(os.path.exists(f"{folder}/{each} has loaded") for each in json.loads(sys.argv[4])):
+    time.sleep(0.01)
+if rank == 1:
+    time.sleep(late_s)
+began = time.monotonic()
+found = {"rank": rank}
+try:
+    ddp = sparsesync.torch.DistributedDataParallel(torch.nn.Linear(3, 2), deadline=deadline)
+    ddp(torch.ones(1, 3)).sum().backward()
+    found["transport"] = ddp.statistics()["transport"]
+    found["deadline of torch's"] = str(sparsesync.torch.launch.timeout_of(torch.distributed.group.WORLD)) if not of_mpi else ""
+    ddp.close()
+except sparsesync.Error as error:
+    found["error"], found["says"] = type(error).__name__, str(error)
+found["seconds"] = time.monotonic() - began
+json.dump(found, open(f"{folder}/{rank}.json", "w"))
+sys.stdout.flush()
+os._exit(0) if "error" in found else None
+"""
+
+
+def started(folder: Path, ranks: list[int], workers: int, late_s: float, deadline: float) -> list[Any]:
+    """What processes found that are started as torchrun starts them; those of other ranks are missing."""
+    program = folder / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launching.free_port()), "WORLD_SIZE": str(workers)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(folder), str(late_s), str(deadline), json.dumps(ranks)],
+            env=launching.environment(**address, RANK=str(rank)),
+        )
+        for rank in ranks
+    ]
+    for each in processes:
+        assert each.wait(120) == 0
+    return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in ranks]
+
+
+def test_launched_workers_that_are_late_train(tmp_path: Path) -> None:
+    for each in started(tmp_path, [0, 1], 2, late_s=2, deadline=60):
+        assert each["transport"] == "process_group", each
+        assert each["deadline of torch's"] == "0:30:00"
+
+
+@pytest.mark.parametrize(("ranks", "says"), [([0, 1], "worker 2 has not"), ([1], "worker 0, or its launcher, does not serve")])
+def test_launched_workers_that_are_missing_are_named(ranks: list[int], says: str, tmp_path: Path) -> None:
+    for each in started(tmp_path, ranks, 3, late_s=0, deadline=3):
+        assert each["error"] == "DeadlineError", each
+        assert says in each["says"]
+        assert each["seconds"] < 20, "and not after half an hour"
+
+
+def test_launched_by_mpi_the_deadline_holds_from_the_start(tmp_path: Path) -> None:
+    """Whoever waits for MPI_Init is told at the deadline. mpirun ends the one that comes later, as the other did not finalize MPI."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    launching.run(launching.mpirun(2, program, tmp_path, 8, 2, "[0, 1]"), 120)
+    found = json.loads((tmp_path / "0.json").read_text(encoding="utf-8"))
+    assert found["error"] == "DeadlineError", found
+    assert "did not end within 2 s" in found["says"]
+    assert found["seconds"] < 20, "and not after a minute"
+
+
+def test_launched_by_mpi_workers_that_are_late_train(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    for each in launching.outcomes(launching.mpirun(2, program, tmp_path, 2, 60, "[0, 1]"), tmp_path, 2, 120):
+        assert each["transport"] == "mpi", each
