@@ -199,9 +199,13 @@ def gather(ddp: torch.nn.Module, own: Any) -> list[Any]:
     if isinstance(ddp, DistributedDataParallel):
         return [json.loads(each) for each in ddp.synchronizer.session.all_gather(json.dumps(own).encode())]
     if isinstance(ddp, TorchsOwn):
-        told: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(told, own)
-        return told
+        # Not all_gather_object(), which unpickles what other workers send.
+        text = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+        dist.all_gather(sizes, torch.tensor([len(text)]))
+        texts = [torch.zeros(int(max(sizes)), dtype=torch.uint8) for _ in sizes]
+        dist.all_gather(texts, torch.nn.functional.pad(text, (0, int(max(sizes)) - len(text))))
+        return [json.loads(bytes(each[: int(size)].tolist())) for each, size in zip(texts, sizes, strict=True)]
     return [own]
 
 
