@@ -12,6 +12,7 @@
 
 #include "kernels/device_queue.h"
 #include "kernels/error.h"
+#include "python/bindings/gil.h"
 
 namespace nb = nanobind;
 
@@ -93,7 +94,7 @@ nb::object owning_array(std::unique_ptr<Element[]> memory, std::initializer_list
 
 template <typename Element>
 std::unique_ptr<Element[]> copy_of(std::span<const Element> elements) {
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   auto memory = std::make_unique_for_overwrite<Element[]>(elements.size());
   if (!elements.empty()) std::memcpy(memory.get(), elements.data(), elements.size_bytes());
   return memory;

@@ -19,6 +19,7 @@
 #include "kernels/index_code.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
 
 namespace nb = nanobind;
 
@@ -77,7 +78,7 @@ nb::tuple coalesced(nb::handle given_indices, nb::handle given_values, Index row
   Buffer<std::byte> sums(context);
   std::int64_t count = 0;
   {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     const DefaultFloatEnvironment default_modes;
     const IndexCheck check = check_indices(context, rows, of);
     if (check.outside) {
@@ -105,7 +106,7 @@ nb::tuple compacted(nb::handle given) {
   Buffer<std::byte> rows(context);
   std::int64_t count = 0;
   if (from.width > 0) {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     const DefaultFloatEnvironment default_modes;
     // Few rows are expected; the second time there is room for all.
     for (Index room = from.rows / 16 + 16;; room = count) {
@@ -149,7 +150,7 @@ nb::tuple encoded(nb::handle given, Index rows, const std::optional<std::string>
   const ConstIndices indices = indices_of(given, "indices");
   const std::span<const Index> of = span_of(indices);
   {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     expect_increasing(of, rows);
   }
   const IndexCode code = name ? code_named(*name) : cheapest_code(rows, std::ssize(of));
@@ -161,7 +162,7 @@ nb::tuple encoded(nb::handle given, Index rows, const std::optional<std::string>
   const std::span<std::byte> out(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())),
                                  bytes.size());
   {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     HostMemory memory;
     encode(Context(memory), code, {0, rows}, of, out);
   }
@@ -184,7 +185,7 @@ nb::object decoded(const std::string& name, const nb::bytes& bytes, Index rows, 
   if (count > PTRDIFF_MAX / static_cast<Index>(sizeof(Index))) throw std::bad_alloc();
   std::unique_ptr<Index[]> indices;
   {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     indices = std::make_unique_for_overwrite<Index[]>(static_cast<std::size_t>(count));
     HostMemory memory;
     decode(Context(memory), code, {0, rows}, from,

@@ -15,6 +15,7 @@
 #include "kernels/error.h"
 #include "kernels/host_copy.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
 #include "schemes/transport_errors.h"
 
 namespace nb = nanobind;
@@ -86,7 +87,7 @@ PythonDevice::PythonDevice(int number, std::optional<StreamNumber> stream, nb::o
 
 PythonDevice::~PythonDevice() {
   // Whoever was the last to hold it may have given the GIL away.
-  const nb::gil_scoped_acquire with_gil;
+  const WithGil with_gil;
   state_.reset();
   allocator_.reset();
 }
@@ -190,7 +191,7 @@ DeviceQueue& PythonDevice::queue_on(StreamNumber stream) {
 }
 
 void* PythonDevice::allocate(std::size_t bytes, Stream stream) const {
-  const nb::gil_scoped_acquire with_gil;
+  const WithGil with_gil;
   try {
     const nb::object given = allocator_.attr("allocate")(
         std::max<std::size_t>(bytes, 1), reinterpret_cast<StreamNumber>(stream.handle));
@@ -201,7 +202,7 @@ void* PythonDevice::allocate(std::size_t bytes, Stream stream) const {
 }
 
 void PythonDevice::free(void* pointer) const noexcept {
-  const nb::gil_scoped_acquire with_gil;
+  const WithGil with_gil;
   try {
     allocator_.attr("free")(reinterpret_cast<StreamNumber>(pointer));
   } catch (const nb::python_error& error) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kernels/rows.h"
+#include "python/bindings/gil.h"
 
 namespace nb = nanobind;
 
@@ -120,7 +121,7 @@ PythonSession::~PythonSession() {
 void PythonSession::close() {
   closing_ = true;
   if (!process_.forked()) {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     std::unique_lock lock(calls_mutex_);
     calls_ended_.wait(lock, [&] { return calls_ == 0; });
     const bool on_gpu = session_ != nullptr && device_ != nullptr;
@@ -301,7 +302,7 @@ nb::object PythonSession::result(Index bucket, Index tensor) {
   std::vector<Index> indices;
   std::vector<std::byte> values;
   if (device_ != nullptr) {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     indices.resize(result.indices.size());
     device_->fetch(std::as_bytes(result.indices),
                    std::as_writable_bytes(std::span(indices)).data());
@@ -331,7 +332,7 @@ void PythonSession::copy_result(Index bucket, Index tensor, nb::handle indices_g
         fmt::format("{}, indices: give int64 [{}], as result_rows() says", named(spec), rows));
   }
   expect_values(values, spec, rows, named(spec));
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   read(stream, [&](const Context& context) {
     copy(context, std::as_bytes(result.indices), bytes_of(indices));
     copy(context, result.values.as_bytes(), bytes_of(values));
@@ -345,7 +346,7 @@ void PythonSession::write_dense(Index bucket, Index tensor, nb::handle given, St
   const Matrix into{bytes_of(out), spec.dtype, spec.rows, spec.width};
   const UnderWay call(*this);
   const TensorResult result = result_of(bucket, tensor);
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   read(stream, [&](const Context& context) { to_dense(context, result, into); });
 }
 

@@ -20,6 +20,7 @@
 #include "engine/session.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/closed.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"
 #include "python/bindings/transports.h"
 
@@ -113,7 +114,7 @@ class PythonSession {
   template <typename Work>
   void under_way(const Work& work) {
     const UnderWay call(*this);
-    const nanobind::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     work(*session_);
   }
 
@@ -127,7 +128,7 @@ class PythonSession {
   void work_in(StreamNumber stream, const std::vector<StreamNumber>& streams, const Work& work) {
     const UnderWay call(*this);
     const std::shared_ptr<const Mark> behind = mark_behind(streams);
-    const nanobind::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     read(stream, [&](const Context& context) {
       if (behind != nullptr) behind->make_wait(context);
       work(context);

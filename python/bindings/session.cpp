@@ -16,6 +16,7 @@
 
 #include "engine/session.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"
 #include "python/bindings/python_session.h"
 #include "python/bindings/transports.h"
@@ -62,7 +63,7 @@ std::shared_ptr<PythonDevice> device_of(nb::handle given,
 /// A property that takes a lock, for which another thread may wait that waits for the GIL.
 template <auto property>
 std::int64_t without_gil(const PythonSession& session) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   return (session.*property)();
 }
 

@@ -29,6 +29,7 @@
 #include "engine/workers.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/transports.h"
 #include "schemes/registry.h"
 
@@ -45,7 +46,7 @@ Json provenance_of(const std::string& trace) {
 }
 
 std::string profile_of(const std::string& path, const std::vector<int>& partitions) {
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   ProfileOptions options;
   options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (!partitions.empty()) options.partitions = partitions;
@@ -78,7 +79,7 @@ std::string plan_of(const std::string& path, std::vector<int> workers,
                     const std::optional<double>& rate_bps, double latency_s,
                     const std::optional<std::string>& network_file,
                     const std::optional<std::int64_t>& memory_bytes) {
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   const Network network = network_from(rate_bps, latency_s, network_file);
   if (memory_bytes && *memory_bytes < 0) {
     throw InputError(fmt::format("a memory of {} bytes: 0 or more", *memory_bytes));
@@ -102,7 +103,7 @@ std::string plan_of(const std::string& path, std::vector<int> workers,
 std::string compare_of(const std::string& path, const std::vector<std::string>& schemes,
                        const std::optional<double>& rate_bps, double latency_s, bool virtual_clock,
                        int repeat, const std::optional<std::string>& wire, bool announce) {
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   if (repeat < 1) throw InputError("repeat: 1 or more");
   CompareOptions options;
   options.schemes = schemes;
@@ -141,7 +142,7 @@ nb::dict load(const Trace& trace, int worker, int step) {
   expect_in(header, worker, step);
   std::vector<TracePart> parts;
   {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     parts = trace.load(Rank{worker}, step);
   }
   nb::dict loaded;

@@ -26,6 +26,7 @@
 #include "engine/transport/mpi.h"
 #include "engine/transport/point_to_point.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"
 
 namespace nb = nanobind;
@@ -44,7 +45,7 @@ class PythonCalls : public PointToPoint {
       : calls_(std::move(calls)), has_all_reduce_(nb::cast<bool>(calls_.attr("has_all_reduce"))) {}
 
   ~PythonCalls() override {
-    const nb::gil_scoped_acquire with_gil;
+    const WithGil with_gil;
     try {
       calls_.attr("close")();
     } catch (nb::python_error& error) {
@@ -62,12 +63,12 @@ class PythonCalls : public PointToPoint {
   }
 
   Outcome wait(Call call, Clock::time_point until) override {
-    const nb::gil_scoped_acquire with_gil;
+    const WithGil with_gil;
     return outcome_of(until, [&] { calls_.attr("wait")(call, seconds_to(until)); });
   }
 
   void withdraw() noexcept override {
-    const nb::gil_scoped_acquire with_gil;
+    const WithGil with_gil;
     try {
       calls_.attr("withdraw")();
     } catch (nb::python_error& error) {
@@ -78,7 +79,7 @@ class PythonCalls : public PointToPoint {
   bool has_all_reduce() const override { return has_all_reduce_; }
 
   Outcome all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point until) override {
-    const nb::gil_scoped_acquire with_gil;
+    const WithGil with_gil;
     return outcome_of(until, [&] {
       calls_.attr("all_reduce")(std::string(name_of(dtype)),
                                 bytes_at(elements.data(), elements.size()), seconds_to(until));
@@ -97,7 +98,7 @@ class PythonCalls : public PointToPoint {
   }
 
   Call start(const char* name, Rank peer, Lane lane, std::byte* data, std::size_t size) {
-    const nb::gil_scoped_acquire with_gil;
+    const WithGil with_gil;
     try {
       return nb::cast<Call>(
           calls_.attr(name)(peer.value, static_cast<int>(lane), bytes_at(data, size)));
@@ -193,14 +194,14 @@ class PythonMpiWorld {
     std::shared_ptr<void> kept = world_;
     std::unique_ptr<Transport> end;
     {
-      const nb::gil_scoped_release without_gil;
+      const WithoutGil without_gil;
       end = world.join(world.size(), {}, deadline);
     }
     return {std::move(end), std::move(kept)};
   }
   void close() {
     std::shared_ptr<MpiWorld> last = std::move(world_);
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     last.reset();
   }
 
@@ -214,7 +215,7 @@ class PythonMpiWorld {
 
  private:
   static std::shared_ptr<MpiWorld> made(MpiOptions options) {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     return {new MpiWorld(options), DeleteInItsProcess()};
   }
   /// Those that were not destroyed yet.
@@ -238,7 +239,7 @@ TransportHandle nccl_over_words(TransportHandle& words, const DeviceHandle& devi
   const std::chrono::milliseconds deadline = deadline_of(deadline_s);
   auto under = std::make_shared<UnderNccl>(UnderNccl{words.network(), device.device});
   std::unique_ptr<Transport> network = words.take();
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   return {device.device->connect(std::move(network), deadline), std::move(under)};
 }
 
@@ -248,7 +249,7 @@ nb::list all_gather(TransportHandle& transport, const nb::bytes& own, double dea
   Transport& network = transport.use();
   std::vector<std::string> all;
   {
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     HostMemory memory;
     all = ControlChannel(network, Context(memory), deadline).all_gather(mine);
   }
@@ -265,7 +266,7 @@ TransportHandle::TransportHandle(std::unique_ptr<Transport> transport,
 
 TransportHandle::~TransportHandle() {
   if (!transport_ && !network_) return;
-  const nb::gil_scoped_release without_gil;
+  const WithoutGil without_gil;
   transport_.reset();
   network_.reset();
 }

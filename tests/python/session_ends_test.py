@@ -207,3 +207,44 @@ def test_over_mpi_a_process_ends_with_all_that_is_open(case):
     script = OVER_MPI + OVER_MPI_ENDS[case] + "\nprint('done ', end='')\n"
     done = python(script, launcher=[str(ROOT / "cmake" / "mpirun.sh"), "-np", "2"])
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["done"] * 2, "")
+
+
+DAEMONS = {
+    "fails": """
+end = sparsesync.LocalNetwork(2).join(0)
+def call():
+    end.all_gather(b"", 0.5)
+""",
+    "ends": """
+network = sparsesync.LocalNetwork(2)
+ends = [network.join(rank) for rank in range(2)]
+def other():
+    time.sleep(0.5)
+    ends[1].all_gather(b"", 60)
+def call():
+    ends[0].all_gather(b"", 60)
+threading.Thread(target=other, daemon=True).start()
+""",
+}
+
+
+@pytest.mark.parametrize("case", DAEMONS)
+def test_a_daemon_threads_call_that_ends_after_python_does(case):
+    """The thread asks for the GIL, which is not to be had any more."""
+    script = f"""
+import sys, threading, time, sparsesync
+class Last:
+    def __del__(self, sleep=time.sleep):
+        sleep(1.5)
+sys.last = Last()  # goes late, when no thread gets the GIL any more
+{DAEMONS[case]}
+ready = threading.Semaphore(0)
+def work():
+    ready.release()
+    call()
+threading.Thread(target=work, daemon=True).start()
+ready.acquire()
+print("ends", flush=True)
+"""
+    done = python(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
