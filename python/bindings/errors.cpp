@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "analysis/output_file.h"
 #include "engine/control_channel.h"
@@ -59,6 +61,16 @@ void raise(PyObject* type, const PeerError& error) {
   PyErr_SetObject(type, raised.ptr());
 }
 
+/// The standard library says of a thread that cannot be started no more than the system does.
+Error explained(const std::system_error& error) {
+  if (error.code() != std::errc::resource_unavailable_try_again) return Error(error.what());
+  return Error(
+      fmt::format("a thread could not be started: {}: raise the limit of processes (ulimit -u, or "
+                  "that of the container) or of memory (ulimit -v), or ask for fewer workers or "
+                  "threads in one process",
+                  error.code().message()));
+}
+
 /// Raises in Python what C++ threw. What it does not know goes on to the next translator.
 void translate(const std::exception_ptr& thrown, void* payload) {
   const Classes& classes = *static_cast<const Classes*>(payload);
@@ -100,6 +112,10 @@ void translate(const std::exception_ptr& thrown, void* payload) {
     raise(classes.error, error);
   } catch (const ContractError& error) {
     raise(classes.contract, error);
+  } catch (const std::filesystem::filesystem_error& error) {
+    raise(classes.io, error);
+  } catch (const std::system_error& error) {
+    raise(classes.error, explained(error));
   }
 }
 
