@@ -553,6 +553,41 @@ def test_optimizers_within_backward_step_with_equal_gradients(schedule: str, whe
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("schedule", [each for each in drop_in_cases.SCHEDULES if each != "sequential"])  # that sends none before
+def test_hooks_that_change_a_gradient_that_was_sent_are_an_error(schedule: str, sparse: bool) -> None:
+    def work(rank: int, member: Any) -> int:
+        with seeded(1):
+            module = torch.nn.ModuleDict({"first": torch.nn.Embedding(50, 4), "last": torch.nn.Embedding(50, 4, sparse=sparse)})
+            module.forward = lambda ids: module["last"](ids) + module["first"](ids)  # type: ignore[method-assign, assignment]
+        first, last = module["first"].weight, module["last"].weight
+        ddp = DistributedDataParallel(module, member, scheme="balanced", schedule=schedule, bucket_cap_mb=1e-9, deadline=10)
+        changes = False
+
+        def scale(parameter: torch.Tensor) -> None:
+            other = last if parameter is first else first
+            if changes and rank == 0 and other.grad is not None:
+                other.grad.mul_(0.5)
+
+        for each in (first, last):
+            each.register_post_accumulate_grad_hook(scale)  # type: ignore[no-untyped-call]
+        for step in range(5):
+            changes = step == 3
+            ddp.zero_grad()
+            try:
+                ddp(torch.tensor([1, 2])).sum().backward()
+                ddp.synchronize()
+            except sparsesync.OrderError as error:
+                assert "its gradient was changed in place while workers exchanged it" in str(error)
+                assert "'first.weight'" in str(error) or "'last.weight'" in str(error)
+                return step
+        return -1
+
+    first, second = run_workers(2, work)
+    assert first == 3
+    assert isinstance(second, sparsesync.PeerLostError)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_hooks_that_take_gradients_are_an_error(when: str) -> None:
     def work(_: int, member: Any) -> None:

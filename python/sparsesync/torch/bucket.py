@@ -43,6 +43,7 @@ class Bucket:
         dtype = planned.members[0].parameter.dtype.to_real()
         self._all_used = torch.ones(len(planned.members), dtype=dtype, device=planned.device)
         self._used = [True] * len(planned.members)  # here, of the step
+        self._versions: list[tuple[torch.Tensor, int] | None] = []  # of gradients, as they were submitted
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # of reduce and gather
         self._waited = 0.0  # seconds that the program stood still for it
         self._non_finite = 0
@@ -93,7 +94,9 @@ class Bucket:
         streams: that wrote them, beside the one that torch works in. copies: gradients of parameters, by index, in the place of those
         that the parameters have by now."""
         kind, members = self.planned.kind, self.planned.members
-        given = [of_torch.submitted(copies.get(each.index, each.parameter.grad), kind) for each in members]
+        gradients = [copies.get(each.index, each.parameter.grad) for each in members]
+        given = [of_torch.submitted(each, kind) for each in gradients]
+        self._versions = [(each, each._version) if each is not None and of_torch.counts_changes(each) else None for each in gradients]
         self._used = [each is not None for each in given]
         with torch.profiler.record_function(f"sparsesync::submit {self.planned.name()}"), self._naming():
             reduced = self._start(given, sorted({*streams, self._device.stream()}))
@@ -133,6 +136,7 @@ class Bucket:
     def finish(self, scale: float = 1.0) -> None:
         """Waits, and makes the result times `scale` the gradients of the parameters."""
         self._wait()
+        self._expect_unchanged()
         self._non_finite += self._session.non_finite(self.number)
         with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
             self._write(scale)
@@ -155,6 +159,17 @@ class Bucket:
         self._tickets = None
         self._waited += time.perf_counter() - began
         self._steps += 1
+
+    def _expect_unchanged(self) -> None:
+        """Raises OrderError naming a parameter whose gradient the program changed once it was submitted: it is not known what of the
+        change was sent."""
+        versions, self._versions = self._versions, []
+        for each, held in zip(self.planned.members, versions, strict=True):
+            if held is not None and held[0]._version != held[1]:
+                raise _native.OrderError(
+                    f"parameter '{each.name}': its gradient was changed in place while workers exchanged it, such as by a hook of another "
+                    "parameter: change it in a hook of its own, or after backward()"
+                )
 
     def _write(self, scale: float) -> None:
         used = self._used_by_any()

@@ -172,6 +172,13 @@ def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:
     return gradient._indices()[0].contiguous(), gradient._values().detach().contiguous()
 
 
+def counts_changes(gradient: torch.Tensor) -> bool:
+    """Whether its _version counts changes of it alone: tensors that share their memory count those of all."""
+    if gradient.is_inference():
+        return False
+    return gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
+
+
 def handed_over(given: Submitted, device: CpuDevice) -> Any:
     """The same as Session.reduce takes it."""
     if given is None:
