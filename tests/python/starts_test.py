@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import math
@@ -219,3 +220,78 @@ def test_launched_by_mpi_workers_that_are_late_train(tmp_path: Path) -> None:
     program.write_text(PROGRAM, encoding="utf-8")
     for each in launching.outcomes(launching.mpirun(2, program, tmp_path, 2, 60, "[0, 1]"), tmp_path, 2, 120):
         assert each["transport"] == "mpi", each
+
+
+# ---- All waits of the package, each with what limits it.
+
+WAITS = {
+    *("wait", "join", "sleep", "acquire", "create_connection", "all_gather", "broadcast", "agree", "barrier", "register_bucket"),
+    *("TCPStore", "ProcessGroupGloo", "init_process_group", "MpiWorld", "nccl_over", "select", "recv", "accept", "all_reduce"),
+}
+# Whatever a Session waits for ends at its deadline_s, which is the wrapper's.
+OF_SESSION = {"session", "_session"}
+# (file, call): the part of the call that limits it.
+LIMITED = {
+    ("launch.py", "connection.transport.all_gather"): "seconds",
+    ("launch.py", "_native.nccl_over"): "seconds",
+    ("launch.py", "_native.MpiWorld"): "seconds",
+    ("launch.py", "_mpi_worlds[0].join"): "seconds",
+    ("process_group.py", "work.wait"): "seconds",
+    ("process_group.py", "dist.init_process_group"): "timeout=wait",
+    ("process_group.py", "TCPStore"): "timeout=connecting.left()",
+    ("process_group.py", "dist.ProcessGroupGloo"): "max(deadline, _MOMENT)",
+    ("process_group.py", "socket.create_connection"): "self.left()",
+    ("process_group.py", "time.sleep"): "self.left()",
+    ("process_group.py", "store.wait"): "self.left()",
+    ("process_group.py", "self._store.wait"): "_LAST_WORDS",
+}
+# Others: they wait for nobody, or for what is listed here.
+WITHOUT = {
+    ("launch.py", "_native.LocalNetwork(1).join"): "takes an end",
+    ("launch.py", "group.network.join"): "takes an end",
+    ("distributed.py", "self._synchronizer.join"): "makes a context",
+    ("process_group.py", "group.recv"): "starts a call, which work.wait waits for",
+    ("usage.py", "self._sums.wait"): "of the session",
+    ("small_sums.py", "self.wait"): "of the session",
+    ("torch_surface.py", "work.wait"): "by the group that torch's Join runs on, with its timeout",
+    ("hook.py", "dist.all_reduce"): "the first step of torch's own, by its group, with its timeout",
+}
+
+
+def waits_in(path: Path) -> list[tuple[str, str]]:
+    """Calls that wait: what is called, and the whole call."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        of_text = isinstance(owner, ast.Constant)
+        of_session = (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) in OF_SESSION if owner else False
+        if name in WAITS and not of_text and not of_session:
+            found.append((ast.unparse(node.func), ast.unparse(node)))
+    return found
+
+
+def test_every_wait_has_a_limit() -> None:
+    folder = Path(sparsesync.torch.__file__).resolve().parent
+    found = [(path.name, *each) for path in sorted(folder.glob("*.py")) for each in waits_in(path)]
+    unlisted = [each for each in found if each[:2] not in {**LIMITED, **WITHOUT}]
+    assert unlisted == [], "say above what limits these"
+    for file, callee, call in found:
+        assert LIMITED.get((file, callee), "") in call, call
+    assert {each[:2] for each in found} == {*LIMITED, *WITHOUT}, "listed above, and gone"
+
+
+def test_the_session_of_a_wrapper_has_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Session(_native.Session):
+        def __init__(self, *given: Any, deadline_s: float, **named: Any) -> None:
+            asked.append(deadline_s)
+            super().__init__(*given, deadline_s=deadline_s, **named)
+
+    monkeypatch.setattr(_native, "Session", Session)
+    for deadline in (None, 7, datetime.timedelta(minutes=2)):
+        DistributedDataParallel(torch.nn.Linear(1, 1), local_group(1)[0], deadline=deadline).close()
+    assert asked == [1800, 7, 120]
