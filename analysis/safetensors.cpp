@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -128,12 +129,20 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
     place.refuse(fmt::format("has {} bytes at the end that belong to no tensor",
                              data.data() + data.size() - expected));
   }
+  result.by_name_.resize(result.tensors_.size());
+  std::iota(result.by_name_.begin(), result.by_name_.end(), std::size_t{0});
+  std::ranges::sort(result.by_name_, {}, [&](std::size_t position) -> const std::string& {
+    return result.tensors_[position].name;
+  });
   return result;
 }
 
 const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
-  const auto found = std::ranges::find(tensors_, name, &SafetensorsEntry::name);
-  return found == tensors_.end() ? nullptr : &*found;
+  const auto name_at = [&](std::size_t position) -> const std::string& {
+    return tensors_[position].name;
+  };
+  const auto found = std::ranges::lower_bound(by_name_, name, {}, name_at);
+  return found == by_name_.end() || name_at(*found) != name ? nullptr : &tensors_[*found];
 }
 
 void write_safetensors(OutputFile& file, std::span<const SafetensorsEntry> tensors) {

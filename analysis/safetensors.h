@@ -43,13 +43,14 @@ class SafetensorsFile {
 
   /// In the order of their bytes. The views live as long as this object or one it was moved to.
   const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
-  /// The tensor of that name.
+  /// Finds a tensor by its name, in time O(log n).
   /// @return null if there is none; lives as long as tensors()
   const SafetensorsEntry* find(const std::string& name) const;
 
  private:
   InputFile file_;
   std::vector<SafetensorsEntry> tensors_;
+  std::vector<std::size_t> by_name_;  // positions in tensors_, in the order of names
 };
 
 /// Writes a whole safetensors file into `file`, which the caller commits. Tensors are ordered by

@@ -149,23 +149,24 @@ TEST_F(BadNetworkFile, ValuesThatMakeNoSenseAreNamed) {
            {"/links/inter/rate_bps", -5, "links.inter.rate_bps is -5"},
            {"/links/intra/rate_bps", nullptr, "links.intra.rate_bps is null"},
            {"/links/inter/ci", 3, "links.inter.ci is 3, not a list"},
-           {"/links/inter/ci", Json::array(), "links.inter.ci is [], not a list"},
-           {"/links/inter/ci/0", Json::array({1}), "links.inter.ci[0] is [1], not a list"},
+           {"/links/inter/ci", Json::array(), "links.inter.ci is a list of 0, not a list"},
+           {"/links/inter/ci/0", Json::array({1}), "links.inter.ci[0] is a list of 1, not a list"},
            {"/links/inter/ci/1", Json::array({2, 1}), "links.inter.ci[1] has its higher end first"},
            {"/links/inter/ci/1/0", "x", "links.inter.ci[1][0] is \"x\""},
            {"/links/inter", 7, "links.inter is 7, not an object"},
-           {"/links", Json::array(), "links is [], not an object"},
+           {"/links", Json::array(), "links is a list of 0, not an object"},
            {"/links", Json{{"inter", nullptr}, {"intra", nullptr}}, "links has no link"},
            {"/host", "strong", "host is \"strong\", not an object"},
            {"/host/encode_s_per_byte", -1, "host.encode_s_per_byte is -1"},
-           {"/host/aggregate_s_per_byte", Json::array(), "host.aggregate_s_per_byte is []"},
+           {"/host/aggregate_s_per_byte", Json::array(),
+            "host.aggregate_s_per_byte is a list of 0"},
            {"/host/step_s", -2, "host.step_s is -2"}}) {
     json_ = good;
     json_.at(Json::json_pointer(c.path)) = c.value;
     expect_refused({c.said});
   }
   json_ = Json::array();
-  expect_refused({"is [], not an object"});
+  expect_refused({"is a list of 0, not an object"});
 }
 
 TEST_F(BadNetworkFile, WhatIsNotJsonIsSaidToBeSo) {

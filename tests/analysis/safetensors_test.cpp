@@ -1,6 +1,7 @@
 // The safetensors format: what is written is read back, and no file that lies is believed.
 #include "analysis/safetensors.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -104,6 +105,47 @@ TEST_F(Safetensors, AcceptsMetadataUnknownDtypesAndNumbers) {
   EXPECT_EQ(open(file_of("{}", "")).tensors().size(), 0U);
 }
 
+TEST_F(Safetensors, ReadsManyNames) {
+  // In quadratic time this would take minutes.
+  constexpr int kTensors = 40'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    header += i == 0 ? "" : ",";
+    header += fmt::format(R"("t{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", i);
+  }
+  const SafetensorsFile file = open(file_of(header + "}", ""));
+  ASSERT_EQ(file.tensors().size(), std::size_t{kTensors});
+  for (int i = 0; i < kTensors; ++i) {
+    const std::string name = fmt::format("t{}", i);
+    const SafetensorsEntry* found = file.find(name);
+    ASSERT_NE(found, nullptr) << name;
+    ASSERT_EQ(found->name, name);
+  }
+  header += fmt::format(R"(,"t{}":1}})", kTensors / 2);
+  expect_refused(file_of(header, ""), {"has the name 't20000' twice in one object"});
+}
+
+TEST_F(Safetensors, RefusesDeepValuesWhereverTheyStand) {
+  const auto nested = [](std::size_t levels) {
+    return std::string(levels, '[') + std::string(levels, ']');
+  };
+  const auto with_dtype = [](const std::string& dtype) {
+    return file_of(R"({"a":{"shape":[0],"data_offsets":[0,0],"dtype":)" + dtype + "}}", "");
+  };
+  expect_refused(with_dtype(nested(100'000)), {"nests values more than 64 deep"});
+  expect_refused(with_dtype(nested(63)), {"nests values more than 64 deep"});
+  expect_refused(with_dtype(nested(62)), {"'a'.dtype is a list of 1, not a text"});
+  expect_refused(with_dtype(R"({"b":1})"), {"'a'.dtype is an object, not a text"});
+}
+
+TEST_F(Safetensors, RefusesWhatOnlySomeReadersTakeForJson) {
+  expect_refused(file_of(std::string("{}\0anything", 11), ""), {"not valid JSON (at byte 3)"});
+  expect_refused(file_of(std::string("{}\0", 3), ""), {"not valid JSON (at byte 3)"});
+  expect_refused(file_of("\xEF\xBB\xBF{}", ""), {"byte order mark"});
+  expect_refused(file_of(R"({"a":1,"a":1})", ""), {"has the name 'a' twice in one object"});
+  EXPECT_EQ(open(file_of("{}   ", "")).tensors().size(), 0U);
+}
+
 TEST_F(Safetensors, RefusesWhatLies) {
   const auto entry = [](const std::string& dtype, const std::string& shape,
                         const std::string& offsets) {
@@ -116,13 +158,13 @@ TEST_F(Safetensors, RefusesWhatLies) {
   expect_refused(file_of("{}", "", 3), {"cut short"});
   expect_refused(file_of("{}", "", ~std::uint64_t{0} - 1), {"cut short"});
   expect_refused(file_of("{}", "", 100'000'001), {"cut short"});
-  expect_refused(file_of("[]", ""), {"header is []", "not an object"});
+  expect_refused(file_of("[]", ""), {"header is a list of 0, not an object"});
   expect_refused(file_of("{", ""), {"not valid JSON"});
   expect_refused(file_of("{} {}", ""), {"not valid JSON"});
   expect_refused(file_of("{\"\xff\":1}", ""), {"not valid JSON"});
-  expect_refused(file_of(std::string(100'000, '['), ""), {"nests values more than 100 deep"});
+  expect_refused(file_of(std::string(100'000, '['), ""), {"nests values more than 64 deep"});
   expect_refused(file_of(std::string(100'000, '[') + std::string(100'000, ']'), ""),
-                 {"nests values more than 100 deep"});
+                 {"nests values more than 64 deep"});
   expect_refused(file_of(R"({"a":1})", ""), {"'a' is 1, not an object"});
   expect_refused(file_of(R"({"a":{"dtype":"I32","shape":[2]}})", eight),
                  {"'a'.data_offsets is missing"});
@@ -145,7 +187,7 @@ TEST_F(Safetensors, RefusesWhatLies) {
   expect_refused(file_of(entry("\"I32\"", "[0,9223372036854775807,9]", "[0,0]"), ""),
                  {"can be counted"});
   expect_refused(file_of(entry("\"I32\"", "[2]", "[0,8,9]"), eight),
-                 {"data_offsets is [0,8,9], not a list of 2"});
+                 {"data_offsets is a list of 3, not a list of 2"});
   expect_refused(file_of(entry("\"I32\"", "[2]", "[8,0]"), eight), {"in order"});
   expect_refused(file_of(entry("\"I32\"", "[2]", "[0,8]"), "1234567"), {"cut short"});
   expect_refused(file_of(entry("\"I32\"", "[2]", "[0,8]"), eight + "9"), {"belong to no tensor"});

@@ -274,7 +274,7 @@ TEST_F(BrokenTrace, HeaderIsNotJson) {
   write_all(root() / "trace.json", R"({"format": 1, "tens)");
   expect_open_refused({"trace.json", "not valid JSON"});
   write_all(root() / "trace.json", "[1]");
-  expect_open_refused({"is [1], not an object"});
+  expect_open_refused({"is a list of 1, not an object"});
   write_all(root() / "trace.json", "");
   expect_open_refused({"not valid JSON"});
 }
@@ -347,7 +347,7 @@ TEST_F(BrokenTrace, NoTensors) {
 TEST_F(BrokenTrace, TensorsOfAnotherKind) {
   write_all(root() / "trace.json",
             R"({"format":1,"tensors":{},"workers":1,"steps":1,"source":"","seed":1})");
-  expect_open_refused({"tensors is {}, not a list"});
+  expect_open_refused({"tensors is an object, not a list"});
   write_all(root() / "trace.json",
             R"({"format":1,"tensors":[4],"workers":1,"steps":1,"source":"","seed":1})");
   expect_open_refused({"tensors[0] is 4, not an object"});
