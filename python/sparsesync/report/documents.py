@@ -19,6 +19,10 @@ KINDS: dict[str, list[tuple[str, str | None]]] = {
 }
 
 
+# As the readers of the program have it.
+DEEPEST = 64
+
+
 class UnusableError(Exception):
     """A file that no report can be made from: one line that says what, where and the mend."""
 
@@ -55,12 +59,25 @@ def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
+def refuse_depth(content: object) -> None:
+    """Checks that values nest at most DEEPEST levels: pages are drawn by functions that call themselves.
+
+    @raises ValueError"""
+    level = [content]
+    for _ in range(DEEPEST):
+        values = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        level = [inner for each in values for inner in each]
+    if any(isinstance(each, (dict, list)) for each in level):
+        raise ValueError(f"nests values more than {DEEPEST} deep")
+
+
 def read(path: str | os.PathLike[str]) -> Document:
     """@raises UnusableError"""
     mend = "give the --json of sparsesync profile, compare, plan, calibrate or simulate, or the --timeline of simulate"
     shown = on_one_line(path)
     try:
         content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"), parse_constant=refuse_constant)
+        refuse_depth(content)
         # Half a character, which JSON's escapes can say and no page, becomes a question mark.
         content = json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", errors="replace"))
     except OSError as error:
