@@ -15,11 +15,9 @@ void cast(const Context& context, ConstMatrix from, Matrix to) {
   SPARSESYNC_EXPECT(from.width, ==, to.width);
   for_float_dtype(from.dtype, [&]<typename From>(From) {
     for_float_dtype(to.dtype, [&]<typename To>(To) {
-      using Wide = typename ValueTraits<To>::Sum;
       parallel_for(context, from.rows * from.width, row_grain(sizeof(From)), [&](IndexRange range) {
         for (Index i = range.begin; i < range.end; ++i) {
-          const auto wide = static_cast<Wide>(ValueTraits<From>::widen(load<From>(from.data, i)));
-          store(to.data, i, ValueTraits<To>::narrow(wide));
+          store(to.data, i, detail::converted<To>(load<From>(from.data, i)));
         }
       });
     });

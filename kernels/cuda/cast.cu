@@ -10,10 +10,7 @@ namespace {
 
 template <typename From, typename To>
 struct Cast {
-  __device__ To operator()(From value) const {
-    using Wide = typename ValueTraits<To>::Sum;
-    return ValueTraits<To>::narrow(static_cast<Wide>(ValueTraits<From>::widen(value)));
-  }
+  __device__ To operator()(From value) const { return sparsesync::detail::converted<To>(value); }
 };
 
 /// Of an infinity and of what is not a number the difference from itself is not a number.

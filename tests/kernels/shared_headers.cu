@@ -5,6 +5,7 @@
 
 #include "kernels/bijection.h"
 #include "kernels/bits.h"
+#include "kernels/cast.h"
 #include "kernels/dtype.h"
 #include "kernels/elias_fano.h"
 #include "kernels/hash.h"
@@ -29,6 +30,11 @@ __global__ void use_residual(const float* in, float* out) {
   out[0] = element.residual + element.velocity;
   out[1] = detail::is_finite(out[0]) ? 1 : 0;
   out[2] = static_cast<float>(magnitude_of(in[0]) + detail::sampled_place(1, 1 << 20));
+}
+
+__global__ void use_casts(const double* in, f16* halves, bf16* brains) {
+  halves[0] = detail::converted<f16>(in[0]);
+  brains[0] = detail::converted<bf16>(detail::rounded_to_odd(in[1]));
 }
 
 __global__ void use_bits(const std::uint64_t* in, std::uint64_t* out) {
@@ -111,6 +117,7 @@ void name_shared_kernels(const void** kernels) {
   kernels[10] = reinterpret_cast<const void*>(&use_index_code);
   kernels[11] = reinterpret_cast<const void*>(&use_row_hash);
   kernels[12] = reinterpret_cast<const void*>(&use_residual);
+  kernels[13] = reinterpret_cast<const void*>(&use_casts);
 }
 
 }  // namespace sparsesync
