@@ -47,8 +47,9 @@ void validate(const BucketSpec& spec) {
   if (spec.tensors.empty()) {
     throw InputError(fmt::format("bucket '{}' has no tensors: give it at least one", spec.name));
   }
-  if (spec.rounds && *spec.rounds < 1) {
-    throw InputError(fmt::format("bucket '{}': {} rounds: use 1 or more", spec.name, *spec.rounds));
+  if (spec.rounds && (*spec.rounds < 1 || *spec.rounds > kMostRounds)) {
+    throw InputError(fmt::format("bucket '{}': {} rounds: use 1 or more, {} at most", spec.name,
+                                 *spec.rounds, kMostRounds));
   }
   std::set<std::string> names;
   Index bytes = 0;

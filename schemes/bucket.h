@@ -54,8 +54,8 @@ struct BucketSpec {
 };
 
 /// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands
-/// twice,
-///         rows or width < 1, sizes that cannot be counted, rounds < 1, a mean of integers
+///         twice, rows or width < 1, sizes that cannot be counted, rounds that are not 1 to
+///         kMostRounds, a mean of integers
 void validate(const BucketSpec& spec);
 
 /// The tensors of a bucket that share dtype and width, one after another: one index space of `rows`

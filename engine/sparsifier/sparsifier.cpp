@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -17,6 +18,10 @@
 namespace sparsesync {
 namespace {
 
+// All tensors together: what is kept of them, rounded up to whole chunks, has bytes that can be
+// counted.
+constexpr Index kMostElements = std::numeric_limits<Index>::max() / 64;
+
 void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& options) {
   Index elements = 0;
   for (const TensorSpec& tensor : tensors) {
@@ -26,7 +31,18 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
           "it as it is",
           tensor.name, name_of(tensor.dtype)));
     }
-    elements += tensor.rows * tensor.width;
+    if (tensor.rows < 0 || tensor.width < 0) {
+      throw InputError(fmt::format("tensor '{}': {} rows of width {}: give 0 or more of each",
+                                   tensor.name, tensor.rows, tensor.width));
+    }
+    Index here = 0;
+    if (__builtin_mul_overflow(tensor.rows, tensor.width, &here) ||
+        here > kMostElements - elements) {
+      throw InputError(
+          fmt::format("tensor '{}': {} rows of width {} are more elements than can be counted",
+                      tensor.name, tensor.rows, tensor.width));
+    }
+    elements += here;
   }
   if (tensors.empty() || elements == 0) throw InputError("a sparsifier of no elements");
   if (options.wire && sum_dtype(*options.wire) != DType::f32) {
@@ -44,6 +60,18 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
   if (options.selecting == Selecting::chunks && (options.chunk < 1 || options.chunk > elements)) {
     throw InputError(fmt::format("chunks of {} elements: 1 to {}, which all tensors together have",
                                  options.chunk, elements));
+  }
+}
+
+void validate(const SparsifierStep& step) {
+  if (!(step.share > 0 && step.share <= 1)) {
+    throw InputError(fmt::format("a share of {}: more than 0, and 1 at most", step.share));
+  }
+  if (!(step.scale > 0 && std::isfinite(step.scale))) {
+    throw InputError(fmt::format("a loss's scale of {}: more than 0, and finite", step.scale));
+  }
+  if (!(step.momentum >= 0 && std::isfinite(step.momentum))) {
+    throw InputError(fmt::format("a momentum of {}: 0 or more, and finite", step.momentum));
   }
 }
 
@@ -136,12 +164,7 @@ void Sparsifier::find_factors(std::span<const std::byte* const> gradients) {
 std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gradients,
                                            const SparsifierStep& step) {
   SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
-  if (!(step.share > 0 && step.share <= 1)) {
-    throw InputError(fmt::format("a share of {}: more than 0, and 1 at most", step.share));
-  }
-  if (!(step.scale > 0 && std::isfinite(step.scale))) {
-    throw InputError(fmt::format("a loss's scale of {}: more than 0, and finite", step.scale));
-  }
+  validate(step);
   const DefaultFloatEnvironment default_modes;
   last_ = step;
   rescale(step.scale);
@@ -192,8 +215,12 @@ std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<
 }
 
 Index count_of_share(double share, Index all) {
-  const double exact = share * static_cast<double>(all);
-  return std::clamp<Index>(static_cast<Index>(std::ceil(exact * (1 - 1e-12))), 0, all);
+  if (!std::isfinite(share) || all < 0) {
+    throw InputError(fmt::format("a share of {} of {}: a finite share of 0 or more", share, all));
+  }
+  if (share >= 1) return all;
+  const double count = std::ceil(share * static_cast<double>(all) * (1 - 1e-12));
+  return count <= 0 ? 0 : std::min(static_cast<Index>(count), all);
 }
 
 std::vector<Index> largest_chunks(std::span<const double> norms, Index count) {

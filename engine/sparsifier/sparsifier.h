@@ -80,8 +80,8 @@ class Sparsifier {
   /// @return for each tensor of crossing() what crosses, in memory of the sparsifier, written
   ///         behind its context's work so far, and left as it is until the next call. On a GPU
   ///         waits until it is known how much that is
-  /// @throws InputError for a share outside (0, 1] or a scale that is not positive and finite,
-  ///         BudgetError, std::bad_alloc
+  /// @throws InputError for a share outside (0, 1], a scale that is not positive and finite, or a
+  ///         momentum that is negative or not finite; BudgetError, std::bad_alloc
   std::span<const Gradient> take(std::span<const std::byte* const> gradients,
                                  const SparsifierStep& step);
   /// Values of the last step that are infinite or not a number: gradients, which were left out, and
@@ -160,13 +160,16 @@ class Sparsifier {
 };
 
 /// A sparsifier that owes nothing yet. Does not synchronize the stream.
-/// @throws InputError naming the tensor and the mend: of f64 or integers; an option that has no
-///         meaning; chunks larger than all tensors together; BudgetError, std::bad_alloc
+/// @throws InputError naming the tensor and the mend: of f64 or integers; sizes that are negative
+/// or
+///         cannot be counted; an option that has no meaning; chunks larger than all tensors
+///         together; BudgetError, std::bad_alloc
 std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<TensorSpec> tensors,
                                             const SparsifierOptions& options);
 
-/// A share of so many, rounded up. One such as 0.01, which is a little off in binary, is meant as
-/// it is written: 0.01 of 100 is one.
+/// A share of so many, rounded up, in [0, all]. One such as 0.01, which is a little off in binary,
+/// is meant as it is written: 0.01 of 100 is one.
+/// @throws InputError for a share that is not finite, and for a negative `all`
 Index count_of_share(double share, Index all);
 
 /// The `count` chunks of the largest norms, increasing; of equal ones the first. NaN's come before

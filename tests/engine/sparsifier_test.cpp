@@ -475,6 +475,15 @@ TEST_F(Sparsifiers, RefuseWhatHasNoMeaning) {
   refused(model.specs(), {.selecting = Selecting::chunks, .chunk = 0}, "1 to 878");
   refused(model.specs(), {.selecting = Selecting::threshold}, "a threshold of 0");
   refused(model.specs(), {.clip = 0.0}, "more than 0");
+  refused({{"t", -1, 4, DType::f32}}, {}, "'t': -1 rows of width 4");
+  refused({{"t", -2, -4, DType::f32}}, {}, "'t': -2 rows of width -4");
+  refused({{"t", 4, -1, DType::f32}}, {}, "'t': 4 rows of width -1");
+  // 8 modulo 2^64.
+  refused({{"t", 0x5555555555555558, 3, DType::f32}}, {}, "more elements than can be counted");
+  refused({{"t", Index{1} << 31U, Index{1} << 31U, DType::f32}}, {}, "more elements than can be");
+  constexpr Index kHalf = Index{1} << 56U;
+  refused({{"s", kHalf, 1, DType::f32}, {"t", kHalf, 1, DType::f32}}, {},
+          "'t': 72057594037927936 rows of width 1 are more elements than can be counted");
   refused(model.specs(), {.wire = DType::i32}, "f32, f16 or bf16");
   const auto sparsifier = make(model.specs(), {});
   for (const double share : {0.0, -0.1, 1.1, std::nan("")}) {
@@ -483,10 +492,28 @@ TEST_F(Sparsifiers, RefuseWhatHasNoMeaning) {
   for (const float scale : {0.0F, -1.0F, std::nanf(""), HUGE_VALF}) {
     EXPECT_THROW(sparsifier->take(model.given(), {.scale = scale}), InputError) << scale;
   }
+  for (const float momentum : {-0.5F, std::nanf(""), HUGE_VALF}) {
+    EXPECT_THROW(sparsifier->take(model.given(), {.momentum = momentum}), InputError) << momentum;
+  }
   EXPECT_THROW(sparsifier->choose({}), ContractError);
   const auto chunks = make(model.specs(), {.selecting = Selecting::chunks, .chunk = kChunk});
   EXPECT_THROW(chunks->choose(std::vector<Index>{kChunks}), ContractError);
   EXPECT_THROW(chunks->choose(std::vector<Index>{2, 2}), ContractError);
+}
+
+TEST_F(Sparsifiers, CountSharesInRange) {
+  constexpr Index kMost = std::numeric_limits<Index>::max();
+  EXPECT_EQ(count_of_share(0.01, 100), 1);
+  EXPECT_EQ(count_of_share(0.011, 100), 2);
+  EXPECT_EQ(count_of_share(1, 100), 100);
+  EXPECT_EQ(count_of_share(1, kMost), kMost);
+  EXPECT_EQ(count_of_share(1e300, 100), 100);
+  EXPECT_EQ(count_of_share(-1e300, 100), 0);
+  EXPECT_EQ(count_of_share(0.5, 0), 0);
+  for (const double share : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    EXPECT_THROW(count_of_share(share, 100), InputError) << share;
+  }
+  EXPECT_THROW(count_of_share(0.5, -1), InputError);
 }
 
 TEST_F(Sparsifiers, TheirStateIsCountedAndSteadyStepsAllocateNothing) {

@@ -45,6 +45,14 @@ TEST(BucketSpec, is_checked_and_the_tensor_is_named) {
   EXPECT_NE(text({"b", {{"t", std::numeric_limits<Index>::max(), 2, DType::f32}}}).find("'t'"),
             std::string::npos);
   EXPECT_NE(text({"b", {}}).find("no tensors"), std::string::npos);
+  for (const int rounds : {-1, 0, kMostRounds + 1, 1'000'000'000}) {
+    BucketSpec spec{"b", {{"t", 1, 1, DType::f32}}};
+    spec.rounds = rounds;
+    EXPECT_NE(text(spec).find("use 1 or more, 64 at most"), std::string::npos) << rounds;
+  }
+  BucketSpec most{"b", {{"t", 1, 1, DType::f32}}};
+  most.rounds = kMostRounds;
+  EXPECT_EQ(text(most), "");
 }
 
 TEST(BucketSpec, a_mean_of_integers_is_refused) {
