@@ -1,11 +1,15 @@
 // The program `sparsesync`: its commands, and one line and an exit status for whatever goes wrong.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "analysis/output_file.h"
@@ -119,6 +123,19 @@ std::string usage_error(const CLI::App& app, const std::string& text) {
   return text + help;
 }
 
+/// Opens /dev/null for those of the three standard streams that are closed. The next file that is
+/// opened would otherwise become standard output, and get the tables.
+void open_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
+    // It becomes the lowest number that is free, which is this one.
+    if (open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY) != stream) {
+      throw IoError(fmt::format("cannot open /dev/null in place of the closed stream {}: {}",
+                                stream, std::generic_category().message(errno)));
+    }
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app(
       "Makes gradients of embedding-heavy models equal on all workers, moving only what is not "
@@ -170,6 +187,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using sparsesync::report;
   try {
+    sparsesync::open_closed_streams();
     sparsesync::remove_uncommitted_on_signals();
     return sparsesync::run(argc, argv);
   } catch (const sparsesync::InputError& error) {

@@ -4,6 +4,7 @@ import fractions
 import itertools
 import json
 import math
+import subprocess
 
 import pytest
 
@@ -305,3 +306,17 @@ def test_tables_name_each_tensor_on_one_line(run, tmp_path):
     assert lines[0] == "2 workers, 1 step"
     assert any(line.startswith(r"<script>\x0a: 500 rows") for line in lines)
     assert any(line.startswith("b: 500 rows") for line in lines)
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_standard_stream_that_is_closed_gets_nothing_from_files(run, program, tmp_path, closed):
+    made = run(
+        *("trace", "synthetic", "--rows", 100, "--width", 2, "--density", 0.1, "--zipf", 1, "--workers", 2, "--out", "T")
+    )
+    assert made.returncode == 0, made.stderr
+    command = ["sh", "-c", f'exec "$0" "$@" {closed}', program, "profile", "T", "--json", "x.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "x.json").read_text())["tensors"][0]["rows"] == 100
+    assert bool(done.stdout) == ("1" not in closed)
+    assert not done.stderr
