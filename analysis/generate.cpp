@@ -67,11 +67,11 @@ TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Inde
   check_range("the number of rows", rows, 1, std::numeric_limits<Index>::max());
   check_range("the batch", batch, 1, std::numeric_limits<Index>::max());
   check_range("the number of sampled rows", sampled, 0, kMaxSampled);
-  if (size == 0) throw InputError(fmt::format("{} holds no tokens", printable(source)));
+  if (size == 0) throw InputError(fmt::format("{} holds no tokens", shortened(source)));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= rows) {
       throw InputError(
-          fmt::format("{}: the token {} at position {} is {}", printable(source), tokens[i], i,
+          fmt::format("{}: the token {} at position {} is {}", shortened(source), tokens[i], i,
                       tokens[i] < 0 ? std::string("negative: tokens are 0 or more")
                                     : fmt::format("outside the {} rows: give more", rows)));
     }
@@ -93,7 +93,7 @@ TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Inde
 TraceSource trace_from_fields(const NpyArray& fields, Index batch, bool split,
                               const GenerateOptions& options, const std::string& source) {
   check_range("the batch", batch, 1, std::numeric_limits<Index>::max());
-  const std::string where = printable(source);
+  const std::string where = shortened(source);
   if (fields.shape.size() != 2) {
     throw InputError(
         fmt::format("{} has one dimension, not two: give an array [samples, fields]", where));

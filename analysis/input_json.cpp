@@ -84,7 +84,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 std::string shown(const nlohmann::json& json) {
   if (json.is_object()) return "an object";
   if (json.is_array()) return fmt::format("a list of {}", json.size());
-  return printable(json.dump(-1, ' ', true));
+  return shortened(json.dump(-1, ' ', true));
 }
 
 }  // namespace

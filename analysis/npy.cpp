@@ -138,7 +138,7 @@ bool for_integer(const std::string& descr, Body&& body) {
 std::string what_instead(const std::string& descr) {
   const char kind = descr.size() > 1 ? descr[1] : '?';
   if (!descr.empty() && descr[0] == '>') return "holds big-endian numbers";
-  if (kind == 'f' || kind == 'c') return fmt::format("holds floats ({})", printable(descr));
+  if (kind == 'f' || kind == 'c') return fmt::format("holds floats ({})", shortened(descr));
   if (kind == 'O') return "holds Python objects";
   return fmt::format("holds {}, not integers", in_quotes(descr));
 }

@@ -3,28 +3,24 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
+#include "kernels/printable.h"
+
 namespace sparsesync {
 
-/// `text` with control characters as \\xNN and cut after 120 bytes: names in files are not trusted
-/// to fit on the one line that an error has.
-inline std::string printable(std::string_view text) {
+/// Makes `text` printable and cuts it after 120 bytes: names in files are not trusted to fit on the
+/// one line that an error has.
+inline std::string shortened(std::string_view text) {
   constexpr std::size_t kLongest = 120;
-  std::string out;
-  for (const char c : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool shown = byte >= 0x20U && byte != 0x7FU;
-    out += shown ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
-  }
-  if (text.size() > kLongest) out += "...";
-  return out;
+  return printable(text, {.longest = kLongest});
 }
 
 /// The same between quotation marks: a name, or a path.
 inline std::string in_quotes(std::string_view text) {
-  return fmt::format("'{}'", printable(text));
+  return fmt::format("'{}'", shortened(text));
 }
 
 }  // namespace sparsesync

@@ -39,7 +39,7 @@ DType read_dtype(const InputJson& json) {
   try {
     return dtype_named(name);
   } catch (const InputError& unknown) {
-    json.refuse(fmt::format("cannot be used: {}", printable(unknown.what())));
+    json.refuse(fmt::format("cannot be used: {}", shortened(unknown.what())));
   }
 }
 
@@ -92,7 +92,7 @@ std::vector<Index> read_indices(const SafetensorsEntry& entry, const TensorSpec&
     place.refuse(fmt::format("has {} dimensions, not one", entry.shape.size()));
   }
   if (entry.dtype != "I64" && entry.dtype != "I32") {
-    place.refuse(fmt::format("has dtype {}, not I64 or I32", printable(entry.dtype)));
+    place.refuse(fmt::format("has dtype {}, not I64 or I32", shortened(entry.dtype)));
   }
   std::vector<Index> indices = entry.dtype == "I64" ? decode_indices<std::int64_t>(entry.bytes)
                                                     : decode_indices<std::int32_t>(entry.bytes);
@@ -103,7 +103,7 @@ std::vector<Index> read_indices(const SafetensorsEntry& entry, const TensorSpec&
 void check_values(const SafetensorsEntry& entry, const TensorSpec& tensor, std::size_t nnz,
                   const InputPlace& place) {
   if (entry.dtype != safetensors_name(tensor.dtype)) {
-    place.refuse(fmt::format("has dtype {}, and {} says {}", printable(entry.dtype), kHeaderFile,
+    place.refuse(fmt::format("has dtype {}, and {} says {}", shortened(entry.dtype), kHeaderFile,
                              name_of(tensor.dtype)));
   }
   if (entry.shape != std::vector<Index>{static_cast<Index>(nnz), tensor.width}) {

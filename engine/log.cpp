@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/error.h"
+#include "kernels/printable.h"
 
 namespace sparsesync {
 namespace {
@@ -42,7 +43,7 @@ void log(LogLevel level, const std::string& text) {
   if (!log_enabled(level)) return;
   // One call, so that the lines of several threads do not mix.
   const std::string line =
-      fmt::format("sparsesync: {}: {}\n", kNames[static_cast<std::size_t>(level)], text);
+      fmt::format("sparsesync: {}: {}\n", kNames[static_cast<std::size_t>(level)], printable(text));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

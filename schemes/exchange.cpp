@@ -10,6 +10,8 @@
 
 #include "kernels/whole_characters.h"
 
+#include "kernels/printable.h"
+
 namespace sparsesync {
 namespace {
 
@@ -97,7 +99,7 @@ class RefusalProvider : public ReceiveProvider {
 }  // namespace
 
 RefusedError::RefusedError(Rank peer, std::string reason)
-    : PeerError(peer, fmt::format("worker {} refused the step: {}", peer.value, reason)),
+    : PeerError(peer, fmt::format("worker {} refused the step: {}", peer.value, printable(reason))),
       reason_(std::move(reason)) {}
 
 Inbox::Inbox(const Context& context, std::size_t places)

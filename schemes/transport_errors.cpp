@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kernels/printable.h"
+
 namespace sparsesync {
 
 void throw_lost(Rank peer) {
@@ -23,8 +25,8 @@ void throw_deadline(Rank self, std::vector<Rank> silent) {
 }
 
 void throw_aborted(Rank aborter, const std::string& reason) {
-  throw AbortedError(aborter,
-                     fmt::format("worker {} ended the session: {}", aborter.value, reason));
+  throw AbortedError(
+      aborter, fmt::format("worker {} ended the session: {}", aborter.value, printable(reason)));
 }
 
 }  // namespace sparsesync

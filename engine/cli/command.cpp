@@ -14,6 +14,7 @@
 
 #include "engine/cli/units.h"
 #include "kernels/error.h"
+#include "kernels/printable.h"
 
 namespace sparsesync {
 namespace {
@@ -27,6 +28,16 @@ CLI::Option* add_parsed(CLI::App& command, const std::string& name, const std::s
     value = static_cast<Value>(parse(name, text));
   };
   return command.add_option_function<std::string>(name, read, help)->type_name(type);
+}
+
+/// @throws IoError
+void write_all(std::FILE* stream, std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  if (!written || std::fflush(stream) != 0) {
+    throw IoError(fmt::format("cannot write to standard {}: {}",
+                              stream == stderr ? "error" : "output",
+                              std::generic_category().message(errno)));
+  }
 }
 
 }  // namespace
@@ -145,18 +156,13 @@ void JsonOutput::write(std::string_view json) {
     file_->write("\n");
     file_->commit();
   } else if (!target_.empty()) {
-    print(stdout, json);
-    print(stdout, "\n");
+    write_all(stdout, json);
+    write_all(stdout, "\n");
   }
 }
 
 void print(std::FILE* stream, std::string_view text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
-  if (!written || std::fflush(stream) != 0) {
-    throw IoError(fmt::format("cannot write to standard {}: {}",
-                              stream == stderr ? "error" : "output",
-                              std::generic_category().message(errno)));
-  }
+  write_all(stream, printable(text, {.keeps_line_ends = true}));
 }
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {

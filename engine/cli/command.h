@@ -94,7 +94,7 @@ class JsonOutput {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// Prints a text for people, and flushes.
+/// Prints a text for people, made printable but for its line ends, and flushes.
 /// @throws IoError if the stream cannot be written to
 void print(std::FILE* stream, std::string_view text);
 

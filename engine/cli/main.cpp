@@ -16,6 +16,7 @@
 #include "engine/cli/command.h"
 #include "engine/log.h"
 #include "kernels/error.h"
+#include "kernels/printable.h"
 
 namespace sparsesync {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
 
-/// One line: line ends and other control characters become spaces, several spaces one.
+/// One printable line: runs of blanks and control characters become one space.
 std::string folded(const std::string& text) {
   std::string line;
   for (const char c : text) {
@@ -35,7 +36,7 @@ std::string folded(const std::string& text) {
     }
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
-  return line;
+  return printable(line);
 }
 
 int report(const std::string& text, int status) {

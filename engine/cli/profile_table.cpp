@@ -90,7 +90,7 @@ std::string hot_rows(const TensorProfile& profile) {
 
 std::string profile_table(const TensorSpec& tensor, const TensorProfile& profile) {
   std::string text =
-      fmt::format("{}: {} rows of width {}, {}\n\n", printable(tensor.name),
+      fmt::format("{}: {} rows of width {}, {}\n\n", shortened(tensor.name),
                   format_count(tensor.rows), format_count(tensor.width), name_of(tensor.dtype));
   const auto line = [&](const char* what, const std::string& value) {
     text += fmt::format("{:<25}{}\n", what, value);

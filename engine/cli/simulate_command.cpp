@@ -8,6 +8,7 @@
 
 #include "analysis/model.h"
 #include "analysis/output_file.h"
+#include "analysis/quote.h"
 #include "analysis/simulate.h"
 #include "analysis/timeline.h"
 #include "engine/cli/command.h"
@@ -156,9 +157,9 @@ void run_simulate(const SimulateArguments& given) {
     }
   }
   progress.erase();
-  print(json.tables(), fmt::format("{}, {} layers; {}{}\n\n{}", model.name, model.layers.size(),
-                                   crossing_text(crossing), compression_text(crossing),
-                                   simulation_table(simulation)));
+  print(json.tables(), fmt::format("{}, {} layers; {}{}\n\n{}", shortened(model.name),
+                                   model.layers.size(), crossing_text(crossing),
+                                   compression_text(crossing), simulation_table(simulation)));
   if (timeline) timeline->write(timelines_of(simulation));
   Json provenance = provenance_json();
   provenance["model"] = given.model;

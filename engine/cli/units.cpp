@@ -91,7 +91,7 @@ std::optional<double> measure(std::string_view text, std::span<const Unit> units
 }
 
 [[noreturn]] void refuse(std::string_view option, std::string_view text, std::string_view wanted) {
-  throw InputError(fmt::format("{} {}: {}", option, printable(text.empty() ? "''" : text), wanted));
+  throw InputError(fmt::format("{} {}: {}", option, shortened(text.empty() ? "''" : text), wanted));
 }
 
 /// Three digits and the largest unit of which there is one or more.

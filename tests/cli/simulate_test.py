@@ -56,6 +56,19 @@ def test_there_are_the_models_that_the_readme_names():
     ]  # fmt: skip
 
 
+def test_a_name_is_shown_without_control_characters(run, refused, tmp_path):
+    name = "\x1b]0;pwned\x07 \x9b31m \u202eevil\u202c"
+    (tmp_path / "m.json").write_text(json.dumps({"name": name, "layers": LAYERS}))
+    result = run("simulate", "m.json", *LINK, "--json", "s.json")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(r"\x1b]0;pwned\x07 \u009b31m \u202eevil\u202c, 4 layers;")
+    assert all(character.isprintable() or character == "\n" for character in result.stdout)
+    assert json.loads((tmp_path / "s.json").read_text())["model"] == name
+    refused("simulate", "m.json", *LINK, "--schedules", name, parts=[r"\u009b31m \u202eevil"])
+    (tmp_path / "m.json").write_text(json.dumps({"name": "m", "layers": [LAYERS[0] | {"name": name}] * 2}))
+    refused("simulate", "m.json", *LINK, parts=[r"'\x1b]0;pwned\x07 \u009b31m \u202eevil\u202c' stands before it"])
+
+
 def test_numbers_of_workers(run, tmp_path):
     of = model(tmp_path, LAYERS)
 

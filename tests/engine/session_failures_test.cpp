@@ -13,6 +13,8 @@
 
 #include "engine/control_channel.h"
 #include "engine/session.h"
+#include "schemes/exchange.h"
+#include "schemes/transport_errors.h"
 #include "tests/engine/session_cases.h"
 #include "tests/support/workers.h"
 
@@ -134,6 +136,18 @@ TEST(Session, a_statement_that_is_too_long_is_refused_on_all_workers_and_changes
     EXPECT_EQ(session.register_bucket({"b", {kTensor}}).value, 0U);
   }));
   EXPECT_EQ(told, 6);
+}
+
+TEST(Session, reasons_of_other_workers_are_shown_without_control_characters) {
+  const std::string hostile = "\x1b[31mred\x9b\nsecond line";
+  const std::string shown = "\\x1b[31mred\\x9b\\x0asecond line";
+  EXPECT_EQ(std::string(RefusedError(Rank{3}, hostile).what()),
+            "worker 3 refused the step: " + shown);
+  try {
+    throw_aborted(Rank{3}, hostile);
+  } catch (const AbortedError& error) {
+    EXPECT_EQ(std::string(error.what()), "worker 3 ended the session: " + shown);
+  }
 }
 
 TEST(Session, a_budget_that_one_worker_lacks_is_known_to_all_at_registration) {
