@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "analysis/quote.h"
+#include "analysis/system_error.h"
 #include "kernels/start_thread.h"
 
 namespace sparsesync {
@@ -39,14 +40,14 @@ Uncommitted& uncommitted() {
 }
 
 [[noreturn]] void throw_cannot_write(const fs::path& path, int error) {
-  throw IoError(fmt::format("cannot write {}: {}", in_quotes(path.native()),
-                            std::generic_category().message(error)));
+  throw IoError(
+      fmt::format("cannot write {}: {}", in_quotes(path.native()), with_mend_of_system(error)));
 }
 
 /// Errors that another path would mend are the user's input; the rest is the state of the machine.
 [[noreturn]] void throw_cannot_create(const fs::path& path, int error) {
-  const std::string text = fmt::format("cannot create {}: {}", in_quotes(path.native()),
-                                       std::generic_category().message(error));
+  const std::string text =
+      fmt::format("cannot create {}: {}", in_quotes(path.native()), with_mend_of_system(error));
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -117,6 +118,47 @@ int exchange(const fs::path& a, const fs::path& b) {
   const int failed = rename_over(a, b);
   rename_over(aside, failed == 0 ? a : b);
   return failed;
+}
+
+void give_back(std::vector<int>& descriptors) {
+  for (const int descriptor : descriptors) ::close(descriptor);
+  descriptors.clear();
+}
+
+/// Finds out whether a folder may be replaced.
+/// @return why not: "has 'notes.txt', ..."; empty if it may
+std::string replaceable_problem(const fs::path& folder, const OwnNames& own) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(folder, error))) return "is not a folder";
+  std::set<fs::path> foreign;
+  bool is_empty = true;
+  bool is_marked = false;
+  fs::recursive_directory_iterator entry(folder, error);
+  while (!error && entry != fs::recursive_directory_iterator()) {
+    const fs::path name = entry->path().lexically_relative(folder);
+    std::error_code gone;
+    const fs::file_status status = entry->symlink_status(gone);
+    const bool is_folder = fs::is_directory(status);
+    const bool is_ours =
+        (is_folder || fs::is_regular_file(status)) && own.has && own.has(name, is_folder);
+    if (!is_ours) foreign.insert(name);
+    if (!is_ours && is_folder) entry.disable_recursion_pending();
+    is_empty = false;
+    is_marked = is_marked || name == own.marker;
+    entry.increment(error);
+  }
+  if (error) {
+    throw IoError(fmt::format("cannot list {}: {}", in_quotes(folder.native()),
+                              with_mend_of_system(error.value())));
+  }
+  if (is_empty) return "";
+  if (own.marker.empty()) return "is a folder that is not empty";
+  if (!is_marked) {
+    return fmt::format("is not a folder that this command makes (it has no {})", own.marker);
+  }
+  if (foreign.empty()) return "";
+  return fmt::format("has {}, which this command did not write",
+                     in_quotes(foreign.begin()->native()));
 }
 
 [[noreturn]] void throw_exists(const fs::path& path) {
@@ -209,29 +251,34 @@ void OutputFile::commit() {
   if (failed != 0) throw_cannot_write(path_, failed);
 }
 
-OutputDirectory::OutputDirectory(const fs::path& path, bool force, const std::string& marker)
-    : path_(named(path)), force_(force), marker_(marker) {
+OutputDirectory::OutputDirectory(const fs::path& path, bool force, OwnNames own)
+    : path_(named(path)), force_(force), own_(std::move(own)) {
   struct stat status {};
   if (::lstat(path_.c_str(), &status) == 0) {
     if (!force) throw_exists(path_);
-    std::error_code ignored;
-    const bool ours = !marker.empty() && fs::exists(path_ / marker, ignored);
-    if (!S_ISDIR(status.st_mode) || !(ours || fs::is_empty(path_, ignored))) {
-      throw InputError(fmt::format(
-          "{} exists and is not a folder that this command makes{}: --force does not "
-          "replace it, name another",
-          in_quotes(path_.native()), marker.empty() ? "" : fmt::format(" (it has no {})", marker)));
-    }
+    expect_replaceable();
   } else if (errno != ENOENT) {
     throw_cannot_create(path_, errno);
   }
   staging_ = staging_name(path_);
   const std::lock_guard lock(uncommitted().mutex);
   if (::mkdir(staging_.c_str(), 0777) != 0) throw_cannot_create(path_, errno);
+  // One for each level of folders.
+  for (int i = 0; i < 2; ++i) {
+    const int descriptor = ::open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) {
+      const int error = errno;
+      give_back(reserve_);
+      ::rmdir(staging_.c_str());
+      throw_cannot_create(path_, error);
+    }
+    reserve_.push_back(descriptor);
+  }
   uncommitted().paths.insert(staging_);
 }
 
 OutputDirectory::~OutputDirectory() {
+  give_back(reserve_);
   if (committed_) return;
   const std::lock_guard lock(uncommitted().mutex);
   std::error_code ignored;
@@ -239,11 +286,21 @@ OutputDirectory::~OutputDirectory() {
   uncommitted().paths.erase(staging_);
 }
 
+void OutputDirectory::expect_replaceable() const {
+  const std::string refusal = replaceable_problem(path_, own_);
+  if (refusal.empty()) return;
+  throw InputError(fmt::format("{} exists and {}: --force does not replace it, name another",
+                               in_quotes(path_.native()), refusal));
+}
+
 void OutputDirectory::commit() {
   SPARSESYNC_EXPECT(committed_, ==, false);
+  give_back(reserve_);
   sync_folder(staging_);
   int failed = 0;
   bool replaced = false;
+  struct stat status {};
+  if (force_ && ::lstat(path_.c_str(), &status) == 0) expect_replaceable();
   {
     const std::lock_guard lock(uncommitted().mutex);
     failed = rename_new(staging_, path_);

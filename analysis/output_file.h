@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,17 +56,25 @@ class OutputFile {
   std::vector<std::byte> buffer_;
 };
 
+/// The folders of one kind that a program writes: which names they have, and no others.
+struct OwnNames {
+  /// A file that each of them has.
+  std::string marker;
+  /// Whether they may have a file, or a folder, of that path, which is relative.
+  std::function<bool(const std::filesystem::path&, bool is_folder)> has;
+};
+
 /// A folder that gets its name only when it is complete, as OutputFile does for a file.
 class OutputDirectory {
  public:
   /// Makes a hidden sibling of that path.
-  /// @param force   replace a folder of that name, at commit()
-  /// @param marker  a file that the folder to be replaced must hold, as proof that one of our
-  ///                programs made it; an empty folder may always be replaced. So no slip of the
-  ///                hand removes a home.
+  /// @param force  replace a folder of that name, at commit()
+  /// @param own    names of the folder that may be replaced; an empty folder may be replaced
+  ///               without. One that has anything else is left as it is: no slip of the hand
+  ///               removes notes or a home.
   /// @throws InputError if the path exists and may not be replaced, or cannot be created
   /// @throws IoError if the system fails otherwise
-  OutputDirectory(const std::filesystem::path& path, bool force, const std::string& marker = "");
+  OutputDirectory(const std::filesystem::path& path, bool force, OwnNames own = {});
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
   ~OutputDirectory();
@@ -76,14 +85,22 @@ class OutputDirectory {
   /// Gives the folder its name; an old one is swapped out in the same instant and then removed.
   /// If it fails, the destructor removes the new folder, and an old one of that name is as it was.
   /// @throws IoError if the system cannot write
-  /// @throws InputError if something took the name meanwhile and `force` is false
+  /// @throws InputError if something took the name meanwhile and `force` is false, or it has files
+  ///         now that may not be replaced
   void commit();
 
  private:
+  /// @throws InputError if the folder of that name has anything that is not in `own_`
+  /// @throws IoError if it cannot be listed
+  void expect_replaceable() const;
+
   std::filesystem::path path_;
   std::filesystem::path staging_;
   bool force_;
-  std::string marker_;
+  OwnNames own_;
+  /// Given back before folders are listed in order to remove them: that works without a free
+  /// descriptor, too.
+  std::vector<int> reserve_;
   bool committed_ = false;
 };
 

@@ -70,6 +70,11 @@ TraceHeader read_header(const fs::path& path) {
   return checked_header(std::move(header), in_quotes((path / kHeaderFile).native()));
 }
 
+/// Whether a TraceWriter may have written that in its folder.
+bool is_in_traces(const fs::path& path, bool is_folder) {
+  return !is_folder && (path == kHeaderFile || is_trace_file_name(path.native()));
+}
+
 /// The first index outside [0, rows), in words; nothing if there is none.
 std::optional<std::string> index_outside(std::span<const Index> indices, Index rows) {
   const auto found = std::find_if(indices.begin(), indices.end(),
@@ -181,6 +186,20 @@ std::string trace_file_name(Rank worker, int step) {
   return fmt::format("w{:04}.s{:04}.safetensors", worker.value, step);
 }
 
+bool is_trace_file_name(std::string_view name) {
+  const auto skips = [&](std::string_view prefix) {
+    if (!name.starts_with(prefix)) return false;
+    name.remove_prefix(prefix.size());
+    return true;
+  };
+  const auto skips_number = [&] {
+    const std::size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+    name.remove_prefix(digits);
+    return digits >= 4;
+  };
+  return skips("w") && skips_number() && skips(".s") && skips_number() && name == ".safetensors";
+}
+
 void make_distinct(std::vector<Index>& rows) {
   if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
@@ -273,7 +292,7 @@ std::vector<TracePart> Trace::read(Rank worker, int step, bool want_values) cons
 
 TraceWriter::TraceWriter(const fs::path& path, TraceHeader header, bool force)
     : header_(checked_header(std::move(header), "the trace " + in_quotes(path.native()))),
-      directory_(path, force, kHeaderFile),
+      directory_(path, force, {kHeaderFile, is_in_traces}),
       written_(static_cast<std::size_t>(header_.workers) *
                static_cast<std::size_t>(header_.steps)) {}
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,8 @@ TraceHeader checked_header(TraceHeader header, const std::string& where);
 
 /// The name of one worker's file at one step: w0003.s0001.safetensors.
 std::string trace_file_name(Rank worker, int step);
+/// Whether trace_file_name() gives that name to some worker and step.
+bool is_trace_file_name(std::string_view name);
 
 /// One tensor of one worker at one step.
 struct TracePart {

@@ -63,8 +63,34 @@ SchemeFigures skipped(std::string_view name, const std::string& reason) {
   return figures;
 }
 
+/// Those of these names, each once; if none are named all, and `auto`.
+/// @throws InputError if there is none of a name
+std::vector<SchemeEntry> schemes_of(const std::vector<std::string>& names) {
+  std::vector<SchemeEntry> schemes;
+  for (const std::string& name : names) {
+    const bool stands = std::any_of(schemes.begin(), schemes.end(),
+                                    [&](const SchemeEntry& entry) { return entry.name == name; });
+    if (!stands) schemes.push_back(scheme_or_auto(name));
+  }
+  if (!names.empty()) return schemes;
+  schemes = all_schemes();
+  schemes.push_back(scheme_or_auto(kAuto));
+  return schemes;
+}
+
 /// Stands in a folder of results: --force replaces no other folder.
 constexpr const char* kResultMarker = ".sparsesync-result";
+
+/// Whether a comparison may have written that in its folder of results.
+bool is_in_results(const std::filesystem::path& path, bool is_folder) {
+  if (!is_folder && path == kResultMarker) return true;
+  const std::filesystem::path folder = is_folder ? path : path.parent_path();
+  const std::vector<SchemeEntry> schemes = schemes_of({});
+  const bool is_of_scheme =
+      std::any_of(schemes.begin(), schemes.end(),
+                  [&](const SchemeEntry& entry) { return folder == entry.name; });
+  return is_of_scheme && (is_folder || is_trace_file_name(path.filename().native()));
+}
 
 std::uint64_t digest(std::uint64_t hash, std::span<const Index> rows) {
   for (const Index row : rows) hash = mix64(hash ^ static_cast<std::uint64_t>(row));
@@ -87,21 +113,6 @@ std::optional<std::string> refusal_in(const std::exception_ptr& error) {
   } catch (...) {
     return std::nullopt;
   }
-}
-
-/// Those of these names, each once; if none are named all, and `auto`.
-/// @throws InputError if there is none of a name
-std::vector<SchemeEntry> schemes_of(const std::vector<std::string>& names) {
-  std::vector<SchemeEntry> schemes;
-  for (const std::string& name : names) {
-    const bool stands = std::any_of(schemes.begin(), schemes.end(),
-                                    [&](const SchemeEntry& entry) { return entry.name == name; });
-    if (!stands) schemes.push_back(scheme_or_auto(name));
-  }
-  if (!names.empty()) return schemes;
-  schemes = all_schemes();
-  schemes.push_back(scheme_or_auto(kAuto));
-  return schemes;
 }
 
 /// Adds one step's part of the mean over steps.
@@ -419,7 +430,7 @@ CompareReport Comparison::run() {
     std::string named;
     workers_.together([&] {
       if (!workers_.leads()) return;
-      results.emplace(*options_.result, options_.force, kResultMarker);
+      results.emplace(*options_.result, options_.force, OwnNames{kResultMarker, is_in_results});
       OutputFile marker(results->staging() / kResultMarker, false);
       marker.write(fmt::format("{}\n", trace_.path().string()));
       marker.commit();

@@ -154,34 +154,84 @@ TEST(OutputDirectory, GetsItsNameAtCommit) {
   EXPECT_EQ(scratch.names(), Names{"d"});
 }
 
+/// Folders that have "mark", and in "inner" files with a number for a name.
+OwnNames own_names() {
+  return {"mark", [](const fs::path& path, bool is_folder) {
+            if (is_folder) return path == "inner";
+            const std::string name = path.filename().string();
+            return path == "mark" || (path.parent_path() == "inner" &&
+                                      name.find_first_not_of("0123456789") == std::string::npos);
+          }};
+}
+
 TEST(OutputDirectory, ReplacesOnlyItsOwnKindAndOnlyWithForce) {
   const Scratch scratch;
   fs::create_directory(scratch / "d");
-  write_all(scratch / "d/precious", "kept");
-  expect_error<InputError>([&] { OutputDirectory(scratch / "d", false, "mark"); }, {"--force"});
-  expect_error<InputError>([&] { OutputDirectory(scratch / "d", true, "mark"); }, {"no mark"});
+  write_all(scratch / "d/1", "kept");
+  expect_error<InputError>([&] { OutputDirectory(scratch / "d", false, own_names()); },
+                           {"--force"});
+  expect_error<InputError>([&] { OutputDirectory(scratch / "d", true, own_names()); }, {"no mark"});
   expect_error<InputError>([&] { OutputDirectory(scratch / "d", true); }, {"does not replace"});
-  EXPECT_EQ(read_all(scratch / "d/precious"), "kept");
+  EXPECT_EQ(read_all(scratch / "d/1"), "kept");
+  fs::remove(scratch / "d/1");
 
-  write_all(scratch / "d/mark", "");
+  write_all(scratch / "d/mark", "old");
+  fs::create_directory(scratch / "d/inner");
+  write_all(scratch / "d/inner/7", "");
   {
-    OutputDirectory directory(scratch / "d", true, "mark");
+    OutputDirectory directory(scratch / "d", true, own_names());
     write_all(directory.staging() / "mark", "new");
   }
-  EXPECT_EQ(read_all(scratch / "d/precious"), "kept") << "replaced without commit";
+  EXPECT_EQ(read_all(scratch / "d/mark"), "old") << "replaced without commit";
   {
-    OutputDirectory directory(scratch / "d", true, "mark");
+    OutputDirectory directory(scratch / "d", true, own_names());
     write_all(directory.staging() / "mark", "new");
     directory.commit();
   }
   EXPECT_EQ(read_all(scratch / "d/mark"), "new");
-  EXPECT_FALSE(fs::exists(scratch / "d/precious"));
+  EXPECT_FALSE(fs::exists(scratch / "d/inner"));
   EXPECT_EQ(scratch.names(), Names{"d"});
 
   fs::create_directory(scratch / "empty");
   OutputDirectory directory(scratch / "empty", true);
   directory.commit();
   EXPECT_EQ(scratch.names(), (Names{"d", "empty"}));
+}
+
+TEST(OutputDirectory, ReplacesNoFolderWithFilesOfOthers) {
+  const Scratch scratch;
+  fs::create_directories(scratch / "d/inner");
+  write_all(scratch / "d/mark", "old");
+  const auto refused_for = [&](const std::string& name) {
+    expect_error<InputError>([&] { OutputDirectory(scratch / "d", true, own_names()); },
+                             {"has '" + name + "', which this command did not write", "--force"});
+  };
+  for (const std::string name : {"notes.txt", "inner/notes.txt", ".hidden", "7", "mark2"}) {
+    write_all(scratch / ("d/" + name), "kept");
+    refused_for(name);
+    EXPECT_EQ(read_all(scratch / ("d/" + name)), "kept");
+    fs::remove(scratch / ("d/" + name));
+  }
+  for (const std::string name : {"inner/7", "outer", "inner/inner"}) {
+    fs::create_directories(scratch / ("d/" + name));
+    refused_for(name);
+    fs::remove(scratch / ("d/" + name));
+  }
+  fs::create_directory(scratch / "elsewhere");
+  fs::create_symlink(scratch / "elsewhere", scratch / "d/inner/8");
+  refused_for("inner/8");
+  fs::remove(scratch / "d/inner/8");
+  fs::create_symlink(scratch / "d", scratch / "link");
+  expect_error<InputError>([&] { OutputDirectory(scratch / "link", true, own_names()); },
+                           {"is not a folder"});
+
+  // A file that comes while the new folder is written.
+  OutputDirectory directory(scratch / "d", true, own_names());
+  write_all(directory.staging() / "mark", "new");
+  write_all(scratch / "d/late.txt", "kept");
+  expect_error<InputError>([&] { directory.commit(); }, {"has 'late.txt'"});
+  EXPECT_EQ(read_all(scratch / "d/late.txt"), "kept");
+  EXPECT_EQ(read_all(scratch / "d/mark"), "old");
 }
 
 TEST(OutputDirectory, ASignalRemovesWhatIsNotCommitted) {

@@ -166,6 +166,15 @@ TEST(Trace, UnsortedDuplicatesWithoutValuesBecomeDistinct) {
 TEST(Trace, FileNamesHaveFourDigitsOrMore) {
   EXPECT_EQ(trace_file_name(Rank{3}, 1), "w0003.s0001.safetensors");
   EXPECT_EQ(trace_file_name(Rank{65'535}, 12'345), "w65535.s12345.safetensors");
+  for (const std::string name : {"w0003.s0001.safetensors", "w65535.s12345.safetensors"}) {
+    EXPECT_TRUE(is_trace_file_name(name)) << name;
+  }
+  for (const std::string name :
+       {"", "w", "w0003", "w003.s0001.safetensors", "w0003.s1.safetensors",
+        "w0003.s0001.safetensor", "w0003.s0001.safetensors2", "x0003.s0001.safetensors",
+        "w00x3.s0001.safetensors", "a/w0003.s0001.safetensors"}) {
+    EXPECT_FALSE(is_trace_file_name(name)) << name;
+  }
 }
 
 TEST(TraceWriter, ReplacesOnlyWithForceAndOnlyTraces) {
@@ -178,6 +187,9 @@ TEST(TraceWriter, ReplacesOnlyWithForceAndOnlyTraces) {
   write_all(scratch / "home/letter", "dear");
   expect_error<InputError>([&] { write_small(scratch / "home", true); }, {"no trace.json"});
   EXPECT_EQ(read_all(scratch / "home/letter"), "dear");
+  write_all(scratch / "T/notes.txt", "mine");
+  expect_error<InputError>([&] { write_small(scratch / "T", true); }, {"has 'notes.txt'"});
+  EXPECT_EQ(read_all(scratch / "T/notes.txt"), "mine");
 }
 
 TEST(TraceWriter, HoldsItsCaller) {

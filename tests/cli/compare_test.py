@@ -386,6 +386,16 @@ def test_result_that_exists(refused, run, trace, tmp_path):
     result = run("compare", "T", "--result", "R", "--repeat", 1, "--force")
     assert result.returncode == 2, "a folder that is not ours is not replaced"
     assert (tmp_path / "R" / "mine").read_text() == "dear"
+    (tmp_path / "R" / "mine").unlink()
+    for _ in range(2):  # an empty folder, and the last one's result
+        result = run("compare", "T", "--result", "R", "--repeat", 1, "--force")
+        assert result.returncode == 0, result.stderr
+    for name in ("notes.txt", "balanced/notes.txt"):
+        (tmp_path / "R" / name).write_text("dear")
+        result = run("compare", "T", "--result", "R", "--repeat", 1, "--force")
+        assert result.returncode == 2 and f"has '{name}', which this command did not write" in result.stderr
+        assert (tmp_path / "R" / name).read_text() == "dear"
+        (tmp_path / "R" / name).unlink()
 
 
 def test_a_full_disk(run, trace, tmp_path):
