@@ -10,7 +10,9 @@
 #include <system_error>
 #include <utility>
 
+#include "analysis/output_file.h"
 #include "analysis/quote.h"
+#include "analysis/system_error.h"
 #include "kernels/error.h"
 
 namespace sparsesync {
@@ -19,11 +21,14 @@ InputFile InputFile::read(const std::filesystem::path& path) {
   const auto fail = [&](const std::string& what) {
     throw InputError(fmt::format("cannot read {}: {}", in_quotes(path.native()), what));
   };
+  const auto fail_for = [&](int error, const std::string& mend) {
+    if (!is_exhaustion(error)) fail(std::generic_category().message(error) + mend);
+    throw IoError(
+        fmt::format("cannot read {}: {}", in_quotes(path.native()), with_mend_of_system(error)));
+  };
   // Not blocking: opening a pipe that nobody writes to must not hang.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    fail(std::generic_category().message(errno) + "; check the path and its permissions");
-  }
+  if (descriptor < 0) fail_for(errno, "; check the path and its permissions");
   struct Closer {
     int descriptor;
     ~Closer() { ::close(descriptor); }
@@ -38,7 +43,7 @@ InputFile InputFile::read(const std::filesystem::path& path) {
   while (file.size_ < size) {
     const ssize_t got = ::read(descriptor, file.data_.get() + file.size_, size - file.size_);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(std::generic_category().message(errno));
+    if (got < 0) fail_for(errno, "");
     if (got == 0) break;  // it shrank meanwhile: what is there is what counts
     file.size_ += static_cast<std::size_t>(got);
   }

@@ -18,6 +18,7 @@ namespace sparsesync {
 class InputFile {
  public:
   /// @throws InputError if the file cannot be read or is not a regular file
+  /// @throws IoError if the machine ran out of something: open files, memory
   static InputFile read(const std::filesystem::path& path);
   std::span<const std::byte> bytes() const { return {data_.get(), size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_.get()), size_}; }

@@ -10,7 +10,9 @@
 #include <unordered_map>
 
 #include "analysis/input_file.h"
+#include "analysis/output_file.h"
 #include "analysis/quote.h"
+#include "analysis/system_error.h"
 #include "kernels/error.h"
 
 namespace sparsesync {
@@ -70,6 +72,10 @@ std::vector<fs::path> files_of(std::span<const fs::path> paths) {
       if (is_text_file(entry->path()) && entry->is_regular_file(gone))
         files.push_back(entry->path());
       entry.increment(error);
+    }
+    if (error && is_exhaustion(error.value())) {
+      throw IoError(fmt::format("cannot read all of the folder {}: {}", in_quotes(path.native()),
+                                with_mend_of_system(error.value())));
     }
     if (error) {
       throw InputError(fmt::format("cannot read all of the folder {}: {}; check its permissions",

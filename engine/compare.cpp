@@ -11,8 +11,10 @@
 #include <utility>
 
 #include "analysis/output_file.h"
+#include "analysis/quote.h"
 #include "analysis/replay.h"
 #include "analysis/space_sets.h"
+#include "analysis/system_error.h"
 #include "analysis/yardsticks.h"
 #include "engine/auto_choice.h"
 #include "engine/bucket_agreement.h"
@@ -454,7 +456,10 @@ CompareReport Comparison::run() {
       workers_.together([&] {
         std::error_code failed;
         if (workers_.leads()) std::filesystem::create_directory(folder, failed);
-        if (failed) throw IoError(fmt::format("{}: {}", folder.string(), failed.message()));
+        if (failed) {
+          throw IoError(fmt::format("cannot create {}: {}", in_quotes(folder.native()),
+                                    with_mend_of_system(failed.value())));
+        }
       });
     }
     report.schemes.push_back(measure(schemes_[i], references, folder));
