@@ -29,8 +29,8 @@
 namespace sparsesync {
 namespace {
 
-/// Of what the machine has, how much a comparison takes at most: inputs, answers and the system
-/// need some too.
+/// The share of free memory that a comparison takes at most: the system and other programs need
+/// some, too.
 constexpr double kShareOfMemory = 0.8;
 
 /// The GPU of a worker.
@@ -250,10 +250,40 @@ std::vector<Prediction> Comparison::predictions(const Network& network) const {
   return means;
 }
 
+double Comparison::bytes_beside_workspaces() const {
+  const int on_this_machine = workers_.on_this_machine();
+  const double processes =
+      static_cast<double>(on_this_machine) / static_cast<double>(workers_.here().size());
+  // While the next step's answers are made, those of the last step are in use.
+  const double answers_kept = trace_.header().steps > 1 ? 2 : 1;
+  constexpr double kIndexBytes = sizeof(Index);
+  constexpr double kAnswerBytes = 2 * sizeof(double);  // of an element: ReferenceSum
+  double most = 0;
+  for (const Statistics& of_step : statistics_) {
+    double bytes = 0;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      double row = 0;
+      for (const RowSpace::Member& member : spaces_[i].members) {
+        const TensorSpec& tensor = trace_.header().tensors[member.tensor];
+        row = std::max(row, static_cast<double>(tensor.row_bytes()));
+      }
+      const SpaceStatistics& known = of_step[i];
+      const double input = kIndexBytes + row;
+      const double answer = kIndexBytes + kAnswerBytes * static_cast<double>(spaces_[i].width);
+      const double result = kIndexBytes + (options_.gpu ? row : 0);  // values are in the workspace
+      bytes += on_this_machine * (known.touched_mean * input + known.united * result);
+      bytes += processes * (answers_kept * known.united * answer + known.touched_max * input);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 std::int64_t Comparison::workspace_of_a_worker() const {
   if (options_.memory) return *options_.memory;
   const SharedMemory shared = shared_memory(options_.gpu, workers_.on_this_machine());
-  return static_cast<std::int64_t>(shared.to_give / shared.workers);
+  const double to_give = shared.to_give - (options_.gpu ? 0 : bytes_beside_workspaces());
+  return static_cast<std::int64_t>(std::max(0.0, to_give) / shared.workers);
 }
 
 ControlChannel::Statement Comparison::statement() const {
@@ -296,15 +326,29 @@ ControlChannel::Statement Comparison::statement() const {
 
 std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) const {
   const SharedMemory shared = shared_memory(options_.gpu, workers_.on_this_machine());
+  const double beside = bytes_beside_workspaces();
+  const SharedMemory host = shared_memory(std::nullopt, workers_.on_this_machine());
+  if (options_.memory && beside / host.workers > static_cast<double>(*options_.memory)) {
+    return fmt::format(
+        "needs about {:.0f} bytes for each worker's inputs and right answers, --memory allows {}",
+        beside / host.workers, *options_.memory);
+  }
   if (options_.memory && bytes_of_a_worker > static_cast<double>(*options_.memory)) {
     return fmt::format("needs about {:.0f} bytes of workspace for each worker, --memory allows {}",
                        bytes_of_a_worker, *options_.memory);
   }
   const double needed = bytes_of_a_worker * shared.workers;
-  if (needed > shared.to_give) {
+  const double on_host = beside + (options_.gpu ? 0 : needed);
+  if (on_host > host.to_give) {
     return fmt::format(
-        "needs about {:.1f} GB of workspace for {} workers, this {} has {:.1f} GB to give",
-        needed / 1e9, shared.workers, options_.gpu ? "GPU" : "machine", shared.to_give / 1e9);
+        "needs about {:.1f} GB for inputs, right answers and workspace of {} workers, this machine "
+        "has {:.1f} GB to give",
+        on_host / 1e9, host.workers, host.to_give / 1e9);
+  }
+  if (options_.gpu && needed > shared.to_give) {
+    return fmt::format(
+        "needs about {:.1f} GB of workspace for {} workers, this GPU has {:.1f} GB to give",
+        needed / 1e9, shared.workers, shared.to_give / 1e9);
   }
   return std::nullopt;
 }

@@ -59,7 +59,8 @@ struct CompareOptions {
   std::optional<Gpu> gpu;
   /// Payloads go by NCCL; what connects the workers carries words alone. Needs `gpu`.
   bool nccl = false;
-  /// Bytes of workspace for each worker; nothing: what the machine has, shared out.
+  /// Bytes of workspace for each worker, and no more than that for its inputs and its part of the
+  /// right answers; nothing: what the machine has, shared out.
   std::optional<std::int64_t> memory;
   std::chrono::milliseconds deadline{60'000};
   /// Writes what every worker ended with: RESULT/SCHEME/w0003.s0001.safetensors.
@@ -171,6 +172,9 @@ class Comparison {
   void read_step(int step);
   Workload workload(const Statistics& statistics) const;
   std::int64_t workspace_of_a_worker() const;
+  /// Bytes that the workers of this machine keep on the host beside their workspaces, at the
+  /// largest step: inputs, right answers, and rows of results.
+  double bytes_beside_workspaces() const;
   std::optional<std::string> reason_to_skip(double bytes_of_a_worker) const;
 
   Workers& workers_;

@@ -12,6 +12,7 @@
 #include "analysis/generate.h"
 #include "analysis/replay.h"
 #include "analysis/safetensors.h"
+#include "engine/provenance.h"
 #include "engine/worker_record.h"
 #include "engine/workers.h"
 #include "kernels/buffer.h"
@@ -214,6 +215,34 @@ TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
   // The prediction is of the order of what is used.
   EXPECT_LT(need, 4.0 * static_cast<double>(used) + 1e5);
   EXPECT_GT(need * 4 + 1e5, static_cast<double>(used));
+}
+
+TEST_F(Compare, inputs_and_right_answers_count_before_any_of_them_is_made) {
+  const auto expect_all_skipped = [&](Index width, std::optional<std::int64_t> memory) {
+    TraceWriter writer(folder_ / "wide", {{{"t", 4, width, DType::f32}}, 2, 1, "test", 5}, true);
+    TracePart part;
+    part.indices.push_back(3);  // one row, which both workers touch
+    for (int worker = 0; worker < 2; ++worker) writer.write(Rank{worker}, 0, std::array{part});
+    writer.commit();
+    CompareOptions options;
+    options.schemes = {"all_gather", "balanced"};
+    options.scheme_options.block = 1 << 20;  // so that few blocks are counted
+    options.repeat = 1;
+    options.memory = memory;
+    LocalWorkers workers(2, {});
+    Comparison comparison(workers, Trace::open(folder_ / "wide"), options);
+    for (const MemoryNeed& need : comparison.memory_needs()) {
+      ASSERT_TRUE(need.skipped) << need.scheme;
+      EXPECT_NE(need.skipped->find("right answers"), std::string::npos) << *need.skipped;
+    }
+    for (const SchemeFigures& each : comparison.run().schemes) EXPECT_TRUE(each.skipped);
+  };
+  // An answer has 16 bytes an element, an input 4, and three of these are in memory at a time: 1.5
+  // times what there is to give. A workspace of two such rows would fit.
+  const double to_give = 0.8 * static_cast<double>(available_memory());
+  expect_all_skipped(static_cast<Index>(1.5 * to_give / 28), std::nullopt);
+  // For each worker 16 / 2 + 4 * 3 / 2 = 14 bytes an element.
+  expect_all_skipped(Index{1} << 28U, std::int64_t{3} << 30U);
 }
 
 TEST_F(Compare, a_step_that_is_larger_than_the_budget_goes_in_rounds) {
