@@ -1,15 +1,14 @@
-// How floating-point numbers are computed with: the modes of the processor, which are each
-// thread's.
+// The floating-point environment of a thread: rounding mode, flush-to-zero.
 #pragma once
 
 #include <cfenv>
 
 namespace sparsesync {
 
-/// Computes with the default modes while it lives: denormals are kept, results are rounded to the
-/// nearest. A program may have set others for itself (flush-to-zero is a common one); sums would
-/// then differ from those of workers that have not, where all are to have the same bits.
-class [[nodiscard]] DefaultFloatEnvironment {
+/// Sets the calling thread's default floating-point environment for its lifetime: denormals are
+/// kept, results are rounded to nearest. A program may have changed its own (flush-to-zero is
+/// common), and its sums would then differ in bits from those of the other workers.
+class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment() {
     std::fegetenv(&callers_);
