@@ -149,11 +149,31 @@ Index BucketInput::append(const RowSpace::Member& member, SpaceStorage& storage,
     coalesce(context_, {gradient.indices(), values}, named, indices, out, count, workspace_);
   }
   const Index rows = resolve(context_, count);
+  expect_unchanged(member, indices, rows);
   if (out.data != to.data) {
     to.rows = out.rows = rows;
     cast(context_, as_const(out), to);
   }
   return filled + rows;
+}
+
+void BucketInput::expect_unchanged(const RowSpace::Member& member, std::span<const Index> indices,
+                                   Index rows) {
+  bool unchanged = rows <= std::ssize(indices);
+  // A GPU's pass over a gradient reads each row once, and looking at the indices would make its
+  // stream wait.
+  if (unchanged && rows > 0 && fetches_at_once(context_)) {
+    const std::span<const Index> written = indices.first(static_cast<std::size_t>(rows));
+    const IndexCheck check =
+        check_indices(context_, member.first_row + tensors_[member.tensor].rows, written);
+    unchanged = !check.outside && check.coalesced && written.front() >= member.first_row;
+  }
+  if (!unchanged) {
+    throw InputError(
+        fmt::format("tensor '{}': its gradient changed while it was being sent; "
+                    "change gradients before the step starts or after it ends",
+                    tensors_[member.tensor].name));
+  }
 }
 
 ConstMatrix BucketInput::values_as(std::size_t tensor, DType dtype) {

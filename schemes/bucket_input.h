@@ -81,6 +81,12 @@ class BucketInput {
   /// Writes one tensor's coalesced rows from `filled` on; how many rows there are then.
   Index append(const RowSpace::Member& member, SpaceStorage& storage, Index filled, Index room);
 
+  /// Checks the indices that append() has written. It reads the caller's memory in two passes, and
+  /// a change between these would make row numbers of memory that nothing was written to.
+  /// @param indices  the capacity that append() had
+  /// @throws InputError naming the tensor, if its gradient changed between the passes
+  void expect_unchanged(const RowSpace::Member& member, std::span<const Index> indices, Index rows);
+
   Context context_;
   std::vector<TensorSpec> tensors_;
   std::vector<RowSpace> spaces_;

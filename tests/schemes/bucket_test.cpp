@@ -4,10 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <memory_resource>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/memory.h"
 #include "tests/support/gradients.h"
@@ -139,6 +146,65 @@ TEST_F(Inputs, are_checked_at_the_door) {
   input.set(std::array{Gradient::empty(), Gradient::empty()});
   EXPECT_TRUE(input.coalesced(0).indices.empty());
   EXPECT_EQ(input.touched(0), 0);
+}
+
+/// Changes the caller's memory when an operation allocates.
+class InterferingUpstream : public std::pmr::memory_resource {
+ public:
+  std::function<void()> interfere = [] {};
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    interfere();
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* pointer, std::size_t bytes, std::size_t alignment) override {
+    std::pmr::new_delete_resource()->deallocate(pointer, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
+
+TEST(BucketInput, a_gradient_that_gains_rows_between_two_passes_is_refused) {
+  for (const int tensors : {1, 2}) {
+    InterferingUpstream upstream;
+    HostMemory memory(std::nullopt, &upstream);
+    BucketSpec spec{"b", {}};
+    std::vector<std::vector<float>> values(static_cast<std::size_t>(tensors),
+                                           std::vector<float>(400 * 4, 0));
+    std::vector<Gradient> gradients;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      spec.tensors.push_back({i == 0 ? "t" : "u", 400, 4, DType::f32});
+      values[i][8] = 1;
+      gradients.push_back(Gradient::dense(reinterpret_cast<const std::byte*>(values[i].data())));
+    }
+    BucketInput input(Context(memory), spec);
+    input.set(gradients);
+    upstream.interfere = [&] { std::ranges::fill(values[0], 2.0F); };
+    std::string problem;
+    try {
+      input.coalesced(0);
+    } catch (const InputError& error) {
+      problem = error.what();
+    }
+    EXPECT_EQ(problem.find("tensor 't': its gradient changed while it was being sent"), 0U)
+        << problem;
+    upstream.interfere = [] {};
+    input.set(gradients);
+    EXPECT_EQ(std::ssize(input.coalesced(0).indices), 400 + tensors - 1);
+  }
+}
+
+TEST(BucketInput, a_gradient_that_loses_rows_between_two_passes_names_no_row_twice) {
+  InterferingUpstream upstream;
+  HostMemory memory(std::nullopt, &upstream);
+  std::vector<float> values(400 * 4, 1);
+  BucketInput input(Context(memory), {"b", {{"t", 400, 4, DType::f32}}});
+  input.set(std::vector{Gradient::dense(reinterpret_cast<const std::byte*>(values.data()))});
+  upstream.interfere = [&] { std::ranges::fill(std::span(values).first(800), 0.0F); };
+  const RowSparse rows = input.coalesced(0);
+  ASSERT_EQ(rows.indices.size(), 200U);
+  EXPECT_EQ(rows.indices.front(), 200);
+  EXPECT_TRUE(std::ranges::is_sorted(rows.indices, std::less_equal<>()));
 }
 
 }  // namespace
