@@ -20,8 +20,9 @@ pytest.importorskip("matplotlib")
 from compare_support import write_trace  # noqa: E402 - it imports numpy
 from conftest import program_path  # noqa: E402 - its folder is put on the path above
 
-HOSTILE = "<script>alert('$x$ & \"y\"')<script>"
-
+SCRIPT = "<script>alert('$x$ & \"y\"')<script>"
+HOSTILE = SCRIPT + "\x1b[31m\x9b\u202eevil\u202c"
+SHOWN = SCRIPT + r"\x1b[31m\x9b\u202eevil\u202c"
 
 ALL = ["profile.json", "compare.json", "plan.json", "NETWORK.json", "simulate.json", "steps.json"]
 
@@ -207,7 +208,9 @@ def test_of_many_timelines_the_first_are_drawn(tmp_path):
 def test_a_hostile_name_is_text(page):
     text = page.read_text(encoding="utf-8")
     assert "<script" not in text.lower()
-    assert HOSTILE in "".join(Elements(text).texts)
+    shown = "".join(Elements(text).texts)
+    assert SHOWN in shown
+    assert all(each.isprintable() or each in "\n\t" for each in shown)
 
 
 def test_the_same_files_make_the_same_page(files, page):

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from .documents import UnusableError, on_one_line, read
+from .documents import UnusableError, on_one_line, printable, read
 from .page import page
 
 
@@ -31,7 +31,7 @@ def write(path: str | os.PathLike[str], text: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    return printable(str(error).partition("\n")[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

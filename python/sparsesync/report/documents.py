@@ -55,6 +55,22 @@ def on_one_line(path: str | os.PathLike[str]) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+def printable(text: str) -> str:
+    """Escapes characters that are not shown, or that reorder the text around them."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def with_printable_texts(content: Any) -> Any:
+    """A JSON value of which all texts are printable()."""
+    if isinstance(content, str):
+        return printable(content)
+    if isinstance(content, list):
+        return [with_printable_texts(each) for each in content]
+    if isinstance(content, dict):
+        return {printable(key): with_printable_texts(value) for key, value in content.items()}
+    return content
+
+
 def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
@@ -80,6 +96,7 @@ def read(path: str | os.PathLike[str]) -> Document:
         refuse_depth(content)
         # Half a character, which JSON's escapes can say and no page, becomes a question mark.
         content = json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", errors="replace"))
+        content = with_printable_texts(content)
     except OSError as error:
         raise UnusableError(f"{shown}: {error.strerror}: {mend}") from error
     except (ValueError, RecursionError) as error:
