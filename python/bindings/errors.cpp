@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -12,6 +13,7 @@
 #include "engine/control_channel.h"
 #include "engine/phase_order.h"
 #include "kernels/error.h"
+#include "kernels/printable.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/closed.h"
 #include "schemes/exchange.h"
@@ -44,10 +46,11 @@ struct Classes {
   PyObject* aborted;
 };
 
-/// A text that may quote anything: names in files need not be UTF-8.
+/// A text that may quote anything: names in files, other workers' reasons.
 nb::object text_of(std::string_view text) {
+  const std::string shown = printable(text);
   return nb::steal(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+      PyUnicode_DecodeUTF8(shown.data(), static_cast<Py_ssize_t>(shown.size()), "strict"));
 }
 
 void raise(PyObject* type, const std::exception& error) {

@@ -324,6 +324,23 @@ def test_a_damaged_trace_is_told(trace):
         sparsesync.Trace(trace)
 
 
+def test_deep_json_is_refused_and_python_lives_on(trace):
+    text = (trace / "trace.json").read_text()
+    for format in ("[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000):
+        (trace / "trace.json").write_text(text.replace('"format": 1', f'"format": {format}'))
+        with pytest.raises(InputError, match="trace.json.*nests values more than 64 deep"):
+            sparsesync.profile(trace)
+
+
+def test_names_of_tensors_are_shown_without_control_characters(trace):
+    described = json.loads((trace / "trace.json").read_text())
+    described["tensors"][0]["name"] = "\x1b[31m/\u202e"
+    (trace / "trace.json").write_text(json.dumps(described))
+    with pytest.raises(InputError) as told:
+        sparsesync.profile(trace)
+    assert r"'\x1b[31m/\u202e'" in one_line(told.value)
+
+
 def test_schemes_are_those_of_the_program(run_program):
     names = [name for name, summary in sparsesync.schemes() if summary]
     assert len(names) == len(sparsesync.schemes()) and names == sorted(names)
