@@ -68,7 +68,7 @@ class PointToPointTransport : public Transport {
         untaken_(nodes_.size()) {
     told_reasons_.reserve(nodes_.size());
     told_headers_.reserve(nodes_.size());
-    for (const Rank peer : peers_after(rank_, size())) {
+    for (const Rank peer : peers_after(rank_, static_cast<int>(nodes_.size()))) {
       const std::span<Reason> reason(&reasons_[peer.index()], 1);
       try {
         reason_calls_[peer.index()] =
