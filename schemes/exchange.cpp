@@ -8,9 +8,8 @@
 #include <optional>
 #include <string_view>
 
-#include "kernels/whole_characters.h"
-
 #include "kernels/printable.h"
+#include "kernels/whole_characters.h"
 
 namespace sparsesync {
 namespace {
