@@ -64,16 +64,6 @@ void raise(PyObject* type, const PeerError& error) {
   PyErr_SetObject(type, raised.ptr());
 }
 
-/// The standard library says of a thread that cannot be started no more than the system does.
-Error explained(const std::system_error& error) {
-  if (error.code() != std::errc::resource_unavailable_try_again) return Error(error.what());
-  return Error(
-      fmt::format("a thread could not be started: {}: raise the limit of processes (ulimit -u, or "
-                  "that of the container) or of memory (ulimit -v), or ask for fewer workers or "
-                  "threads in one process",
-                  error.code().message()));
-}
-
 /// Raises in Python what C++ threw. What it does not know goes on to the next translator.
 void translate(const std::exception_ptr& thrown, void* payload) {
   const Classes& classes = *static_cast<const Classes*>(payload);
@@ -118,7 +108,7 @@ void translate(const std::exception_ptr& thrown, void* payload) {
   } catch (const std::filesystem::filesystem_error& error) {
     raise(classes.io, error);
   } catch (const std::system_error& error) {
-    raise(classes.error, explained(error));
+    raise(classes.error, error);
   }
 }
 

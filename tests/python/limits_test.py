@@ -22,4 +22,6 @@ with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as session:
 def test_a_thread_that_cannot_be_started_is_an_error_that_says_so():
     done = python(NO_MORE_THREADS)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("a thread could not be started: Resource temporarily unavailable: raise the limit of processes")
+    assert done.stdout.startswith(
+        "the progress thread of a session could not be started: Resource temporarily unavailable: allow more threads (ulimit -u, "
+    )

@@ -179,5 +179,5 @@ def test_json_that_is_nested_too_deep(tmp_path: Path) -> None:
         trace = tmp_path / f"T{len(text)}"
         trace.mkdir()
         (trace / "trace.json").write_text(text, encoding="utf-8")
-        with pytest.raises(sparsesync.InputError, match=r"trace.json.* nests values more than 100 deep"):
+        with pytest.raises(sparsesync.InputError, match=r"trace.json.* nests values more than 64 deep"):
             sparsesync.Trace(trace)
