@@ -96,6 +96,16 @@ configure_and_build() {
   cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
+# prepare_python_build: installs what is missing, and builds the Python module in build/dev; quiet.
+prepare_python_build() {
+  local log
+  log=$(log_of prepare-python)
+  if ! { scripts/setup --for test && configure_and_build dev sparsesync_python sparsesync_python_stub; } >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    die "the Python module cannot be built"
+  fi
+}
+
 # log_of NAME: a file in build/logs for what would be noise on a terminal.
 log_of() {
   mkdir -p "$ROOT/build/logs"
