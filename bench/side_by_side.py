@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Holds one build against another: the same bytes on the wire, and how long each takes, in turn.
+"""Compares two builds: whether their bytes on the wire are equal, and the ratio of their times, measured in turn.
 
-    bench/side_by_side.py OLD NEW [--data DATA] [--rounds 5] [--out FILE]
+    bench/side_by_side.py OLD NEW [--data DATA] [--pairs 5] [--only compare|kernels] [--worst-ratio 1.01] [--json FILE]
 
-OLD and NEW are release builds, such as build/release of two checkouts. Traces are drawn, and taken from DATA if it is given
-(lm1b_tokens.npy, criteo_fields.npy). Both programs compare all schemes on each of them, on the virtual clock, and every bench
-of kernels is run by both, one after the other in every round, OLD first in one and NEW in the next. What counts is the median
-of the rounds' ratios NEW / OLD, each of neighbours in time: an absolute time on a shared machine means nothing.
-Exit status 1 if a scheme's bytes or messages differ; times decide nothing here.
+OLD and NEW are release builds, or checkouts that have one in build/release. Traces are drawn, and also taken from DATA if it is given
+(lm1b_tokens.npy, criteo_fields.npy). Both programs compare all schemes on each trace, on the virtual clock, and both run every benchmark of
+kernels: OLD first in one pair, NEW first in the next. The ratio is the median over pairs of NEW / OLD, each of two neighbours in time,
+because an absolute time on a shared machine is not reproducible.
+Exit status 1 if a scheme's bytes or messages differ, or if a scheme's median ratio exceeds --worst-ratio.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-# Of what `compare` says of a scheme, what must be the same.
+# Keys of a scheme in the JSON of `compare` that must be equal.
 COUNTED = ["bytes_busiest", "bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "bytes_values", "messages"]
 LINK = ["--clock", "virtual", "--rate", "25gbit", "--latency", "10us"]
 SYNTHETIC = {
@@ -47,9 +47,10 @@ def traces(data):
     return made
 
 
-def compared(build, trace):
-    """{scheme: its figures}; `auto` goes by times, and its bytes with them."""
+def compared(trace, builds, build):
+    """{scheme: its figures}, without `auto`, whose choice and bytes depend on times. Adds the build's provenance to `builds`."""
     report = json.loads(run([build / "bin/sparsesync", "compare", trace, *LINK, "--repeat", 3, "--json", "-"]))
+    builds.setdefault(str(build), report["provenance"])
     figures = {scheme["name"]: scheme for scheme in report["schemes"] if "skipped" not in scheme}
     assert all(scheme["correct"] for scheme in figures.values())
     return {name: scheme for name, scheme in figures.items() if name != "auto"}
@@ -67,12 +68,12 @@ def benched(bench, build):
 
 
 def in_turn(builds, rounds, measure):
-    """[(what `measure` gives of the old build, of the new one)] of each round."""
+    """Measures both builds in each round. Returns pairs (of the old build, of the new one)."""
     results = []
     for number in range(rounds):
-        order = builds if number % 2 == 0 else builds[::-1]
-        of = {build: measure(build) for build in order}
-        results.append((of[builds[0]], of[builds[1]]))
+        # By place, not by path: a build may be compared with itself.
+        of = {place: measure(builds[place]) for place in ((0, 1) if number % 2 == 0 else (1, 0))}
+        results.append((of[0], of[1]))
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return results
@@ -85,10 +86,65 @@ def ratios(pairs, seconds):
     return {name: statistics.median(new[name] / old[name] for old, new in rounds) for name in sorted(names)}
 
 
-def tell(name, of):
+def print_slowest(name, of):
     print(f"{name}: median {statistics.median(of.values()):.3f} of {len(of)}")
     worst = sorted(of.items(), key=lambda item: -item[1])
     print("    slowest beside the old: " + ", ".join(f"{each} {ratio:.3f}" for each, ratio in worst[:4]), flush=True)
+
+
+def differences(cell, pairs):
+    """Lines that name each scheme and key whose counts differ."""
+    found = []
+    for old, new in pairs:
+        if set(old) != set(new):
+            found.append(f"{cell}: {', '.join(sorted(set(old) ^ set(new)))} in one build alone")
+        found += [
+            f"{cell}, {scheme}: {key} {old[scheme][key]} and {new[scheme][key]}"
+            for scheme in sorted(set(old) & set(new))
+            for key in COUNTED
+            if old[scheme][key] != new[scheme][key]
+        ]
+    return list(dict.fromkeys(found))
+
+
+def by_scheme(cells):
+    """{scheme: median over cells of its ratios}"""
+    ratios_of = {}
+    for of in cells.values():
+        for scheme, ratio in of.items():
+            ratios_of.setdefault(scheme, []).append(ratio)
+    return {scheme: statistics.median(of) for scheme, of in sorted(ratios_of.items())}
+
+
+def print_table(schemes, different):
+    print(f"{'scheme':20} {'time, new / old':>16} {'bytes':>10}")
+    for scheme, ratio in schemes.items():
+        same = not any(f", {scheme}: " in line for line in different)
+        print(f"{scheme:20} {ratio:16.3f} {'equal' if same else 'DIFFERENT':>10}")
+
+
+def folder_of(path):
+    """The build at the path: the path itself, or its build/release."""
+    for build in (path, path / "build/release"):
+        if (build / "bin/sparsesync").is_file():
+            return build.resolve()
+    sys.exit(f"side_by_side: {path}: neither a build nor a checkout with build/release: bin/sparsesync is missing")
+
+
+def compare_schemes(builds, data, pairs_wanted):
+    """Runs `compare` of both builds. Returns ratios by trace, differences of counts, and the provenance of the builds."""
+    cells, different, provenance = {}, [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        trace = pathlib.Path(folder) / "trace"
+        for name, words in traces(data).items():
+            for workers in WORKERS:
+                run([builds[1] / "bin/sparsesync", "trace", *words, "--workers", workers, "--out", trace, "--force"])
+                pairs = in_turn(builds, pairs_wanted, functools.partial(compared, trace, provenance))
+                cell = f"{name}, {workers} workers"
+                different += differences(cell, pairs)
+                cells[cell] = ratios(pairs, lambda figures: {each: figures[each]["seconds_median"] for each in figures})
+                print_slowest(cell, cells[cell])
+    return cells, different, provenance
 
 
 def main():
@@ -96,40 +152,35 @@ def main():
     parser.add_argument("old", type=pathlib.Path)
     parser.add_argument("new", type=pathlib.Path)
     parser.add_argument("--data", type=pathlib.Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--pairs", "--rounds", type=int, default=5, help="measurements of each build (5)")
+    parser.add_argument("--only", choices=["compare", "kernels"])
+    parser.add_argument("--worst-ratio", type=float, help="the largest median ratio of a scheme's times that is accepted")
+    parser.add_argument("--json", "--out", type=pathlib.Path, help="write the result to this file")
     given = parser.parse_args()
-    builds = [given.old.resolve(), given.new.resolve()]
-    found, different = {"compare": {}, "kernels": {}}, []
-    with tempfile.TemporaryDirectory() as folder:
-        trace = pathlib.Path(folder) / "trace"
-        for name, words in traces(given.data and given.data.resolve()).items():
-            for workers in WORKERS:
-                run([builds[1] / "bin/sparsesync", "trace", *words, "--workers", workers, "--out", trace, "--force"])
-                pairs = in_turn(builds, given.rounds, lambda build: compared(build, trace))
-                cell = f"{name}, {workers} workers"
-                for old, new in pairs:
-                    if set(old) != set(new):
-                        different.append(f"{cell}: {', '.join(sorted(set(old) ^ set(new)))} in one build alone")
-                    different += [
-                        f"{cell}, {scheme}: {key} {old[scheme][key]} and {new[scheme][key]}"
-                        for scheme in sorted(set(old) & set(new))
-                        for key in COUNTED
-                        if old[scheme][key] != new[scheme][key]
-                    ]
-                of = ratios(pairs, lambda figures: {each: figures[each]["seconds_median"] for each in figures})
-                found["compare"][cell] = of
-                tell(cell, of)
-    for bench in sorted(path.name for path in (builds[1] / "bench/kernels").glob("*_bench")):
-        of = ratios(in_turn(builds, given.rounds, functools.partial(benched, bench)), lambda seconds: seconds)
-        found["kernels"][bench] = of
-        tell(bench, of)
-    everything = [ratio for kind in found.values() for of in kind.values() for ratio in of.values()]
+    if given.pairs < 1:
+        parser.error("--pairs: 1 or more")
+    builds = [folder_of(given.old), folder_of(given.new)]
+    cells, different, provenance, kernels = {}, [], {}, {}
+    if given.only != "kernels":
+        cells, different, provenance = compare_schemes(builds, given.data and given.data.resolve(), given.pairs)
+    if given.only != "compare":
+        for bench in sorted(path.name for path in (builds[1] / "bench/kernels").glob("*_bench")):
+            kernels[bench] = ratios(in_turn(builds, given.pairs, functools.partial(benched, bench)), lambda seconds: seconds)
+            print_slowest(bench, kernels[bench])
+    schemes = by_scheme(cells)
+    everything = [ratio for kind in (cells, kernels) for of in kind.values() for ratio in of.values()]
+    if schemes:
+        print_table(schemes, different)
+        print(*(different or ["bytes and messages: all equal"]), sep="\n")
     print(f"all: median {statistics.median(everything):.3f} of {len(everything)}")
-    print(*(different or ["bytes and messages: the same, all of them"]), sep="\n")
-    if given.out:
-        given.out.write_text(json.dumps({"rounds": given.rounds, **found}, indent=2) + "\n", encoding="utf-8")
-    return 1 if different else 0
+    slow = [] if given.worst_ratio is None else [scheme for scheme, ratio in schemes.items() if ratio > given.worst_ratio]
+    if slow:
+        print(f"slower than {given.worst_ratio}: {', '.join(slow)}")
+    if given.json:
+        found = {"pairs": given.pairs, "worst_ratio": given.worst_ratio, "schemes": schemes, "compare": cells, "kernels": kernels}
+        found |= {"differences": different, "slower": slow, "provenance": [provenance.get(str(build), {}) for build in builds]}
+        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return 1 if different or slow else 0
 
 
 if __name__ == "__main__":
