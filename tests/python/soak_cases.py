@@ -466,16 +466,17 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def tasks() -> int:
-    return len(os.listdir("/proc/self/task"))
+def tasks() -> set[str]:
+    """Identifiers of the threads. A thread that has just been joined may be among them for an instant."""
+    return set(os.listdir("/proc/self/task"))
 
 
-def left_behind(before: tuple[int, int]) -> str:
-    """Waits until descriptors and threads are as they were before. Returns what is left; empty if nothing is."""
+def left_behind(descriptors_before: int, tasks_before: set[str]) -> str:
+    """Waits until no descriptors and threads are there that were not before. Returns what is left; empty if nothing is."""
     until = time.monotonic() + SETTLE_S
-    while (now := (descriptors(), tasks())) > before or now[1] > before[1]:
+    while (more := descriptors() - descriptors_before) > 0 or tasks() - tasks_before:
         if time.monotonic() > until:
-            return f"{now[0]} descriptors and {now[1]} threads are left; there were {before[0]} and {before[1]}"
+            return f"{max(more, 0)} descriptors and {len(tasks() - tasks_before)} threads are left"
         gc.collect()
         time.sleep(0.01)
     return ""
@@ -513,7 +514,7 @@ def soak(
         elif broken == "thread":
             threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
         hangs = any(each.endswith("hang") for each in problems)
-        if not hangs and (rest := left_behind(before)):
+        if not hangs and (rest := left_behind(*before)):
             problems.append(rest)
             before = (descriptors(), tasks())
         if problems:
@@ -543,7 +544,7 @@ def soak(
 
 def sample(elapsed: float, counts: Counts, findings: int) -> dict[str, float]:
     """Measures the process, and prints one line."""
-    taken = {"seconds": elapsed, "resident_bytes": resident_bytes(), "descriptors": descriptors(), "threads": tasks()}
+    taken = {"seconds": elapsed, "resident_bytes": resident_bytes(), "descriptors": descriptors(), "threads": len(tasks())}
     print(
         f"{elapsed:7.0f} s: {counts.episodes} episodes, {counts.worker_steps} steps of workers, {counts.results} results, "
         f"{counts.refused} refused, {findings} findings; {taken['resident_bytes'] / 2**20:.0f} MiB, "
