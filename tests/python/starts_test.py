@@ -199,7 +199,8 @@ def test_launched_workers_that_are_late_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ranks", "says"), [([0, 1], "worker 2 has not"), ([1], "worker 0, or its launcher, does not serve")])
 def test_launched_workers_that_are_missing_are_named(ranks: list[int], says: str, tmp_path: Path) -> None:
     for each in started(tmp_path, ranks, 3, late_s=0, deadline=3):
-        assert each["error"] == "DeadlineError", each
+        # Worker 0 serves the store: the others lose it where its deadline ends a moment before theirs.
+        assert each["error"] == "DeadlineError" or (each["error"] == "PeerLostError" and each["rank"] != ranks[0]), each
         assert says in each["says"]
         assert each["seconds"] < 20, "and not after half an hour"
 

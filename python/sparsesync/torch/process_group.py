@@ -142,6 +142,7 @@ class _Connecting:
         self._began = time.monotonic()
         self._store: c10d.Store | None = None
         self._not_done = ""  # what those have not done that are waited for
+        self._awaited = 0  # the worker that is waited for: those before it have come
 
     def left(self) -> datetime.timedelta:
         return max(_MOMENT, self._deadline - datetime.timedelta(seconds=time.monotonic() - self._began))
@@ -168,9 +169,12 @@ class _Connecting:
         """
         self._store, self._not_done = store, not_done
         store.set(f"word of {self._rank}", word)
-        keys = [f"word of {each}" for each in range(self._size)]
-        store.wait(keys, self.left())
-        words = [store.get(each) for each in keys]
+        words = []
+        for rank in range(self._size):
+            self._awaited = rank
+            key = f"word of {rank}"
+            store.wait([key], self.left())
+            words.append(store.get(key))
         self._not_done = ""
         self._began = time.monotonic()  # none is late; they connect at once
         return words
@@ -199,7 +203,7 @@ class _Connecting:
         try:
             missing = self._missing()
         except RuntimeError:
-            return _lost(0, f"torch's store, which worker 0 or its launcher serves, is lost: {said}")
+            return self._without_store(said)
         who = f"worker {missing[0]} has" if len(missing) == 1 else f"workers {', '.join(map(str, missing))} have"
         if missing and self._not_done:
             return _native.DeadlineError(
@@ -209,6 +213,13 @@ class _Connecting:
         if missing:
             return _lost(missing[0], f"{who} left while the workers of the process group were connected by Gloo: {said}")
         return kind(f"the workers of the process group could not be connected by Gloo, after {after}: {said}")
+
+    def _without_store(self, said: str) -> _native.Error:
+        """The error where the store is lost: worker 0 ends its part at its own deadline, which may be a moment before this worker's."""
+        text = f"torch's store, which worker 0 or its launcher serves, is lost: {said}"
+        if self._not_done:
+            text = f"worker {self._awaited} has not {self._not_done} after {self._seconds()}, and {text}"
+        return _native.DeadlineError(text) if self._not_done and self._is_late() else _lost(0, text)
 
     def _missing(self) -> list[int]:
         """Workers that do not come, or that left while they were connected."""
