@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -90,10 +91,10 @@ TEST_F(Casts, KeepWhatIsNoFiniteNumber) {
 
 TEST_F(Casts, CountWhatIsNotFinite) {
   const std::vector<double> numbers{1e300, HUGE_VAL, -HUGE_VAL, std::nan(""), 0};
-  Index found = -1;
-  count_non_finite(context_, matrix_of(numbers, 1), Count(&found));
+  const auto found = std::make_unique<Index>(-1);
+  count_non_finite(context_, matrix_of(numbers, 1), Count(found.get()));
   synchronize(context_);
-  EXPECT_EQ(found, 3);
+  EXPECT_EQ(*found, 3);
 }
 
 }  // namespace
