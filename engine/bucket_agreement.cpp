@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/auto_choice.h"
+#include "engine/log.h"
 #include "engine/registered_bucket.h"
 #include "kernels/bits.h"
 #include "schemes/registry.h"
@@ -101,6 +102,31 @@ bool is_of_another(const std::exception_ptr& refusal) {
   }
 }
 
+/// Cuts phases into so many rounds on all workers, or, where one has not the memory for it, into
+/// `otherwise` on all.
+void change_rounds(ControlChannel& control, RegisteredBucket& bucket, int rounds, int otherwise) {
+  const std::string subject = fmt::format("bucket '{}' in {} rounds", bucket.spec().name, rounds);
+  const auto go_back = [&](const char* why) {
+    log(LogLevel::info, why);
+    try {
+      bucket.change_rounds(otherwise);
+    } catch (const std::exception& error) {  // on this worker alone: there is no way on
+      throw Error(fmt::format("bucket '{}' in {} rounds as before: {}", bucket.spec().name,
+                              otherwise, error.what()));
+    }
+  };
+  try {
+    agree_to_make(control, subject, [&] { bucket.change_rounds(rounds); });
+  } catch (const RefusedError& elsewhere) {
+    go_back(elsewhere.what());
+  } catch (const BudgetError& budget) {
+    go_back(budget.what());
+  } catch (const std::bad_alloc&) {
+    go_back("out of memory");
+  }
+  bucket.signature = signature_after(bucket.signature, fmt::format("{} rounds", bucket.rounds()));
+}
+
 }  // namespace
 
 ControlChannel::Statement statement_of(const SchemeOptions& options) {
@@ -137,7 +163,7 @@ std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed
 
 std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChannel& control,
                                               const Context& context, BucketSpec spec,
-                                              std::uint64_t seed) {
+                                              std::uint64_t seed, bool late_refusals) {
   const ControlChannel::Statement statement = statement_of(spec, seed);
   control.agree(fmt::format("bucket '{}'", spec.name), statement);
   // What all agree on may still be wrong: then it is so for all.
@@ -161,16 +187,20 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
                     spec.scheme, fmt::join(schemes_that_announce(), " or ")));
   }
   std::unique_ptr<RegisteredBucket> bucket;
-  agree_to_make(control, fmt::format("bucket '{}', scheme {}", spec.name, spec.scheme), [&] {
+  const auto make = [&] {
     bucket = std::make_unique<RegisteredBucket>(context, spec, entry, transport.rank(),
                                                 transport.size(), seed);
-  });
+  };
+  const std::string subject = fmt::format("bucket '{}', scheme {}", spec.name, spec.scheme);
+  const bool is_late = agree_to_make(control, subject, make, late_refusals);
+  bucket->late_refusals = is_late;
   bucket->signature = signature_of(statement);
   return bucket;
 }
 
-void agree_to_make(ControlChannel& control, const std::string& subject,
-                   const std::function<void()>& make) {
+bool agree_to_make(ControlChannel& control, const std::string& subject,
+                   const std::function<void()>& make, bool flag) {
+  constexpr const char* kFlag = "yes";
   std::exception_ptr error;
   std::string refusal;
   try {
@@ -182,12 +212,16 @@ void agree_to_make(ControlChannel& control, const std::string& subject,
     error = std::current_exception();
     refusal = fmt::format("{}: out of memory", subject);
   }
+  if (!error && flag) refusal = kFlag;
   const std::vector<std::string> refusals = control.all_gather(refusal);
   if (error) std::rethrow_exception(error);
+  bool is_flagged = false;
   for (std::size_t worker = 0; worker < refusals.size(); ++worker) {
-    if (refusals[worker].empty()) continue;
+    if (refusals[worker] == kFlag) is_flagged = true;
+    if (refusals[worker].empty() || refusals[worker] == kFlag) continue;
     throw RefusedError(Rank{static_cast<int>(worker)}, refusals[worker]);
   }
+  return is_flagged;
 }
 
 bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
@@ -197,10 +231,8 @@ bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
   const std::vector<std::string> all =
       control.all_gather(is_of_memory(refusal) || is_of_another(refusal) ? "" : kNoHelp);
   if (std::find(all.begin(), all.end(), kNoHelp) != all.end()) return false;
-  const int rounds = bucket.rounds() < kMostRounds ? 2 * bucket.rounds() : 1;
-  bucket.change_rounds(rounds);
-  bucket.signature = signature_after(bucket.signature, fmt::format("{} rounds", rounds));
-  return rounds > 1;
+  change_rounds(control, bucket, bucket.rounds() < kMostRounds ? 2 * bucket.rounds() : 1, 1);
+  return bucket.rounds() > 1;
 }
 
 void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {
@@ -223,7 +255,9 @@ void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {
     }
   }
   // More is known of what a step needs than when these were taken.
-  if (!bucket.spec().rounds && bucket.rounds() > 1) bucket.change_rounds(1);
+  if (!bucket.spec().rounds && bucket.rounds() > 1) {
+    change_rounds(control, bucket, 1, bucket.rounds());
+  }
   bucket.adapt(statistics);
   bucket.signature = signature_after(bucket.signature, agreed);
 }

@@ -28,7 +28,9 @@ std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed
 
 /// Makes a bucket on all workers, or on none: compares in full what they must agree on. Called by
 /// all alike. Does not synchronize the stream.
-/// @param seed  the session's
+/// @param seed           the session's
+/// @param late_refusals  SessionOptions::late_refusals of this worker; the bucket's are those of
+///                       any
 /// @throws AgreementError on all workers, if they differ
 /// @throws InputError if the bucket is not a valid one, UnsupportedError if its scheme asks for
 ///         what the transport has not: on all workers alike
@@ -36,7 +38,7 @@ std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed
 ///         one has not
 std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChannel& control,
                                               const Context& context, BucketSpec spec,
-                                              std::uint64_t seed);
+                                              std::uint64_t seed, bool late_refusals);
 
 /// Lets a bucket's scheme choose anew from what all workers saw of the last step. Called by all
 /// alike, between steps.
@@ -54,8 +56,10 @@ bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
 
 /// Makes something on all workers, or on none: `make` may throw for want of memory.
 /// @param subject  stands before the reason in the text
+/// @param flag     what this worker says beside it
+/// @return whether a worker said `flag`
 /// @throws BudgetError, std::bad_alloc, RefusedError as make_agreed()
-void agree_to_make(ControlChannel& control, const std::string& subject,
-                   const std::function<void()>& make);
+bool agree_to_make(ControlChannel& control, const std::string& subject,
+                   const std::function<void()>& make, bool flag = false);
 
 }  // namespace sparsesync

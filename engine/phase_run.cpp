@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/bucket_agreement.h"
 #include "engine/log.h"
@@ -66,23 +68,28 @@ std::uint64_t most_payload_of(const RegisteredBucket& bucket, int workers) {
 }
 
 /// @throws what is no refusal: it ends the session
-PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase,
-                        std::span<const Gradient> gradients) {
-  // All workers know of a refusal by the end of the phase: nobody goes on with the step.
-  if (bucket.begins_with(phase)) bucket.refused.reset();
-  if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
+PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
   const Rank rank = ground.transport.rank();
-  Exchange exchange(
-      ground.transport, ground.context,
-      {bucket.channel, bucket.signature, most_payload_of(bucket, ground.transport.size())},
-      bucket.sequence, bucket.pattern(phase), bucket.rounds(), ground.deadline, ground.workspace);
+  Exchange exchange(ground.transport, ground.context,
+                    {bucket.channel, bucket.signature,
+                     most_payload_of(bucket, ground.transport.size()), bucket.late_refusals},
+                    bucket.sequence, bucket.pattern(phase), bucket.rounds(), ground.deadline,
+                    ground.workspace);
+  const auto refuse_as = [&](Rank peer, const std::string& reason) {
+    exchange.refuse(peer, reason, [&](Round round, std::size_t step) {
+      return bucket.scheme().pieces(phase, round, step);
+    });
+  };
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
     const std::exception_ptr error = std::current_exception();
-    if (phase == Phase::gather || !exchange.untouched()) return {error, true};
-    exchange.refuse(rank, reason);
+    if (!exchange.can_refuse() || (phase == Phase::gather && !bucket.late_refusals)) {
+      return {error, true};
+    }
+    refuse_as(rank, reason);
     bucket.refused.emplace(rank, reason);
     return {error, false, true};
   };
+  const std::span<const Gradient> gradients = bucket.gradients(phase);
   try {
     expect_reachable(ground.context, phase, gradients);
     if (phase == Phase::announce) bucket.announced().set(gradients);
@@ -96,7 +103,7 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
     synchronize(ground.context);
   } catch (const RefusedError& refused) {
     const std::exception_ptr error = std::current_exception();
-    exchange.refuse(refused.peer(), refused.reason());
+    refuse_as(refused.peer(), refused.reason());
     bucket.refused.emplace(refused);
     return {error, false, true};
   } catch (const InputError& error) {
@@ -112,6 +119,61 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   return {};
 }
 
+/// Spreads word of whether this worker could do a phase: after it a refusal is known to all.
+/// @throws what is no refusal: it ends the session
+void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
+  Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
+                    bucket.sequence, bucket.last_word(), 1, ground.deadline, ground.workspace);
+  const auto in_one_piece = [](Round, std::size_t) { return std::size_t{1}; };
+  try {
+    if (bucket.refused) throw RefusedError(*bucket.refused);
+    const Payload nothing;
+    InPlace nowhere(nullptr, 0);
+    for (std::size_t step = 0; step < bucket.last_word().size(); ++step) {
+      exchange.step(std::span(&nothing, 1), nowhere, [](Rank, std::span<const std::byte>) {});
+    }
+  } catch (const RefusedError& refused) {
+    exchange.refuse(refused.peer(), refused.reason(), in_one_piece);
+    bucket.refused.emplace(refused);
+  }
+}
+
+/// @throws what is no refusal: it ends the session
+PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
+  // All workers know of a refusal by the end of the phase: nobody goes on with the step.
+  if (bucket.begins_with(phase)) bucket.refused.reset();
+  if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
+  PhaseOutcome outcome = run_rounds_here(ground, bucket, phase);
+  if (!bucket.late_refusals || outcome.fatal) return outcome;
+  const bool was_refused = outcome.refused;
+  agree_on_outcome(ground, bucket);
+  if (bucket.refused && !was_refused) {
+    outcome = {std::make_exception_ptr(*bucket.refused), false, true};
+  }
+  return outcome;
+}
+
+/// Whether a step that was refused in a phase may begin again; the same on all workers.
+bool may_begin_again(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
+  if (bucket.begins_with(phase)) return true;
+  // Elsewhere nobody refuses but in a step's first message.
+  if (!bucket.late_refusals) return false;
+  constexpr const char* kIsGone = "gone";
+  const std::vector<std::string> all =
+      ground.control.all_gather(ground.hold_gradients() ? "" : kIsGone);
+  return std::find(all.begin(), all.end(), kIsGone) == all.end();
+}
+
+/// The step from its beginning to the end of a phase.
+PhaseOutcome run_again(const PhaseGround& ground, RegisteredBucket& bucket, Phase last) {
+  PhaseOutcome outcome;
+  for (const Phase phase : bucket.phases_to(last)) {
+    outcome = run_rounds(ground, bucket, phase);
+    if (outcome.error) break;
+  }
+  return outcome;
+}
+
 }  // namespace
 
 PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
@@ -121,15 +183,17 @@ PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, Auto
         choice != nullptr ? choice->begin_phase(phase, ground.control) : nullptr;
     ground.workspace.stopwatch = stopwatch;
     if (stopwatch != nullptr) stopwatch->go_on(false);
-    PhaseOutcome outcome = run_rounds(ground, bucket, phase, gradients);
-    // A step that is too large for some worker's memory goes in more rounds: at once, where nothing
-    // of it has crossed yet, or else from the next one on.
+    bucket.keep_gradients(phase, gradients);
+    PhaseOutcome outcome = run_rounds(ground, bucket, phase);
+    // A step that is too large for some worker's memory goes in more rounds: at once, where its
+    // gradients are as they were, or else from the next one on.
     while (outcome.refused && take_more_rounds(ground.control, bucket, outcome.error) &&
-           bucket.begins_with(phase)) {
-      outcome = run_rounds(ground, bucket, phase, gradients);
+           may_begin_again(ground, bucket, phase)) {
+      outcome = run_again(ground, bucket, phase);
     }
     if (stopwatch != nullptr) stopwatch->stop();
     if (choice != nullptr && !outcome.error) choice->end_phase(phase);
+    outcome.is_final = !bucket.late_refusals || phase == Phase::gather || outcome.error;
     return outcome;
   } catch (...) {
     return {std::current_exception(), true};

@@ -6,6 +6,7 @@
 
 #include "engine/auto_choice.h"
 #include "engine/control_channel.h"
+#include "kernels/function_view.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
 #include "schemes/transport.h"
@@ -19,6 +20,7 @@ struct PhaseOutcome {
   std::exception_ptr error;  // for who waits for the phase; null where it went well
   bool fatal = false;        // whether it ends the session
   bool refused = false;      // just now, as all workers know
+  bool is_final = true;      // whether the phase is never run again
 };
 
 /// What a phase runs on: the session's.
@@ -28,6 +30,9 @@ struct PhaseGround {
   const Context& context;
   Clock::duration deadline;  // of each wait
   ExchangeWorkspace& workspace;
+  /// Whether what the caller gave for the step's phases before this one is as it was; it then stays
+  /// so until this phase is over.
+  FunctionView<bool()> hold_gradients;
 };
 
 /// Runs the phase and lets the bucket, and its choice, see how it went. Synchronizes the stream.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -27,6 +28,18 @@ bool is_agreed(const std::exception_ptr& error) {
     return false;
   }
   return true;
+}
+
+/// The error that a session ends with on this worker. Types that all workers go on after are
+/// replaced, so that the type of an error says whether the session is over.
+std::exception_ptr ending_error(const std::exception_ptr& error, Rank rank,
+                                const std::string& reason) {
+  if (!is_agreed(error)) return error;
+  try {
+    throw_aborted(rank, reason);
+  } catch (const AbortedError&) {
+    return std::current_exception();
+  }
 }
 
 }  // namespace
@@ -65,17 +78,28 @@ std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
   return phase;
 }
 
-void ProgressThread::wait(const SubmittedPhase& phase) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return phase.done; });
-  if (phase.error) std::rethrow_exception(phase.error);
+void ProgressThread::wait(SubmittedPhase& phase) {
+  if (const std::exception_ptr error = wait_until_over(phase)) std::rethrow_exception(error);
 }
 
-bool ProgressThread::wait_for(const SubmittedPhase& phase, std::chrono::milliseconds most) {
+std::exception_ptr ProgressThread::wait_until_over(SubmittedPhase& phase) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, most, [&] { return phase.done; })) return false;
+  changed_.wait(lock, [&] { return phase.done && !phase.held; });
+  phase.waited = true;
+  return phase.error;
+}
+
+bool ProgressThread::wait_for(SubmittedPhase& phase, std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, most, [&] { return phase.done && !phase.held; })) return false;
+  phase.waited = true;
   if (phase.error) std::rethrow_exception(phase.error);
   return true;
+}
+
+bool ProgressThread::is_final(const SubmittedPhase& phase) const {
+  const std::lock_guard lock(mutex_);
+  return phase.is_final || (over_ && phase.done);
 }
 
 void ProgressThread::between_steps(const std::function<void()>& work) {
@@ -93,10 +117,22 @@ std::int64_t ProgressThread::step() const {
   return order_.step();
 }
 
+bool ProgressThread::hold_gradients(OrderEntry running) {
+  const std::lock_guard lock(mutex_);
+  const auto before = phases_before(running);
+  const auto was_waited = [](const auto& phase) { return phase != nullptr && phase->waited; };
+  if (std::any_of(before.begin(), before.end(), was_waited)) return false;
+  for (const std::shared_ptr<SubmittedPhase>& phase : before) {
+    if (phase != nullptr) phase->held = true;
+  }
+  return true;
+}
+
 void ProgressThread::add_bucket(const std::string& name, bool announces) {
   const std::lock_guard lock(mutex_);
   order_.add(name, announces);
   submitted_.resize(submitted_.size() + kPhases);
+  last_.resize(submitted_.size());
 }
 
 void ProgressThread::remove_bucket(BucketId bucket) {
@@ -126,6 +162,19 @@ std::shared_ptr<SubmittedPhase> ProgressThread::unused_phase() {
 
 Queue<ProgressThread::Submission>& ProgressThread::submitted(OrderEntry entry) {
   return submitted_[entry.bucket.value * kPhases + static_cast<std::size_t>(entry.phase)];
+}
+
+/// The phases of a bucket's step that come before one of them.
+std::span<const std::shared_ptr<SubmittedPhase>> ProgressThread::phases_before(
+    OrderEntry entry) const {
+  return std::span(last_).subspan(entry.bucket.value * kPhases,
+                                  static_cast<std::size_t>(entry.phase));
+}
+
+void ProgressThread::release_held(OrderEntry running) {
+  for (const std::shared_ptr<SubmittedPhase>& phase : phases_before(running)) {
+    if (phase != nullptr) phase->held = false;
+  }
 }
 
 // ---- The thread.
@@ -167,9 +216,18 @@ void ProgressThread::run_next(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const PhaseOutcome outcome = run_phase_(entry, running_.input);
   lock.lock();
+  release_held(entry);
   if (outcome.fatal) fail(lock, outcome.error);
-  running_.phase->error = outcome.error;
+  running_.phase->error = outcome.fatal ? over_ : outcome.error;
   running_.phase->done = true;
+  running_.phase->is_final = outcome.is_final;
+  if (outcome.is_final) {
+    for (const std::shared_ptr<SubmittedPhase>& phase : phases_before(entry)) {
+      if (phase != nullptr) phase->is_final = true;
+    }
+  }
+  last_[entry.bucket.value * kPhases + static_cast<std::size_t>(entry.phase)] =
+      std::move(running_.phase);
   running_.phase = nullptr;
   order_.advance();
   changed_.notify_all();
@@ -205,7 +263,7 @@ void ProgressThread::fail(std::unique_lock<std::mutex>& lock, const std::excepti
   transport_.abort(reason);
   log(LogLevel::info, fmt::format("worker {}: session over: {}", transport_.rank().value, reason));
   lock.lock();
-  end_session(error);
+  end_session(ending_error(error, transport_.rank(), reason));
 }
 
 /// Whoever waits, or will, gets `error`.

@@ -28,6 +28,9 @@ namespace sparsesync {
 struct SubmittedPhase {
   bool done = false;
   std::exception_ptr error;  // null where it went well
+  bool waited = false;       // whether somebody knows that it is done
+  bool held = false;         // whether it is run again: who waits for it does so on
+  bool is_final = false;     // whether it is never run again
 };
 
 /// Makes all calls of a session's transport. After an error that not all workers know of, and go on
@@ -59,16 +62,26 @@ class ProgressThread {
                                          const Mark* after);
   /// Waits until a phase is over.
   /// @throws what it ended with
-  void wait(const SubmittedPhase& phase);
+  void wait(SubmittedPhase& phase);
+  /// The same, but returns what it ended with.
+  std::exception_ptr wait_until_over(SubmittedPhase& phase);
   /// The same, but waits for so long at most.
   /// @return whether it is over
-  bool wait_for(const SubmittedPhase& phase, std::chrono::milliseconds most);
+  bool wait_for(SubmittedPhase& phase, std::chrono::milliseconds most);
+  /// Whether a phase is over and never run again: what it was given is not needed any more.
+  bool is_final(const SubmittedPhase& phase) const;
   /// Runs `work` in the thread, once nothing that was submitted is left of a step, and waits for
   /// it.
   /// @throws what `work` throws
   void between_steps(const std::function<void()>& work);
   /// Steps that are complete.
   std::int64_t step() const;
+
+  // ---- For the phase that runs.
+
+  /// Whether nobody has waited for the phases of the step before this one, of the same bucket:
+  /// nobody does then until this phase is over.
+  bool hold_gradients(OrderEntry running);
 
   // ---- For the work between steps.
 
@@ -98,6 +111,8 @@ class ProgressThread {
   void throw_if_over() const;
   std::shared_ptr<SubmittedPhase> unused_phase();
   Queue<Submission>& submitted(OrderEntry entry);
+  std::span<const std::shared_ptr<SubmittedPhase>> phases_before(OrderEntry entry) const;
+  void release_held(OrderEntry running);
   void end_session(const std::exception_ptr& error);
   std::exception_ptr missing_predecessor() const;
 
@@ -116,7 +131,9 @@ class ProgressThread {
   std::condition_variable changed_;
   PhaseOrder order_;  // changed by the thread alone, which may read it without the lock
   std::vector<Queue<Submission>> submitted_;  // [bucket · phases + phase]
-  std::int64_t queued_ = 0;                   // submissions in all queues
+  // [bucket · phases + phase], of the last step; null where there was none
+  std::vector<std::shared_ptr<SubmittedPhase>> last_;
+  std::int64_t queued_ = 0;  // submissions in all queues
   std::deque<Job*> jobs_;
   std::vector<std::shared_ptr<SubmittedPhase>> phases_;  // held by others, or to be used again
   std::exception_ptr over_;

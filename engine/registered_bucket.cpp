@@ -34,6 +34,7 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
       seed_(seed),
       chosen_(way_of(entry, spec_.options)),
       scheme_(create(entry, crossing_)),
+      last_word_(spreading_word(rank_, size_)),
       space_of_(spec_.tensors.size()),
       result_indices_(buffers<Index>(context_, space_of_.size())),
       widened_(buffers<std::byte>(context_, space_of_.size())),
@@ -58,6 +59,14 @@ std::unique_ptr<Scheme> RegisteredBucket::create(const SchemeEntry& entry,
 void RegisteredBucket::take_patterns() {
   patterns_ = {spec_.announce ? scheme_->pattern(Phase::announce) : Pattern{},
                scheme_->pattern(Phase::reduce), scheme_->pattern(Phase::gather)};
+}
+
+std::vector<Phase> RegisteredBucket::phases_to(Phase last) const {
+  std::vector<Phase> phases;
+  if (spec_.announce) phases.push_back(Phase::announce);
+  if (last != Phase::announce) phases.push_back(Phase::reduce);
+  if (last == Phase::gather) phases.push_back(Phase::gather);
+  return phases;
 }
 
 void RegisteredBucket::change_rounds(int rounds) {

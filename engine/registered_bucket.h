@@ -47,6 +47,19 @@ class RegisteredBucket {
   /// Of the scheme at work.
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
 
+  /// The steps that spread word of how a phase ended.
+  const Pattern& last_word() const { return last_word_; }
+  /// Phases of a step from its first one to `last`.
+  std::vector<Phase> phases_to(Phase last) const;
+  /// Keeps what a step is given for a phase, so that the step can begin again: views of the
+  /// caller's memory.
+  void keep_gradients(Phase phase, std::span<const Gradient> gradients) {
+    gradients_[static_cast<std::size_t>(phase)].assign(gradients.begin(), gradients.end());
+  }
+  std::span<const Gradient> gradients(Phase phase) const {
+    return gradients_[static_cast<std::size_t>(phase)];
+  }
+
   /// Exchanges that each phase is cut into.
   int rounds() const { return *crossing_.rounds; }
   /// Cuts phases into so many from now on; results are gone. Between phases that belong together.
@@ -101,6 +114,7 @@ class RegisteredBucket {
   std::uint32_t channel = 0;
   std::uint64_t signature = 0;
   std::uint64_t sequence = 0;
+  bool late_refusals = false;           // agreed by all workers
   std::optional<RefusedError> refused;  // this step
 
  private:
@@ -116,13 +130,15 @@ class RegisteredBucket {
   std::vector<RowSpace> spaces_;
   BucketInput input_;
   std::optional<BucketInput> announced_;
+  std::array<std::vector<Gradient>, kPhases> gradients_;  // [phase] of the step
   Rank rank_;
   int size_;
   std::uint64_t seed_;
   Way chosen_;
   std::unique_ptr<Scheme> scheme_;
   std::optional<Statistics> adapted_to_;
-  std::array<Pattern, kPhases> patterns_;      // [phase]
+  std::array<Pattern, kPhases> patterns_;  // [phase]
+  Pattern last_word_;
   std::vector<std::size_t> space_of_;          // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]
   std::vector<Buffer<std::byte>> widened_;     // [tensor], where it crosses as another type

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <exception>
+#include <limits>
 #include <utility>
 
 #include "engine/auto_choice.h"
@@ -58,7 +61,10 @@ struct Session::Engine {
 
   BucketId add(const BucketSpec& spec) {
     use_device();
-    Bucket bucket{make_agreed(*transport, control, context, spec, options.seed), std::nullopt, {}};
+    Bucket bucket{
+        make_agreed(*transport, control, context, spec, options.seed, has_late_refusals()),
+        std::nullopt,
+        {}};
     if (spec.scheme == kAuto) {
       bucket.choice.emplace(*bucket.registered,
                             agreed_ground(control, {network(), transport->has_all_reduce(),
@@ -77,9 +83,11 @@ struct Session::Engine {
     Bucket& bucket = at(entry.bucket);
     const TransportCounters before = transport->counters();
     const Clock::time_point began = Clock::now();
-    PhaseOutcome outcome = run_phase(
-        {*transport, control, context, options.deadline, exchange_workspace}, *bucket.registered,
-        bucket.choice ? &*bucket.choice : nullptr, entry.phase, input.gradients);
+    PhaseOutcome outcome =
+        run_phase({*transport, control, context, options.deadline, exchange_workspace,
+                   [&] { return progress.hold_gradients(entry); }},
+                  *bucket.registered, bucket.choice ? &*bucket.choice : nullptr, entry.phase,
+                  input.gradients);
     PhaseTime& ran = bucket.use.last[static_cast<std::size_t>(entry.phase)];
     ran = {began, Clock::now()};
     bucket.use.seconds += ran.seconds();
@@ -91,6 +99,12 @@ struct Session::Engine {
   const Network& network() {
     if (!options.network) options.network = measure_network(*transport, on_host, options.deadline);
     return *options.network;
+  }
+
+  bool has_late_refusals() const {
+    // A budget that is never exceeded spares all that there can be.
+    constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+    return options.late_refusals.value_or(!context.memory().has_to_spare(kAll));
   }
 
   void use_device() const {
@@ -109,7 +123,7 @@ struct Session::Engine {
   ProgressThread progress;  // last: it uses all of the above
 };
 
-const SubmittedPhase& Session::Ticket::phase() const {
+SubmittedPhase& Session::Ticket::phase() const {
   if (phase_ == nullptr) throw ContractError("wait for a ticket that names no phase");
   return *phase_;
 }
@@ -173,11 +187,16 @@ void Session::wait(const Ticket& ticket) {
 bool Session::wait_for(const Ticket& ticket, std::chrono::milliseconds most) {
   return engine_->progress.wait_for(ticket.phase(), most);
 }
+bool Session::is_final(const Ticket& ticket) const {
+  return engine_->progress.is_final(ticket.phase());
+}
 void Session::synchronize(BucketId bucket, std::span<const Gradient> gradients) {
   const Ticket reduced = submit(bucket, Phase::reduce, gradients);
   const Ticket gathered = submit(bucket, Phase::gather);
+  // Who has not waited for the reduce has not changed its gradients: the step may begin again.
+  const std::exception_ptr error = engine_->progress.wait_until_over(gathered.phase());
   wait(reduced);  // what it throws says more than what the gather then does
-  wait(gathered);
+  if (error) std::rethrow_exception(error);
 }
 TensorResult Session::result(BucketId bucket, std::size_t tensor) {
   return engine_->registered(bucket).result(tensor);

@@ -69,6 +69,10 @@ struct SessionOptions {
   // may the choice, and with it the order that sums are made in; with 0 and a network that is
   // given all runs choose the same.
   int trials = 24;
+  // Whether a step can still be refused after messages were sent. All workers then agree at the end
+  // of each phase whether all could do it, which takes log2 n short messages. It holds for a bucket
+  // if one worker has it. Nothing: where this worker's memory has a budget.
+  std::optional<bool> late_refusals = std::nullopt;
   // Gradients are given, and results found, in the memory of a GPU, where kernels run. Nothing: on
   // the host.
   std::optional<OnDevice> device = std::nullopt;
@@ -80,12 +84,20 @@ struct SessionOptions {
 ///
 /// A step that was refused because some worker's memory is too small for it is tried again in twice
 /// as many rounds, up to kMostRounds, where BucketSpec leaves them open, and so do the steps after
-/// it; only if that is no help either is it refused.
+/// it; only if that is no help either is it refused. A step that is refused in its gather begins
+/// again with its reduce. It is refused at once where a worker has waited for that reduce: its
+/// gradients may have changed. So wait for the gather first, where nothing is done in between.
+///
+/// No worker has a result unless all have it: where the memory has a budget, all workers agree at
+/// the end of each phase whether all could do it (SessionOptions::late_refusals).
 ///
 /// A step submits every entry of the order once: a bucket that is not used submits empty gradients.
-/// Phases are posted in the agreed order whatever the order of the calls. After an error other than
-/// RefusedError, AgreementError and those that they stand for on the refusing worker, the session
-/// is over on all workers, and every call throws that error.
+/// Phases are posted in the agreed order whatever the order of the calls.
+///
+/// The type of an error says whether the session is over. After RefusedError, AgreementError,
+/// InputError, UnsupportedError, BudgetError and std::bad_alloc it goes on, on all workers. After
+/// any other type it is over on all workers, and every call throws that error. A worker whose
+/// memory runs out where the step cannot be taken back throws AbortedError with its own rank.
 class Session {
  public:
   class Ticket;
@@ -131,7 +143,7 @@ class Session {
 
   /// Starts a phase in the background.
   /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until
-  ///                   wait()
+  ///                   wait() for the reduce or the gather, whichever is first
   /// @param after      on a GPU, what the phase waits for: where the gradients are written. Stays
   ///                   as it is until wait(). Nothing: they are written
   /// @return what wait() takes
@@ -142,6 +154,9 @@ class Session {
   /// @return whether it is over
   /// @throws as wait()
   bool wait_for(const Ticket& ticket, std::chrono::milliseconds most);
+  /// Whether a phase is over and what it was given is not needed any more: the step does not begin
+  /// again. It may still begin again where this is not so and nobody has waited for the phase.
+  bool is_final(const Ticket& ticket) const;
   /// Waits until a phase is over, on a GPU too.
   /// @throws RefusedError if a worker refused this step of the bucket (the next step works); on
   ///         that worker what made it refuse: InputError, BudgetError, std::bad_alloc
@@ -253,7 +268,7 @@ class Session::Ticket {
  private:
   friend class Session;
   /// @throws ContractError if there is none
-  const SubmittedPhase& phase() const;
+  SubmittedPhase& phase() const;
   std::shared_ptr<SubmittedPhase> phase_;
 };
 

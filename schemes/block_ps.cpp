@@ -56,6 +56,9 @@ class BlockPs : public Scheme {
   }
 
   Pattern pattern(Phase phase) const override { return inner_->pattern(phase); }
+  std::size_t pieces(Phase phase, Round round, std::size_t step) const override {
+    return inner_->pieces(phase, round, step);
+  }
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     if (exchange.round().index == 0) {

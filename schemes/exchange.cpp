@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
+#include <new>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "kernels/printable.h"
 #include "kernels/whole_characters.h"
@@ -18,6 +21,7 @@ namespace {
 constexpr std::size_t kLongestReason = 4000;
 
 constexpr auto kNothingToDo = [] {};
+constexpr auto kNothing = [](Rank, std::span<const std::byte>) {};
 
 constexpr std::size_t kMostPieces = std::tuple_size_v<decltype(ExchangeWorkspace::refusals)>;
 
@@ -65,17 +69,43 @@ class Pause {
   bool arriving_;
 };
 
+/// Work in the middle of a step. Where refusals may be late it does not throw for want of memory:
+/// messages are on their way, and the step is walked to its end.
+class MiddleOfStep {
+ public:
+  /// @param late  whether refusals may be late
+  /// @param kept  the first error for want of memory; no work is done after it
+  MiddleOfStep(bool late, std::exception_ptr& kept) : late_(late), kept_(kept) {}
+  template <typename Work>
+  void run(Work&& work) {
+    if (!late_) return work();
+    if (kept_) return;
+    try {
+      work();
+    } catch (const BudgetError&) {
+      kept_ = std::current_exception();
+    } catch (const std::bad_alloc&) {
+      kept_ = std::current_exception();
+    }
+  }
+
+ private:
+  bool late_;
+  std::exception_ptr& kept_;
+};
+
 /// Keeps refusals apart: they are small and of their own, whatever the scheme expects.
 class RefusalProvider : public ReceiveProvider {
  public:
   /// @param scheme        null while refusing: what others had already sent is thrown away
-  /// @param most_payload  bytes that there can be of it
-  RefusalProvider(ReceiveProvider* scheme, std::uint64_t most_payload,
+  /// @param middle        what the scheme does is work of it
+  /// @param most_payload  bytes that there can be of what is thrown away
+  RefusalProvider(ReceiveProvider* scheme, MiddleOfStep& middle, std::uint64_t most_payload,
                   std::vector<std::vector<std::byte>>& refusals)
-      : scheme_(scheme), most_payload_(most_payload), refusals_(refusals) {}
+      : scheme_(scheme), middle_(middle), most_payload_(most_payload), refusals_(refusals) {}
   std::byte* provide(std::size_t receive, const Header& header) override {
     if ((header.flags & Header::kRefused) == 0) {
-      if (scheme_ != nullptr) return scheme_->provide(receive, header);
+      if (std::byte* const memory = ask_scheme(receive, header)) return memory;
       if (header.bytes > most_payload_) {
         throw CorruptDataError(fmt::format("a message of {} bytes where the bucket has {} at most",
                                            header.bytes, most_payload_));
@@ -90,7 +120,15 @@ class RefusalProvider : public ReceiveProvider {
   }
 
  private:
+  /// Null where nothing of the message is kept.
+  std::byte* ask_scheme(std::size_t receive, const Header& header) {
+    std::byte* memory = nullptr;
+    if (scheme_ != nullptr) middle_.run([&] { memory = scheme_->provide(receive, header); });
+    return memory;
+  }
+
   ReceiveProvider* scheme_;
+  MiddleOfStep& middle_;
   std::uint64_t most_payload_;
   std::vector<std::vector<std::byte>>& refusals_;
 };
@@ -171,6 +209,9 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
   receives.clear();
   for (const Rank from : step.from) receives.push_back({from});
   if (round_.last()) flags |= Header::kLast;
+  is_inside_step_ = true;
+  out_of_memory_ = nullptr;
+  MiddleOfStep middle(agreed_.late_refusals, out_of_memory_);
   std::array<std::optional<RefusalProvider>, kMostPieces> guarded;
   std::array<GroupId, kMostPieces> groups;
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
@@ -184,14 +225,14 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     }
     std::vector<std::vector<std::byte>>& refusals = workspace_.refusals[piece];
     if (refusals.size() < receives.size()) refusals.resize(receives.size());
-    guarded[piece].emplace(refuses ? nullptr : &pieces[piece]->provider, agreed_.most_payload,
-                           refusals);
+    guarded[piece].emplace(refuses ? nullptr : &pieces[piece]->provider, middle,
+                           agreed_.most_payload, refusals);
     const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
     groups[piece] = in_transport(
         true, [&] { return transport_.post(context_, header, sends, receives, *guarded[piece]); });
   }
   ++at_;
-  meanwhile();
+  middle.run(meanwhile);
   std::optional<RefusedError> refused;
   std::size_t awaited = pieces.size() * receives.size();
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
@@ -213,13 +254,15 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
         }
         if (!refused || told.peer() < refused->peer()) refused = std::move(told);
       } else if (!refused && !refuses) {
-        pieces[piece]->on_arrival(told(from), arrival->payload);
+        middle.run([&] { pieces[piece]->on_arrival(told(from), arrival->payload); });
       }
     }
   }
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     in_transport(false, [&] { transport_.finish(groups[piece], until); });
   }
+  is_inside_step_ = false;
+  if (out_of_memory_) std::rethrow_exception(std::exchange(out_of_memory_, nullptr));
   if (refused && !refuses) throw RefusedError(std::move(*refused));
 }
 
@@ -244,8 +287,10 @@ void Exchange::all_reduce(DType dtype, std::span<std::byte> elements) {
   SPARSESYNC_EXPECT(at_, ==, pattern_.size());
   SPARSESYNC_EXPECT(group_.has_value(), ==, false);
   if (transport_.size() == 1) return;
+  is_inside_step_ = true;
   in_transport(false,
                [&] { transport_.all_reduce(context_, dtype, elements, Clock::now() + deadline_); });
+  is_inside_step_ = false;
 }
 
 void Exchange::next_round() {
@@ -254,7 +299,7 @@ void Exchange::next_round() {
   ++round_.index;
 }
 
-void Exchange::refuse(Rank peer, const std::string& reason) {
+void Exchange::refuse(Rank peer, const std::string& reason, const PiecesOf& pieces_of) {
   const std::vector<std::byte> packed = pack_refusal(peer, reason);
   const Payload payload{packed.data(), std::ssize(packed)};
   Inbox none(context_, 0);
@@ -262,8 +307,9 @@ void Exchange::refuse(Rank peer, const std::string& reason) {
     while (at_ < pattern_.size()) {
       const Step& step = pattern_[at_];
       const std::vector<Payload> payloads(step.to.size(), payload);
-      const Piece whole{payloads, none, [](Rank, std::span<const std::byte>) {}};
-      walk(step, Header::kRefused, std::array{&whole}, kNothingToDo);
+      const Piece piece{payloads, none, kNothing};
+      const std::array<const Piece*, kMostPieces> pieces{&piece, &piece};
+      walk(step, Header::kRefused, std::span(pieces).first(pieces_of(round_, at_)), kNothingToDo);
     }
   }
 }

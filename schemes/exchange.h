@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <optional>
 #include <span>
@@ -19,7 +20,7 @@
 
 namespace sparsesync {
 
-/// A worker refused a step before it had sent anything. All workers know; the next step works.
+/// A worker refused a step. All workers know; the next step works.
 class RefusedError : public PeerError {
  public:
   RefusedError(Rank peer, std::string reason);
@@ -107,6 +108,9 @@ class Exchange {
     std::uint64_t signature = 0;
     /// Bytes that a payload can have at most: more is a header that lies.
     std::uint64_t most_payload = std::numeric_limits<std::uint64_t>::max();
+    /// Whether a worker may refuse after it has sent something. Its peers may not know by the end
+    /// of the phase: all workers then agree on the outcome before any uses it.
+    bool late_refusals = false;
   };
 
   /// @param sequence   of the channel: counted on for each step
@@ -164,7 +168,7 @@ class Exchange {
   /// The pattern's next step where each message crosses in two pieces. Both are on their way before
   /// anything is waited for, all heads ahead of all bodies: what is worked out once all heads are
   /// there hides behind the bodies' way. Every head is told of before the first body.
-  /// @pre a phase that nobody refuses: a gather
+  /// @pre a phase that nobody refuses early: a gather
   void step(const Piece& head, const Piece& body);
 
   /// The network's own all-reduce; the round's steps are behind. As Transport has it.
@@ -173,12 +177,17 @@ class Exchange {
   /// Ends a round: its pattern has been walked to the end.
   void next_round();
 
-  /// Whether nothing was posted in this phase yet.
-  bool untouched() const { return round_.index == 0 && at_ == 0; }
-  /// Walks what is left of all rounds with refusals in place of payloads, so that all workers
-  /// learn.
+  /// Whether this worker can still refuse: nothing was posted in this phase yet, or refusals may be
+  /// late and no step was left in the middle.
+  bool can_refuse() const {
+    return agreed_.late_refusals ? !is_inside_step_ : round_.index == 0 && at_ == 0;
+  }
+  /// Messages of a step of the pattern to each of its workers: 1, or 2 where it is in pieces.
+  using PiecesOf = FunctionView<std::size_t(Round round, std::size_t step)>;
+  /// Walks what is left of all rounds with refusals in place of payloads, so that other workers
+  /// learn: all of them, where nothing was posted yet.
   /// @throws CorruptDataError for a payload larger than Agreed::most_payload
-  void refuse(Rank peer, const std::string& reason);
+  void refuse(Rank peer, const std::string& reason, const PiecesOf& pieces_of);
 
   /// Says of payloads that were posted as values alone how many of their bytes are indices.
   void count_index_bytes(std::int64_t bytes) { index_bytes_sent_ += bytes; }
@@ -207,6 +216,10 @@ class Exchange {
   std::optional<Group> group_;
   Clock::duration deadline_;
   std::size_t at_ = 0;  // the pattern's next step
+  // Whether messages of a step, or an all-reduce, are on their way: to leave it then is to be out
+  // of step with the others.
+  bool is_inside_step_ = false;
+  std::exception_ptr out_of_memory_;  // in the middle of a step; null if there is none
   ExchangeWorkspace& workspace_;
   std::int64_t index_bytes_sent_ = 0;
 };

@@ -2,6 +2,7 @@
 // transport.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -80,6 +81,10 @@ class Scheme {
   /// The messages of one round of a phase; empty on one worker. That of Phase::announce is asked
   /// of buckets that announce alone.
   virtual Pattern pattern(Phase phase) const = 0;
+  /// Messages to each worker of one step of a phase: 2 where it is in pieces (Exchange::step()).
+  virtual std::size_t pieces(Phase /*phase*/, Round /*round*/, std::size_t /*step*/) const {
+    return 1;
+  }
 
   /// One round of the phase after which all workers know which rows each of them may touch. Asked
   /// of buckets that announce, of schemes whose entry says that they use it.

@@ -34,7 +34,7 @@ class DeadlineError : public Error {
   using Error::Error;
 };
 
-/// Another worker ended the Session; the text says who and why.
+/// A worker ended the Session, this one or another; the text says who and why.
 class AbortedError : public PeerError {
  public:
   using PeerError::PeerError;

@@ -77,6 +77,12 @@ class TwoLevel : public Scheme {
     return first;
   }
 
+  std::size_t pieces(Phase phase, Round round, std::size_t step) const override {
+    const Scheme& between = parts_[round.place()]->scheme();
+    const bool is_between = phase == Phase::gather && step < between.pattern(phase).size();
+    return is_between ? between.pieces(phase, Round{}, step) : 1;
+  }
+
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
     if (round.index == 0) {

@@ -282,12 +282,12 @@ void PythonSession::wait(const PythonTicket& ticket) {
     try {
       under_way([&](Session& session) { over = session.wait_for(ticket.ticket, kSignals); });
     } catch (...) {
-      forget_what_is_over();
+      forget_what_is_final();
       throw;
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
-  forget_what_is_over();
+  forget_what_is_final();
 }
 
 std::optional<Index> PythonSession::result_rows(Index bucket, Index tensor) {
@@ -490,7 +490,7 @@ const PythonSession::Seen& PythonSession::look_at(Index number) {
   expect_none_registers();
   Session& session = use();
   for (const std::optional<Session::Ticket>& ticket : bucket.last) {
-    if (ticket && !is_over(session, *ticket)) return bucket.seen;
+    if (ticket && !session.is_final(*ticket)) return bucket.seen;
   }
   const BucketId id = id_of(number);
   bucket.seen = {session.use(id),           session.index_bytes_sent(id), session.non_finite(id),
@@ -526,7 +526,7 @@ Gradient PythonSession::gradient_of(const TensorSpec& tensor, nb::handle given,
 PythonTicket PythonSession::submit(Index number, Phase phase,
                                    const std::vector<Gradient>& gradients, Arrays arrays) {
   Bucket& bucket = at(number);
-  forget_what_is_over();
+  forget_what_is_final();
   if (phase == (bucket.announces ? Phase::announce : Phase::reduce) && registering_ == 0) {
     static_cast<void>(look_at(number));
   }
@@ -540,11 +540,11 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   return {ticket, number_};
 }
 
-void PythonSession::forget_what_is_over() {
+void PythonSession::forget_what_is_final() {
   if (closing_) return;    // who closes does it, when nothing runs
   std::vector<Held> over;  // arrays run code of Python as they go: not while this changes
   for (std::size_t i = 0; i < held_.size();) {
-    if (is_over(use(), held_[i].ticket)) {
+    if (use().is_final(held_[i].ticket)) {
       over.push_back(std::move(held_[i]));
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {

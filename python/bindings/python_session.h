@@ -210,7 +210,7 @@ class PythonSession {
   Gradient gradient_of(const TensorSpec& tensor, nanobind::handle given, Arrays& held) const;
   PythonTicket submit(Index number, Phase phase, const std::vector<Gradient>& gradients,
                       Arrays arrays);
-  void forget_what_is_over();
+  void forget_what_is_final();
 
   const std::uint64_t number_;
   const Process process_;

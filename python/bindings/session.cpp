@@ -114,8 +114,11 @@ void bind_session(nb::module_& module) {
       "steps. Waits release the GIL. Closed at the end of a `with` block, and before the process "
       "ends. Threads call it one after another; wait() and close() may come in between.\n\nA step "
       "of a bucket is a reduce and a gather, after an announce where the bucket announces; every "
-      "bucket takes part in every step. After RefusedError the next step works; after other errors "
-      "that workers cause the session is over, and every call raises that error.",
+      "bucket takes part in every step. The type of an error says whether the session is over. "
+      "After RefusedError, AgreementError, InputError, UnsupportedError, BudgetError and "
+      "MemoryError "
+      "the next step works on all workers. After other errors that workers cause the session is "
+      "over, and every call raises that error.",
       nb::is_weak_referenceable())
       .def(
           "__init__",
@@ -207,10 +210,13 @@ void bind_session(nb::module_& module) {
            nb::sig("def announce(self, bucket: int, rows: "
                    "collections.abc.Sequence[sparsesync.SupportsDLPack | None], streams: "
                    "collections.abc.Sequence[int] = (0,)) -> Ticket"))
-      .def("wait", &PythonSession::wait, nb::arg("ticket"),
-           "Waits until a phase is over. Raises what it ended with: InputError, BudgetError here "
-           "and RefusedError on the others where a gradient cannot be taken; PeerLostError, "
-           "DeadlineError, AbortedError, OrderError, ProtocolError.")
+      .def(
+          "wait", &PythonSession::wait, nb::arg("ticket"),
+          "Waits until a phase is over. Raises what it ended with: InputError, BudgetError here "
+          "and RefusedError on the others where a gradient cannot be taken; PeerLostError, "
+          "DeadlineError, AbortedError, OrderError, ProtocolError. With memory_bytes, wait for the "
+          "gather before the reduce: a step that is too large begins again, in more rounds, where "
+          "no worker has waited for its reduce.")
       .def("result_rows", &PythonSession::result_rows, nb::arg("bucket"), nb::arg("tensor"),
            "Rows of the result; None where it is dense. Of this call and the three that follow: "
            "after wait() for the step's gather, until the bucket's next step begins.")

@@ -62,6 +62,10 @@ class PushPull : public Scheme {
     return phase == Phase::reduce ? all_to_all(rank_, size_) : pulls_.front().pattern();
   }
 
+  std::size_t pieces(Phase phase, Round, std::size_t) const override {
+    return phase == Phase::gather && in_pieces_ ? 2 : 1;
+  }
+
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
     known_.clear();

@@ -76,7 +76,7 @@ constexpr int kSteps = 20;
 
 /// Steps of a bucket with four row spaces, two of them of several tensors, one nearly full and one
 /// of wide rows, in two rounds; gradients that are coalesced, that are not, and that are dense.
-void expect_no_allocations(const WorkersUnderTest& workers, int size) {
+void expect_no_allocations(const WorkersUnderTest& workers, int size, bool late_refusals = false) {
   const std::vector<TensorSpec> tensors{{"a", 5000, 8, DType::f32}, {"b", 300, 3, DType::bf16},
                                         {"c", 700, 8, DType::f32},  {"d", 40, 3, DType::bf16},
                                         {"e", 150, 5, DType::f32},  {"f", 80, 4000, DType::f32}};
@@ -94,39 +94,38 @@ void expect_no_allocations(const WorkersUnderTest& workers, int size) {
       own[3].layout = Gradient::Layout::dense;
       own[3].values.assign(static_cast<std::size_t>(40 * 3 * 2), std::byte{0});
     }
-    expect_no_errors(run_sessions(workers, size,
-                                  [&](Session& session, HostMemory&) {
-                                    const auto rank =
-                                        static_cast<std::size_t>(session.rank().value);
-                                    const BucketId id =
-                                        session.register_bucket(variant.bucket(tensors, 2));
-                                    std::vector<Gradient> gradients;
-                                    for (const OwnedGradient& gradient : inputs[rank])
-                                      gradients.push_back(gradient.view());
-                                    const auto step = [&] { session.synchronize(id, gradients); };
-                                    step();
-                                    session.adapt(id);
-                                    for (int i = 0; i < kWarmUp; ++i) step();
-                                    session.barrier();
-                                    // Between the barrier and the first step other workers of this
-                                    // process may still be at the barrier: what counts begins after
-                                    // one more step.
-                                    step();
-                                    const std::int64_t before = allocations;
-                                    for (int i = 0; i < kSteps; ++i) step();
-                                    EXPECT_EQ(allocations - before, 0)
-                                        << variant.label << ", worker " << rank << " of " << size;
-                                    // Others count until here.
-                                    step();
-                                    session.barrier();
-                                  },
-                                  {kDeadline, 1, 2}));
+    expect_no_errors(run_sessions(
+        workers, size,
+        [&](Session& session, HostMemory&) {
+          const auto rank = static_cast<std::size_t>(session.rank().value);
+          const BucketId id = session.register_bucket(variant.bucket(tensors, 2));
+          std::vector<Gradient> gradients;
+          for (const OwnedGradient& gradient : inputs[rank]) gradients.push_back(gradient.view());
+          const auto step = [&] { session.synchronize(id, gradients); };
+          step();
+          session.adapt(id);
+          for (int i = 0; i < kWarmUp; ++i) step();
+          session.barrier();
+          // Between the barrier and the first step other workers of this
+          // process may still be at the barrier: what counts begins after
+          // one more step.
+          step();
+          const std::int64_t before = allocations;
+          for (int i = 0; i < kSteps; ++i) step();
+          EXPECT_EQ(allocations - before, 0)
+              << variant.label << ", worker " << rank << " of " << size;
+          // Others count until here.
+          step();
+          session.barrier();
+        },
+        {.deadline = kDeadline, .seed = 1, .threads = 2, .late_refusals = late_refusals}));
   }
 }
 
 TEST(SteadyState, allocates_nothing_among_threads) {
   if (MpiProcesses::get().rank() != 0) return;
   for (const int size : {1, 4}) expect_no_allocations(local_workers("local", {}), size);
+  expect_no_allocations(local_workers("local", {}), 3, true);
 }
 
 TEST(SteadyState, allocates_nothing_over_mpi) {

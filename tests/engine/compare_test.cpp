@@ -45,6 +45,9 @@ class Mutant : public Scheme {
   explicit Mutant(const SchemeEnvironment& environment)
       : Scheme(environment), inner_(scheme_named("balanced").create(environment)) {}
   Pattern pattern(Phase phase) const override { return inner_->pattern(phase); }
+  std::size_t pieces(Phase phase, Round round, std::size_t step) const override {
+    return inner_->pieces(phase, round, step);
+  }
   void reduce(Exchange& exchange, BucketInput& input) override { inner_->reduce(exchange, input); }
   void gather(Exchange& exchange) override {
     inner_->gather(exchange);

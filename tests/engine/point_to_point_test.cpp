@@ -106,7 +106,8 @@ void step_with_one(Transport& transport, bool refuses) {
   std::uint64_t sequence = 0;
   ExchangeWorkspace workspace;
   Exchange exchange(transport, context, {1, 2, 5000}, sequence, pattern, 1, kDeadline, workspace);
-  if (refuses) return exchange.refuse(Rank{0}, "too large");
+  if (refuses)
+    return exchange.refuse(Rank{0}, "too large", [](Round, std::size_t) { return std::size_t{1}; });
   Inbox inbox(context, 1);
   inbox.set_limit(100);
   exchange.step({}, inbox, [](Rank, std::span<const std::byte>) {});

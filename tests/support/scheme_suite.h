@@ -143,7 +143,9 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
           workers().note(session.rank().value) = digest_of(bits.back());
           session.barrier();
         },
-        {kDeadline, seed}, shape.small ? std::nullopt : std::optional(kBudget)));
+        // The account is of the scheme's own messages.
+        {.deadline = kDeadline, .seed = seed, .late_refusals = false},
+        shape.small ? std::nullopt : std::optional(kBudget)));
     for (int worker = 1; worker < size; ++worker) {
       EXPECT_EQ(workers().note(worker), workers().note(0)) << "the bits of worker " << worker;
     }
