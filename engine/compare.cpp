@@ -390,6 +390,7 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                  .repeat = options_.repeat,
                                  .deadline = options_.deadline,
                                  .memory = workspace_of_a_worker(),
+                                 .late_refusals = options_.memory.has_value(),
                                  .gpu_of = [&](const Transport& transport) -> std::optional<int> {
                                    if (!options_.gpu) return std::nullopt;
                                    return gpu_of(*options_.gpu, transport);
@@ -412,11 +413,21 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
   const std::vector<std::exception_ptr> errors = run_in_threads(
       std::move(ends),
       [&](std::unique_ptr<Transport>& end, std::size_t place) {
-        CompareWorker(task).run(std::move(end), records[place]);
+        const Rank rank = end->rank();
+        try {
+          CompareWorker(task).run(std::move(end), records[place]);
+        } catch (const AbortedError& aborted) {
+          if (aborted.peer() != rank) throw;
+          // Its own memory ran out in the middle of a step.
+          records[place].refusal = aborted.what();
+        }
       },
       [&] {
         if (options_.progress) options_.progress(std::string(entry.name), done, in_all);
       });
+  for (const WorkerRecord& record : records) {
+    if (record.refusal) return {record};
+  }
   if (const std::exception_ptr cause = first_cause(errors)) {
     records.front().refusal = refusal_in(cause);
     if (!records.front().refusal) std::rethrow_exception(cause);

@@ -59,6 +59,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
                    .seed = header.seed,
                    .network = task_.network,
                    .workspace = static_cast<double>(task_.memory),
+                   .late_refusals = task_.late_refusals,
                    .device = gpu_ ? std::optional(gpu_->on_device()) : std::nullopt});
   const BucketId bucket = session.register_bucket(task_.bucket);
   load(rank, 0);

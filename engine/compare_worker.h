@@ -47,6 +47,8 @@ class CompareWorker {
     int repeat = 1;
     std::chrono::milliseconds deadline{60'000};
     std::int64_t memory = 0;  // budget of the workspace, bytes
+    /// As SessionOptions has them. They cost messages: only where somebody asked for a budget.
+    bool late_refusals = false;
     /// The GPU of a worker; nothing: workers are on the host.
     std::function<std::optional<int>(const Transport&)> gpu_of;
     bool nccl = false;                    // connects workers on GPUs
