@@ -1,4 +1,9 @@
-"""What the library raises: a family of its own, each beside the built-in exception that one would expect."""
+"""What the library raises: a family of its own, each beside the built-in exception that one would expect.
+
+The type of an error of a session's wait() says whether the session is over. After RefusedError, AgreementError, InputError,
+UnsupportedError, BudgetError and DeviceMemoryError (MemoryError) the next step works, on all workers. After any other type
+the session is over on all workers.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +80,7 @@ class RefusedError(PeerError):
 
 
 class AbortedError(PeerError):
-    """Another worker ended the session; the text says why."""
+    """A worker ended the session: another one, or the one that raises it. `rank` and the text say which one, and why."""
 
 
 # As users write them.

@@ -13,7 +13,7 @@ import torch
 from sparsesync import _native
 from sparsesync.torch import gradients as of_torch
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Kind, Result, Submitted
+from sparsesync.torch.gradients import Kind, Result, Submitted, wait_for_step
 from sparsesync.torch.layout import Options, Planned
 
 
@@ -145,18 +145,19 @@ class Bucket:
         """Waits, if results are not taken yet, and leaves the parameters without gradients: the step is skipped.
 
         stays_owed: what a sparsifier has sent is owed; else not even its gradients are, and results must not be taken."""
-        if self._tickets is not None:
-            self._wait()
-        for each in self.planned.members:
-            each.parameter.grad = None
+        try:
+            if self._tickets is not None:
+                self._wait()
+        finally:
+            for each in self.planned.members:
+                each.parameter.grad = None
 
     def _wait(self) -> None:
         assert self._tickets is not None
         began = time.perf_counter()
         with torch.profiler.record_function(f"sparsesync::wait {self.planned.name()}"), self._naming():
-            for ticket in self._tickets:
-                self._session.wait(ticket)
-        self._tickets = None
+            tickets, self._tickets = self._tickets, None
+            wait_for_step(self._session, tickets)
         self._waited += time.perf_counter() - began
         self._steps += 1
 

@@ -8,7 +8,7 @@ import torch
 
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import DTYPES, Result
+from sparsesync.torch.gradients import DTYPES, Result, wait_for_step
 from sparsesync.torch.state import ModuleState
 
 _DTYPES = {**DTYPES, torch.int32: "i32", torch.int64: "i64"}
@@ -64,8 +64,7 @@ class Buffers:
         or written to since, such as by load_state_dict(), stays as it is."""
         if self._tickets is None:
             return
-        for ticket in self._tickets:
-            self._session.wait(ticket)
+        wait_for_step(self._session, self._tickets)
         self._tickets = None
         now = {id(each) for _, each in self._state.buffers()}
         for place, (each, version) in enumerate(self._submitted):

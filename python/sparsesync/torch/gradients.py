@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -205,6 +205,19 @@ def distinct(rows: torch.Tensor) -> torch.Tensor:
     """Each row once, increasing."""
     once: torch.Tensor = torch.unique(rows)
     return once
+
+
+def wait_for_step(session: _native.Session, tickets: Sequence[_native.Ticket]) -> None:
+    """Waits for a step's phases, last first: a step that is too large for some worker's memory may begin again, in more rounds, as
+    long as nobody has waited for its earlier phases. Raises what the earliest one ended with."""
+    first: Exception | None = None
+    for ticket in reversed(tickets):
+        try:
+            session.wait(ticket)
+        except Exception as error:
+            first = error
+    if first is not None:
+        raise first
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sparsesync.torch import pending
 from sparsesync.torch.bucket import Bucket
 
 # After these the next step works: all workers know of them.
-_OF_ONE_STEP = (_native.InputError, _native.BudgetError, _native.DeviceMemoryError, _native.RefusedError)
+OF_ONE_STEP = (_native.InputError, _native.BudgetError, _native.DeviceMemoryError, _native.RefusedError)
 
 Action = Callable[[Sequence[torch.nn.Parameter]], None]
 
@@ -75,7 +75,8 @@ class Results:
         _unmark(bucket)
         try:
             bucket.finish(self._scale())
-        except _OF_ONE_STEP:
+        except OF_ONE_STEP:
+            bucket.drop(stays_owed=True)  # on all workers
             raise
         except Exception:
             self.leave()  # the session is over: the other results will not come either

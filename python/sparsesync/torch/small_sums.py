@@ -8,7 +8,7 @@ import torch
 
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Result
+from sparsesync.torch.gradients import Result, wait_for_step
 
 
 class SmallSums:
@@ -39,8 +39,7 @@ class SmallSums:
     def wait(self) -> None:
         """Waits for the sums of the last step."""
         assert self._tickets is not None
-        for ticket in self._tickets:
-            self._session.wait(ticket)
+        wait_for_step(self._session, self._tickets)
 
     def sums(self) -> torch.Tensor:
         """Returns the sums of the last step. Waits for them."""
@@ -51,6 +50,5 @@ class SmallSums:
 
     def release(self) -> None:
         """Between steps, all workers."""
-        for ticket in self._tickets or ():
-            self._session.wait(ticket)
+        wait_for_step(self._session, self._tickets or ())
         self._session.release_bucket(self.number)

@@ -308,14 +308,16 @@ class SparsifiedBucket(Bucket):
         return self.native.reduce(self.number)
 
     def drop(self, stays_owed: bool) -> None:
-        super().drop(stays_owed)
-        if stays_owed:
-            self.give_back()
-        else:
-            self.native.undo(self._views(), [self._device.stream()])
-            self.set_state(self._unused_before)
-            self._has_sent = False
-        self._given = ()
+        try:
+            super().drop(stays_owed)
+        finally:
+            if stays_owed:
+                self.give_back()
+            else:
+                self.native.undo(self._views(), [self._device.stream()])
+                self.set_state(self._unused_before)
+                self._has_sent = False
+            self._given = ()
 
     def members_used_here(self) -> list[tuple[Synchronized, bool]]:
         """Returns each member, and whether it had a gradient here in the last step."""

@@ -27,7 +27,7 @@ from sparsesync.torch.joining import Joining
 from sparsesync.torch.launch import Group, connect
 from sparsesync.torch.layout import Planned
 from sparsesync.torch.membership import Membership
-from sparsesync.torch.results import Action, Results
+from sparsesync.torch.results import OF_ONE_STEP, Action, Results
 from sparsesync.torch.schedule import Schedule
 from sparsesync.torch.sparsifier_state import SparsifierState
 from sparsesync.torch.sparsifying import Sparsifying, Wrapped
@@ -434,7 +434,7 @@ class Synchronizer:
         if not_finite:
             self._skip(not_finite)
         if is_due or self._joining or not schedule.under_forward:
-            self.synchronize()
+            self._take_all_or_none()
             usage.ask_all(self.session, schedule.buckets, self._scale_of_results())
         else:
             self._results.mark()
@@ -467,6 +467,23 @@ class Synchronizer:
             )
 
     # ---- Results.
+
+    def _take_all_or_none(self) -> None:
+        """Waits for all results. Where workers refused a step of one of the buckets, for want of memory, say, parameters are left without
+        gradients on all workers, which go on with the next step."""
+        try:
+            self.synchronize()
+        except OF_ONE_STEP:
+            self._results.leave()
+            for bucket in self.buckets:
+                with contextlib.suppress(*OF_ONE_STEP):  # the first one is told
+                    bucket.drop(stays_owed=True)
+            if self._sparsifying:
+                self._sparsifying.discard_step()
+            self._is_left_out = True
+            self._next = _Next.FORWARD
+            self._running = False
+            raise
 
     def _leave_step(self, stays_owed: bool) -> None:
         """Leaves all parameters without gradients, as Bucket.drop()."""
