@@ -122,8 +122,11 @@ def synchronize(session, bucket, gradients, rows=None):
         session.announce(bucket, rows)
     reduced = session.reduce(bucket, gradients)
     gathered = session.gather(bucket)
-    session.wait(reduced)
-    session.wait(gathered)
+    # In this order a step that is too large for a budget may begin again.
+    try:
+        session.wait(gathered)
+    finally:
+        session.wait(reduced)
 
 
 def package_folder():

@@ -362,8 +362,8 @@ def findings_of(episode: Episode, workers: list[Worker], gradients: list[list[li
         if worker.ended:
             step, error = worker.ended
             explained = EXPECTED_OF_LEAVING if event and event.kind == "leaves" else ()
-            if budgets:
-                explained = (*EXPECTED_OF_LEAVING, sparsesync.BudgetError, sparsesync.RefusedError)
+            if budgets and step < 0:  # registering
+                explained = (*explained, sparsesync.BudgetError, sparsesync.RefusedError)
             if not isinstance(error, explained):
                 yield f"worker {rank}, step {step}: {type(error).__name__}: {error}"
         elif event and event.kind == "leaves" and not worker.left and episode.workers > 1:
