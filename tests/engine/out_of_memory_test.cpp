@@ -16,7 +16,6 @@
 
 #include "kernels/error.h"
 #include "schemes/exchange.h"
-#include "schemes/transport_errors.h"
 #include "tests/engine/session_cases.h"
 #include "tests/support/scheme_variants.h"
 #include "tests/support/workers.h"
