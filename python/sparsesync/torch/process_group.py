@@ -232,7 +232,8 @@ class _Connecting:
         return [each for each in range(self._size) if not self._store.check([f"{key} of {each}"])]
 
     def _is_late(self) -> bool:
-        return time.monotonic() - self._began >= self._deadline.total_seconds()
+        # torch waits for whole milliseconds, and so ends a moment before the deadline.
+        return time.monotonic() - self._began >= (self._deadline - 2 * _MOMENT).total_seconds()
 
     def _seconds(self) -> str:
         return f"{self._deadline.total_seconds() if self._is_late() else time.monotonic() - self._began:.3g} s"
