@@ -260,7 +260,7 @@ FittedLink link_for_a_plan(std::span<const TimedTransfer> samples) {
 Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline) {
   // Alone nothing crosses: any link will do.
-  if (transport.size() == 1) return {0, 1, 0, 0};
+  if (transport.size() == 1) return {0, 1};
   // A plan needs orders of magnitude, and a user waits.
   ProbeOptions options;
   options.repeat = 3;
