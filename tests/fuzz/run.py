@@ -1,0 +1,143 @@
+"""Runs the targets of build/fuzz/bin/sparsesync_fuzz, several at a time. `scripts/fuzz` builds and calls it."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import platform
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/fuzz/bin/sparsesync_fuzz"
+FINDINGS = ROOT / "build/fuzz/findings"
+DICTIONARY = ROOT / "tests/fuzz/json.dict"
+OF_JSON = {"safetensors", "traces", "networks", "models"}
+# Of one input: a session with a liar may wait for its deadline of 2 s more than once.
+TIMEOUT_S = 30
+MOST_MIB = 2048
+LONGEST = 200_000  # bytes of an input: deep and long ones among them
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of one target."""
+
+    target: str
+    seed: int
+    inputs: int = 0
+    seconds: float = 0
+    findings: list[str] = dataclasses.field(default_factory=list)
+
+
+def all_targets() -> list[str]:
+    """The program names them where it is given none."""
+    if not PROGRAM.exists():
+        sys.exit("scripts/fuzz: build/fuzz has no program: call scripts/fuzz, which builds it")
+    done = subprocess.run([str(PROGRAM)], env={**os.environ, "SPARSESYNC_FUZZ_TARGET": ""}, capture_output=True, text=True, check=False)
+    return done.stderr.strip().rpartition(": ")[2].split()
+
+
+def fuzz(target: str, seed: int, seconds: float, inputs: int) -> Outcome:
+    """Runs one target until the time is over, the inputs are used up, or there is a finding."""
+    outcome = Outcome(target, seed)
+    with tempfile.TemporaryDirectory(prefix="sparsesync-fuzz-") as folder:
+        seeds = pathlib.Path(folder) / "seeds"
+        seeds.mkdir()
+        artifacts = FINDINGS / target
+        artifacts.mkdir(parents=True, exist_ok=True)
+        before = set(artifacts.iterdir())
+        command = [
+            str(PROGRAM),
+            str(seeds),
+            f"-seed={seed}",
+            f"-artifact_prefix={artifacts}/",
+            f"-timeout={TIMEOUT_S}",
+            f"-rss_limit_mb={MOST_MIB}",
+            f"-max_len={LONGEST}",
+            "-print_final_stats=1",
+        ]
+        if seconds:
+            command.append(f"-max_total_time={max(1, round(seconds))}")
+        if inputs:
+            command.append(f"-runs={inputs}")
+        if target in OF_JSON:
+            command.append(f"-dict={DICTIONARY}")
+        began = datetime.datetime.now()
+        done = subprocess.run(
+            command,
+            env={**os.environ, "SPARSESYNC_FUZZ_TARGET": target, "SPARSESYNC_FUZZ_SEEDS": str(seeds), "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        outcome.seconds = (datetime.datetime.now() - began).total_seconds()
+    counts = re.findall(r"^(?:stat::number_of_executed_units:\s*|#)(\d+)", done.stderr, re.MULTILINE)
+    outcome.inputs = max(map(int, counts), default=0)
+    new = sorted(set(artifacts.iterdir()) - before)
+    outcome.findings = [str(each.relative_to(ROOT)) for each in new]
+    if done.returncode != 0 or not counts:
+        print(done.stderr[-6000:], file=sys.stderr)
+        for each in outcome.findings:
+            print(f"FINDING: SPARSESYNC_FUZZ_TARGET={target} build/fuzz/bin/sparsesync_fuzz {each}", flush=True)
+        if not new:
+            outcome.findings.append(f"ended with status {done.returncode}")
+    return outcome
+
+
+def provenance() -> dict[str, str]:
+    """Where and of what the figures are."""
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    clang = subprocess.run(["clang++-14", "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    cpu = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return {
+        "commit": commit,
+        "compiler": clang,
+        "cpu": cpu.group(1) if cpu else platform.machine(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def main() -> int:
+    every = all_targets()
+    options = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
+    options.add_argument("--seconds", type=float, help="how long, in all (60, unless --inputs is given)")
+    options.add_argument("--inputs", type=int, help="how many inputs of each target")
+    options.add_argument("--target", action="append", choices=every, help="only this one; may be repeated")
+    options.add_argument("--seed", type=int, help="of the first job (drawn if not given)")
+    options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
+    options.add_argument("--json", type=pathlib.Path, help="write inputs, findings and provenance to this file")
+    given = options.parse_args()
+    targets = given.target or every
+    jobs = min(given.jobs, len(targets))
+    seconds = given.seconds if given.seconds is not None else 0 if given.inputs else 60.0
+    each = seconds * jobs / len(targets)
+    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1, 2**31 - len(targets))
+    print(f"scripts/fuzz --seed {seed}", flush=True)
+    outcomes: list[Outcome] = []
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(fuzz, target, seed + place, each, given.inputs or 0) for place, target in enumerate(targets)]
+        for done in concurrent.futures.as_completed(running):
+            outcome = done.result()
+            outcomes.append(outcome)
+            line = f"{outcome.target:<12} {outcome.inputs:>12,} inputs in {outcome.seconds:7.0f} s  {len(outcome.findings)} findings"
+            print(line, flush=True)
+    findings = sum(len(outcome.findings) for outcome in outcomes)
+    print(f"{sum(outcome.inputs for outcome in outcomes):,} inputs, {findings} findings")
+    if given.json:
+        result = {"targets": [dataclasses.asdict(outcome) for outcome in outcomes], "findings": findings, "provenance": provenance()}
+        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
