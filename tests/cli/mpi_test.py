@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 
 import pytest
@@ -12,24 +13,31 @@ MPIRUN = CMAKE + "/mpirun.sh"
 
 @pytest.fixture
 def mpirun(program, tmp_path):
-    """Runs contexts of an mpirun, each (processes, arguments of the program, or another command)."""
+    """Runs contexts of an mpirun, each (processes, arguments of the program, or another command). Leaves no process behind."""
 
-    def start(*contexts, options=(), timeout=100):
+    def start(*contexts, options=(), timeout=300):
         command = [MPIRUN, *options]
         for place, (count, arguments) in enumerate(contexts):
             words = arguments if isinstance(arguments, str) else None
             command += [":"] if place else []
             command += ["-np", str(count)]
             command += words.split() if words else [str(program), *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **streams) as job:
+            try:
+                output, errors = job.communicate(timeout=timeout)
+            except BaseException:
+                os.killpg(job.pid, signal.SIGTERM)  # mpirun ends its processes, which are in groups of their own
+                raise
+        return subprocess.CompletedProcess(command, job.returncode, output, errors)
 
     return start
 
 
 @pytest.fixture
 def trace(run, tmp_path):
-    def make(workers, seed=1, name="trace"):
-        made = run("trace", "synthetic", "--rows", 30000, "--width", 24, "--density", 0.01, "--zipf", 1.1,
+    def make(workers, seed=1, name="trace", rows=30000):
+        made = run("trace", "synthetic", "--rows", rows, "--width", 24, "--density", 0.01, "--zipf", 1.1,
                    "--workers", workers, "--steps", 2, "--seed", seed, "--out", name)
         assert made.returncode == 0, made.stderr
         return tmp_path / name
@@ -78,7 +86,7 @@ def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
 
 
 def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
-    made = trace(3)
+    made = trace(3, rows=3000)
     reports = []
     for place, options in enumerate([[], ["--chunk", "300", "--window", "1"], ["--chunk", "1MiB"]]):
         result = mpirun((3, ["compare", made, "--transport", "mpi", "--repeat", 1, "--json", f"{place}.json",

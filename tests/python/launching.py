@@ -34,8 +34,12 @@ def run(command: list[str], timeout: float = 300, **more: str) -> subprocess.Com
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
+        os.killpg(process.pid, signal.SIGTERM)  # launchers end their processes, which are in groups of their own
+        try:
+            output, errors = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
         raise AssertionError(f"{command} hangs:\n{output}\n{errors}") from None
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
