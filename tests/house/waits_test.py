@@ -1,0 +1,156 @@
+"""Every wait of the library and its bindings, each with what limits it. The Python package's are in tests/python/starts_test.py."""
+
+import re
+
+from trees import ROOT
+
+FOLDERS = ["kernels", "schemes", "engine", "analysis", "python/bindings"]
+WAITS = re.compile(
+    r"(?:\.|->)(?:wait|wait_for|wait_until|join)\("
+    r"|\bsleep_(?:for|until)\("
+    r"|\.pause\(\)"
+    r"|\bMPI_(?:Init_thread|Finalize|Wait\w*|Barrier|Allgather|Allreduce|Bcast|Recv|Send|Comm_dup|Comm_split\w*)\("
+    r"|\bcuda(?:Stream|Event|Device)Synchronize\("
+)
+
+OF_CALLER = "until: the deadline of the step, from the session"
+OF_SESSION = "of a session: its phases end at its deadline"
+OF_MPI = "in the MPI thread, which do_in_thread() leaves behind at its deadline"
+OF_DEVICE = "work of this process on its device"
+# {file: {the call, as it is written: what limits it}}
+LIMITS = {
+    "kernels/cuda/queue.cpp": {
+        "cudaStreamSynchronize(stream_)": "with a watch, the loop below it; else " + OF_DEVICE,
+        "cudaStreamSynchronize(queue.stream_)": OF_DEVICE,
+        "cudaEventSynchronize(queue_.timing_[1])": OF_DEVICE,
+        "cudaEventSynchronize(event)": "without a watch: " + OF_DEVICE,
+        "poll.pause()": "the watch throws at its deadline",
+        "cudaEventSynchronize(event_->handle)": OF_DEVICE,
+    },
+    "kernels/poll.h": {"sleep_for(kAsleep)": "20 us"},
+    "kernels/threads.cpp": {
+        "helper.join()": "the helpers were told to stop",
+        "done_.wait(lock, [&] { return working_ == 0; })": "computation of this process",
+        "wake_.wait(lock, [&] { return stopping_ || round_ != served; })": "of a helper: for work, or the end",
+    },
+    "engine/compare_worker.cpp": {"session.wait(session.announce(bucket, announced_))": OF_SESSION},
+    "engine/executor.cpp": {"session_.wait(reduced)": OF_SESSION, "session_.wait(gathered)": OF_SESSION},
+    "engine/host_probe.cpp": {"network.join(rank)": "takes an end"},
+    "engine/progress_thread.cpp": {
+        "thread_.join()": "the thread was told to stop; the phase that it is in ends at the deadline",
+        "changed_.wait(lock, [&] { return phase.done && !phase.held; })": "the progress thread ends each phase by its deadline",
+        "changed_.wait_for(lock, most, [&] { return phase.done && !phase.held; })": "most, from the caller",
+        "changed_.wait(lock, [&] { return job.done; })": "the progress thread ends the phases before it by their deadlines",
+        "changed_.wait(lock)": "of the progress thread: for work, or the end",
+        "changed_.wait_until(lock, until)": "deadline_, from the session",
+    },
+    "engine/session.cpp": {
+        "engine_->progress.wait(ticket.phase())": OF_SESSION,
+        "engine_->progress.wait_for(ticket.phase(), most)": "most, from the caller",
+    },
+    "engine/transport/local.cpp": {
+        "end_.changed.wait(lock, [&] { return !is_being_read(); })": "copies by other threads of this process",
+        "end_.changed.wait_until(lock, wake - kTimersAreLate)": OF_CALLER,
+        "end_.changed.wait_until(lock, wake)": OF_CALLER,
+    },
+    "engine/transport/mpi.cpp": {
+        "changed_.wait_for(lock, leaving_ + kLastWords, [&] { return ended_ || stuck_; })": "the longest deadline, and kLastWords",
+        "thread_.join()": "the thread has ended",
+        "changed_.wait_for(lock, deadline, [&] { return job_ == nullptr; })": "deadline, from the caller",
+        "changed_.wait_for(lock, length, [&] { return poked_; })": "kLongestPause or kIdlePause",
+        "MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level)": OF_MPI,
+        "MPI_Comm_dup(MPI_COMM_WORLD, &world)": OF_MPI,
+        "MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank_.value, MPI_INFO_NULL, &node)": OF_MPI,
+        "MPI_Allreduce(&rank_.value, &number, 1, MPI_INT, MPI_MIN, node)": OF_MPI,
+        "MPI_Allgather(&number, 1, MPI_INT, nodes_.data(), 1, MPI_INT, world)": OF_MPI,
+        "MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, world)": OF_MPI,
+        "MPI_Finalize()": "in the MPI thread, which stop() leaves behind",
+        "MPI_Comm_split(world_, color, rank_.value, &own)": OF_MPI,
+        "state_->join(members, chunks, deadline.value_or(state_->deadline()))": "deadline, from the caller",
+    },
+    "engine/transport/mpi_endpoint.cpp": {"MPI_Wait(&request, MPI_STATUS_IGNORE)": "the request was cancelled, or is done"},
+    "engine/transport/mpi_endpoint_worker.cpp": {
+        "changed_.wait_until(lock, until)": OF_CALLER,
+        "changed_.wait_until(lock, std::min(until, now + kPartingGrace))": OF_CALLER,
+    },
+    "engine/transport/nccl.cpp": {
+        "poll.pause()": "until: 5 s when it closes, kUntilALossIsKnown after an error, else the deadline of the step",
+        "queue_->wait_for(group.headers_here)": "with a watch, whose look() throws at the deadline",
+    },
+    "engine/transport/point_to_point.cpp": {
+        "network_->wait(reason, until)": "kFarewell",
+        "network_->wait(header, until_woken)": "kWaking",
+        "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, else the deadline of the step",
+        "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
+    },
+    "engine/transport/recording.cpp": {"changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })": OF_CALLER},
+    "engine/transport/staged.cpp": {
+        "done.wait()": OF_DEVICE,
+        "outgoing_[message].done.wait()": OF_DEVICE,
+        "stage.done.wait()": OF_DEVICE,
+    },
+    "engine/workers.cpp": {
+        "sleep_for(std::chrono::milliseconds(20))": "20 ms",
+        "thread.join()": "workers, whose sessions have deadlines",
+        "network_->join(rank)": "takes an end",
+        "world_.join()": "the deadline of the world",
+        "world_.join(chunks_)": "the deadline of the world",
+    },
+    "python/bindings/python_session.cpp": {
+        "session.wait_for(ticket, std::chrono::milliseconds(0))": "0",
+        "use().wait_for(*gather, std::chrono::milliseconds(0))": "0",
+        "session.wait_for(ticket.ticket, kSignals)": "kSignals: then Python looks for signals, and " + OF_SESSION,
+        "calls_ended_.wait(lock, [&] { return calls_ == 0; })": "calls of other threads; " + OF_SESSION,
+    },
+    "python/bindings/transports.cpp": {
+        "network_->join(Rank{rank})": "takes an end",
+        "world.join(world.size(), {}, deadline)": "deadline, from the caller",
+    },
+}
+
+
+def call_around(text: str, at: int) -> str:
+    """The call whose name is at this place: from its owner to its closing parenthesis, on one line."""
+    owner = re.search(r"[\w.:>\[\]()-]*$", text[:at])
+    assert owner
+    begin = owner.start()
+    while text[begin:at].count("(") - text[begin:at].count(")") > 0:  # an open parenthesis is the statement's
+        begin = text.index("(", begin) + 1
+    end, depth = text.index("(", at), 0
+    while True:
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        end += 1
+        if depth == 0:
+            break
+    return re.sub(r"\s+", " ", text[begin:end]).removeprefix("std::this_thread::").lstrip("!")
+
+
+def waits_in(text: str) -> set[str]:
+    """All calls that wait, as they are written."""
+    code = re.sub(r"//.*", "", re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text))
+    return {call_around(code, found.start()) for found in WAITS.finditer(code)}
+
+
+def test_every_wait_has_a_limit() -> None:
+    sources = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in {".h", ".cpp", ".cu", ".cuh"})
+    assert len(sources) > 300
+    found = {str(path.relative_to(ROOT)): waits_in(path.read_text(encoding="utf-8")) for path in sources}
+    found = {file: calls for file, calls in found.items() if calls}
+    listed = {file: set(calls) for file, calls in LIMITS.items()}
+    unlisted = {file: calls - listed.get(file, set()) for file, calls in found.items() if calls - listed.get(file, set())}
+    assert unlisted == {}, "say above what limits these"
+    assert found == listed, "listed above, and gone"
+
+
+def test_a_wait_is_found() -> None:
+    text = """
+      if (!changed_.wait_for(lock, most,
+                             [&] { return is_over(x); })) return;  // .wait(
+      check(MPI_Barrier(world_), ".join(");
+      use([&] { a->b().wait(c[i].d(), e); });
+    """
+    assert waits_in(text) == {
+        "changed_.wait_for(lock, most, [&] { return is_over(x); })",
+        "MPI_Barrier(world_)",
+        "a->b().wait(c[i].d(), e)",
+    }
