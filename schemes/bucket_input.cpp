@@ -58,6 +58,7 @@ BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors
       workspace_(context),
       count_(context),
       wide_(context) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) indices_.emplace_back(context);
   for (std::size_t i = 0; i < spaces_.size(); ++i) storage_.emplace_back(context);
   count_.reserve_exactly(1);
   checks_.reserve_exactly(std::ssize(checked_));
@@ -76,7 +77,11 @@ void BucketInput::set(std::span<const Gradient> gradients) {
     const std::span<Index> found(checks_.data() + i * FoundIndices::kNumbers,
                                  FoundIndices::kNumbers);
     if (gradients[i].layout() == Gradient::Layout::dense) continue;
-    start_check(context_, tensors_[i].rows, gradients[i].indices(), found);
+    const std::span<const Index> given = gradients[i].indices();
+    const std::span<Index> indices = indices_[i].reserve(std::ssize(given));
+    copy(context_, std::as_bytes(given), std::as_writable_bytes(indices).data());
+    gradients_[i] = Gradient::row_sparse(indices, gradients[i].values());
+    start_check(context_, tensors_[i].rows, indices, found);
     is_pending_ = true;
   }
   if (fetches_at_once(context_)) return settle();
@@ -142,14 +147,15 @@ Index BucketInput::append(const RowSpace::Member& member, SpaceStorage& storage,
     out.dtype = values.dtype;
     out.data = wide_.reserve(out.bytes()).data();
   }
-  if (gradient.layout() == Gradient::Layout::dense) {
+  const bool is_dense = gradient.layout() == Gradient::Layout::dense;
+  if (is_dense) {
     compact(context_, values, member.first_row, indices, out, count);
   } else {
     const IndexRange named{member.first_row, member.first_row + tensors_[member.tensor].rows};
     coalesce(context_, {gradient.indices(), values}, named, indices, out, count, workspace_);
   }
   const Index rows = resolve(context_, count);
-  expect_unchanged(member, indices, rows);
+  if (is_dense) expect_unchanged(member, indices, rows);
   if (out.data != to.data) {
     to.rows = out.rows = rows;
     cast(context_, as_const(out), to);

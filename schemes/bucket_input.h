@@ -26,14 +26,16 @@ class BucketInput {
   /// Of row spaces that are no bucket's: a tensor for each, without a name.
   BucketInput(const Context& context, std::span<const RowSpace> spaces);
 
-  /// Takes this step's gradients, one for each tensor; they stay the caller's until the reduce
-  /// phase is over. Does not synchronize the stream: on a GPU the outcome of looking at the indices
-  /// is waited for by whatever needs it first.
+  /// Takes this step's gradients, one for each tensor. Copies their indices, so that those that are
+  /// checked are those that are used. Reads their values until the reduce phase is over. Does not
+  /// synchronize the stream: on a GPU the outcome of the check is waited for by whatever needs it
+  /// first.
   /// @throws InputError naming the tensor, if an index is outside [0, rows) or the number of
   /// gradients is wrong
+  /// @throws BudgetError
   void set(std::span<const Gradient> gradients);
 
-  /// The rows of each row space, as they were given, where the outcome is not known yet and they
+  /// The rows of each row space, in the order given, where the outcome is not known yet and they
   /// will do if it is good: to work with them ahead and to fetch it with what that counts. Empty
   /// where it is known, or some of them will have to be converted anyway.
   std::span<const std::span<const Index>> unchecked() const { return unchecked_; }
@@ -81,8 +83,8 @@ class BucketInput {
   /// Writes one tensor's coalesced rows from `filled` on; how many rows there are then.
   Index append(const RowSpace::Member& member, SpaceStorage& storage, Index filled, Index room);
 
-  /// Checks the indices that append() has written. It reads the caller's memory in two passes, and
-  /// a change between these would make row numbers of memory that nothing was written to.
+  /// Checks the indices that append() has written of a dense gradient. compact() reads the caller's
+  /// memory in two passes, and a change between these would leave row numbers unwritten.
   /// @param indices  the capacity that append() had
   /// @throws InputError naming the tensor, if its gradient changed between the passes
   void expect_unchanged(const RowSpace::Member& member, std::span<const Index> indices, Index rows);
@@ -91,8 +93,9 @@ class BucketInput {
   std::vector<TensorSpec> tensors_;
   std::vector<RowSpace> spaces_;
   std::vector<SpaceStorage> storage_;
-  std::vector<Gradient> gradients_;
-  std::vector<bool> is_coalesced_;  // of each tensor's gradient, as it was given
+  std::vector<Gradient> gradients_;     // with the indices below
+  std::vector<Buffer<Index>> indices_;  // [tensor] a copy of its gradient's
+  std::vector<bool> is_coalesced_;      // of each tensor's gradient, as it was given
   // What start_check() found, two numbers for each tensor, and a copy on the host; whether that is
   // yet to be made.
   Buffer<Index> checks_;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <limits>
 #include <memory_resource>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -120,16 +121,32 @@ TEST_F(Inputs, of_any_layout_become_one_coalesced_row_space) {
   EXPECT_FALSE(std::signbit(sums[12 * 2]));  // of -0
 }
 
-TEST_F(Inputs, that_are_coalesced_already_are_not_copied) {
+TEST_F(Inputs, values_that_are_coalesced_already_are_not_copied) {
   spec_.tensors.pop_back();
   BucketInput input(context_, spec_);
-  const std::int64_t before = memory_.allocations();
   const std::vector<Index> rows{2, 7};
   const std::vector<float> values{1, 2, 3, 4};
-  input.set(std::array{Gradient::row_sparse(rows, bytes(values))});
-  EXPECT_EQ(input.coalesced(0).indices.data(), rows.data());
+  const std::array gradients{Gradient::row_sparse(rows, bytes(values))};
+  input.set(gradients);  // has room for indices now
+  const std::int64_t before = memory_.allocations();
+  input.set(gradients);
   EXPECT_EQ(input.coalesced(0).values.data, bytes(values));
   EXPECT_EQ(memory_.allocations(), before);
+}
+
+TEST_F(Inputs, indices_that_change_after_the_check_are_not_seen) {
+  spec_.tensors.pop_back();
+  const std::vector<float> values{1, 2, 3, 4};
+  for (const std::vector<Index>& given : {std::vector<Index>{2, 7}, {7, 2}, {7, 7}}) {
+    std::vector<Index> rows = given;
+    BucketInput input(context_, spec_);
+    input.set(std::array{Gradient::row_sparse(rows, bytes(values))});
+    std::ranges::fill(rows, std::numeric_limits<Index>::max());
+    for (const Index row : input.coalesced(0).indices) EXPECT_TRUE(row == 2 || row == 7);
+    std::vector<float> sums(20, 1.0F);
+    input.start_sums(0, {reinterpret_cast<std::byte*>(sums.data()), DType::f32, 10, 2});
+    EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), 0.0F), 10);
+  }
 }
 
 TEST_F(Inputs, are_checked_at_the_door) {
