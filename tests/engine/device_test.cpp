@@ -495,7 +495,10 @@ TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_wo
         // Where worker 1 had sent its rows before it failed, its peers' gather was whole.
         session.wait(session.submit(id, Phase::reduce, std::array{inputs[rank][0].view()}));
       });
-  EXPECT_TRUE(is<DeviceMemoryError>(errors[1])) << text_of(errors[1]);
+  // Not a type that all workers go on after.
+  EXPECT_TRUE(is<AbortedError>(errors[1])) << text_of(errors[1]);
+  EXPECT_NE(text_of(errors[1]).find("worker 1 ended the session"), std::string::npos);
+  EXPECT_NE(text_of(errors[1]).find("out of memory"), std::string::npos) << text_of(errors[1]);
   for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
     EXPECT_TRUE(is<AbortedError>(errors[rank]) || is<PeerLostError>(errors[rank]))
         << text_of(errors[rank]);

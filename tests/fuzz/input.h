@@ -18,7 +18,7 @@ class Input {
   T take() {
     T value{};
     const std::size_t size = std::min(sizeof(T), bytes_.size());
-    std::memcpy(&value, bytes_.data(), size);
+    if (size > 0) std::memcpy(&value, bytes_.data(), size);
     bytes_ = bytes_.subspan(size);
     return value;
   }
