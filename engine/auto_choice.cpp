@@ -118,17 +118,29 @@ void AutoChoice::adapt(ControlChannel& control) {
   wanted_ = true;
 }
 
-/// Keeps which rows were touched, if a review wants to know.
+/// Keeps which rows were touched, if a review wants to know. A worker without the memory for it
+/// tells of no rows: the review goes by those of the others.
 void AutoChoice::look() {
   if (!wanted_ || looked_) return;
+  looked_ = true;
   const std::span<const RowSpace> spaces = bucket_.spaces();
   rows_.resize(spaces.size());
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const std::span<const Index> touched = bucket_.input().coalesced(i).indices;
-    rows_[i].resize(touched.size());
-    fetch_numbers(bucket_.context(), touched, rows_[i]);
+  const auto tell_nothing = [&](const char* why) {
+    for (std::vector<Index>& rows : rows_) rows.clear();
+    log(LogLevel::info, fmt::format("bucket '{}': the rows of this worker are not looked at: {}",
+                                    bucket_.spec().name, why));
+  };
+  try {
+    for (std::size_t i = 0; i < spaces.size(); ++i) {
+      const std::span<const Index> touched = bucket_.input().coalesced(i).indices;
+      rows_[i].resize(touched.size());
+      fetch_numbers(bucket_.context(), touched, rows_[i]);
+    }
+  } catch (const BudgetError& budget) {
+    tell_nothing(budget.what());
+  } catch (const std::bad_alloc&) {
+    tell_nothing("out of memory");
   }
-  looked_ = true;
 }
 
 /// Whether the next step is to be looked at.
@@ -264,7 +276,12 @@ bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
   const auto refused = [&](const char* why) {
     log(LogLevel::info, why);
     refused_.push_back(way);
-    bucket_.change_scheme(before);
+    try {
+      bucket_.change_scheme(before);
+    } catch (const std::exception& error) {  // on this worker alone: there is no way on
+      throw Error(fmt::format("bucket '{}', scheme {} as before: {}", bucket_.spec().name,
+                              before.label(), error.what()));
+    }
     return false;
   };
   try {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <optional>
 
 #include "schemes/exchange.h"
@@ -35,6 +36,19 @@ std::string length_of(const std::string& statement) {
       "worker {} gives {} bytes to all others at once, where {} are the most: give less at a time, "
       "or make several buckets of fewer tensors",
       worker.value, bytes, kLongestStatement));
+}
+
+/// Memory that runs out in here is known to this worker alone: no error that all go on after.
+template <typename Body>
+auto without_refusals(const Body& body) {
+  constexpr const char* kWhere = "out of memory while workers told each other something";
+  try {
+    return body();
+  } catch (const BudgetError& error) {
+    throw Error(fmt::format("{}: {}", kWhere, error.what()));
+  } catch (const std::bad_alloc&) {
+    throw Error(kWhere);
+  }
 }
 
 class Blobs : public ReceiveProvider {
@@ -99,6 +113,10 @@ std::string difference(const ControlChannel::Statement& first,
 }  // namespace
 
 std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
+  return without_refusals([&] { return gathered(own); });
+}
+
+std::vector<std::string> ControlChannel::gathered(const std::string& own) {
   const Clock::time_point until = Clock::now() + deadline_;
   const std::vector<Rank> peers = peers_after(transport_.rank(), transport_.size());
   const bool too_long = own.size() > kLongestStatement;
@@ -131,6 +149,10 @@ std::vector<std::string> ControlChannel::all_gather(const std::string& own) {
 }
 
 void ControlChannel::broadcast(std::span<std::byte> bytes, Rank root) {
+  without_refusals([&] { pass_on(bytes, root); });
+}
+
+void ControlChannel::pass_on(std::span<std::byte> bytes, Rank root) {
   constexpr std::size_t kPiece = std::size_t{1} << 20U;
   const int size = transport_.size();
   const int own = transport_.rank().value;

@@ -49,6 +49,9 @@ class ControlChannel {
   void agree(const std::string& subject, const Statement& own);
 
  private:
+  std::vector<std::string> gathered(const std::string& own);
+  void pass_on(std::span<std::byte> bytes, Rank root);
+
   Transport& transport_;
   Context context_;
   Clock::duration deadline_;
