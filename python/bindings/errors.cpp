@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -109,6 +110,8 @@ void translate(const std::exception_ptr& thrown, void* payload) {
     raise(classes.io, error);
   } catch (const std::system_error& error) {
     raise(classes.error, error);
+  } catch (const std::bad_alloc&) {
+    PyErr_SetString(classes.budget, "out of memory");
   }
 }
 

@@ -21,7 +21,7 @@ class IoError(Error, OSError):
 
 
 class BudgetError(Error, MemoryError):
-    """A memory budget that would be exceeded. Nothing was allocated."""
+    """A memory budget that would be exceeded, or memory that the machine does not have. Nothing was allocated."""
 
 
 class DeviceError(Error):
