@@ -151,7 +151,10 @@ std::size_t PythonSession::register_bucket(const BucketSpec& spec) {
 void PythonSession::release_bucket(Index bucket) {
   static_cast<void>(at(bucket));
   expect_none_registers();
-  under_way([&](Session& session) { session.release_bucket(id_of(bucket)); });
+  under_way([&](Session& session) {
+    if (device_ != nullptr) device_->settle();  // the program's streams may still read results
+    session.release_bucket(id_of(bucket));
+  });
   at(bucket).released = true;
 }
 
