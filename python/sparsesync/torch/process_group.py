@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
+import math
 import os
 import socket
 import time
@@ -70,7 +71,7 @@ class _Calls:
     @staticmethod
     def _wait(work: dist.Work, seconds: float) -> None:
         # At least a moment: what has come already is not late.
-        work.wait(datetime.timedelta(milliseconds=max(1, round(seconds * 1000))))
+        work.wait(datetime.timedelta(milliseconds=max(1, math.ceil(seconds * 1000))))
 
 
 def initialize(deadline: datetime.timedelta | None) -> None:
