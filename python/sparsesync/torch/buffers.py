@@ -9,27 +9,27 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import DTYPES, Result, wait_for_step
-from sparsesync.torch.state import ModuleState
+from sparsesync.torch.state import ModuleState, bytes_of
 
 _DTYPES = {**DTYPES, torch.int32: "i32", torch.int64: "i64"}
+_WORD = 4  # bytes: buffers of other types cross as words, of type i32
 
 
 class Buffers:
     """Makes all shared buffers those of one worker: the sum of that worker's and of nothing from the others. All workers make one,
-    between the same steps. Raises UnsupportedError for a type that cannot be summed."""
+    between the same steps."""
 
     def __init__(self, session: _native.Session, device: CpuDevice, state: ModuleState) -> None:
         self._session = session
         self._device = device
         self._state = state
         self._shapes = {name: (each.shape, each.dtype) for name, each in state.buffers()}
-        for name, (_, dtype) in self._shapes.items():
-            if dtype not in _DTYPES:
-                raise _native.UnsupportedError(
-                    f"buffer '{name}' is {dtype}, which does not cross under the forward pass: another schedule, or "
-                    "broadcast_buffers=False"
-                )
-        specs = [_native.TensorSpec(name, shape.numel(), 1, _DTYPES[dtype]) for name, (shape, dtype) in self._shapes.items()]
+        specs = [
+            _native.TensorSpec(name, shape.numel(), 1, _DTYPES[dtype])
+            if dtype in _DTYPES
+            else _native.TensorSpec(name, -(-shape.numel() * dtype.itemsize // _WORD), 1, "i32")
+            for name, (shape, dtype) in self._shapes.items()
+        ]
         self.number = session.register_bucket("(buffers)", specs, "dense_ring")
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
         self._submitted: list[tuple[torch.Tensor, int]] = []  # and the version that was sent
@@ -50,7 +50,7 @@ class Buffers:
         if missing is not None:
             raise _native.UnsupportedError(f"buffer '{missing}' is gone: it is sent in all steps; use broadcast_buffers=False")
         self._submitted = [(by_name[name], by_name[name]._version) for name in self._shapes]
-        given: list[Any] = [self._device.view(each.detach().contiguous()) if is_root else None for each, _ in self._submitted]
+        given: list[Any] = [self._device.view(_as_crossing(each.detach())) if is_root else None for each, _ in self._submitted]
         reduced = self._session.reduce(self.number, given, [self._device.stream()])
         self._tickets = (reduced, self._session.gather(self.number))
 
@@ -64,17 +64,34 @@ class Buffers:
         or written to since, such as by load_state_dict(), stays as it is."""
         if self._tickets is None:
             return
-        wait_for_step(self._session, self._tickets)
-        self._tickets = None
+        tickets, self._tickets = self._tickets, None
+        submitted, self._submitted = self._submitted, []
+        wait_for_step(self._session, tickets)
         now = {id(each) for _, each in self._state.buffers()}
-        for place, (each, version) in enumerate(self._submitted):
+        for place, (each, version) in enumerate(submitted):
             if id(each) not in now or each._version != version:
                 continue
             result = Result(self._session, self.number, place, self._device)
-            if each.is_contiguous():
+            if each.dtype in _DTYPES and each.is_contiguous():
                 result.write(each.detach())
             else:
-                whole = torch.empty(each.shape, dtype=each.dtype, device=each.device)
+                whole = torch.empty_like(_as_crossing(each.detach()))
                 result.write(whole)
-                each.detach().copy_(whole)
-        self._submitted = []
+                each.detach().copy_(_as_buffer(whole, each))
+
+
+def _as_crossing(buffer: torch.Tensor) -> torch.Tensor:
+    """Its elements one after another, in a type that can be summed."""
+    if buffer.dtype in _DTYPES:
+        return buffer.contiguous()
+    own = bytes_of(buffer)
+    whole = own.new_zeros(-(-len(own) // _WORD) * _WORD)
+    whole[: len(own)] = own
+    return whole.view(torch.int32)
+
+
+def _as_buffer(crossed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if like.dtype in _DTYPES:
+        return crossed.view(like.shape)
+    own = crossed.view(torch.uint8)[: like.numel() * like.element_size()]
+    return own.view(like.dtype).view(like.shape)

@@ -50,15 +50,17 @@ class ModuleState:
         """Makes parameters and buffers those of worker `root`. Call it between steps, on all workers. Tensors that are equal
         everywhere are not sent. Those on a GPU are sent by way of the host."""
         state = [each.detach() for _, each in (*self.parameters(), *self.buffers())]
-        own = b"".join(hashlib.blake2b(_bytes_of(each).cpu().numpy().data, digest_size=16).digest() for each in state)
+        own = b"".join(hashlib.blake2b(bytes_of(each).cpu().numpy().data, digest_size=16).digest() for each in state)
         told = session.all_gather(own)
         for place, each in enumerate(state):
             span = slice(16 * place, 16 * place + 16)
             if all(of_worker[span] == own[span] for of_worker in told):
                 continue
-            data = _bytes_of(each).cpu()
+            data = bytes_of(each).cpu()
             session.broadcast(data, root)
-            if data.data_ptr() != each.data_ptr():
+            if data.data_ptr() == each.data_ptr():
+                torch.autograd.graph.increment_version(each)  # torch has not seen the change
+            else:
                 each.copy_(data.view(each.dtype).view(each.shape))
 
 
@@ -79,7 +81,7 @@ def broadcast_together(session: _native.Session, tensors: Sequence[torch.Tensor]
         return
     on_gpu = any(each.device.type != "cpu" for each in tensors)
     if session.rank == root or not on_gpu:
-        together = torch.cat([_bytes_of(each).cpu() for each in tensors])
+        together = torch.cat([bytes_of(each).cpu() for each in tensors])
     else:
         # Pinned: so that the copies to the GPU are not waited for.
         size = sum(each.numel() * each.element_size() for each in tensors)
@@ -97,6 +99,6 @@ def broadcast_together(session: _native.Session, tensors: Sequence[torch.Tensor]
         at += size
 
 
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements as uint8, in its own memory where they lie one after another."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
