@@ -3,7 +3,8 @@ workers, as under torch's own DistributedDataParallel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,31 @@ def take_over(parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Paramet
             for handle in handles.get(each, ()):  # type: ignore[no-untyped-call]
                 handle.remove()
     return found
+
+
+def give_back(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Has those that take_over() returned step as gradients come, as before."""
+    parameters = list(parameters)
+    if not parameters:
+        return
+    from torch.distributed.optim.apply_optimizer_in_backward import param_to_acc_grad_map as nodes
+    from torch.distributed.optim.apply_optimizer_in_backward import param_to_optim_hook_handle_map as handles
+
+    for each in parameters:
+        removed = handles.get(each, ())  # type: ignore[no-untyped-call]
+        if removed:
+            handles[each] = [nodes[each].register_hook(_stepping(each)) for _ in removed]
+
+
+def _stepping(parameter: torch.nn.Parameter) -> Callable[..., None]:
+    reference = weakref.ref(parameter)
+
+    def call(*_: object) -> None:
+        alive = reference()
+        if alive is not None:
+            step([alive])
+
+    return call
 
 
 def step(parameters: Sequence[Any]) -> None:
