@@ -122,3 +122,38 @@ def test_gradients_without_elements_count_as_zeros(norm_type):
     empty = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0, 3), (4, 3))
     assert float(norm_of([empty], norm_type)) == 0
     assert float(norm_of([empty, torch.tensor([0.0, -2.0])], norm_type)) == 2
+
+
+def test_gradients_that_are_clipped_twice_have_the_smaller_norm():
+    def work(rank, ddp, module):
+        after_backward(rank, ddp, module, factor=100.0)
+        first = ddp.clip_grad_norm_(0.5)
+        second = ddp.clip_grad_norm_(0.01)
+        assert isinstance(module.last.weight, pending.Pending)
+        ddp.synchronize()
+        norm = norm_of([each.grad for each in module.parameters() if each.grad is not None], 2.0)
+        assert first > 1
+        assert torch.allclose(second, torch.tensor(0.5), rtol=1e-4)
+        assert torch.allclose(norm, torch.tensor(0.01), rtol=1e-4)
+
+    run(work, "dear")
+
+
+def test_gradients_that_one_worker_has_read_are_clipped_by_the_same_bits():
+    def work(rank, ddp, module):
+        norms = []
+        after_backward(rank, ddp, module)
+        for step in range(6):
+            if rank == 1:
+                assert torch.isfinite(module.last.weight.grad).all()
+            norms.append(ddp.clip_grad_norm_(0.3))
+            ddp.synchronize()
+            module.zero_grad()
+            (loss_of(ddp, batch(rank, step), step) * (1.0 + step)).backward()
+        ddp.clip_grad_norm_(0.3)
+        gradients = {name: each.grad.to_dense() for name, each in module.named_parameters() if each.grad is not None}
+        return {**gradients, "norms": torch.stack(norms)}
+
+    results = run(work, "dear")
+    for result in results:
+        expect_equal(result, results[0])

@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
-from schedule_cases import batch, expect_as_sequential, loss_of, optimizers_of, sgd, train, weights  # noqa: E402 (needs torch)
-from sparsesync.torch import wrap_optimizer  # noqa: E402 (needs torch)
+from schedule_cases import batch, expect_as_sequential, loss_of, optimizers_of, run, sgd, train, weights  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, wrap_optimizer  # noqa: E402 (needs torch)
+from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
 OPTIMIZERS = {
     "SGD": sgd,
@@ -191,3 +192,67 @@ def test_steps_with_a_closure_or_hooks_or_of_an_optimizer_that_looks_at_all_para
         return weights(module)
 
     expect_as_sequential(work)
+
+
+class Watching(torch.optim.SGD):
+    """Notes in what mode its steps are made."""
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        self.modes = set()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.modes.add((torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()))
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("mode", [lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False), torch.inference_mode])
+def test_updates_are_not_made_in_the_mode_of_the_pass_that_waits_for_them(mode):
+    def work(rank, ddp, module):
+        optimizer = wrap_optimizer(Watching(module.parameters(), lr=0.05, momentum=0.9), ddp, per_parameter=True)
+        for step in range(4):
+            optimizer.zero_grad()
+            loss_of(ddp, batch(rank, step), step).backward()
+            optimizer.step()
+            with mode():
+                loss_of(ddp, batch(rank, step), step)
+        ddp.synchronize()
+        assert optimizer.modes == {(False, False)}
+        return weights(module)
+
+    expect_as_sequential(work)
+
+
+def test_hooks_for_state_stand_only_where_it_is_late():
+    def work(rank, ddp, module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        loss_of(ddp, batch(rank, 0), 0).backward()
+        optimizer.step()
+        assert not any(each._state_dict_pre_hooks for each in module.modules())
+
+    run(work, "lazy")
+
+
+@pytest.mark.parametrize("scripts", ["part", "whole"])
+def test_modules_that_are_scripted(scripts):
+    def trained(what):
+        def work(rank, member):
+            with seeded(5):
+                first = torch.nn.Sequential(torch.nn.Linear(4, 4))
+                module = torch.nn.Sequential(torch.jit.script(first) if what == "part" else first, torch.nn.Linear(4, 1))
+            module = torch.jit.script(module) if what == "whole" else module
+            with DistributedDataParallel(module, member, schedule="dear", scheme="balanced") as ddp:
+                optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.01), ddp)
+                for step in range(4):
+                    optimizer.zero_grad()
+                    ddp(torch.full((2, 4), float(rank + step))).sum().backward()
+                    optimizer.step()
+                return [each.clone() for each in ddp.state_dict().values()]
+
+        return good(run_workers(2, work))
+
+    plain = trained("nothing")
+    for result in trained(scripts):
+        for each, expected in zip(result, plain[0], strict=True):
+            torch.testing.assert_close(each, expected)

@@ -782,3 +782,87 @@ def test_a_launcher_of_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch)
     ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
     assert ddp.world_size == 1
     ddp.close()
+
+
+class OfTypes(torch.nn.Module):
+    """With buffers that cannot be summed as they are; each pass in training changes them, on each worker in another way."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+        with seeded(2):
+            self.layer = torch.nn.Linear(3, 2)
+        self.register_buffer("mask", torch.tensor([True, False, rank == 0]))
+        self.register_buffer("phase", torch.full((3, 2), complex(rank, 1)).t())
+        self.register_buffer("code", torch.full((5,), 10 * rank, dtype=torch.uint8))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.mask.logical_not_()
+            self.phase.mul_(1j + self.rank)
+            self.code.add_(1 + self.rank)
+        return self.layer(x * self.mask)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "dear"])
+def test_buffers_of_every_type_cross_behind_gradients(schedule: str) -> None:
+    def work(rank: int, member: Any) -> dict[str, Any]:
+        module = OfTypes(rank)
+        with DistributedDataParallel(module, member, schedule=schedule, scheme="balanced", init_sync=True) as ddp:
+            optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.1), ddp)
+            for _ in range(5):
+                optimizer.zero_grad()
+                ddp(torch.ones(3)).sum().backward()
+                optimizer.step()
+            ddp.eval()
+            with torch.no_grad():
+                ddp(torch.ones(3))
+            return {name: each.clone() for name, each in module.state_dict().items()}
+
+    first, second = good(run_workers(2, work))
+    for name, each in first.items():
+        assert torch.equal(each, second[name]), name
+    assert first["code"].tolist() == [5] * 5
+    assert first["mask"].tolist() == [False, True, False]
+
+
+def test_a_parameter_that_is_returned_keeps_no_hooks() -> None:
+    class Returning(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2, 2))
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight, self.weight
+
+    def work(rank: int, member: Any) -> Any:
+        module = Returning()
+        with DistributedDataParallel(module, member) as ddp:
+            for _ in range(4):
+                module.zero_grad()
+                result, weight = ddp(torch.full((2, 2), rank + 1.0))
+                (result.sum() + weight.square().sum()).backward()
+                assert module.weight.grad is not None
+                assert torch.equal(module.weight.grad, torch.full((2, 2), 5.0))  # 2 of the square, and 2 or 4 of the rest
+        return len(module.weight._backward_hooks or {})
+
+    assert good(run_workers(2, work)) == [0, 0]
+
+
+def test_optimizers_within_backward_step_again_once_the_wrapper_is_closed() -> None:
+    from torch.distributed.optim import _apply_optimizer_in_backward
+
+    def work(rank: int, member: Any) -> None:
+        with seeded(1):
+            module = torch.nn.Linear(2, 2)
+        _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
+        ddp = DistributedDataParallel(module, process_group=member)
+        ddp(torch.ones(1, 2)).sum().backward()
+        ddp.close()
+        ddp.close()
+        before = module.bias.detach().clone()
+        module(torch.ones(1, 2)).sum().backward()
+        assert torch.allclose(module.bias, before - 0.1)
+        assert module.bias.grad is None
+
+    good(run_workers(2, work))

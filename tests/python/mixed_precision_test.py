@@ -474,3 +474,24 @@ def test_workers_whose_scalers_differ() -> None:
         ddp.close()
 
     good(run_workers(2, work))
+
+
+def test_weights_that_join_has_made_equal_are_the_masters() -> None:
+    def work(rank: int, member: st.LocalMember) -> Any:
+        module = Net(torch.bfloat16)
+        with st.DistributedDataParallel(module, process_group=member, deadline=30) as ddp:
+            optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.1), ddp, master_weights=True)
+            for epoch in range(2):
+                with ddp.join():
+                    for step in range(4 - 2 * rank):
+                        optimizer.zero_grad()
+                        ddp(*batch(rank, 10 * epoch + step)).backward()
+                        optimizer.step()
+            return [each.detach().clone() for each in module.parameters()], optimizer.state_dict()["master_weights"]
+
+    (first, of_first), (second, of_second) = good(run_workers(2, work))
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+    for master, of_other, each in zip(of_first, of_second, first, strict=True):
+        assert torch.equal(master.bfloat16(), each)
+        assert torch.equal(of_other.bfloat16(), each)

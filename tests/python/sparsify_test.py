@@ -459,6 +459,47 @@ def test_a_step_that_is_not_finite_is_an_error_of_all() -> None:
     good(run_workers(3, work))
 
 
+def test_a_step_that_is_skipped_leaves_nothing_to_a_table_that_was_not_used_before() -> None:
+    class WithTable(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(10, 20, sparse=True, _weight=torch.ones(10, 20))
+            self.layers = model()
+
+        def forward(self, inputs: torch.Tensor, uses_table: bool, times: float) -> torch.Tensor:
+            result = self.layers(inputs + self.table(torch.tensor([1])) if uses_table else inputs)
+            return result * times
+
+    sparsifier = dataclasses.replace(EACH["DGC"], on_not_finite="skip")
+
+    def work(rank: int, member: st.LocalMember) -> None:
+        module = WithTable()
+        with st.DistributedDataParallel(module, process_group=member, sparsifier=sparsifier, scheme="balanced", deadline=30) as ddp:
+            for step in range(4):
+                module.zero_grad()
+                inputs, targets = batch(rank, step)
+                result = ddp(inputs, uses_table=step == 2, times=float("nan") if step == 2 else 1.0)
+                torch.nn.functional.cross_entropy(result, targets).backward()
+                assert module.table.weight.grad is None, step
+
+    good(run_workers(2, work))
+
+
+def test_momentum_is_what_the_optimizer_says_once_its_state_is_loaded() -> None:
+    def work(rank: int, member: st.LocalMember) -> None:
+        module = copy.deepcopy(MODEL)
+        with st.DistributedDataParallel(module, process_group=member, sparsifier=EACH["DGC"], scheme="balanced", deadline=30) as ddp:
+            optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9), ddp)
+            loss_of(ddp, rank, 0).backward()
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+            optimizer.param_groups[0]["momentum"] = 0.5
+            assert ddp.synchronizer._sparsifying is not None
+            assert ddp.synchronizer._sparsifying.of_step()["momentum"] == 0.5
+
+    good(run_workers(2, work))
+
+
 # ---- What is refused.
 
 

@@ -34,15 +34,16 @@ class Bucket:
     ) -> None:
         self.planned = planned
         self.announces = announces
-        # Answers whether any worker used a parameter, by its index, where rows of gradients are sent. None: once results are written,
+        # Says whether any worker used parameters, by their indices, where rows of gradients are sent. None: once results are written,
         # `undecided` lists the members that the rows of the result say nothing of.
-        self.usage: Callable[[int], bool] | None = None
+        self.usage: Callable[[Sequence[int]], Sequence[bool]] | None = None
         self.undecided: list[int] = []
         self._session = session
         self._device = device
         dtype = planned.members[0].parameter.dtype.to_real()
         self._all_used = torch.ones(len(planned.members), dtype=dtype, device=planned.device)
         self._used = [True] * len(planned.members)  # here, of the step
+        self._counted: Sequence[bool] | None = None  # what `usage` said of the step
         self._versions: list[tuple[torch.Tensor, int] | None] = []  # of gradients, as they were submitted
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # of reduce and gather
         self._waited = 0.0  # seconds that the program stood still for it
@@ -127,15 +128,21 @@ class Bucket:
             self._session.keep_squares(self.number, self.gradient_tensors, self._device.view(place))
 
     def has_squares(self) -> bool:
-        """Whether they are there of the step under way, which may be waited for. The same on all workers."""
-        assert self._tickets is not None
-        with self._naming():
-            self._session.wait(self._tickets[0])
+        """Whether they are there of the last step, which may be waited for. The same on all workers."""
+        if self._tickets is not None:
+            with self._naming():
+                self._session.wait(self._tickets[0])
         return self._session.has_squares(self.number)
 
-    def finish(self, scale: float = 1.0) -> None:
-        """Waits, and makes the result times `scale` the gradients of the parameters."""
+    def wait(self) -> None:
+        """Waits for the step. Raises what it ended with: refusals, which all workers know of, are raised here alone."""
         self._wait()
+        if self.usage is not None:
+            # Also where all are used here: what is waited for decides whether the step counts, and is the same on all workers.
+            self._counted = self.usage([each.index for each in self.planned.members])
+
+    def finish(self, scale: float = 1.0) -> None:
+        """Makes the result of the step that was waited for, times `scale`, the gradients of the parameters."""
         self._expect_unchanged()
         self._non_finite += self._session.non_finite(self.number)
         with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
@@ -149,6 +156,7 @@ class Bucket:
             if self._tickets is not None:
                 self._wait()
         finally:
+            self.undecided = []
             for each in self.planned.members:
                 each.parameter.grad = None
 
@@ -195,9 +203,9 @@ class Bucket:
         was used. One without rows is of a parameter that was not used, or whose gradients were zero."""
         if self.planned.kind is Kind.DENSE:
             return self._used if all(self._used) else self._flags_of_any()
-        if self.usage is None:
+        if self._counted is None:
             return [True if self._session.result_rows(self.number, place) else None for place in range(len(self._used))]
-        return [here or self.usage(each.index) for here, each in zip(self._used, self.planned.members, strict=True)]
+        return self._counted
 
     def _flags_of_any(self) -> list[bool]:
         flags = self._session.result(self.number, len(self._used))

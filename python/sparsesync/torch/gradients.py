@@ -114,9 +114,10 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tensors_in(result: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors with gradients in what a forward pass returns: in lists, tuples, mappings and dataclasses."""
+    """Yields the tensors that a backward pass can begin at, in what a forward pass returns: in lists, tuples, mappings and dataclasses.
+    Not parameters and inputs that it passes on: hooks of these would stay."""
     if isinstance(result, torch.Tensor):
-        if result.requires_grad and not torch._C._functorch.is_functorch_wrapped_tensor(result):
+        if result.grad_fn is not None and not torch._C._functorch.is_functorch_wrapped_tensor(result):
             yield result
     elif isinstance(result, Mapping):
         for each in result.values():

@@ -54,6 +54,7 @@ class _TorchBucket:
 
     def finish(self) -> None:
         for each in self.ours:
+            each.wait()
             each.finish()
         result = self.members[0].parameter.grad if self._buffer.is_sparse else self._buffer
         assert result is not None
@@ -158,7 +159,7 @@ class CommHookState:
             for each in layers.planned(planner.buckets)
         ]
         for each in bucket.ours:
-            each.usage = lambda _: True  # torch itself agrees on which parameters are used
+            each.usage = lambda indices: [True] * len(indices)  # torch itself agrees on which parameters are used
 
     def _by_torch(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()

@@ -23,6 +23,8 @@ class Results:
         self._scale = scale
         self._pending: dict[Bucket, None] = {}  # not taken, in the order in which they cross
         self._actions: list[Action] = []  # what is to be done with their parameters
+        # Of parameters that were taken, by id(): the gradient as this object left it, and its version.
+        self._left: dict[int, tuple[torch.Tensor | None, int]] = {}
 
     @property
     def pending(self) -> list[Bucket]:
@@ -32,6 +34,8 @@ class Results:
     def begin(self, buckets: Iterable[Bucket]) -> None:
         """All these are submitted."""
         self._pending = dict.fromkeys(buckets)
+        self._actions.clear()
+        self._left.clear()
 
     def mark(self) -> None:
         """From now on who uses a parameter waits for its results first."""
@@ -66,26 +70,55 @@ class Results:
             else:
                 here.append(each)
         if here:
+            unchanged = [each for each in here if self._is_unchanged(each)]
             action(here)
+            self._note(unchanged)
         if later:
             self._actions.append(action)
+
+    def are_unchanged(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
+        """Whether nobody else has changed gradients since they were taken: to read them is no change. The same on all workers where
+        these change gradients alike."""
+        return all(pending.is_marked(each, self) or self._is_unchanged(each) for each in parameters)
+
+    def _is_unchanged(self, parameter: torch.nn.Parameter) -> bool:
+        gradient = parameter.grad
+        left = self._left.get(id(parameter))
+        return left is not None and left[0] is gradient and (gradient is None or gradient._version == left[1])
+
+    def _note(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        for each in parameters:
+            self._left[id(each)] = (each.grad, 0 if each.grad is None else each.grad._version)
 
     def _take(self, bucket: Bucket) -> None:
         del self._pending[bucket]
         _unmark(bucket)
-        try:
-            bucket.finish(self._scale())
-        except OF_ONE_STEP:
-            bucket.drop(stays_owed=True)  # on all workers
-            raise
-        except Exception:
-            self.leave()  # the session is over: the other results will not come either
-            raise
-        parameters = [each.parameter for each in bucket.planned.members]
-        for action in self._actions:
-            action(parameters)
+        actions = list(self._actions)
         if not self._pending:
             self._actions.clear()
+        # Whoever happens to use a parameter first: gradients and updates are not its pass's.
+        device = bucket.planned.device.type
+        with torch.inference_mode(False), torch.autocast(device, enabled=False):
+            try:
+                bucket.wait()
+            except OF_ONE_STEP:
+                bucket.drop(stays_owed=True)  # on all workers
+                raise
+            except Exception:
+                self.leave()  # the session is over: the other results will not come either
+                raise
+            try:
+                bucket.finish(self._scale())
+            except OF_ONE_STEP as error:
+                self.leave()
+                raise _native.Error(f"{error}: this worker cannot take a step that the others have: load a checkpoint on all") from error
+            except Exception:
+                self.leave()
+                raise
+            parameters = [each.parameter for each in bucket.planned.members]
+            for action in actions:
+                action(parameters)
+            self._note(parameters)
 
 
 def _unmark(bucket: Bucket) -> None:

@@ -107,7 +107,7 @@ class Schedule:
         if with_rows and (self.under_forward or announces):
             self._usage = SummedUsage(self._session, self._device, with_rows)
         for bucket in with_rows:
-            bucket.usage = self._usage.is_used if self._usage else None
+            bucket.usage = self._usage.are_used if self._usage else None
 
     def _with_rows(self) -> list[Bucket]:
         return [bucket for bucket in self.buckets if bucket.planned.kind.has_rows]

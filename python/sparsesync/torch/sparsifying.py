@@ -15,6 +15,7 @@ from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Result, Submitted, Synchronized
 from sparsesync.torch.layout import Options, Planned
+from sparsesync.torch.results import OF_ONE_STEP
 from sparsesync.torch.small_sums import SmallSums
 from sparsesync.torch.sparsifier_state import Owed, SparsifierState
 from sparsesync.torch.sparsifiers import CoarseGrained, Sparsifier
@@ -44,7 +45,8 @@ class Sparsifying:
         self.sparsifier = sparsifier
         self.step = 0
         self._scale: float | None = None  # of the loss, where a LossScaler may discard steps
-        self._group: dict[str, Any] | None = None  # of an optimizer, whose momentum was taken out
+        # Of an optimizer whose momentum was taken out: it, and the place of a group, which other dicts may come to stand in.
+        self._taken_from: tuple[torch.optim.Optimizer, int] | None = None
         self._session = session
         self._device = device
         self._norms: _Norms | None = None
@@ -79,8 +81,8 @@ class Sparsifying:
         return {
             "share": self.sparsifier.share_of(self.step),
             "scale": 1.0 if self._scale is None else self._scale,
-            "momentum": 0.0 if self._group is None else self._group["momentum"],
-            "nesterov": self._group is not None and self._group["nesterov"],
+            "momentum": self._group.get("momentum", 0.0),
+            "nesterov": self._group.get("nesterov", False),
         }
 
     def statistics(self) -> dict[str, Any]:
@@ -97,7 +99,15 @@ class Sparsifying:
 
     @property
     def corrects_momentum(self) -> bool:
-        return self._group is not None
+        return self._taken_from is not None
+
+    @property
+    def _group(self) -> dict[str, Any]:
+        """What the optimizer says of the momentum that was taken out."""
+        if self._taken_from is None:
+            return {}
+        optimizer, place = self._taken_from
+        return optimizer.param_groups[place]
 
     def take_momentum(self, wrapped: Iterable[Wrapped], parameters: Sequence[Synchronized]) -> None:
         """Before there are buckets: takes the momentum of these parameters out of optimizers that are wrapped. Raises InputError
@@ -117,7 +127,10 @@ class Sparsifying:
                     f"{type(self.sparsifier).__name__}: parameter '{each.name}' has another momentum in its optimizer than others "
                     "whose momentum is corrected, or dampening: give all of them the same, or momentum_correction=False"
                 )
-        self._group = first
+        optimizers = (each_wrapped.optimizer for each_wrapped in wrapped)
+        self._taken_from = next(
+            (optimizer, place) for optimizer in optimizers for place, group in enumerate(optimizer.param_groups) if group is first
+        )
         for each_wrapped in wrapped:
             each_wrapped.take_momentum([each.parameter for each in parameters])
 
@@ -240,7 +253,15 @@ class Sparsifying:
         self._counts.submit()
         if self._norms:
             self._norms.submit()
-        found, *users = map(int, self._counts.sums().tolist())
+        try:
+            found, *users = map(int, self._counts.sums().tolist())
+        except OF_ONE_STEP:
+            for bucket in self._buckets:
+                bucket.keep_unused(())
+            if self._norms:
+                self._norms.forget()
+            self.step += 1  # which discard_step() takes back
+            raise
         for bucket in self._buckets:
             bucket.keep_unused({index for index, count in zip(self._counted, users, strict=True) if count == 0})
         self.not_finite += found
@@ -253,7 +274,7 @@ class Sparsifying:
         return found
 
     def discard_step(self) -> None:
-        """Behind end_step(), when buckets were dropped and stay owed: sums are not used, as some are not finite."""
+        """Behind end_step(), when buckets were dropped and stay owed: sums are not used."""
         for each in self._buckets:
             each.set_state(self._before)
         self.step -= 1
@@ -442,8 +463,12 @@ class _Norms:
         """Has every bucket take its part of the chunks that all workers choose. known: norms that count in the place of these."""
         if known is None and self._is_chosen:
             return
-        self._chosen_by = norms = self.summed() if known is None else known
         self._is_chosen = True
+        try:
+            norms = self._sums.sums() if known is None else known
+        except OF_ONE_STEP:  # on all workers: chunks stay as they are
+            return
+        self._chosen_by = norms
         if norms is None or len(norms) != self._chunks:  # of other buckets: all chunks cross, once
             return
         chosen = _native.largest_chunks(norms.tolist(), _native.count_of_share(share, self._chunks))

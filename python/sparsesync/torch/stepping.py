@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from sparsesync.torch.gradients import Synchronized
-from sparsesync.torch.norm import norm_of, scale, values_of, wide
+from sparsesync.torch.norm import factor_of, norm_of, scale, values_of, wide
 from sparsesync.torch.results import Results
 from sparsesync.torch.schedule import Schedule
 from sparsesync.torch.sparsifying import Wrapped
@@ -31,9 +31,11 @@ class Stepping:
         self._results = results
         self._schedule = schedule
         self.unscaled_by = 1.0  # what gradients of parameters with master weights are still to be multiplied by
+        self._clipped_by: torch.Tensor | float = 1.0  # what all gradients of the step are multiplied by since they crossed
 
     def begin_step(self) -> None:
         self.unscaled_by = 1.0
+        self._clipped_by = 1.0
 
     def are_finite(self) -> bool:
         """Whether all gradients of all workers are, as they are summed."""
@@ -72,7 +74,7 @@ class Stepping:
             self._results.take_all()
             total = norm_of(list(self._gradients()), norm_type)
         else:
-            total = total * self.unscaled_by
+            total = total * self.unscaled_by * self._clipped_by
         first = self._parameters[0]
         norm = total.to(device=first.device, dtype=wide(first.dtype).to_real())
         if error_if_nonfinite and not torch.isfinite(norm):
@@ -82,6 +84,7 @@ class Stepping:
             scale([each.grad for each in parameters if each.grad is not None], most, norm)
 
         self._results.once_there(self._parameters, clip)
+        self._clipped_by = self._clipped_by * factor_of(most, norm)
         return norm
 
     def _has_master(self, parameter: torch.nn.Parameter) -> bool:
@@ -93,8 +96,8 @@ class Stepping:
         schedule = self._schedule()
         early = schedule if schedule and schedule.under_forward else None
         total = None
-        if early and early.norm and len(self._results.pending) == len(early.buckets):  # none was used, and changed
-            total = early.norm.of(self._results.pending)
+        if early and early.norm and self._results.are_unchanged(self._parameters):
+            total = early.norm.of(early.buckets)
         if total is None:
             self._results.take_all()
             if early:

@@ -120,7 +120,7 @@ class Synchronizer:
         self._schedule: Schedule | None = None  # before the first step: none
         self._wrapped: list[Wrapped] = []
         self._scaler: Scaler | None = None
-        self._is_left_out = False  # the last step, as the sparsifier found what is not finite
+        self._is_left_out = False  # the last step: refused, or the sparsifier found what is not finite
         self._results = Results(of_torch.weakly(self._scale_of_results))
         self.stepping = Stepping(
             self.parameters,
@@ -155,9 +155,6 @@ class Synchronizer:
         if options.measures:
             self._see_modules()
             self._hooks += [of_torch.before_ready(each.parameter, _finisher(each.parameter)) for each in self.parameters]
-        finish_all = of_torch.weakly(self.finish_all)
-        for each in module.modules():
-            self._hooks.append(each.register_state_dict_pre_hook(OnModule(finish_all)))  # type: ignore[no-untyped-call]
         if announce:
             self._announcements = Announcements(module, self.parameters, self._device)
         self._meet_others()
@@ -180,7 +177,12 @@ class Synchronizer:
         by_parameter = {each.parameter: each for each in self.parameters}
         on_module = of_torch.weakly(self._on_module)
         for each in self._module.modules():
-            own = [by_parameter[p] for p in each.parameters(recurse=False) if p in by_parameter]
+            if isinstance(each, torch.jit.ScriptModule):
+                continue  # it takes no hooks: its parent waits for its parameters, or begin_forward()
+            held = [*each.parameters(recurse=False)]
+            for child in each.children():
+                held += child.parameters() if isinstance(child, torch.jit.ScriptModule) else ()
+            own = [by_parameter[p] for p in held if p in by_parameter]
             if own:
                 self._hooks.append(each.register_forward_pre_hook(OnModule(functools.partial(on_module, own))))
 
@@ -212,6 +214,8 @@ class Synchronizer:
     # ---- A step.
 
     def begin_forward(self, synchronize: bool) -> None:
+        if isinstance(self._module, torch.jit.ScriptModule) and not self.session.closed:
+            self.synchronize()
         if not torch.is_grad_enabled():
             if not self.session.closed:
                 self._begin_evaluation()
@@ -424,13 +428,20 @@ class Synchronizer:
         for bucket in rest:
             self._submit(bucket)
         schedule.submit_numbers()
-        not_finite = self._sparsifying.end_step() if self._sparsifying else 0
+        not_finite, refusal = 0, None
+        try:
+            not_finite = self._sparsifying.end_step() if self._sparsifying else 0
+        except OF_ONE_STEP as error:
+            refusal = error  # of all workers: they submit the rest alike
         if self._buffers:
             self._buffers.submit(self.session.rank == (self._joining.root if self._joining else 0))
         self._results.begin(schedule.in_order_of_gathers())
         if self._announcements:
             self._announcements.forget()
         is_due = schedule.end_step()
+        if refusal:
+            self._leave_out()
+            raise refusal
         if not_finite:
             self._skip(not_finite)
         if is_due or self._joining or not schedule.under_forward:
@@ -474,22 +485,24 @@ class Synchronizer:
         try:
             self.synchronize()
         except OF_ONE_STEP:
-            self._results.leave()
-            for bucket in self.buckets:
-                with contextlib.suppress(*OF_ONE_STEP):  # the first one is told
-                    bucket.drop(stays_owed=True)
-            if self._sparsifying:
-                self._sparsifying.discard_step()
-            self._is_left_out = True
-            self._next = _Next.FORWARD
-            self._running = False
+            self._leave_out()
             raise
+
+    def _leave_out(self) -> None:
+        """Behind a refusal, which all workers know of."""
+        self._leave_step(stays_owed=True)
+        if self._sparsifying:
+            self._sparsifying.discard_step()
+        self._is_left_out = True
+        self._next = _Next.FORWARD
+        self._running = False
 
     def _leave_step(self, stays_owed: bool) -> None:
         """Leaves all parameters without gradients, as Bucket.drop()."""
         self._results.leave()
         for bucket in self.buckets:
-            bucket.drop(stays_owed)
+            with contextlib.suppress(*OF_ONE_STEP):  # it is left out in any case
+                bucket.drop(stays_owed)
 
     def synchronize(self) -> None:
         """Waits for all results, and does all that was asked for."""
@@ -563,8 +576,14 @@ class Synchronizer:
         under_forward = bool(self._wrapped) or self._options.schedule == "dear"
         if under_forward and self._broadcasts:
             self._buffers = Buffers(self.session, self._device, self._state)
-            finish_buffers = of_torch.weakly(self._finish_buffers)
-            self._hooks.append(self._module.register_forward_pre_hook(OnModule(finish_buffers)))
+            if not isinstance(self._module, torch.jit.ScriptModule):
+                finish_buffers = of_torch.weakly(self._finish_buffers)
+                self._hooks.append(self._module.register_forward_pre_hook(OnModule(finish_buffers)))
+        if under_forward:
+            finish_all = of_torch.weakly(self.finish_all)
+            for each in self._module.modules():
+                if not isinstance(each, torch.jit.ScriptModule):  # which takes no such hook
+                    self._hooks.append(each.register_state_dict_pre_hook(OnModule(finish_all)))  # type: ignore[no-untyped-call]
         layers = layout.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier)
         if self._sparsifying:
             sparsified = [each for each in self.parameters if layers.kinds[each.index] is Kind.SPARSIFIED]
@@ -675,7 +694,8 @@ class Synchronizer:
         self._next = _Next.SYNCHRONIZE
         self._refresh_joined(joining.root)
         self._begin_shadow()
-        self._synchronize_rest()
+        with contextlib.suppress(*OF_ONE_STEP):  # workers with inputs hear of it, and go on
+            self._synchronize_rest()
         self._next = _Next.FORWARD
         return True
 
@@ -755,6 +775,8 @@ class Synchronizer:
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
+            backward_optimizers.give_back(self._with_optimizers)
+            self._with_optimizers = []
             if self._announcements:
                 self._announcements.close()
             self.session.close()

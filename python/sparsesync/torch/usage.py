@@ -32,12 +32,13 @@ class SummedUsage:
                     self._sums.own[self._places[each.index]].zero_()
         self._sums.submit()
 
-    def is_used(self, index: int) -> bool:
-        """Returns whether any worker used a parameter in the last step. Waits for the counts."""
+    def are_used(self, indices: Sequence[int]) -> list[bool]:
+        """Returns whether any worker used each of these parameters in the last step. Waits for the counts."""
         self._sums.wait()
         counts = self._session.result(self.number, 0)
         assert not isinstance(counts, tuple)
-        return bool(counts.reshape(-1)[self._places[index]])
+        used = counts.reshape(-1) != 0
+        return [bool(used[self._places[index]]) for index in indices]
 
 
 def ask_all(session: _native.Session, buckets: Iterable[Bucket], scale: float) -> None:
