@@ -515,6 +515,7 @@ def test_values_are_not_copied_on_their_way_to_the_wire():
         # A process has one profile at a time.
         with profile if rank == 0 else contextlib.nullcontext():
             bucket.submit()
+            bucket.wait()
             bucket.finish()
         ddp.close()
 

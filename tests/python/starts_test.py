@@ -252,6 +252,8 @@ WITHOUT = {
     ("launch.py", "group.network.join"): "takes an end",
     ("distributed.py", "self._synchronizer.join"): "makes a context",
     ("process_group.py", "group.recv"): "starts a call, which work.wait waits for",
+    ("hook.py", "each.wait"): "of the session",
+    ("results.py", "bucket.wait"): "of the session",
     ("usage.py", "self._sums.wait"): "of the session",
     ("small_sums.py", "self.wait"): "of the session",
     ("torch_surface.py", "work.wait"): "by the group that torch's Join runs on, with its timeout",
