@@ -138,7 +138,11 @@ def test_what_was_to_be_done_with_a_refused_step_is_not_done_with_the_next(monke
     equal(expected + found)
 
 
-@pytest.mark.parametrize("sparsifier", [DGC(density=0.2, least_elements=10), CoarseGrained(share=0.5, chunk=2, least_elements=10)], ids=["dgc", "coarse_grained"])
+@pytest.mark.parametrize(
+    "sparsifier",
+    [DGC(density=0.2, least_elements=10), CoarseGrained(share=0.5, chunk=2, least_elements=10)],
+    ids=["dgc", "coarse_grained"],
+)
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_step_whose_counts_are_refused_stays_owed(monkeypatch: pytest.MonkeyPatch, sparsifier: Any, step: int) -> None:
     refusing = Refusing(monkeypatch, SmallSums, "sums")
