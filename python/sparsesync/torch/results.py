@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -23,8 +24,8 @@ class Results:
         self._scale = scale
         self._pending: dict[Bucket, None] = {}  # not taken, in the order in which they cross
         self._actions: list[Action] = []  # what is to be done with their parameters
-        # Of parameters that were taken, by id(): the gradient as this object left it, and its version.
-        self._left: dict[int, tuple[torch.Tensor | None, int]] = {}
+        # Of parameters that were taken, by id(): the gradient as this object left it, and its version. None: nobody asks for it.
+        self._left: dict[int, tuple[weakref.ref[torch.Tensor] | None, int]] | None = None
 
     @property
     def pending(self) -> list[Bucket]:
@@ -35,7 +36,8 @@ class Results:
         """All these are submitted."""
         self._pending = dict.fromkeys(buckets)
         self._actions.clear()
-        self._left.clear()
+        if self._left:
+            self._left.clear()
 
     def mark(self) -> None:
         """From now on who uses a parameter waits for its results first."""
@@ -70,11 +72,15 @@ class Results:
             else:
                 here.append(each)
         if here:
-            unchanged = [each for each in here if self._is_unchanged(each)]
+            unchanged = [] if self._left is None else [each for each in here if self._is_unchanged(each)]
             action(here)
             self._note(unchanged)
         if later:
             self._actions.append(action)
+
+    def watch(self) -> None:
+        """From the next step on are_unchanged() is asked for."""
+        self._left = self._left or {}
 
     def are_unchanged(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
         """Whether nobody else has changed gradients since they were taken: to read them is no change. The same on all workers where
@@ -82,13 +88,19 @@ class Results:
         return all(pending.is_marked(each, self) or self._is_unchanged(each) for each in parameters)
 
     def _is_unchanged(self, parameter: torch.nn.Parameter) -> bool:
-        gradient = parameter.grad
-        left = self._left.get(id(parameter))
-        return left is not None and left[0] is gradient and (gradient is None or gradient._version == left[1])
+        left = None if self._left is None else self._left.get(id(parameter))
+        if left is None:
+            return False
+        gradient, (held, version) = parameter.grad, left
+        if gradient is None or held is None:
+            return gradient is None and held is None
+        return held() is gradient and gradient._version == version
 
     def _note(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        if self._left is None:
+            return
         for each in parameters:
-            self._left[id(each)] = (each.grad, 0 if each.grad is None else each.grad._version)
+            self._left[id(each)] = (None, 0) if each.grad is None else (weakref.ref(each.grad), each.grad._version)
 
     def _take(self, bucket: Bucket) -> None:
         del self._pending[bucket]

@@ -102,6 +102,7 @@ class Stepping:
             self._results.take_all()
             if early:
                 early.watch_norm()
+                self._results.watch()
         return total
 
     def _gradients(self) -> Iterable[torch.Tensor]:
