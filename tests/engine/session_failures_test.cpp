@@ -140,7 +140,7 @@ TEST(Session, a_statement_that_is_too_long_is_refused_on_all_workers_and_changes
 
 TEST(Session, reasons_of_other_workers_are_shown_without_control_characters) {
   const std::string hostile = "\x1b[31mred\x9b\nsecond line";
-  const std::string shown = "\\x1b[31mred\\x9b\\x0asecond line";
+  const std::string shown = R"(\x1b[31mred\x9b\x0asecond line)";
   EXPECT_EQ(std::string(RefusedError(Rank{3}, hostile).what()),
             "worker 3 refused the step: " + shown);
   try {

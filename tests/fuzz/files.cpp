@@ -59,7 +59,7 @@ std::vector<Bytes> hard_json() {
   for (int i = 0; i < 2000; ++i) names += "\"name " + std::to_string(i) + "\":1,";
   names += "\"\":0}";
   return {bytes_of(std::string(100'000, '[')), bytes_of(names),
-          bytes_of("{\"" + std::string(20'000, 'x') + "\":\"\\u202e\\ud800\"}"),
+          bytes_of("{\"" + std::string(20'000, 'x') + R"(":"\u202e\ud800"})"),
           bytes_of("[1e400,-0,0.1,18446744073709551616]")};
 }
 

@@ -26,9 +26,9 @@ std::span<const Target> targets();
 const Target& target_named(std::string_view name);
 
 // ---- In decoders.cpp.
-void read_index_codes(std::span<const std::byte> input);
+void read_index_codes(std::span<const std::byte> bytes);
 std::vector<Bytes> index_codes();
-void read_message(std::span<const std::byte> input);
+void read_message(std::span<const std::byte> bytes);
 std::vector<Bytes> messages();
 
 // ---- In files.cpp.
@@ -46,7 +46,7 @@ std::vector<Bytes> model_files();
 // ---- In sessions.cpp.
 void take_steps_with_a_liar(std::span<const std::byte> input);
 /// The same. @return whether no worker ended with an error
-bool ends_well_with_a_liar(std::span<const std::byte> input);
+bool ends_well_with_a_liar(std::span<const std::byte> bytes);
 std::vector<Bytes> lies();
 
 }  // namespace sparsesync::fuzz
