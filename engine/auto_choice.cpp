@@ -273,27 +273,12 @@ void AutoChoice::settle(ControlChannel& control) {
 bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
   if (way == bucket_.chosen()) return true;
   const Way before = bucket_.chosen();
-  const auto refused = [&](const char* why) {
-    log(LogLevel::info, why);
-    refused_.push_back(way);
-    try {
-      bucket_.change_scheme(before);
-    } catch (const std::exception& error) {  // on this worker alone: there is no way on
-      throw Error(fmt::format("bucket '{}', scheme {} as before: {}", bucket_.spec().name,
-                              before.label(), error.what()));
-    }
-    return false;
-  };
-  try {
-    agree_to_make(control, way.label(), [&] { bucket_.change_scheme(way); });
-  } catch (const RefusedError& elsewhere) {
-    return refused(elsewhere.what());
-  } catch (const BudgetError& budget) {
-    return refused(budget.what());
-  } catch (const std::bad_alloc&) {
-    return refused("out of memory");
-  }
-  return true;
+  const Change change{way.label(), [&] { bucket_.change_scheme(way); }};
+  const Change back{fmt::format("bucket '{}', scheme {}", bucket_.spec().name, before.label()),
+                    [&] { bucket_.change_scheme(before); }};
+  if (agree_to_change(control, change, back)) return true;
+  refused_.push_back(way);
+  return false;
 }
 
 AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own) {

@@ -105,25 +105,11 @@ bool is_of_another(const std::exception_ptr& refusal) {
 /// Cuts phases into so many rounds on all workers, or, where one has not the memory for it, into
 /// `otherwise` on all.
 void change_rounds(ControlChannel& control, RegisteredBucket& bucket, int rounds, int otherwise) {
-  const std::string subject = fmt::format("bucket '{}' in {} rounds", bucket.spec().name, rounds);
-  const auto go_back = [&](const char* why) {
-    log(LogLevel::info, why);
-    try {
-      bucket.change_rounds(otherwise);
-    } catch (const std::exception& error) {  // on this worker alone: there is no way on
-      throw Error(fmt::format("bucket '{}' in {} rounds as before: {}", bucket.spec().name,
-                              otherwise, error.what()));
-    }
+  const auto in_rounds = [&](int count) {
+    return Change{fmt::format("bucket '{}' in {} rounds", bucket.spec().name, count),
+                  [&bucket, count] { bucket.change_rounds(count); }};
   };
-  try {
-    agree_to_make(control, subject, [&] { bucket.change_rounds(rounds); });
-  } catch (const RefusedError& elsewhere) {
-    go_back(elsewhere.what());
-  } catch (const BudgetError& budget) {
-    go_back(budget.what());
-  } catch (const std::bad_alloc&) {
-    go_back("out of memory");
-  }
+  agree_to_change(control, in_rounds(rounds), in_rounds(otherwise));
   bucket.signature = signature_after(bucket.signature, fmt::format("{} rounds", bucket.rounds()));
 }
 
@@ -222,6 +208,28 @@ bool agree_to_make(ControlChannel& control, const std::string& subject,
     throw RefusedError(Rank{static_cast<int>(worker)}, refusals[worker]);
   }
   return is_flagged;
+}
+
+bool agree_to_change(ControlChannel& control, const Change& change, const Change& otherwise) {
+  const auto go_back = [&](const char* why) {
+    log(LogLevel::info, why);
+    try {
+      otherwise.make();
+    } catch (const std::exception& error) {  // on this worker alone: there is no way on
+      throw Error(fmt::format("{} as before: {}", otherwise.subject, error.what()));
+    }
+    return false;
+  };
+  try {
+    agree_to_make(control, change.subject, change.make);
+  } catch (const RefusedError& elsewhere) {
+    return go_back(elsewhere.what());
+  } catch (const BudgetError& budget) {
+    return go_back(budget.what());
+  } catch (const std::bad_alloc&) {
+    return go_back("out of memory");
+  }
+  return true;
 }
 
 bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,

@@ -62,4 +62,16 @@ bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
 bool agree_to_make(ControlChannel& control, const std::string& subject,
                    const std::function<void()>& make, bool flag = false);
 
+/// A change that may throw for want of memory, and its name in texts.
+struct Change {
+  std::string subject;
+  std::function<void()> make;
+};
+
+/// Makes a change on all workers, or, where one has not the memory for it, another one on all.
+/// Called by all alike.
+/// @return whether it is the first one
+/// @throws what Transport throws; Error, which ends the session, if this worker cannot go back
+bool agree_to_change(ControlChannel& control, const Change& change, const Change& otherwise);
+
 }  // namespace sparsesync
