@@ -96,14 +96,19 @@ configure_and_build() {
   cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-# prepare_python_build: installs what is missing, and builds the Python module in build/dev; quiet.
-prepare_python_build() {
-  local log
-  log=$(log_of prepare-python)
-  if ! { scripts/setup --for test && configure_and_build dev sparsesync_python sparsesync_python_stub; } >"$log" 2>&1; then
+# prepare_build WHAT PRESET [TARGET...]: installs what is missing, and builds targets, WHAT together, in build/PRESET; quiet.
+prepare_build() {
+  local what=$1 preset=$2 log
+  log=$(log_of "prepare-$preset")
+  if ! { scripts/setup --for test && configure_and_build "$preset" "${@:3}"; } >"$log" 2>&1; then
     tail -n 40 "$log" >&2
-    die "the Python module cannot be built"
+    die "$what cannot be built"
   fi
+}
+
+# prepare_python_build: the Python module, in build/dev.
+prepare_python_build() {
+  prepare_build "the Python module" dev sparsesync_python sparsesync_python_stub
 }
 
 # log_of NAME: a file in build/logs for what would be noise on a terminal.
