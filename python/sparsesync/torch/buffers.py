@@ -24,12 +24,9 @@ class Buffers:
         self._device = device
         self._state = state
         self._shapes = {name: (each.shape, each.dtype) for name, each in state.buffers()}
-        specs = [
-            _native.TensorSpec(name, shape.numel(), 1, _DTYPES[dtype])
-            if dtype in _DTYPES
-            else _native.TensorSpec(name, -(-shape.numel() * dtype.itemsize // _WORD), 1, "i32")
-            for name, (shape, dtype) in self._shapes.items()
-        ]
+        crossing = [_as_crossing(each.detach()) for _, each in state.buffers()]
+        self._crossing = [(each.numel(), each.dtype) for each in crossing]
+        specs = [_native.TensorSpec(name, each.numel(), 1, _DTYPES[each.dtype]) for name, each in zip(self._shapes, crossing, strict=True)]
         self.number = session.register_bucket("(buffers)", specs, "dense_ring")
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
         self._submitted: list[tuple[torch.Tensor, int]] = []  # and the version that was sent
@@ -75,7 +72,8 @@ class Buffers:
             if each.dtype in _DTYPES and each.is_contiguous():
                 result.write(each.detach())
             else:
-                whole = torch.empty_like(_as_crossing(each.detach()))
+                size, dtype = self._crossing[place]
+                whole = torch.empty(size, dtype=dtype, device=each.device)
                 result.write(whole)
                 each.detach().copy_(_as_buffer(whole, each))
 
