@@ -53,16 +53,15 @@ def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor
     return norm
 
 
-def scale(gradients: Iterable[torch.Tensor], most: float, norm: torch.Tensor) -> None:
-    """Makes gradients of this norm no longer than `most`."""
-    factor = factor_of(most, norm)
+def scale(gradients: Iterable[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiplies gradients by a factor, in place."""
     for each in gradients:
         values = values_of(each)
         values.mul_(factor.to(values))
 
 
 def factor_of(most: float, norm: torch.Tensor) -> torch.Tensor:
-    """What gradients of this norm are multiplied by to be no longer than `most`."""
+    """Returns the factor that makes gradients of this norm no longer than `most`."""
     return torch.clamp(most / (norm + _EPSILON), max=1.0)
 
 

@@ -79,12 +79,13 @@ class Stepping:
         norm = total.to(device=first.device, dtype=wide(first.dtype).to_real())
         if error_if_nonfinite and not torch.isfinite(norm):
             raise RuntimeError(f"the norm of order {norm_type} of the gradients is {float(norm)}: they cannot be clipped")
+        factor = factor_of(most, norm)
 
         def clip(parameters: Sequence[torch.nn.Parameter]) -> None:
-            scale([each.grad for each in parameters if each.grad is not None], most, norm)
+            scale([each.grad for each in parameters if each.grad is not None], factor)
 
         self._results.once_there(self._parameters, clip)
-        self._clipped_by = self._clipped_by * factor_of(most, norm)
+        self._clipped_by = self._clipped_by * factor
         return norm
 
     def _has_master(self, parameter: torch.nn.Parameter) -> bool:
