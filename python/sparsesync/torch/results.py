@@ -24,7 +24,7 @@ class Results:
         self._scale = scale
         self._pending: dict[Bucket, None] = {}  # not taken, in the order in which they cross
         self._actions: list[Action] = []  # what is to be done with their parameters
-        # Of parameters that were taken, by id(): the gradient as this object left it, and its version. None: nobody asks for it.
+        # The gradient of each parameter that was taken, by the parameter's id(), and its version. None: nobody asks for it.
         self._left: dict[int, tuple[weakref.ref[torch.Tensor] | None, int]] | None = None
 
     @property
@@ -121,11 +121,11 @@ class Results:
                 raise
             try:
                 bucket.finish(self._scale())
-            except OF_ONE_STEP as error:
+            except Exception as error:
                 self.leave()
-                raise _native.Error(f"{error}: this worker cannot take a step that the others have: load a checkpoint on all") from error
-            except Exception:
-                self.leave()
+                if isinstance(error, OF_ONE_STEP):
+                    said = f"{error}: this worker cannot take a step that the others have: load a checkpoint on all"
+                    raise _native.Error(said) from error
                 raise
             parameters = [each.parameter for each in bucket.planned.members]
             for action in actions:
