@@ -34,6 +34,8 @@ void change(Random& random, Bytes& input) {
   for (std::size_t changes = 1 + below(4); changes > 0; --changes) {
     const std::size_t at = below(input.size() + 1);
     const std::size_t length = std::min(below(16) + 1, input.size() - at);
+    const auto begin = input.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto end = begin + static_cast<std::ptrdiff_t>(length);
     switch (below(6)) {
       case 0:
         if (at < input.size()) input[at] = static_cast<std::byte>(below(256));
@@ -42,19 +44,16 @@ void change(Random& random, Bytes& input) {
         if (at < input.size()) input[at] ^= static_cast<std::byte>(1U << below(8));
         break;
       case 2:
-        input.erase(input.begin() + static_cast<std::ptrdiff_t>(at),
-                    input.begin() + static_cast<std::ptrdiff_t>(at + length));
+        input.erase(begin, end);
         break;
       case 3: {
-        const Bytes part(input.begin() + static_cast<std::ptrdiff_t>(at),
-                         input.begin() + static_cast<std::ptrdiff_t>(at + length));
+        const Bytes part(begin, end);
         input.insert(input.begin() + static_cast<std::ptrdiff_t>(below(input.size() + 1)),
                      part.begin(), part.end());
         break;
       }
       case 4:
-        std::fill_n(input.begin() + static_cast<std::ptrdiff_t>(at), length,
-                    below(2) == 0 ? std::byte{0} : std::byte{0xFF});
+        std::fill(begin, end, below(2) == 0 ? std::byte{0} : std::byte{0xFF});
         break;
       default:
         input.resize(at);
