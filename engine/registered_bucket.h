@@ -56,7 +56,7 @@ class RegisteredBucket {
   void keep_gradients(Phase phase, std::span<const Gradient> gradients) {
     gradients_[static_cast<std::size_t>(phase)].assign(gradients.begin(), gradients.end());
   }
-  /// What keep_gradients() was given for a phase of the step.
+  /// The gradients that keep_gradients() was given for a phase of the step.
   std::span<const Gradient> gradients(Phase phase) const {
     return gradients_[static_cast<std::size_t>(phase)];
   }

@@ -113,7 +113,7 @@ void read_message(std::span<const std::byte> bytes) {
   Input input(bytes);
   const std::vector<SectionSpec> specs = specs_of(input);
   const std::span<const std::byte> rest = input.rest();
-  // As it would be in a buffer of its own: what lies behind its end is found.
+  // A buffer of its own: AddressSanitizer finds reads behind its end.
   const Bytes message(rest.begin(), rest.end());
   HostMemory memory;
   const Context context(memory);

@@ -21,7 +21,7 @@ PROGRAM = ROOT / "build/fuzz/bin/sparsesync_fuzz"
 FINDINGS = ROOT / "build/fuzz/findings"
 DICTIONARY = ROOT / "tests/fuzz/json.dict"
 OF_JSON = {"safetensors", "traces", "networks", "models"}
-# Of one input: a session with a liar may wait for its deadline of 2 s more than once.
+# Limit of one input: a session with a liar may wait for its deadline of 2 s more than once.
 TIMEOUT_S = 30
 MOST_MIB = 2048
 LONGEST = 200_000  # bytes of an input: deep and long ones among them
@@ -29,7 +29,7 @@ LONGEST = 200_000  # bytes of an input: deep and long ones among them
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of one target."""
+    """The result of one target's run."""
 
     target: str
     seed: int
@@ -95,7 +95,7 @@ def fuzz(target: str, seed: int, seconds: float, inputs: int) -> Outcome:
 
 
 def provenance() -> dict[str, str]:
-    """Where and of what the figures are."""
+    """Returns commit, compiler, processor and date of the figures."""
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     clang = subprocess.run(["clang++-14", "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
     cpu = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))

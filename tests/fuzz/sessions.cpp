@@ -125,7 +125,7 @@ void expect_rows(const TensorResult& result) {
   }
 }
 
-/// What is decided before the workers begin.
+/// Choices that are made before the workers begin.
 struct Plan {
   BucketSpec bucket;
   std::vector<Index> rows;

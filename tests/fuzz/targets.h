@@ -1,4 +1,4 @@
-// What is fuzzed: everything that reads bytes which another process, or a file, has sent.
+// The targets of fuzzing: all readers of bytes from other processes and from files.
 #pragma once
 
 #include <cstddef>

@@ -45,7 +45,7 @@ class Sparsifying:
         self.sparsifier = sparsifier
         self.step = 0
         self._scale: float | None = None  # of the loss, where a LossScaler may discard steps
-        # Of an optimizer whose momentum was taken out: it, and the place of a group, which other dicts may come to stand in.
+        # The optimizer whose momentum was taken out, and the place of its group: load_state_dict() puts another dict there.
         self._taken_from: tuple[torch.optim.Optimizer, int] | None = None
         self._session = session
         self._device = device
@@ -103,7 +103,7 @@ class Sparsifying:
 
     @property
     def _group(self) -> dict[str, Any]:
-        """What the optimizer says of the momentum that was taken out."""
+        """The optimizer's group whose momentum was taken out; empty where none was."""
         if self._taken_from is None:
             return {}
         optimizer, place = self._taken_from
