@@ -37,14 +37,18 @@ class Behind : public ReceiveProvider {
     }
     const auto bytes = static_cast<std::int64_t>(header.bytes);
     if (bytes <= all_.capacity() - filled_) return all_.data() + filled_;
+    has_spilled_ = true;
     return spill_.reserve(bytes).data();
   }
+  /// Whether there was no room. Addresses do not tell: the spill may stand right behind the rest.
+  bool has_spilled() const { return has_spilled_; }
 
  private:
   Buffer<std::byte>& all_;
   std::int64_t filled_;
   Buffer<std::byte>& spill_;
   std::int64_t limit_;
+  bool has_spilled_ = false;
 };
 
 /// Messages that cross in the step of a hierarchy before which so many are held.
@@ -202,7 +206,7 @@ void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const 
           }
           exchange.count_index_bytes(index_bytes);
         });
-    if (arrived.data() != all_.data() + filled) {
+    if (behind.has_spilled()) {
       // Only once sends are done: the memory that they read stays where it is, with all views of
       // it.
       outgrown_.push_back(std::move(all_));

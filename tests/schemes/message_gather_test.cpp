@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -44,14 +48,35 @@ std::int64_t length_at(std::span<const std::byte> bytes) {
   return length;
 }
 
+/// Memory whose blocks stand one right behind the other. What is given back is written over.
+class Adjacent : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, std::size_t alignment, Stream) override {
+    void* place = free_.data();
+    std::size_t left = free_.size();
+    if (std::align(alignment, bytes, place, left) == nullptr) throw std::bad_alloc();
+    free_ = free_.last(left - bytes);
+    return place;
+  }
+  void deallocate(void* pointer, std::size_t bytes, std::size_t, Stream) noexcept override {
+    std::memset(pointer, 0xee, bytes);
+  }
+  bool has_to_spare(std::size_t) const override { return false; }
+
+ private:
+  std::vector<std::byte> memory_ = std::vector<std::byte>(std::size_t{1} << 20U);
+  std::span<std::byte> free_ = memory_;
+};
+
 class MessageGathers : public ::testing::TestWithParam<Communication> {
  protected:
   using Body = std::function<void(MessageGather&, Exchange&)>;
   /// Runs body(gather, exchange) on each worker.
+  template <typename Memory = HostMemory>
   static std::vector<std::exception_ptr> run(int size, int rounds, const Body& body) {
     LocalNetwork network(size);
     return run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
-      HostMemory memory;
+      Memory memory;
       const Context context(memory);
       MessageGather gather(context, transport->rank(), size, GetParam());
       std::uint64_t sequence = 0;
@@ -99,6 +124,25 @@ TEST_P(MessageGathers, every_message_reaches_every_worker) {
           }
         }
         if (number + 1 < kRounds) exchange.next_round();
+      }
+    }));
+  }
+}
+
+TEST_P(MessageGathers, blocks_may_stand_side_by_side) {
+  constexpr std::int64_t kBytes = 4096;  // of a message, without a gap to the next block
+  for (int size = 1; size <= 9; ++size) {
+    expect_no_errors(run<Adjacent>(size, 1, [&](MessageGather& gather, Exchange& exchange) {
+      const auto fill_of = [](Rank worker) { return static_cast<std::byte>(worker.value + 1); };
+      const std::span<std::byte> own = gather.own(kBytes);
+      std::fill(own.begin(), own.end(), fill_of(exchange.rank()));
+      std::vector<std::span<const std::byte>> messages(static_cast<std::size_t>(size));
+      gather.run(exchange, kBytes, [&](Rank worker, std::span<const std::byte> bytes) {
+        messages.at(worker.index()) = bytes.first(kBytes);
+        return MessageGather::Extent{kBytes, kBytes};
+      });
+      for (const Rank worker : Ranks(size)) {
+        for (const std::byte each : messages[worker.index()]) ASSERT_EQ(each, fill_of(worker));
       }
     }));
   }
