@@ -300,8 +300,8 @@ void Exchange::next_round() {
 }
 
 void Exchange::refuse(Rank peer, const std::string& reason, const PiecesOf& pieces_of) {
-  const std::vector<std::byte> packed = pack_refusal(peer, reason);
-  const Payload payload{packed.data(), std::ssize(packed)};
+  workspace_.own_refusal = pack_refusal(peer, reason);
+  const Payload payload{workspace_.own_refusal.data(), std::ssize(workspace_.own_refusal)};
   Inbox none(context_, 0);
   for (; round_.index < round_.count; ++round_.index, at_ = 0) {
     while (at_ < pattern_.size()) {

@@ -89,12 +89,14 @@ class Stopwatch {
   PhaseSeconds seconds_;
 };
 
-/// What the steps of exchanges are made of: kept from one to the next, so that none allocates.
+/// What the steps of exchanges are made of: kept from one to the next, so that none allocates. To
+/// outlive the transport: after an error others may still read what was sent.
 struct ExchangeWorkspace {
   std::vector<Send> sends;
   std::vector<Receive> receives;
   /// That came, by the piece of a message and the receive's place.
   std::array<std::vector<std::vector<std::byte>>, 2> refusals;
+  std::vector<std::byte> own_refusal;
   /// Runs, and stands still while the transport works or waits; none if nobody wants to know.
   Stopwatch* stopwatch = nullptr;
 };
