@@ -253,10 +253,10 @@ TEST_P(MessageGathers, refuse_what_is_not_as_long_as_it_says) {
   };
   // Shorter than it is, by more than alignment; longer than all that came; no number at all.
   for (const std::int64_t length : {std::int64_t{8}, std::int64_t{6400}, std::int64_t{-8}}) {
-    noticed(after_a_lie(run, 64, length, 4096), is<CorruptDataError>);
+    noticed(after_a_lie(run<HostMemory>, 64, length, 4096), is<CorruptDataError>);
   }
   // Longer than a message may be.
-  noticed(after_a_lie(run, 100'000, 100'000, 4096), is<ProtocolError>);
+  noticed(after_a_lie(run<HostMemory>, 100'000, 100'000, 4096), is<ProtocolError>);
 }
 
 }  // namespace
