@@ -67,7 +67,7 @@ struct Group {
 /// One worker's end of the network.
 struct Endpoint {
   bool left = false;
-  bool withdraws = false;  // and waits until its memory is no longer read
+  bool withdraws = false;  // after an error: takes no more part, and waits for its memory's readers
   std::condition_variable changed;
   std::map<std::uint64_t, Group> groups;
   std::vector<std::list<Message>> incoming;  // from each worker, oldest first
@@ -114,6 +114,10 @@ struct LocalNetwork::State {
   void throw_if_aborted() const {
     if (aborted) throw_aborted(aborter, abort_reason);
   }
+  void throw_if_over(const Endpoint& end) const {
+    throw_if_aborted();
+    if (end.withdraws) throw Error("this worker's end of the network failed before");
+  }
 
   const int size;
   const LocalLink link;
@@ -158,13 +162,12 @@ class LocalTransport : public Transport {
 
   std::optional<Arrival> next(GroupId id, Time until) override {
     std::unique_lock lock(state_.mutex);
-    return withdrawing_on_error(
-        lock, [&] { return wait_for_receive(lock, end_.groups.at(id.value), until); });
+    return withdrawing_on_error(lock, [&] { return wait_for_receive(lock, group_of(id), until); });
   }
 
   bool has_arrival(GroupId id) override {
     const std::lock_guard lock(state_.mutex);
-    if (state_.aborted) return false;
+    if (state_.aborted || end_.withdraws) return false;
     const Time now = Clock::now();
     settle(now);
     const std::vector<Waiting>& receives = end_.groups.at(id.value).receives;
@@ -178,7 +181,7 @@ class LocalTransport : public Transport {
 
   void finish(GroupId id, Time until) override {
     std::unique_lock lock(state_.mutex);
-    withdrawing_on_error(lock, [&] { wait_for_sends(lock, end_.groups.at(id.value), until); });
+    withdrawing_on_error(lock, [&] { wait_for_sends(lock, group_of(id), until); });
     end_.old_groups.push_back(end_.groups.extract(id.value));
   }
 
@@ -220,7 +223,8 @@ class LocalTransport : public Transport {
     }
   }
 
-  /// Takes back what nobody has begun to copy and waits for copies that were begun.
+  /// Takes back what nobody has begun to copy, waits for copies that were begun, and forgets what
+  /// was posted: providers and memory may be gone at once.
   void withdraw(std::unique_lock<std::mutex>& lock) {
     for (Endpoint& other : state_.ends) {
       other.incoming[rank_.index()].remove_if(
@@ -229,11 +233,12 @@ class LocalTransport : public Transport {
     }
     end_.withdraws = true;
     end_.changed.wait(lock, [&] { return !is_being_read(); });
+    end_.groups.clear();
   }
 
   GroupId start(const Context& context, const Header& expected, std::span<const Send> sends,
                 std::span<const Receive> receives, ReceiveProvider& provider) {
-    state_.throw_if_aborted();
+    state_.throw_if_over(end_);
     const std::uint64_t id = end_.next_group++;
     Group& group = new_group(id);
     group.expected = expected;
@@ -270,6 +275,11 @@ class LocalTransport : public Transport {
     end_.link_out_free = out;
     group.sent = out;
     return {id};
+  }
+
+  Group& group_of(GroupId id) {
+    state_.throw_if_over(end_);
+    return end_.groups.at(id.value);
   }
 
   Group& new_group(std::uint64_t id) {

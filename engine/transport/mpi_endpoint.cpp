@@ -165,7 +165,7 @@ std::size_t Endpoint::reduction_request() const {
 /// Brings payloads from their slots to where they belong, as far as that is known.
 void Endpoint::take_packets(Peer& peer) {
   Incoming& message = peer.incoming;
-  while (!peer.arrived.empty() && !withdrawn_ && !failure_) {
+  while (!peer.arrived.empty() && !withdrawn_ && !leaving_ && !failure_) {
     const Slot& slot = peer.slots[peer.arrived.front()];
     const bool begins = read<Preamble>(slot.bytes).kind == Kind::begin;
     const std::byte* payload = slot.bytes + sizeof(Preamble);

@@ -176,6 +176,7 @@ class Endpoint {
   // The worker's side, with the lock held.
   template <typename Body>
   auto withdrawing_on_error(const Body& body) -> decltype(body());
+  void drop_messages();
   GroupId start(const Context& context, const Header& expected, std::span<const Send> sends,
                 std::span<const Receive> receives, ReceiveProvider& provider);
   std::optional<Arrival> wait_for_receive(std::unique_lock<std::mutex>& lock, Group& group,

@@ -22,12 +22,17 @@ auto Endpoint::withdrawing_on_error(const Body& body) -> decltype(body()) {
     return body();
   } catch (...) {
     withdrawn_ = true;
-    for (Peer& peer : peers_) {
-      peer.outgoing.clear();
-      peer.waiting.clear();
-      peer.incoming = {};
-    }
+    drop_messages();
     throw;
+  }
+}
+
+/// Forgets all messages that are not complete, and with them the memory of their owners.
+void Endpoint::drop_messages() {
+  for (Peer& peer : peers_) {
+    peer.outgoing.clear();
+    peer.waiting.clear();
+    peer.incoming = {};
   }
 }
 
@@ -84,7 +89,7 @@ void Endpoint::leave() {
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
-    for (Peer& peer : peers_) peer.outgoing.clear();
+    drop_messages();
   }
   wake_();
 }

@@ -105,6 +105,29 @@ TEST(LocalTransport, an_abort_is_told_though_the_worker_left_at_once) {
   }
 }
 
+TEST(LocalTransport, after_an_error_what_was_posted_is_forgotten) {
+  LocalNetwork network(2, {});
+  HostMemory memory;
+  const Context context(memory);
+  const std::array<std::byte, 8> data{};
+  const auto waiting = network.join(Rank{0});
+  const auto late = network.join(Rank{1});
+  const std::array receives{Receive{Rank{1}}};
+  Taker none(0);
+  {
+    Taker gone(1);
+    const GroupId group = waiting->post(context, {}, {}, receives, gone);
+    EXPECT_THROW(waiting->next(group, Clock::now()), DeadlineError);
+  }
+  late->post(context, {}, std::array{Send{Rank{0}, data.data(), std::int64_t{8}}}, {}, none);
+  Taker taker(1);
+  const auto again = [&] {
+    waiting->next(waiting->post(context, {}, {}, receives, taker), soon());
+  };
+  EXPECT_THROW(again(), Error);
+  EXPECT_TRUE(taker.payloads[0].empty());
+}
+
 /// Worker 1 sends to worker 0.
 class TwoWorkers {
  public:

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -375,6 +376,37 @@ TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) 
   });
   EXPECT_FALSE(errors[0]) << text_of(errors[0]);
   EXPECT_TRUE(is<PeerLostError>(errors[1])) << text_of(errors[1]);
+}
+
+TEST_P(TransportSuite, nobody_writes_into_the_memory_of_a_worker_that_left) {
+  class Telling : public Taker {
+   public:
+    using Taker::Taker;
+    std::byte* provide(std::size_t receive, const Header& header) override {
+      if (receive == 0) ++counter();
+      return Taker::provide(receive, header);
+    }
+  };
+  const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
+    Telling taker(2);
+    if (const int rank = transport->rank().value; rank != 0) {
+      const std::vector<std::byte> data(rank == 1 ? 100 : kMoreThanIsUnderWay, std::byte{7});
+      if (rank == 1) wait_for_counter(1);  // once the long message is under way
+      finish(*transport, post_send(*transport, Rank{0}, data, taker), soon());
+      return;
+    }
+    const std::array receives{Receive{Rank{2}}, Receive{Rank{1}}};
+    const GroupId group = transport->post(own_context(), {}, {}, receives, taker);
+    ASSERT_TRUE(transport->next(group, soon()).has_value());
+    transport.reset();  // in the middle of the long one, where the short one comes before its end
+    synchronize(own_context());
+    std::vector<std::byte>& payload = taker.payloads[0];
+    std::ranges::fill(payload, std::byte{0});
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(std::ranges::count(payload, std::byte{0}), std::ssize(payload));
+  });
+  EXPECT_FALSE(errors[0]) << text_of(errors[0]);
+  EXPECT_TRUE(!errors[2] || is<PeerLostError>(errors[2])) << text_of(errors[2]);
 }
 
 TEST_P(TransportSuite, abort_reaches_everybody_who_waits_and_everybody_who_will) {
