@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -134,8 +135,8 @@ class NcclTransport : public Transport, private DeviceWatch {
     if (group.returned == group.receives.size()) return std::nullopt;
     const std::size_t i = group.returned++;
     const Header& header = received(group, i);
-    counters_.bytes_received += kHeaderBytes + static_cast<std::int64_t>(header.bytes);
-    ++counters_.messages_received;
+    count({.bytes_received = kHeaderBytes + static_cast<std::int64_t>(header.bytes),
+           .messages_received = 1});
     const std::size_t bytes = group.payloads[i] == nullptr ? 0 : header.bytes;
     return Arrival{i, header, {group.payloads[i], bytes}};
   }
@@ -161,8 +162,9 @@ class NcclTransport : public Transport, private DeviceWatch {
   void expect_alive(std::span<const Rank> others) override { words_->expect_alive(others); }
 
   TransportCounters counters() const override {
-    TransportCounters all = counters_;
-    all += words_->counters();
+    TransportCounters all = words_->counters();
+    const std::lock_guard lock(counters_mutex_);
+    all += counters_;
     return all - of_connecting_;
   }
 
@@ -186,8 +188,8 @@ class NcclTransport : public Transport, private DeviceWatch {
       synchronize(context);
       until_.reset();
     });
-    counters_.bytes_sent += all_reduce_bytes(bytes, size());
-    counters_.bytes_received += all_reduce_bytes(bytes, size());
+    const std::int64_t counted = all_reduce_bytes(bytes, size());
+    count({.bytes_sent = counted, .bytes_received = counted});
   }
 
  private:
@@ -331,6 +333,11 @@ class NcclTransport : public Transport, private DeviceWatch {
     if (queue_ != nullptr) queue_->watch(this);
   }
 
+  void count(const TransportCounters& more) {
+    const std::lock_guard lock(counters_mutex_);
+    counters_ += more;
+  }
+
   // ---- Groups.
 
   Group& unused_group(const Context& context) {
@@ -357,8 +364,7 @@ class NcclTransport : public Transport, private DeviceWatch {
     for (std::size_t i = 0; i < group.sends.size(); ++i) {
       host[i] = group.expected;
       host[i].bytes = static_cast<std::uint64_t>(group.bytes[i]);
-      counters_.bytes_sent += kHeaderBytes + group.bytes[i];
-      ++counters_.messages_sent;
+      count({.bytes_sent = kHeaderBytes + group.bytes[i], .messages_sent = 1});
     }
     copy(group.context, std::as_bytes(sent(group)), reinterpret_cast<std::byte*>(device));
     const auto of_header = [&](std::size_t i) { return reinterpret_cast<std::byte*>(device + i); };
@@ -477,7 +483,8 @@ class NcclTransport : public Transport, private DeviceWatch {
   std::map<std::uint64_t, Group*> open_;
   std::map<std::uint64_t, GroupId> of_words_;
   std::vector<Group*> unused_;
-  std::deque<Group*> pending_;  // whose payloads are not under way yet
+  std::deque<Group*> pending_;         // whose payloads are not under way yet
+  mutable std::mutex counters_mutex_;  // guards what follows
   TransportCounters counters_;
   TransportCounters of_connecting_;
 };
