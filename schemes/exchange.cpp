@@ -209,7 +209,6 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
   receives.clear();
   for (const Rank from : step.from) receives.push_back({from});
   if (round_.last()) flags |= Header::kLast;
-  is_inside_step_ = true;
   out_of_memory_ = nullptr;
   MiddleOfStep middle(agreed_.late_refusals, out_of_memory_);
   std::array<std::optional<RefusalProvider>, kMostPieces> guarded;
@@ -228,6 +227,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
     guarded[piece].emplace(refuses ? nullptr : &pieces[piece]->provider, middle,
                            agreed_.most_payload, refusals);
     const Header header{agreed_.channel, flags, sequence_++, agreed_.signature, 0};
+    is_inside_step_ = true;
     groups[piece] = in_transport(
         true, [&] { return transport_.post(context_, header, sends, receives, *guarded[piece]); });
   }

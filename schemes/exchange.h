@@ -179,10 +179,10 @@ class Exchange {
   /// Ends a round: its pattern has been walked to the end.
   void next_round();
 
-  /// Whether this worker can still refuse: nothing was posted in this phase yet, or refusals may be
-  /// late and no step was left in the middle.
+  /// Whether this worker can still refuse: no step was left in the middle, and nothing was posted
+  /// in this phase yet, or refusals may be late.
   bool can_refuse() const {
-    return agreed_.late_refusals ? !is_inside_step_ : round_.index == 0 && at_ == 0;
+    return !is_inside_step_ && (agreed_.late_refusals || (round_.index == 0 && at_ == 0));
   }
   /// Messages of a step of the pattern to each of its workers: 1, or 2 where it is in pieces.
   using PiecesOf = FunctionView<std::size_t(Round round, std::size_t step)>;
