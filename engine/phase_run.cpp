@@ -178,26 +178,22 @@ PhaseOutcome run_again(const PhaseGround& ground, RegisteredBucket& bucket, Phas
 
 PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
                        Phase phase, std::span<const Gradient> gradients) {
-  try {
-    Stopwatch* const stopwatch =
-        choice != nullptr ? choice->begin_phase(phase, ground.control) : nullptr;
-    ground.workspace.stopwatch = stopwatch;
-    if (stopwatch != nullptr) stopwatch->go_on(false);
-    bucket.keep_gradients(phase, gradients);
-    PhaseOutcome outcome = run_rounds(ground, bucket, phase);
-    // A step that is too large for some worker's memory goes in more rounds: at once, where its
-    // gradients are as they were, or else from the next one on.
-    while (outcome.refused && take_more_rounds(ground.control, bucket, outcome.error) &&
-           may_begin_again(ground, bucket, phase)) {
-      outcome = run_again(ground, bucket, phase);
-    }
-    if (stopwatch != nullptr) stopwatch->stop();
-    if (choice != nullptr && !outcome.error) choice->end_phase(phase);
-    outcome.is_final = !bucket.late_refusals || phase == Phase::gather || outcome.error;
-    return outcome;
-  } catch (...) {
-    return {std::current_exception(), true};
+  Stopwatch* const stopwatch =
+      choice != nullptr ? choice->begin_phase(phase, ground.control) : nullptr;
+  ground.workspace.stopwatch = stopwatch;
+  if (stopwatch != nullptr) stopwatch->go_on(false);
+  bucket.keep_gradients(phase, gradients);
+  PhaseOutcome outcome = run_rounds(ground, bucket, phase);
+  // A step that is too large for some worker's memory goes in more rounds: at once, where its
+  // gradients are as they were, or else from the next one on.
+  while (outcome.refused && take_more_rounds(ground.control, bucket, outcome.error) &&
+         may_begin_again(ground, bucket, phase)) {
+    outcome = run_again(ground, bucket, phase);
   }
+  if (stopwatch != nullptr) stopwatch->stop();
+  if (choice != nullptr && !outcome.error) choice->end_phase(phase);
+  outcome.is_final = !bucket.late_refusals || phase == Phase::gather || outcome.error;
+  return outcome;
 }
 
 }  // namespace sparsesync

@@ -38,6 +38,7 @@ struct PhaseGround {
 /// Runs the phase and lets the bucket, and its choice, see how it went. Synchronizes the stream.
 /// @param choice     that of a bucket of `auto`; null for others
 /// @param gradients  of the step, or the rows that it announces; none for a gather
+/// @throws what ends the session
 PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
                        Phase phase, std::span<const Gradient> gradients);
 

@@ -69,9 +69,10 @@ std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
   throw_if_over();
   order_.check(entry);
   std::shared_ptr<SubmittedPhase> phase = unused_phase();
-  Submission& submission = submitted(entry).push_left_over();
+  Submission& submission = submitted(entry).left_over();
   submission.input.gradients.assign(gradients.begin(), gradients.end());
   submission.input.after = after;
+  submitted(entry).push_left_over();
   submission.phase = phase;
   ++queued_;
   changed_.notify_all();
@@ -214,7 +215,12 @@ void ProgressThread::run_next(std::unique_lock<std::mutex>& lock) {
   submitted(entry).pop();
   --queued_;
   lock.unlock();
-  const PhaseOutcome outcome = run_phase_(entry, running_.input);
+  PhaseOutcome outcome;
+  try {
+    outcome = run_phase_(entry, running_.input);
+  } catch (...) {
+    outcome = {std::current_exception(), true};
+  }
   lock.lock();
   release_held(entry);
   if (outcome.fatal) fail(lock, outcome.error);

@@ -42,7 +42,7 @@ class ProgressThread {
     std::vector<Gradient> gradients;  // of the step, or the rows that it announces
     const Mark* after = nullptr;      // what it waits for; null: nothing
   };
-  /// Runs one phase of a bucket; called in the thread.
+  /// Runs one phase of a bucket; called in the thread. What it throws ends the session.
   using RunPhase = std::function<PhaseOutcome(OrderEntry entry, const Input& input)>;
 
   /// @param transport  outlives the thread

@@ -20,10 +20,16 @@ class Queue {
 
   /// Puts an element behind all others.
   void push(T element) { push_left_over() = std::move(element); }
-  /// Pushes what an element that was popped has left, to be overwritten: its memory serves again.
-  T& push_left_over() {
+  /// What an element that was popped has left, to be overwritten: its memory serves again.
+  T& left_over() {
     if (count_ == ring_.size()) grow();
-    return ring_[(first_ + count_++) % ring_.size()];
+    return ring_[(first_ + count_) % ring_.size()];
+  }
+  /// Puts left_over() behind all others.
+  T& push_left_over() {
+    T& element = left_over();
+    ++count_;
+    return element;
   }
   /// The first one. @pre not empty
   T& front() { return (*this)[0]; }

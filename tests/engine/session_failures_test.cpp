@@ -6,12 +6,17 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/control_channel.h"
+#include "engine/progress_thread.h"
 #include "engine/session.h"
 #include "schemes/exchange.h"
 #include "schemes/transport_errors.h"
@@ -325,6 +330,68 @@ TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on
     EXPECT_THROW(session.barrier(), Error);
   };
   expect_no_errors(run_sessions(local_workers("local", {}), 3, body, start));
+}
+
+/// Has no memory for one post, when it is told so.
+class PoorTransport : public Transport {
+ public:
+  PoorTransport(std::unique_ptr<Transport> network, std::atomic<bool>& is_poor)
+      : network_(std::move(network)), is_poor_(is_poor) {}
+  Rank rank() const override { return network_->rank(); }
+  int size() const override { return network_->size(); }
+  int node(Rank worker) const override { return network_->node(worker); }
+  GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
+               std::span<const Receive> receives, ReceiveProvider& provider) override {
+    if (is_poor_.exchange(false)) throw BudgetError(1000, 0, "the message's copy");
+    return network_->post(context, expected, sends, receives, provider);
+  }
+  std::optional<Arrival> next(GroupId group, Clock::time_point until) override {
+    return network_->next(group, until);
+  }
+  void finish(GroupId group, Clock::time_point until) override { network_->finish(group, until); }
+  void abort(const std::string& reason) noexcept override { network_->abort(reason); }
+  TransportCounters counters() const override { return network_->counters(); }
+
+ private:
+  std::unique_ptr<Transport> network_;
+  std::atomic<bool>& is_poor_;
+};
+
+TEST(Session, memory_that_a_transport_lacks_ends_the_session_on_all_workers) {
+  for (const bool late : {false, true}) {
+    std::atomic<bool> is_poor = false;
+    const auto errors = local_workers("local", {}).run(2, [&](std::unique_ptr<Transport>& end) {
+      HostMemory memory;
+      SessionOptions options{kDeadline, 1};
+      options.late_refusals = late;
+      if (end->rank() == Rank{1}) end = std::make_unique<PoorTransport>(std::move(end), is_poor);
+      Session session(std::move(end), memory, options);
+      const BucketId id = session.register_bucket({"b", {kTensor}, "balanced"});
+      session.barrier();
+      if (session.rank() == Rank{1}) is_poor = true;
+      session.synchronize(id, std::vector{Gradient::empty()});
+    });
+    EXPECT_TRUE(is<AbortedError>(errors[0])) << text_of(errors[0]);
+    EXPECT_FALSE(is<ProtocolError>(errors[1])) << text_of(errors[1]);
+    for (const std::exception_ptr& error : errors) {
+      EXPECT_NE(text_of(error).find("the message's copy"), std::string::npos) << text_of(error);
+    }
+  }
+}
+
+TEST(ProgressThread, what_a_phase_throws_ends_the_session) {
+  LocalNetwork network(1);
+  const auto transport = network.join(Rank{0});
+  ProgressThread thread(*transport, kDeadline, [](OrderEntry, const ProgressThread::Input&) {
+    throw DeviceError("an event that cannot be waited for");
+    return PhaseOutcome{};
+  });
+  thread.between_steps([&] { thread.add_bucket("b", false); });
+  const auto phase =
+      thread.submit({BucketId{0}, Phase::reduce}, std::vector{Gradient::empty()}, nullptr);
+  const std::exception_ptr error = thread.wait_until_over(*phase);
+  EXPECT_NE(text_of(error).find("an event that cannot be waited for"), std::string::npos);
+  EXPECT_THROW(thread.between_steps([] {}), Error);
 }
 
 TEST(Session, a_predecessor_that_is_not_submitted_is_a_typed_error) {
