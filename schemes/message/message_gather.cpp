@@ -86,6 +86,7 @@ Pattern MessageGather::pattern() const {
 
 std::span<std::byte> MessageGather::own(std::int64_t bytes) {
   outgrown_.clear();
+  spill_.release();  // where a step ended before it was
   own_bytes_ = bytes;
   return all_.reserve(round_up(bytes, kAlignment)).first(static_cast<std::size_t>(bytes));
 }
