@@ -381,7 +381,14 @@ void PythonSession::broadcast(nb::handle given, int root) {
 }
 
 nb::dict PythonSession::counters() {
-  return dict_of(use().counters());
+  const UnderWay call(*this);
+  TransportCounters counters;
+  {
+    // The thread that holds the transport's lock may be waiting for the GIL.
+    const WithoutGil without_gil;
+    counters = session_->counters();
+  }
+  return dict_of(counters);
 }
 
 nb::dict PythonSession::bucket_use(Index bucket) {

@@ -20,6 +20,9 @@ class PythonSparsifier {
   /// @param session  outlives this
   PythonSparsifier(PythonSession& session, const std::vector<TensorSpec>& tensors,
                    const SparsifierOptions& options, StreamNumber stream);
+  ~PythonSparsifier();
+  PythonSparsifier(const PythonSparsifier&) = delete;
+  PythonSparsifier& operator=(const PythonSparsifier&) = delete;
 
   const std::vector<TensorSpec>& crossing() const { return sparsifier_->crossing(); }
   Index not_finite() const { return sparsifier_->not_finite(); }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import struct
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -46,13 +48,13 @@ class Watched(_Calls):
         return super().receive(rank, lane, data)
 
 
-def outcomes_over_gloo(workers, work, **options):
+def outcomes_over_gloo(workers, work, calls_of=Watched, **options):
     """What work(session, calls) ended with on each worker."""
     store = dist.HashStore()
 
     def run(rank):
         group = dist.ProcessGroupGloo(store, rank, workers, datetime.timedelta(seconds=DEADLINE_S))
-        calls = Watched(group)
+        calls = calls_of(group)
         del group  # closed with the transport
         own = {name: option(rank) if callable(option) else option for name, option in options.items()}
         transport = _native.transport_over(calls, rank, [0] * workers)
@@ -87,6 +89,36 @@ def test_a_send_that_fails_is_an_abort_with_its_reason(scheme):
             continue
         assert isinstance(other, sparsesync.AbortedError), (failing, other)
         assert other.rank == 0 and f"worker 0 ended the session: {first}" in str(other)
+
+
+def test_counters_wait_for_no_lock_with_the_gil():
+    """While a session tells others why it ends, its transport is locked and calls Python: with the GIL held this would hang for ever."""
+
+    class Slow(Watched):
+        def __init__(self, group):
+            super().__init__(group)
+            self.tells = threading.Event()
+
+        def send(self, rank, lane, data):
+            if lane == REASONS:
+                self.tells.set()
+                time.sleep(0.2)  # without the GIL
+            return super().send(rank, lane, data)
+
+    def work(session, calls):
+        bucket = session.register_bucket("b", [TensorSpec("t", 40, 4)], "balanced")
+        session.barrier()
+        if session.rank == 0:
+            calls.failing = calls.sends + 1
+            ticket = session.reduce(bucket, [np.ones((40, 4), np.float32)])
+            assert calls.tells.wait(DEADLINE_S)
+            assert session.counters()["messages_sent"] > 0
+        else:
+            ticket = session.reduce(bucket, [np.ones((40, 4), np.float32)])
+        session.wait(ticket)
+
+    for outcome in outcomes_over_gloo(2, work, Slow):
+        assert isinstance(outcome.error, sparsesync.PeerLostError | sparsesync.AbortedError), outcome.error
 
 
 @pytest.mark.parametrize("size", [1 << 32, 1 << 40, 1 << 63])
