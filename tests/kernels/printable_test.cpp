@@ -47,8 +47,9 @@ std::string character(unsigned code) {
 }
 
 TEST(Printable, EscapesWhatReordersOrHidesText) {
-  EXPECT_EQ(printable("a" + character(0x202E) + "b" + character(0x202C)), "a\\u202eb\\u202c");
-  EXPECT_EQ(printable("a" + character(0xE0041)), "a\\U000e0041");
+  EXPECT_EQ(printable(fmt::format("a{}b{}", character(0x202E), character(0x202C))),
+            "a\\u202eb\\u202c");
+  EXPECT_EQ(printable(fmt::format("a{}", character(0xE0041))), "a\\U000e0041");
   for (const unsigned code :
        {0x00ADU, 0x034FU, 0x061CU, 0x115FU, 0x180EU, 0x200BU, 0x200DU, 0x200EU, 0x200FU,
         0x2028U, 0x2029U, 0x202AU, 0x202BU, 0x202DU, 0x2060U, 0x2064U, 0x2066U, 0x2067U,
@@ -72,7 +73,7 @@ TEST(Printable, EscapesBytesThatAreNotUtf8) {
 }
 
 TEST(Printable, ChangesNothingTheSecondTime) {
-  const std::string once = printable("a\x1b" + character(0x202E) + "\xFF\nü");
+  const std::string once = printable(fmt::format("a\x1b{}{}", character(0x202E), "\xFF\nü"));
   EXPECT_EQ(printable(once), once);
 }
 
