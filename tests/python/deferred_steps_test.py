@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 from schedule_cases import batch, expect_as_sequential, loss_of, optimizers_of, run, sgd, train, weights  # noqa: E402 (needs torch)
-from sparsesync.torch import DistributedDataParallel, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, bucket, buffers, wrap_optimizer  # noqa: E402 (needs torch)
 from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
 OPTIMIZERS = {
@@ -65,6 +66,41 @@ def warnings_are_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         yield
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("of", [bucket, buffers])
+def test_a_wait_that_a_signal_ends_loses_no_update(of, raised, monkeypatch):
+    waits, interrupted = of.wait_for_step, set()  # threads
+
+    def wait(*given):
+        if threading.get_ident() in interrupted:
+            interrupted.remove(threading.get_ident())
+            raise raised
+        waits(*given)
+
+    monkeypatch.setattr(of, "wait_for_step", wait)
+
+    def work(of_signals):
+        def on_worker(rank, ddp, module):
+            optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
+            for step in range(6):
+                for each in optimizers:
+                    each.zero_grad()
+                loss_of(ddp, batch(rank, step), step).backward()
+                for each in optimizers:
+                    each.step()
+                if of_signals and rank == 0 and step > 0:
+                    interrupted.add(threading.get_ident())
+                    with pytest.raises(raised):
+                        ddp.state_dict()
+            return ddp.state_dict()
+
+        return run(on_worker, "dear")
+
+    for told, expected in zip(work(True), work(False), strict=True):
+        for name, value in expected.items():
+            assert torch.equal(told[name], value), name
 
 
 def test_gradients_accumulate_over_several_passes():

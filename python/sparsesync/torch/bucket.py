@@ -135,7 +135,8 @@ class Bucket:
         return self._session.has_squares(self.number)
 
     def wait(self) -> None:
-        """Waits for the step. Raises what it ended with: refusals, which all workers know of, are raised here alone."""
+        """Waits for the step. Raises what it ended with: refusals, which all workers know of, are raised here alone. What a signal's
+        handler raises ends the wait, which may be repeated."""
         self._wait()
         if self.usage is not None:
             # Also where all are used here: what is waited for decides whether the step counts, and is the same on all workers.
@@ -144,36 +145,40 @@ class Bucket:
     def finish(self, scale: float = 1.0) -> None:
         """Makes the result of the step that was waited for, times `scale`, the gradients of the parameters."""
         self._expect_unchanged()
-        self._non_finite += self._session.non_finite(self.number)
         with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
             self._write(scale)
+        self._non_finite += self._session.non_finite(self.number)
 
     def drop(self, stays_owed: bool) -> None:
         """Waits, if results are not taken yet, and leaves the parameters without gradients: the step is skipped.
 
         stays_owed: what a sparsifier has sent is owed; else not even its gradients are, and results must not be taken."""
         try:
-            if self._tickets is not None:
-                self._wait()
+            self._wait()
         finally:
             self.undecided = []
             for each in self.planned.members:
                 each.parameter.grad = None
 
     def _wait(self) -> None:
-        assert self._tickets is not None
+        if self._tickets is None:
+            return  # it was waited for
         began = time.perf_counter()
         with torch.profiler.record_function(f"sparsesync::wait {self.planned.name()}"), self._naming():
-            tickets, self._tickets = self._tickets, None
-            wait_for_step(self._session, tickets)
+            try:
+                wait_for_step(self._session, self._tickets)
+            except _native.Error:
+                self._tickets = None
+                raise
+        self._tickets = None
         self._waited += time.perf_counter() - began
         self._steps += 1
 
     def _expect_unchanged(self) -> None:
         """Raises OrderError naming a parameter whose gradient the program changed once it was submitted: it is not known what of the
         change was sent."""
-        versions, self._versions = self._versions, []
-        for each, held in zip(self.planned.members, versions, strict=True):
+        versions, self._versions = self._versions, []  # looked at once: results that are written change gradients, too
+        for each, held in zip(self.planned.members, versions, strict=False):
             if held is not None and held[0]._version != held[1]:
                 raise _native.OrderError(
                     f"parameter '{each.name}': its gradient was changed in place while workers exchanged it, such as by a hook of another "

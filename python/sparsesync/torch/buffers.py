@@ -61,9 +61,13 @@ class Buffers:
         or written to since, such as by load_state_dict(), stays as it is."""
         if self._tickets is None:
             return
-        tickets, self._tickets = self._tickets, None
+        try:
+            wait_for_step(self._session, self._tickets)
+        except _native.Error:
+            self._tickets = None
+            raise
+        self._tickets = None  # what a signal's handler raises leaves them pending
         submitted, self._submitted = self._submitted, []
-        wait_for_step(self._session, tickets)
         now = {id(each) for _, each in self._state.buffers()}
         for place, (each, version) in enumerate(submitted):
             if id(each) not in now or each._version != version:

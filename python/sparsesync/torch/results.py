@@ -42,8 +42,7 @@ class Results:
     def mark(self) -> None:
         """From now on who uses a parameter waits for its results first."""
         for bucket in self._pending:
-            for each in bucket.planned.members:
-                pending.mark(each.parameter, self, functools.partial(self._take, bucket))
+            self._mark(bucket)
 
     def take_all(self) -> None:
         """Waits for all, makes them gradients, and does all that was asked for."""
@@ -102,23 +101,26 @@ class Results:
         for each in parameters:
             self._left[id(each)] = (None, 0) if each.grad is None else (weakref.ref(each.grad), each.grad._version)
 
+    def _mark(self, bucket: Bucket) -> None:
+        for each in bucket.planned.members:
+            pending.mark(each.parameter, self, functools.partial(self._take, bucket))
+
     def _take(self, bucket: Bucket) -> None:
-        del self._pending[bucket]
-        _unmark(bucket)
-        actions = list(self._actions)
-        if not self._pending:
-            self._actions.clear()
         # Whoever happens to use a parameter first: gradients and updates are not its pass's.
         device = bucket.planned.device.type
         with torch.inference_mode(False), torch.autocast(device, enabled=False):
             try:
-                bucket.wait()
+                bucket.wait()  # what a signal's handler raises leaves the bucket pending: it may be taken later
             except OF_ONE_STEP:
+                self._begin_take(bucket)
                 bucket.drop(stays_owed=True)  # on all workers
                 raise
-            except Exception:
+            except _native.Error:
                 self.leave()  # the session is over: the other results will not come either
                 raise
+            if bucket not in self._pending:
+                return  # a signal's handler took it meanwhile
+            actions = self._begin_take(bucket)
             try:
                 bucket.finish(self._scale())
             except Exception as error:
@@ -127,10 +129,24 @@ class Results:
                     said = f"{error}: this worker cannot take a step that the others have: load a checkpoint on all"
                     raise _native.Error(said) from error
                 raise
+            except BaseException:
+                self._pending = {bucket: None, **self._pending}
+                self._actions = actions
+                self._mark(bucket)
+                raise
             parameters = [each.parameter for each in bucket.planned.members]
             for action in actions:
                 action(parameters)
             self._note(parameters)
+
+    def _begin_take(self, bucket: Bucket) -> list[Action]:
+        """Returns what is to be done with the bucket's parameters. They may be used from now on."""
+        del self._pending[bucket]
+        _unmark(bucket)
+        actions = list(self._actions)
+        if not self._pending:
+            self._actions.clear()
+        return actions
 
 
 def _unmark(bucket: Bucket) -> None:
