@@ -428,6 +428,29 @@ def test_the_scale_falls_and_grows() -> None:
     assert told[0].scaler["scale"] == 2.0**24
 
 
+def test_what_was_found_of_a_step_does_not_hold_for_the_next_one() -> None:
+    def work(_: int, member: st.LocalMember) -> None:
+        model = Net()
+        ddp = st.DistributedDataParallel(model, process_group=member)
+        scaler = st.LossScaler(ddp, scale=1024.0, backoff_factor=0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for step, times in enumerate((1.0, float("nan"), 1.0)):
+            optimizer.zero_grad()
+            scaler.scale(ddp(*batch(0, step), times)).backward()
+            scaler.unscale_(optimizer)  # and the program goes on with the next batch
+        by_hand = Net()
+        by_hand(*batch(0, 2)).backward()
+        for own, each in zip(model.parameters(), by_hand.parameters(), strict=True):
+            assert own.grad is not None and each.grad is not None
+            assert torch.equal(own.grad, each.grad)
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == 512.0, "as one of the steps since the last update was skipped"
+        ddp.close()
+
+    good(run_workers(1, work))
+
+
 def test_what_is_refused() -> None:
     def work(_: int, member: st.LocalMember) -> None:
         module = Net(torch.float16)

@@ -55,6 +55,7 @@ class LossScaler:
         self._good_steps = 0  # since the scale changed
         self._is_good: bool | None = None  # the step under way; nothing before somebody asks
         self._is_unscaled = False
+        self._was_skipped = False  # a step before it, since update()
         self.skipped_steps = 0
         stated = ("scale", "dynamic", "growth_factor", "backoff_factor", "growth_interval")
         self._synchronizer.session.agree("the LossScaler", [(name, repr(getattr(self, f"_{name}"))) for name in stated])
@@ -87,7 +88,7 @@ class LossScaler:
             raise _native.OrderError("LossScaler.update(): call step() of it before")
         if not self._dynamic:
             pass
-        elif not self._is_good:
+        elif not self._is_good or self._was_skipped:
             self._scale *= self._backoff_factor
             self._good_steps = 0
         else:
@@ -95,6 +96,12 @@ class LossScaler:
             if self._good_steps >= self._growth_interval:
                 self._scale = max(self._scale, min(self._scale * self._growth_factor, _LARGEST))
                 self._good_steps = 0
+        self._is_good, self._is_unscaled, self._was_skipped = None, False, False
+
+    def begin_step(self) -> None:
+        """Before the first gradients of a step: what was found of the last one does not hold for it. A step that was skipped counts until
+        update()."""
+        self._was_skipped = self._was_skipped or self._is_good is False
         self._is_good, self._is_unscaled = None, False
 
     def state_dict(self) -> dict[str, Any]:

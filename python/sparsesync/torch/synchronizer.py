@@ -58,6 +58,8 @@ class Scaler(Protocol):
 
     def get_scale(self) -> float: ...
 
+    def begin_step(self) -> None: ...
+
 
 class Synchronizer:
     """Synchronizes the gradients of a module. All workers make one, in the same order."""
@@ -460,6 +462,8 @@ class Synchronizer:
         """Before the first gradients of a step cross."""
         self._is_left_out = False
         self.stepping.begin_step()
+        if self._scaler:
+            self._scaler.begin_step()
         if self._sparsifying:
             self._sparsifying.begin_step(self._scaler.get_scale() if self._scaler else None)
 
