@@ -8,10 +8,19 @@
 namespace sparsesync {
 
 void* CountedMemory::allocate(std::size_t bytes, std::size_t alignment, Stream stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    in_use_ = in_use_with(bytes);
+  }
+  void* pointer = nullptr;
+  try {
+    pointer = obtain(bytes, alignment, stream);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    in_use_ -= static_cast<std::int64_t>(bytes);
+    throw;
+  }
   const std::lock_guard lock(mutex_);
-  const std::int64_t needed = in_use_with(bytes);
-  void* const pointer = obtain(bytes, alignment, stream);
-  in_use_ = needed;
   high_water_ = std::max(high_water_, in_use_);
   ++allocations_;
   return pointer;
@@ -19,8 +28,8 @@ void* CountedMemory::allocate(std::size_t bytes, std::size_t alignment, Stream s
 
 void CountedMemory::deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                                Stream stream) noexcept {
-  const std::lock_guard lock(mutex_);
   give_back(pointer, bytes, alignment, stream);
+  const std::lock_guard lock(mutex_);
   in_use_ -= static_cast<std::int64_t>(bytes);
 }
 

@@ -35,7 +35,8 @@ class CountedMemory : public MemoryResource {
   /// With the lock held: bytes that would be in use with so many more.
   /// @throws BudgetError
   std::int64_t in_use_with(std::size_t bytes) const;
-  // As MemoryResource has them; one call at a time.
+  // As MemoryResource has them, from several threads at a time. Without the lock: an allocator of
+  // the program's may come back here.
   virtual void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) = 0;
   virtual void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
                          Stream stream) noexcept = 0;
