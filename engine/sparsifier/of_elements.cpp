@@ -32,11 +32,16 @@ Matrix OfElements::values_of(std::size_t tensor, Index count) {
 
 void OfElements::select(const SparsifierStep& step) {
   find_cuts(step, room_);
-  for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
+  const auto room_of = [&](std::size_t tensor) -> Taken {
     Elements& of = elements_[tensor];
     const Index most = room_[tensor];
-    const Taken taken{of.indices.reserve(most), values_of(tensor, most),
-                      masks_ ? of.velocities.reserve(most) : std::span<float>{}};
+    return {of.indices.reserve(most), values_of(tensor, most),
+            masks_ ? of.velocities.reserve(most) : std::span<float>{}};
+  };
+  // Of all of them before anything is taken out: nothing is lost where memory runs out.
+  for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) room_of(tensor);
+  for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
+    const Taken taken = room_of(tensor);
     take_largest(context(), residual(tensor), velocity(tensor), cut(tensor), taken,
                  Count(&counts()[tensor]), not_finite_count());
   }

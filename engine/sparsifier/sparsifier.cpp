@@ -166,6 +166,8 @@ std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gra
   SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
   validate(step);
   const DefaultFloatEnvironment default_modes;
+  has_taken_ = false;
+  std::ranges::fill(taken_, Gradient::empty());  // what they show may move
   last_ = step;
   rescale(step.scale);
   find_factors(gradients);
@@ -176,7 +178,12 @@ std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gra
     add_gradient(context_, gradient_of(tensor, gradients[tensor]), factors_[tensor],
                  velocity_of(tensor, step), residual(tensor), not_finite_count());
   }
-  select(step);
+  try {
+    select(step);
+  } catch (...) {
+    remove(gradients);
+    throw;
+  }
   has_taken_ = true;
   not_finite_ = resolve(context_, not_finite_count());
   return taken_;
@@ -193,6 +200,10 @@ void Sparsifier::undo(std::span<const std::byte* const> gradients) {
   SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
   const DefaultFloatEnvironment default_modes;
   give_back();
+  remove(gradients);
+}
+
+void Sparsifier::remove(std::span<const std::byte* const> gradients) {
   for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     if (gradients[tensor] == nullptr) continue;
     remove_gradient(context_, gradient_of(tensor, gradients[tensor]), factors_[tensor],

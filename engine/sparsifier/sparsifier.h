@@ -138,6 +138,8 @@ class Sparsifier {
  private:
   void rescale(float scale);
   void find_factors(std::span<const std::byte* const> gradients);
+  /// Takes gradients that were added out again, but for rounding.
+  void remove(std::span<const std::byte* const> gradients);
   std::span<float> velocity();
   ConstMatrix gradient_of(std::size_t tensor, const std::byte* data) const;
   Velocity velocity_of(std::size_t tensor, const SparsifierStep& step);

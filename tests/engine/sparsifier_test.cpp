@@ -15,6 +15,7 @@
 
 #include "engine/memory.h"
 #include "tests/kernels/values.h"
+#include "tests/support/failing_memory.h"
 #include "tests/support/flush_to_zero.h"
 #include "tests/support/random.h"
 
@@ -427,6 +428,38 @@ TEST_F(Sparsifiers, WhatIsGivenBackIsOwed) {
       EXPECT_THROW(sparsifier->give_back(), ContractError);
       EXPECT_THROW(sparsifier->undo(model.given()), ContractError);
     }
+  }
+}
+
+TEST(SparsifierMemory, that_runs_out_at_any_allocation_loses_nothing) {
+  for (const Case& each : all_sparsifiers()) {
+    SCOPED_TRACE(each.name);
+    Random random(testing::seed());
+    HostMemory host;
+    testing::FailingMemory memory(host);
+    const Context context(memory);
+    Model<float> model(kSizes);
+    const auto sparsifier = make_sparsifier(context, model.specs(), each.options);
+    model.draw_whole(random);
+    for (std::size_t i = 0; i < kSizes.size(); ++i) {
+      for (float& value : model.gradient(i)) value *= 8;  // so that some are above the threshold
+    }
+    const auto take = [&] { return sparsifier->take(model.given(), {.share = each.share}); };
+    std::int64_t failed = 0;
+    while (true) {
+      memory.fail(failed + 1, testing::Failure::budget);
+      try {
+        take();
+        break;
+      } catch (const BudgetError&) {
+        ++failed;
+      }
+      EXPECT_EQ(residual_of(*sparsifier, kSizes.size()), std::vector<double>(kElements));
+      EXPECT_THROW(sparsifier->give_back(), ContractError);
+    }
+    EXPECT_GT(failed, 0);
+    sparsifier->give_back();
+    EXPECT_EQ(residual_of(*sparsifier, kSizes.size()), model.flat());
   }
 }
 

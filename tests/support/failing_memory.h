@@ -1,0 +1,51 @@
+// Memory that runs out at one allocation.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include "kernels/context.h"
+#include "kernels/error.h"
+
+namespace sparsesync::testing {
+
+/// How an allocation fails.
+enum class Failure { budget, out_of_memory };
+
+/// Memory in which one allocation fails, and those after it do not.
+class FailingMemory : public MemoryResource {
+ public:
+  explicit FailingMemory(MemoryResource& memory) : memory_(memory) {}
+
+  /// The k-th allocation from now on fails; 1: the next one.
+  void fail(std::int64_t k, Failure failure) {
+    failure_ = failure;
+    left_ = k;
+  }
+  /// Whether it has.
+  bool has_failed() const { return left_ <= 0; }
+  void stop_failing() { left_ = 0; }
+
+  void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) override {
+    if (left_ > 0 && --left_ == 0) {
+      if (failure_ == Failure::out_of_memory) throw std::bad_alloc();
+      throw BudgetError(static_cast<std::int64_t>(bytes), 0,
+                        "an allocation that the test lets fail");
+    }
+    return memory_.allocate(bytes, alignment, stream);
+  }
+  void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
+                  Stream stream) noexcept override {
+    memory_.deallocate(pointer, bytes, alignment, stream);
+  }
+  bool has_to_spare(std::size_t) const override { return false; }
+
+ private:
+  MemoryResource& memory_;
+  Failure failure_ = Failure::budget;
+  std::atomic<std::int64_t> left_ = 0;
+};
+
+}  // namespace sparsesync::testing
