@@ -47,6 +47,7 @@ bool announces(const PlannerOptions& options) {
 
 SchedulePlanner::SchedulePlanner(Session& session, Model model, PlannerOptions options)
     : session_(session),
+      workers_(session.size()),
       model_(std::move(model)),
       options_(std::move(options)),
       policy_(schedule_policy_named(options_.schedule)),
@@ -56,7 +57,7 @@ SchedulePlanner::SchedulePlanner(Session& session, Model model, PlannerOptions o
     if (scheme != "auto") static_cast<void>(scheme_named(scheme));
   }
   agree();
-  if (knows_seconds() && session_.size() > 1) {
+  if (knows_seconds() && workers_ > 1) {
     plan_with_seconds();
   } else {
     take(without_seconds());
@@ -99,17 +100,17 @@ bool SchedulePlanner::add_step(std::span<const double> forward_s,
   std::vector<double>& row = measured_[static_cast<std::size_t>(steps_ % kMeasured)];
   std::ranges::copy(forward_s, row.begin());
   std::ranges::copy(backward_s, row.begin() + static_cast<std::ptrdiff_t>(forward_s.size()));
-  return ++steps_ == review_at_ && session_.size() > 1;
+  return ++steps_ == review_at_ && workers_ > 1;
 }
 
 void SchedulePlanner::observe(std::size_t layer, double touched, double united) {
   SparseGradient& sparse = model_.layers[layer].sparse.value();
   sparse.nnz = touched;
   sparse.densification.clear();
-  if (touched > 0 && session_.size() > 1) {
+  if (touched > 0 && workers_ > 1) {
     // What others touched beyond this worker's number is not told by it alone.
-    const double gamma = std::clamp(united / touched, 1.0, static_cast<double>(session_.size()));
-    sparse.densification[session_.size()] = gamma;
+    const double gamma = std::clamp(united / touched, 1.0, static_cast<double>(workers_));
+    sparse.densification[workers_] = gamma;
   }
 }
 
@@ -140,7 +141,7 @@ bool SchedulePlanner::plan_with_seconds() {
 SchedulePlanner::Plan SchedulePlanner::without_seconds() const {
   std::vector<ScheduledLayer> layers;
   for (const ModelLayer& each : model_.layers) {
-    layers.push_back(scheduled(each, announces(options_) && session_.size() > 1));
+    layers.push_back(scheduled(each, announces(options_) && workers_ > 1));
   }
   const BucketCosts unknown = [](LayerRange) { return BucketSeconds{}; };
   ScheduleQuestion question{layers, unknown};
@@ -157,7 +158,7 @@ SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) cons
   const bool is_told = options_.scheme == "auto" || cost_can_be_told(options_.scheme);
   crossing.scheme = is_told ? options_.scheme : "auto";
   crossing.announce = announces(options_);
-  const ModelCosts costs(model_, session_.size(), crossing);
+  const ModelCosts costs(model_, workers_, crossing);
   const BucketCosts of_buckets = costs.costs();
   const ScheduleQuestion question{costs.layers(), of_buckets, options_.full_bytes,
                                   options_.first_bytes, options_.may_go_on_under_forward};

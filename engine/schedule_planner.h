@@ -90,6 +90,7 @@ class SchedulePlanner {
   bool take(const std::optional<Plan>& own);
 
   Session& session_;
+  int workers_;
   Model model_;
   PlannerOptions options_;
   const SchedulePolicy& policy_;
