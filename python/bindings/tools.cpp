@@ -29,6 +29,7 @@
 #include "engine/workers.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/closed.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/transports.h"
 #include "schemes/registry.h"
@@ -160,7 +161,7 @@ class PythonTraceWriter {
  public:
   PythonTraceWriter(const std::filesystem::path& path, const TraceHeader& header, bool force)
       : header_(header),
-        writer_(std::in_place, path, header, force),
+        writer_(of_this_process(std::make_unique<TraceWriter>(path, header, force))),
         written_(static_cast<std::size_t>(header.workers) *
                  static_cast<std::size_t>(header.steps)) {}
 
@@ -203,11 +204,13 @@ class PythonTraceWriter {
 
  private:
   void expect_open() const {
+    process_.expect("TraceWriter");
     if (!writer_) throw_closed("TraceWriter");
   }
 
+  Process process_;
   TraceHeader header_;
-  std::optional<TraceWriter> writer_;
+  OfThisProcess<TraceWriter> writer_;  // what a child leaves behind is not what it began
   std::vector<bool>
       written_;  // [step · workers + worker]; after the writer, which checks the numbers
 };

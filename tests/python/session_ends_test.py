@@ -15,6 +15,7 @@ network = sparsesync.LocalNetwork(3)
 left = network.join(2)
 sessions = [sparsesync.Session(network.join(rank), deadline_s=60) for rank in range(2)]
 alone = sparsesync.Session(sparsesync.LocalNetwork(1).join(0))
+writer = sparsesync.TraceWriter(sys.argv[2] + "/T", [sparsesync.TensorSpec("t", 4, 1)], 1, 1)
 bucket = alone.register_bucket("b", [sparsesync.TensorSpec("t", 4, 1)], "owned")
 alone.wait(alone.reduce(bucket, [None]))
 waits = threading.Thread(target=sessions[0].barrier, daemon=True)  # its thread is at work when the fork comes
@@ -31,12 +32,13 @@ if child == 0:
         lambda: left.rank,
         lambda: sparsesync.Session(left),
         lambda: network.join(2),
+        lambda: writer.write(0, 0, [np.arange(2)]),
     ):
         try:
             call()
         except sparsesync.ClosedError as error:
             told.append(str(error))
-    assert len(told) == 8, told
+    assert len(told) == 9, told
     assert all(f"forked from {os.getppid()}" in text and "make another one here" in text for text in told), told
     # One of its own works.
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as own:
@@ -48,7 +50,7 @@ if child == 0:
         for session in (*sessions, alone):
             session.close()
     if sys.argv[1] != "leaves":
-        del session, left, network, sessions, alone, call
+        del session, left, network, sessions, alone, writer, call
         gc.collect()
     sys.exit(5)
 _, status = os.waitpid(child, 0)
@@ -56,6 +58,8 @@ assert os.waitstatus_to_exitcode(status) == 5, status
 # The parent goes on.
 alone.wait(alone.gather(bucket))
 assert alone.result_rows(bucket, 0) == 0
+writer.write(0, 0, [np.arange(2)])
+writer.commit()
 left = sparsesync.Session(left)
 more = [threading.Thread(target=each.barrier) for each in (sessions[1], left)]
 for each in more: each.start()
@@ -65,9 +69,9 @@ print("done")
 
 
 @pytest.mark.parametrize("child", ["closes", "drops", "leaves"])
-def test_a_forked_process_is_told_and_ends(child):
+def test_a_forked_process_is_told_and_ends(child, tmp_path):
     script = FORKED.replace("del session, left", "del left") if child == "drops" else FORKED
-    done = python(script, child)
+    done = python(script, child, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
