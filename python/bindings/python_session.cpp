@@ -122,15 +122,22 @@ void PythonSession::close() {
   closing_ = true;
   if (!process_.forked()) {
     const WithoutGil without_gil;
+    const std::thread::id own = std::this_thread::get_id();
     std::unique_lock lock(calls_mutex_);
-    calls_ended_.wait(lock, [&] { return calls_ == 0; });
+    if (closer_ == own) return;  // what goes below runs code of Python, which may close the session
+    calls_ended_.wait(lock, [&] { return calls_ == 0 && closer_ == std::thread::id(); });
+    closer_ = own;
+    lock.unlock();
     const bool on_gpu = session_ != nullptr && device_ != nullptr;
     if (on_gpu) device_->settle();
     session_.reset();
     network_.reset();
     if (on_gpu) device_->leave();
+    lock.lock();
+    closer_ = {};
+    calls_ended_.notify_all();
   }
-  held_.clear();
+  const std::vector<Held> last = std::exchange(held_, {});
 }
 
 std::size_t PythonSession::register_bucket(const BucketSpec& spec) {
@@ -263,8 +270,8 @@ PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients,
 }
 
 PythonTicket PythonSession::reduce_taken(Index bucket, const std::vector<TensorSpec>& tensors,
-                                         std::span<const Gradient> gradients, nb::object owner,
-                                         StreamNumber stream) {
+                                         std::span<const Gradient> gradients,
+                                         std::shared_ptr<const void> owner, StreamNumber stream) {
   const Bucket& of = at(bucket);
   if (of.tensors != tensors) {
     throw InputError(fmt::format(
@@ -540,11 +547,13 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   if (phase == (bucket.announces ? Phase::announce : Phase::reduce) && registering_ == 0) {
     static_cast<void>(look_at(number));
   }
+  // What is submitted is read at once: nothing may fail before it is held.
+  if (held_.size() == held_.capacity()) held_.reserve(2 * held_.size() + 1);
   const Session::Ticket ticket = use().submit(id_of(number), phase, gradients, arrays.after.get());
   ++bucket.submitted[index(phase)];
   bucket.last[index(phase)] = ticket;
   if (!arrays.indices.empty() || !arrays.values.empty() || arrays.after != nullptr ||
-      arrays.owner.is_valid()) {
+      arrays.owner != nullptr) {
     held_.push_back({ticket, std::move(arrays)});
   }
   return {ticket, number_};

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,7 @@ class PythonSession {
   /// @param owner    of what is given, which stays as it is until the phase is over
   /// @param stream   that writes it
   PythonTicket reduce_taken(Index bucket, const std::vector<TensorSpec>& tensors,
-                            std::span<const Gradient> gradients, nanobind::object owner,
+                            std::span<const Gradient> gradients, std::shared_ptr<const void> owner,
                             StreamNumber stream);
   PythonTicket gather(Index bucket) { return submit(bucket, Phase::gather, {}, {}); }
   void wait(const PythonTicket& ticket);
@@ -141,7 +142,7 @@ class PythonSession {
     std::vector<ConstIndices> indices;
     std::vector<ConstArray> values;
     std::shared_ptr<const Mark> after = nullptr;  // on a GPU, what the phase waits for
-    nanobind::object owner = {};                  // of what is no array
+    std::shared_ptr<const void> owner = nullptr;  // of what is no array
   };
   struct Held {
     Session::Ticket ticket;
@@ -223,8 +224,9 @@ class PythonSession {
   bool closing_ = false;  // nobody calls it any more
 
   std::mutex calls_mutex_;
-  std::condition_variable calls_ended_;
-  int calls_ = 0;  // that are under way without the GIL
+  std::condition_variable calls_ended_;  // or who closes it has
+  std::thread::id closer_;               // the thread that closes it; none else
+  int calls_ = 0;                        // that are under way without the GIL
 
   OfThisProcess<Session> session_;  // last: it reads what stands above
 };

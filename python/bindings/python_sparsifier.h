@@ -35,8 +35,8 @@ class PythonSparsifier {
             const std::vector<StreamNumber>& streams);
   void undo(const nanobind::sequence& gradients, const std::vector<StreamNumber>& streams);
   void give_back();
-  /// Starts a step of a bucket with what was taken. @param self  this, as Python holds it
-  PythonTicket reduce(Index bucket, nanobind::object self);
+  /// Starts a step of a bucket with what was taken.
+  PythonTicket reduce(Index bucket);
 
   void write_norms(nanobind::handle out);
   void choose(const std::vector<Index>& chosen);
@@ -57,7 +57,7 @@ class PythonSparsifier {
   PythonSession& session_;
   std::vector<TensorSpec> tensors_;
   StreamNumber stream_;
-  std::unique_ptr<Sparsifier> sparsifier_;
+  std::shared_ptr<Sparsifier> sparsifier_;  // a phase that reads what was taken keeps it
   std::span<const Gradient> taken_;
 };
 

@@ -83,6 +83,7 @@ void PythonSparsifier::take(const nb::sequence& gradients, const SparsifierStep&
                             const std::vector<StreamNumber>& streams) {
   std::vector<ConstArray> held;
   const std::vector<const std::byte*> pointers = pointers_to(gradients, held);
+  taken_ = {};
   session_.work_in(stream_, streams,
                    [&](const Context&) { taken_ = sparsifier_->take(pointers, step); });
 }
@@ -98,8 +99,8 @@ void PythonSparsifier::give_back() {
   session_.work_in(stream_, {}, [&](const Context&) { sparsifier_->give_back(); });
 }
 
-PythonTicket PythonSparsifier::reduce(Index bucket, nb::object self) {
-  return session_.reduce_taken(bucket, crossing(), taken_, std::move(self), stream_);
+PythonTicket PythonSparsifier::reduce(Index bucket) {
+  return session_.reduce_taken(bucket, crossing(), taken_, sparsifier_, stream_);
 }
 
 template <typename Given>
@@ -229,13 +230,9 @@ void bind_sparsifiers(nb::module_& module) {
                    "collections.abc.Sequence[int] = (0,)) -> None"))
       .def("give_back", &PythonSparsifier::give_back,
            "Gives back what the last take() took, whose sums are not used: it is owed as before.")
-      .def(
-          "reduce",
-          [](const nb::object& self, Index bucket) {
-            return nb::cast<PythonSparsifier&>(self).reduce(bucket, self);
-          },
-          nb::arg("bucket"), "Starts a step of a bucket with what the last take() took.",
-          nb::sig("def reduce(self, bucket: int) -> Ticket"))
+      .def("reduce", &PythonSparsifier::reduce, nb::arg("bucket"),
+           "Starts a step of a bucket with what the last take() took.",
+           nb::sig("def reduce(self, bucket: int) -> Ticket"))
       .def("write_norms", &PythonSparsifier::write_norms, nb::arg("out"),
            "Copies the sums of the absolute values of what was owed in each chunk before the last "
            "take() took from it: f64 [chunks].",

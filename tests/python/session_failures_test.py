@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -378,6 +379,37 @@ def test_sessions_that_are_dropped_are_closed():
     del session, cycle
     gc.collect()
     expect_tasks(before)
+
+
+def test_a_session_that_is_dropped_with_a_step_of_a_sparsifier_is_closed():
+    before = tasks()
+    session = Session(LocalNetwork(1).join(0))
+    sparsifier = sparsesync.Sparsifier(session, [TensorSpec("t", 30, 4)])
+    bucket = session.register_bucket("b", sparsifier.crossing, "owned")
+    sparsifier.take([np.ones(120, np.float32)])
+    sparsifier.reduce(bucket)
+    del session, sparsifier
+    gc.collect()
+    expect_tasks(before)
+
+
+def test_what_a_session_gives_up_as_it_closes_may_close_it():
+    session = Session(LocalNetwork(1).join(0))
+    bucket = session.register_bucket("b", [TensorSpec("t", 30, 4)], "owned")
+    gradient = np.ones((30, 4), np.float32)
+    weakref.finalize(gradient, session.close)
+    session.reduce(bucket, [gradient])
+    del gradient
+    session.close()
+    assert session.closed
+
+
+def test_a_planner_outlives_its_session():
+    session = Session(LocalNetwork(1).join(0))
+    planner = sparsesync.SchedulePlanner(session, [sparsesync.Layer("t", rows=30, width=4)], "lazy")
+    session.close()
+    planner.observe(0, 5, 10)
+    assert not planner.add_step([0.1], [0.1])
 
 
 def test_random_steps_of_random_buckets(random):
