@@ -84,6 +84,7 @@ void ProgressThread::wait(SubmittedPhase& phase) {
 }
 
 std::exception_ptr ProgressThread::wait_until_over(SubmittedPhase& phase) {
+  expect_elsewhere();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase.done && !phase.held; });
   phase.waited = true;
@@ -91,6 +92,7 @@ std::exception_ptr ProgressThread::wait_until_over(SubmittedPhase& phase) {
 }
 
 bool ProgressThread::wait_for(SubmittedPhase& phase, std::chrono::milliseconds most) {
+  if (most.count() > 0) expect_elsewhere();
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, most, [&] { return phase.done && !phase.held; })) return false;
   phase.waited = true;
@@ -104,6 +106,7 @@ bool ProgressThread::is_final(const SubmittedPhase& phase) const {
 }
 
 void ProgressThread::between_steps(const std::function<void()>& work) {
+  expect_elsewhere();
   std::unique_lock lock(mutex_);
   throw_if_over();
   Job job{&work, false, nullptr};
@@ -145,6 +148,11 @@ void ProgressThread::set_order(const std::vector<OrderEntry>& order, std::int64_
   const std::lock_guard lock(mutex_);
   order_.check(order, from_step);
   order_.replace(order, from_step);
+}
+
+void ProgressThread::expect_elsewhere() const {
+  if (std::this_thread::get_id() != id()) return;
+  throw ContractError("a session cannot be waited for in its own thread: nothing would go on there");
 }
 
 void ProgressThread::throw_if_over() const {

@@ -34,7 +34,8 @@ struct SubmittedPhase {
 };
 
 /// Makes all calls of a session's transport. After an error that not all workers know of, and go on
-/// after, the session is over: the others are told, and every call throws that error.
+/// after, the session is over: the others are told, and every call throws that error. What waits for
+/// the thread throws ContractError where it is called in it, as by a transport.
 class ProgressThread {
  public:
   /// What a phase is given.
@@ -76,6 +77,8 @@ class ProgressThread {
   void between_steps(const std::function<void()>& work);
   /// Steps that are complete.
   std::int64_t step() const;
+  /// The thread that phases run in.
+  std::thread::id id() const { return thread_.get_id(); }
 
   // ---- For the phase that runs.
 
@@ -106,6 +109,9 @@ class ProgressThread {
     bool done;
     std::exception_ptr error;
   };
+
+  /// @throws ContractError in the thread itself
+  void expect_elsewhere() const;
 
   // With the lock held.
   void throw_if_over() const;

@@ -20,7 +20,7 @@ class Queue {
 
   /// Puts an element behind all others.
   void push(T element) { push_left_over() = std::move(element); }
-  /// What an element that was popped has left, to be overwritten: its memory serves again.
+  /// The place of the next element. It holds one that was popped, whose memory serves again.
   T& left_over() {
     if (count_ == ring_.size()) grow();
     return ring_[(first_ + count_) % ring_.size()];

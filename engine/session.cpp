@@ -136,6 +136,9 @@ Session::~Session() = default;
 Rank Session::rank() const {
   return engine_->transport->rank();
 }
+std::thread::id Session::thread() const {
+  return engine_->progress.id();
+}
 int Session::size() const {
   return engine_->transport->size();
 }

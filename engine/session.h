@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -112,6 +113,9 @@ class Session {
 
   Rank rank() const;
   int size() const;
+  /// The thread that works for it, which calls the transport and memory resources. What waits
+  /// throws ContractError there.
+  std::thread::id thread() const;
 
   /// Adds a bucket, at the end of the order. All that workers must agree on is compared in full;
   /// nothing is added if they do not, or if one of them has not the memory.

@@ -89,8 +89,8 @@ class Stopwatch {
   PhaseSeconds seconds_;
 };
 
-/// What the steps of exchanges are made of: kept from one to the next, so that none allocates. To
-/// outlive the transport: after an error others may still read what was sent.
+/// Memory of the steps of exchanges, kept from one to the next, so that none allocates. It outlives
+/// the transport: after an error others may still read what was sent.
 struct ExchangeWorkspace {
   std::vector<Send> sends;
   std::vector<Receive> receives;

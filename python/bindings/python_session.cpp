@@ -11,7 +11,9 @@
 #include <span>
 #include <utility>
 
+#include "engine/log.h"
 #include "kernels/rows.h"
+#include "kernels/start_thread.h"
 #include "python/bindings/gil.h"
 
 namespace nb = nanobind;
@@ -104,12 +106,13 @@ PythonSession::PythonSession(TransportHandle& transport, double deadline_s, std:
     : number_(next_session_number()),
       network_(transport.network()),
       device_(std::move(device)),
-      memory_(device_ == nullptr ? memory_bytes : std::nullopt) {
+      memory_(std::make_shared<HostMemory>(device_ == nullptr ? memory_bytes : std::nullopt)) {
   if (device_ != nullptr) memory_bytes = device_->budget();
   SessionOptions options = options_of(deadline_s, seed, threads, trials, memory_bytes);
   static_cast<void>(transport.use());
   if (device_ != nullptr) options.device = device_->take();
-  session_ = of_this_process(std::make_unique<Session>(transport.take(), memory_, options));
+  session_ = of_this_process(std::make_unique<Session>(transport.take(), *memory_, options));
+  thread_ = session_->thread();
   open().insert(this);
 }
 
@@ -120,24 +123,60 @@ PythonSession::~PythonSession() {
 
 void PythonSession::close() {
   closing_ = true;
+  const std::thread::id own = std::this_thread::get_id();
   if (!process_.forked()) {
+    if (own == thread_) return end_elsewhere();
     const WithoutGil without_gil;
-    const std::thread::id own = std::this_thread::get_id();
     std::unique_lock lock(calls_mutex_);
-    if (closer_ == own) return;  // what goes below runs code of Python, which may close the session
-    calls_ended_.wait(lock, [&] { return calls_ == 0 && closer_ == std::thread::id(); });
+    // Garbage collection calls it in the middle of what this thread does.
+    if (closer_ == own) return;
+    if (std::find(callers_.begin(), callers_.end(), own) != callers_.end()) {
+      calls_close_ = true;
+      return;
+    }
+    calls_ended_.wait(lock, [&] { return callers_.empty() && closer_ == std::thread::id(); });
     closer_ = own;
     lock.unlock();
-    const bool on_gpu = session_ != nullptr && device_ != nullptr;
-    if (on_gpu) device_->settle();
-    session_.reset();
-    network_.reset();
-    if (on_gpu) device_->leave();
+    end(session_, device_.get(), network_);
     lock.lock();
     closer_ = {};
     calls_ended_.notify_all();
   }
   const std::vector<Held> last = std::exchange(held_, {});
+}
+
+void PythonSession::end(OfThisProcess<Session>& session, PythonDevice* device,
+                        std::shared_ptr<void>& network) {
+  const bool on_gpu = session != nullptr && device != nullptr;
+  if (on_gpu) device->settle();
+  session.reset();
+  network.reset();
+  if (on_gpu) device->leave();
+}
+
+void PythonSession::end_elsewhere() {
+  {
+    const std::lock_guard lock(calls_mutex_);
+    if (closer_ != std::thread::id()) return;
+    calls_close_ = true;
+    if (!callers_.empty()) return;
+  }
+  if (session_ == nullptr) return;
+  auto parts = std::make_unique<Parts>(Parts{std::exchange(held_, {}), memory_, device_,
+                                             std::move(network_), std::move(session_)});
+  const auto run = [left = parts.get()] {
+    end(left->session, left->device.get(), left->network);
+    const WithGil with_gil;
+    delete left;
+    --ending();
+  };
+  try {
+    start_thread("the end of a session", run).detach();
+    ++ending();
+  } catch (const Error& error) {
+    log(LogLevel::warning, fmt::format("a session stays as it is: {}", error.what()));
+  }
+  static_cast<void>(parts.release());
 }
 
 std::size_t PythonSession::register_bucket(const BucketSpec& spec) {
@@ -425,6 +464,11 @@ nb::dict PythonSession::choice(Index bucket) {
   return dict;
 }
 
+int& PythonSession::ending() {
+  static int threads = 0;
+  return threads;
+}
+
 std::set<PythonSession*>& PythonSession::open() {
   static std::set<PythonSession*> sessions;
   return sessions;
@@ -433,13 +477,19 @@ std::set<PythonSession*>& PythonSession::open() {
 PythonSession::UnderWay::UnderWay(PythonSession& of) : of_(of) {
   of_.expect_open();
   const std::lock_guard lock(of_.calls_mutex_);
-  ++of_.calls_;
+  of_.callers_.push_back(std::this_thread::get_id());
 }
 
 PythonSession::UnderWay::~UnderWay() {
-  const std::lock_guard lock(of_.calls_mutex_);
-  --of_.calls_;
-  of_.calls_ended_.notify_all();
+  bool closes = false;
+  {
+    const std::lock_guard lock(of_.calls_mutex_);
+    std::vector<std::thread::id>& callers = of_.callers_;
+    callers.erase(std::find(callers.begin(), callers.end(), std::this_thread::get_id()));
+    closes = callers.empty() && of_.calls_close_;
+    of_.calls_ended_.notify_all();
+  }
+  if (closes) of_.close();
 }
 
 void PythonSession::expect_open() const {

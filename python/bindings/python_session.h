@@ -110,6 +110,8 @@ class PythonSession {
 
   /// Those that were not destroyed yet.
   static std::set<PythonSession*>& open();
+  /// Threads that end a session. Guarded by the GIL.
+  static int& ending();
 
   /// Does what takes long, without the GIL.
   template <typename Work>
@@ -148,6 +150,14 @@ class PythonSession {
     Session::Ticket ticket;
     Arrays arrays;
   };
+  /// A session with all that it reads, which goes after it.
+  struct Parts {
+    std::vector<Held> held;
+    std::shared_ptr<HostMemory> memory;
+    std::shared_ptr<PythonDevice> device;
+    std::shared_ptr<void> network;
+    OfThisProcess<Session> session;
+  };
 
   /// What a bucket was at when none of its phases ran.
   struct Seen {
@@ -184,6 +194,11 @@ class PythonSession {
     PythonSession& of_;
   };
 
+  /// Ends a session and gives back what was for it alone. Called without the GIL.
+  static void end(OfThisProcess<Session>& session, PythonDevice* device,
+                  std::shared_ptr<void>& network);
+  /// Ends the session in a thread of its own: it is closed in its thread, which its end waits for.
+  void end_elsewhere();
   void expect_open() const;
   /// Buckets stand elsewhere after another thread has registered one.
   void expect_none_registers() const;
@@ -195,14 +210,14 @@ class PythonSession {
   /// What can be told of a bucket now: where a phase runs, of before its step.
   const Seen& look_at(Index number);
 
-  const CountedMemory& workspaces() const { return device_ ? device_->memory() : memory_; }
+  const CountedMemory& workspaces() const { return device_ ? device_->memory() : *memory_; }
   /// What a phase waits for; null on the host.
   std::shared_ptr<const Mark> mark_behind(const std::vector<StreamNumber>& streams);
   /// Does `work` with a context in which results are read.
   template <typename Work>
   void read(StreamNumber stream, const Work& work) {
     if (device_ == nullptr) {
-      work(Context(memory_));
+      work(Context(*memory_));
     } else {
       device_->read_in(stream, work);
     }
@@ -217,18 +232,20 @@ class PythonSession {
   const Process process_;
   std::shared_ptr<void> network_;
   std::shared_ptr<PythonDevice> device_;  // null on the host
-  HostMemory memory_;
+  std::shared_ptr<HostMemory> memory_;
   std::deque<Bucket> buckets_;
   std::vector<Held> held_;
   int registering_ = 0;   // calls of register_bucket()
   bool closing_ = false;  // nobody calls it any more
 
-  std::mutex calls_mutex_;
-  std::condition_variable calls_ended_;  // or who closes it has
-  std::thread::id closer_;               // the thread that closes it; none else
-  int calls_ = 0;                        // that are under way without the GIL
+  std::mutex calls_mutex_;                // guards what follows
+  std::condition_variable calls_ended_;   // or who closes it has
+  std::thread::id closer_;                // the thread that closes it; none else
+  std::vector<std::thread::id> callers_;  // of calls that are under way without the GIL
+  bool calls_close_ = false;              // the last of them is to close it
 
-  OfThisProcess<Session> session_;  // last: it reads what stands above
+  OfThisProcess<Session> session_;  // reads what stands above
+  std::thread::id thread_;          // of the session
 };
 
 }  // namespace sparsesync::python

@@ -77,6 +77,10 @@ void close_sessions() {
     const nb::object kept = nb::find(*session);  // closing lets others run
     session->close();
   }
+  while (PythonSession::ending() > 0) {
+    const WithoutGil without_gil;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void bind_session(nb::module_& module) {

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 import sparsesync  # noqa: E402 (needs torch)
-from bindings_support import DEADLINE_S, run_threads  # noqa: E402 (needs torch)
+from bindings_support import DEADLINE_S, python, run_threads  # noqa: E402 (needs torch)
 from sparsesync import Session, TensorSpec, _native  # noqa: E402 (needs torch)
 from sparsesync.torch.process_group import _Calls  # noqa: E402 (needs torch)
 from torch import distributed as dist  # noqa: E402 (needs torch)
@@ -119,6 +119,70 @@ def test_counters_wait_for_no_lock_with_the_gil():
 
     for outcome in outcomes_over_gloo(2, work, Slow):
         assert isinstance(outcome.error, sparsesync.PeerLostError | sparsesync.AbortedError), outcome.error
+
+
+COLLECTED = """
+import datetime, gc, sys, threading
+import numpy as np, sparsesync
+import torch.distributed as dist
+from sparsesync import _native
+from sparsesync.torch.process_group import _Calls
+dropped, closed = threading.Event(), threading.Event()
+class Collecting(_Calls):
+    collects = False
+    def send(self, rank, lane, data):
+        if self.collects:
+            self.collects = False
+            assert dropped.wait(60)
+            gc.collect()  # as Python does within any statement, in whatever thread runs it
+        return super().send(rank, lane, data)
+    def close(self):
+        super().close()
+        if dropped.is_set():
+            closed.set()
+class Holder:
+    def __init__(self, session):
+        self.session, self.myself = session, self
+    def __del__(self):
+        if sys.argv[1] == "asks":
+            try:
+                self.session.barrier()
+            except sparsesync.ContractError as error:
+                print(error)
+        if sys.argv[1] != "drops":
+            self.session.close()
+def start(rank):
+    group = dist.ProcessGroupGloo(store, rank, 2, datetime.timedelta(seconds=60))
+    calls = Collecting(group)
+    session = sparsesync.Session(_native.transport_over(calls, rank, [0, 0]), deadline_s=60)
+    bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", 40, 4)], "balanced")
+    session.barrier()
+    calls.collects = rank == 0
+    return session, session.reduce(bucket, [np.ones((40, 4), np.float32)])
+def stay():
+    session, ticket = start(1)
+    try:
+        session.wait(ticket)
+    except sparsesync.PeerError:
+        pass  # it left in the middle of a step
+store = dist.HashStore()
+other = threading.Thread(target=stay)
+other.start()
+holder = Holder(start(0)[0])
+del holder
+dropped.set()
+if sys.argv[1] != "exits":
+    assert closed.wait(60)
+    other.join()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("case", ["drops", "closes", "asks", "exits"])
+def test_garbage_collection_in_the_thread_of_a_session_closes_it(case):
+    done = python(COLLECTED, case)
+    said = "a session cannot be waited for in its own thread: nothing would go on there\n" if case == "asks" else ""
+    assert (done.returncode, done.stdout, done.stderr) == (0, said + "done\n", "")
 
 
 @pytest.mark.parametrize("size", [1 << 32, 1 << 40, 1 << 63])
