@@ -114,22 +114,28 @@ def test_no_schedule_changes_what_is_trained(name: str, schedule: str) -> None:
         expect_same(weights(found[0][0]), weights(found[1][0]))
 
 
+class Given(torch.nn.Module):
+    """Whose gradient is what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(40, 10))
+
+    def forward(self, wanted: torch.Tensor) -> torch.Tensor:
+        return (self.weight * wanted).sum()
+
+
+WHOLE = [
+    st.TopK(density=0.05, least_elements=1),
+    st.Threshold(level=6, least_elements=1),
+    st.CoarseGrained(share=0.3, chunk=25, least_elements=1),
+]  # of whole numbers they make whole numbers
+
+
 def test_what_is_applied_and_what_is_owed_is_what_came() -> None:
     """Whole numbers as gradients: sums over steps of the mean gradient are what was applied, and the mean of what is owed."""
 
-    class Given(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(40, 10))
-
-        def forward(self, wanted: torch.Tensor) -> torch.Tensor:
-            return (self.weight * wanted).sum()
-
-    for sparsifier in (
-        st.TopK(density=0.05, least_elements=1),
-        st.Threshold(level=6, least_elements=1),
-        st.CoarseGrained(share=0.3, chunk=25, least_elements=1),
-    ):
+    for sparsifier in WHOLE:
         given = torch.randint(-3, 4, (4, 6, 40, 10), generator=torch.Generator().manual_seed(1)).float()
 
         def work(rank: int, member: st.LocalMember, sparsifier: st.Sparsifier = sparsifier, given: torch.Tensor = given) -> Any:
@@ -149,6 +155,32 @@ def test_what_is_applied_and_what_is_owed_is_what_came() -> None:
         for applied, _ in told:
             assert torch.equal(applied + owed, given.sum(dim=(0, 1)) / 4)
         assert torch.any(owed)
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "dear"])
+@pytest.mark.parametrize("sparsifier", WHOLE)
+def test_what_a_step_sent_whose_results_never_came_is_owed(sparsifier: st.Sparsifier, schedule: str) -> None:
+    """A worker leaves: the others save what they have."""
+    given = torch.randint(-3, 4, (2, 4, 40, 10), generator=torch.Generator().manual_seed(1)).float()
+
+    def work(rank: int, member: st.LocalMember) -> Any:
+        module = Given()
+        ddp = st.DistributedDataParallel(module, process_group=member, sparsifier=sparsifier, schedule=schedule, deadline=30)
+        for step in range(3):
+            module.zero_grad()
+            ddp(given[rank, step]).backward()
+            ddp.synchronize()
+        owed = ddp.state_dict()["sparsesync.residual.weight"].clone()
+        if rank == 0:
+            module.zero_grad()
+            with pytest.raises(sparsesync.PeerError):
+                ddp(given[rank, 3]).backward()
+                ddp.synchronize()
+            for _ in range(2):  # to save it changes nothing
+                assert torch.equal(ddp.state_dict()["sparsesync.residual.weight"].view(40, 10), owed.view(40, 10) + given[rank, 3])
+        ddp.close()
+
+    good(run_workers(2, work))
 
 
 class Words(torch.nn.Module):

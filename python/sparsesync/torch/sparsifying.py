@@ -137,10 +137,11 @@ class Sparsifying:
     # ---- What is owed.
 
     def state(self, buckets: Iterable[Bucket], parameters: Sequence[Synchronized], of_mean: bool) -> SparsifierState:
-        """Between steps, when all results were taken: this worker's."""
+        """Between steps, when all results were taken, or the session is over: this worker's."""
         owed = dict(self._waiting)
         for each in buckets:
             if isinstance(each, SparsifiedBucket):
+                each.give_back_lost()
                 owed.update(each.state())
         named = {parameters[index].name: each for index, each in owed.items()}
         norms = self._known_norms  # loaded, and not used yet
@@ -317,6 +318,8 @@ class SparsifiedBucket(Bucket):
         frozen = self._frozen()
         self.set_state({index: _zeros_like(self._unused_before[index]) for index in frozen})  # so that nothing of it is sent
         self._given = given
+        self._has_sent = False
+        self._kept = {index: self._unused_before[index] for index in frozen}
         if self._sparsifying.corrects_momentum:  # velocities go on: other workers may have gradients
             self._given = [
                 torch.zeros_like(each.parameter, memory_format=torch.contiguous_format)
@@ -366,6 +369,11 @@ class SparsifiedBucket(Bucket):
             self.native.give_back()
             self.set_state(self._kept)
             self._has_sent = False
+
+    def give_back_lost(self) -> None:
+        """What it sent in a step whose results never came, as the session ended, is owed."""
+        if self._given:
+            self.give_back()
 
     def _write(self, scale: float) -> None:
         self._given = ()
@@ -456,8 +464,14 @@ class _Norms:
         self._is_chosen = True
 
     def summed(self) -> torch.Tensor | None:
-        """What the next step's chunks are chosen by; nothing before the first one."""
-        return self._chosen_by if self._is_chosen else self._sums.sums()
+        """What the next step's chunks are chosen by; nothing before the first one. Where the session ended before the last step's sums
+        came, those of the step before."""
+        if self._is_chosen:
+            return self._chosen_by
+        try:
+            return self._sums.sums()
+        except _native.Error:
+            return self._chosen_by
 
     def choose(self, share: float, known: torch.Tensor | None) -> None:
         """Has every bucket take its part of the chunks that all workers choose. known: norms that count in the place of these."""
