@@ -38,19 +38,32 @@ void OfElements::select(const SparsifierStep& step) {
     return {of.indices.reserve(most), values_of(tensor, most),
             masks_ ? of.velocities.reserve(most) : std::span<float>{}};
   };
-  // Of all of them before anything is taken out: nothing is lost where memory runs out.
+  // Of all of them before anything is taken out: little is left that memory can run out for.
   for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) room_of(tensor);
-  for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
-    const Taken taken = room_of(tensor);
-    take_largest(context(), residual(tensor), velocity(tensor), cut(tensor), taken,
-                 Count(&counts()[tensor]), not_finite_count());
+  std::size_t taken_out = 0;
+  try {
+    for (; taken_out < tensors().size(); ++taken_out) {
+      const Taken taken = room_of(taken_out);
+      take_largest(context(), residual(taken_out), velocity(taken_out), cut(taken_out), taken,
+                   Count(&counts()[taken_out]), not_finite_count());
+    }
+  } catch (...) {
+    fetch_counts(taken_out);
+    put_back();
+    throw;
   }
-  fetch_numbers(context(), counts(), fetched_);
+  fetch_counts(taken_out);
   for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
     Elements& of = elements_[tensor];
-    of.count = fetched_[tensor];
     SPARSESYNC_EXPECT(of.count, <=, room_[tensor]);
     taken_[tensor] = Gradient::row_sparse(of.indices.first(of.count), of.values.data());
+  }
+}
+
+void OfElements::fetch_counts(std::size_t taken_out) {
+  fetch_numbers(context(), counts(), fetched_);
+  for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
+    elements_[tensor].count = tensor < taken_out ? fetched_[tensor] : 0;
   }
 }
 

@@ -36,6 +36,8 @@ class OfElements : public Sparsifier {
   };
   void select(const SparsifierStep& step) final;
   void put_back() final;
+  /// @param taken_out  tensors whose counts are known by now; others have none
+  void fetch_counts(std::size_t taken_out);
   Matrix values_of(std::size_t tensor, Index count);
 
   bool masks_;

@@ -81,7 +81,9 @@ class Sparsifier {
   ///         behind its context's work so far, and left as it is until the next call. On a GPU
   ///         waits until it is known how much that is
   /// @throws InputError for a share outside (0, 1], a scale that is not positive and finite, or a
-  ///         momentum that is negative or not finite; BudgetError, std::bad_alloc
+  ///         momentum that is negative or not finite. BudgetError, DeviceMemoryError,
+  ///         std::bad_alloc: nothing is taken then, and what is owed is what it was, but for
+  ///         rounding of sums
   std::span<const Gradient> take(std::span<const std::byte* const> gradients,
                                  const SparsifierStep& step);
   /// Values of the last step that are infinite or not a number: gradients, which were left out, and

@@ -2,6 +2,7 @@
 // workers of a session together.
 #include "engine/sparsifier/sparsifier.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -432,34 +433,44 @@ TEST_F(Sparsifiers, WhatIsGivenBackIsOwed) {
 }
 
 TEST(SparsifierMemory, that_runs_out_at_any_allocation_loses_nothing) {
-  for (const Case& each : all_sparsifiers()) {
-    SCOPED_TRACE(each.name);
-    Random random(testing::seed());
-    HostMemory host;
-    testing::FailingMemory memory(host);
-    const Context context(memory);
-    Model<float> model(kSizes);
-    const auto sparsifier = make_sparsifier(context, model.specs(), each.options);
-    model.draw_whole(random);
-    for (std::size_t i = 0; i < kSizes.size(); ++i) {
-      for (float& value : model.gradient(i)) value *= 8;  // so that some are above the threshold
-    }
-    const auto take = [&] { return sparsifier->take(model.given(), {.share = each.share}); };
-    std::int64_t failed = 0;
-    while (true) {
-      memory.fail(failed + 1, testing::Failure::budget);
-      try {
-        take();
-        break;
-      } catch (const BudgetError&) {
-        ++failed;
+  for (Case each : all_sparsifiers()) {
+    for (const float momentum : {0.0F, 0.5F}) {
+      SCOPED_TRACE(fmt::format("{}, momentum {}", each.name, momentum));
+      each.options.corrects_momentum = momentum != 0;
+      const SparsifierStep now{.share = each.share, .momentum = momentum};
+      Random random(testing::seed());
+      Model<float> model(kSizes);
+      model.draw_whole(random);
+      for (std::size_t i = 0; i < kSizes.size(); ++i) {
+        for (float& value : model.gradient(i)) value *= 8;  // so that some are above the threshold
       }
-      EXPECT_EQ(residual_of(*sparsifier, kSizes.size()), std::vector<double>(kElements));
-      EXPECT_THROW(sparsifier->give_back(), ContractError);
+      bool has_failed = true;
+      std::int64_t failing = 0;
+      for (; has_failed; ++failing) {
+        testing::TestMemory all;
+        testing::FailingMemory memory(all);
+        const testing::DeviceUnderTest device(false, &memory);
+        const Context context = device.context(memory);
+        const auto sparsifier = make_sparsifier(context, model.specs(), each.options);
+        const auto owed = [&] {
+          synchronize(context);
+          return residual_of(*sparsifier, kSizes.size());
+        };
+        memory.fail(failing + 1, testing::Failure::budget);
+        try {
+          sparsifier->take(model.given(), now);
+          has_failed = false;
+        } catch (const BudgetError&) {
+          EXPECT_EQ(owed(), std::vector<double>(kElements));
+          EXPECT_THROW(sparsifier->give_back(), ContractError);
+          sparsifier->take(model.given(), now);
+        }
+        memory.stop_failing();
+        sparsifier->give_back();
+        EXPECT_EQ(owed(), model.flat());
+      }
+      EXPECT_GT(failing, 1);
     }
-    EXPECT_GT(failed, 0);
-    sparsifier->give_back();
-    EXPECT_EQ(residual_of(*sparsifier, kSizes.size()), model.flat());
   }
 }
 

@@ -135,10 +135,10 @@ class TestMemory : public HostMemory {
 class DeviceUnderTest {
  public:
   /// @param memory  for scratch; null: its own
-  explicit DeviceUnderTest(bool checked = true, HostMemory* memory = nullptr) {
+  explicit DeviceUnderTest(bool checked = true, MemoryResource* memory = nullptr) {
     if (!on_cuda()) return;
-    queue_ = make_device_queue(memory != nullptr ? *memory : scratch_, pinned_,
-                               {0, checked, std::nullopt});
+    queue_ = make_device_queue(memory != nullptr ? *memory : static_cast<MemoryResource&>(scratch_),
+                               pinned_, {0, checked, std::nullopt});
   }
 
   Context context(MemoryResource& memory) const {
