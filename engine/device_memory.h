@@ -49,7 +49,7 @@ class PinnedMemory : public CountedMemory {
 /// Memory from somebody else's allocator: PyTorch's, say.
 class BorrowedMemory : public CountedMemory {
  public:
-  /// The allocator's.
+  /// The allocator's. They may come from several threads at a time.
   struct Calls {
     /// Memory for work on a stream; throws if there is none.
     std::function<void*(std::size_t bytes, Stream stream)> allocate;

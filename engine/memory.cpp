@@ -8,9 +8,10 @@
 namespace sparsesync {
 
 void* CountedMemory::allocate(std::size_t bytes, std::size_t alignment, Stream stream) {
+  std::int64_t needed = 0;
   {
     const std::lock_guard lock(mutex_);
-    in_use_ = in_use_with(bytes);
+    needed = in_use_ = in_use_with(bytes);
   }
   void* pointer = nullptr;
   try {
@@ -21,7 +22,7 @@ void* CountedMemory::allocate(std::size_t bytes, std::size_t alignment, Stream s
     throw;
   }
   const std::lock_guard lock(mutex_);
-  high_water_ = std::max(high_water_, in_use_);
+  high_water_ = std::max(high_water_, needed);
   ++allocations_;
   return pointer;
 }

@@ -51,7 +51,8 @@ class CountedMemory : public MemoryResource {
 /// Adapts a std::pmr resource.
 class HostMemory : public CountedMemory {
  public:
-  /// @param upstream  where the memory comes from; outlives this
+  /// @param upstream  where the memory comes from; outlives this, and is itself safe from several
+  ///                  threads where this is called by them
   explicit HostMemory(std::optional<std::int64_t> budget = std::nullopt,
                       std::pmr::memory_resource* upstream = std::pmr::new_delete_resource())
       : CountedMemory(budget), upstream_(upstream) {}
