@@ -43,7 +43,7 @@ struct ExpectedStep {
 /// Until passes were measured, policies that go by their times have buckets of 25 MiB, as `lazy`.
 class SchedulePlanner {
  public:
-  /// @param session  outlives it
+  /// @param session  outlives calls of review()
   /// @param model    layers in the order of the forward pass; seconds of their passes where those
   ///                 are known, else 0
   /// @throws InputError if there is no such policy or scheme, or the model has no layers;
