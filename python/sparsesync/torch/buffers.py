@@ -63,13 +63,16 @@ class Buffers:
             return
         try:
             wait_for_step(self._session, self._tickets)
-        except _native.Error:
+            self._write()
+        except (_native.Error, RuntimeError):
             self._tickets = None
             raise
         self._tickets = None  # what a signal's handler raises leaves them pending
-        submitted, self._submitted = self._submitted, []
+        self._submitted = []
+
+    def _write(self) -> None:
         now = {id(each) for _, each in self._state.buffers()}
-        for place, (each, version) in enumerate(submitted):
+        for place, (each, version) in enumerate(self._submitted):
             if id(each) not in now or each._version != version:
                 continue
             result = Result(self._session, self.number, place, self._device)

@@ -211,11 +211,11 @@ def distinct(rows: torch.Tensor) -> torch.Tensor:
 def wait_for_step(session: _native.Session, tickets: Sequence[_native.Ticket]) -> None:
     """Waits for a step's phases, last first: a step that is too large for some worker's memory may begin again, in more rounds, as
     long as nobody has waited for its earlier phases. Raises what the earliest one ended with."""
-    first: Exception | None = None
+    first: _native.Error | None = None
     for ticket in reversed(tickets):
         try:
             session.wait(ticket)
-        except Exception as error:
+        except _native.Error as error:  # what a signal's handler raises ends the wait
             first = error
     if first is not None:
         raise first

@@ -123,13 +123,13 @@ class Results:
             actions = self._begin_take(bucket)
             try:
                 bucket.finish(self._scale())
-            except Exception as error:
+            except (_native.Error, RuntimeError, MemoryError) as error:
                 self.leave()
                 if isinstance(error, OF_ONE_STEP):
                     said = f"{error}: this worker cannot take a step that the others have: load a checkpoint on all"
                     raise _native.Error(said) from error
                 raise
-            except BaseException:
+            except BaseException:  # of a signal's handler
                 self._pending = {bucket: None, **self._pending}
                 self._actions = actions
                 self._mark(bucket)
@@ -141,7 +141,7 @@ class Results:
 
     def _begin_take(self, bucket: Bucket) -> list[Action]:
         """Returns what is to be done with the bucket's parameters. They may be used from now on."""
-        del self._pending[bucket]
+        self._pending.pop(bucket, None)  # a signal's handler may have taken it
         _unmark(bucket)
         actions = list(self._actions)
         if not self._pending:
