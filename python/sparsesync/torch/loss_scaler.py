@@ -55,7 +55,9 @@ class LossScaler:
         self._good_steps = 0  # since the scale changed
         self._is_good: bool | None = None  # the step under way; nothing before somebody asks
         self._is_unscaled = False
-        self._was_skipped = False  # a step before it, since update()
+        # Since update(): whether somebody has asked, and whether a step before it was skipped.
+        self._was_asked = False
+        self._was_skipped = False
         self.skipped_steps = 0
         stated = ("scale", "dynamic", "growth_factor", "backoff_factor", "growth_interval")
         self._synchronizer.session.agree("the LossScaler", [(name, repr(getattr(self, f"_{name}"))) for name in stated])
@@ -84,11 +86,11 @@ class LossScaler:
 
     def update(self) -> None:
         """Once a step, behind all optimizers'. Raises OrderError where there was none."""
-        if self._is_good is None:
+        if not self._was_asked:
             raise _native.OrderError("LossScaler.update(): call step() of it before")
         if not self._dynamic:
             pass
-        elif not self._is_good or self._was_skipped:
+        elif self._is_good is False or self._was_skipped:
             self._scale *= self._backoff_factor
             self._good_steps = 0
         else:
@@ -96,7 +98,8 @@ class LossScaler:
             if self._good_steps >= self._growth_interval:
                 self._scale = max(self._scale, min(self._scale * self._growth_factor, _LARGEST))
                 self._good_steps = 0
-        self._is_good, self._is_unscaled, self._was_skipped = None, False, False
+        self._is_good, self._is_unscaled = None, False
+        self._was_asked = self._was_skipped = False
 
     def begin_step(self) -> None:
         """Before the first gradients of a step: what was found of the last one does not hold for it. A step that was skipped counts until
@@ -116,9 +119,11 @@ class LossScaler:
                 raise _native.InputError(f"the state of a LossScaler: '{name}' is {value!r}")
         self._scale, self._good_steps = float(state["scale"]), int(state["good_steps"])
         self.skipped_steps = int(state["skipped_steps"])
+        self._was_asked = self._was_skipped = False
 
     def _good(self) -> bool:
         """Whether the gradients of the step are finite. What is not is left out, of all workers."""
+        self._was_asked = True
         if self._is_good is None:
             self._is_good = self._synchronizer.keep_finite()
             self.skipped_steps += not self._is_good
