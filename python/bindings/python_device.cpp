@@ -112,7 +112,9 @@ std::unique_ptr<Transport> PythonDevice::connect(std::unique_ptr<Transport> word
 
 std::shared_ptr<const Mark> PythonDevice::after(std::span<const StreamNumber> streams) {
   State& state = use();
+  const WithoutGil without_gil;
   const DeviceGuard here(number_);
+  const std::lock_guard lock(mutex_);
   join(streams);
   const auto unused = std::find_if(state.marks.begin(), state.marks.end(),
                                    [](const auto& mark) { return mark.use_count() == 1; });
@@ -125,15 +127,17 @@ std::shared_ptr<const Mark> PythonDevice::after(std::span<const StreamNumber> st
 
 void PythonDevice::fetch(std::span<const std::byte> from, std::byte* to) {
   const DeviceGuard here(number_);
+  const std::lock_guard lock(mutex_);
   sparsesync::fetch(joining(), from, to);
 }
 
 void PythonDevice::settle() {
   try {
     const DeviceGuard here(number_);
+    const std::lock_guard lock(mutex_);
     join({});
     synchronize(joining());
-  } catch (const Error& error) {  // the device has failed: it does nothing any more
+  } catch (const std::exception& error) {  // the device has failed: it does nothing any more
     log(LogLevel::info, std::string("leaving a GPU: ") + error.what());
   }
 }
@@ -145,6 +149,7 @@ void PythonDevice::leave() {
   } catch (const DeviceError& error) {
     log(LogLevel::info, std::string("leaving a GPU: ") + error.what());
   }
+  const std::lock_guard lock(mutex_);
   use().in_streams.clear();
   use().of_session.reset();
 }

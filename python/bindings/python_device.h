@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -29,7 +30,8 @@ using StreamNumber = std::uintptr_t;
 /// @throws InputError for any other text
 std::optional<int> gpu_named(const std::string& device);
 
-/// What one session works with on a GPU. Guarded by the GIL; what asks for memory, or waits, is
+/// What one session works with on a GPU. Guarded by the GIL, and what threads share that call it
+/// without the GIL by a lock of its own. What asks for memory, or waits, gives up the GIL or is
 /// called without it, as an allocator of Python's needs it.
 ///
 /// The session's work has a stream of its own. It waits for the program's streams by marks, and
@@ -64,7 +66,7 @@ class PythonDevice {
                                      std::chrono::milliseconds deadline);
 
   /// A mark behind all work that these streams were given so far, and behind all that reads
-  /// results. Does not synchronize a stream.
+  /// results. Called with the GIL, which it gives up. Does not synchronize a stream.
   /// @throws InputError naming a stream that is not the GPU's
   std::shared_ptr<const Mark> after(std::span<const StreamNumber> streams);
 
@@ -75,6 +77,7 @@ class PythonDevice {
   void read_in(StreamNumber stream, const Work& work) {
     const DeviceGuard here(number_);
     State& state = use();
+    const std::lock_guard lock(mutex_);
     state.reading.insert(stream);
     work(Context(*state.memory, queue_on(stream)));
   }
@@ -101,6 +104,8 @@ class PythonDevice {
   /// @throws ClosedError in a forked process
   State& use() const;
   Context joining() const { return {*use().memory, *use().joining}; }
+
+  // With the lock held.
   DeviceQueue& queue_on(StreamNumber stream);
   void join(std::span<const StreamNumber> streams);
 
@@ -111,6 +116,8 @@ class PythonDevice {
   const int number_;
   const std::optional<std::int64_t> budget_;
   nanobind::object allocator_;
+  // Guards a State's queues and streams. Recursive: what asks for memory runs code of Python.
+  std::recursive_mutex mutex_;
   OfThisProcess<State> state_;
   bool taken_ = false;
 };

@@ -94,6 +94,18 @@ bool is_over(Session& session, const Session::Ticket& ticket) {
   }
 }
 
+/// Threads that end a session.
+struct Endings {
+  Process process;
+  int threads = 0;
+};
+
+/// Guarded by the GIL.
+Endings& endings() {
+  static Endings all;
+  return all;
+}
+
 std::byte* bytes_of(const Array& array) {
   return static_cast<std::byte*>(array.data());
 }
@@ -162,17 +174,18 @@ void PythonSession::end_elsewhere() {
     if (!callers_.empty()) return;
   }
   if (session_ == nullptr) return;
-  auto parts = std::make_unique<Parts>(Parts{std::exchange(held_, {}), memory_, device_,
-                                             std::move(network_), std::move(session_)});
+  auto parts =
+      std::make_unique<Parts>(Parts{memory_, device_, std::move(buckets_), std::exchange(held_, {}),
+                                    std::move(network_), std::move(session_)});
   const auto run = [left = parts.get()] {
     end(left->session, left->device.get(), left->network);
     const WithGil with_gil;
     delete left;
-    --ending();
+    --endings().threads;
   };
   try {
     start_thread("the end of a session", run).detach();
-    ++ending();
+    ++endings().threads;
   } catch (const Error& error) {
     log(LogLevel::warning, fmt::format("a session stays as it is: {}", error.what()));
   }
@@ -464,9 +477,8 @@ nb::dict PythonSession::choice(Index bucket) {
   return dict;
 }
 
-int& PythonSession::ending() {
-  static int threads = 0;
-  return threads;
+int PythonSession::ending() {
+  return endings().process.forked() ? 0 : endings().threads;
 }
 
 std::set<PythonSession*>& PythonSession::open() {

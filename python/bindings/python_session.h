@@ -101,7 +101,6 @@ class PythonSession {
   /// Which scheme is at work, whether it is settled, and what `auto` expects of each.
   nanobind::dict choice(Index bucket);
   std::string device() const { return device_ == nullptr ? "cpu" : device_->name(); }
-  // Without the GIL: another thread may hold their lock and wait for it.
   std::int64_t memory_in_use() const { return workspaces().in_use(); }
   std::int64_t memory_high_water() const { return workspaces().high_water(); }
   std::int64_t allocations() const { return workspaces().allocations(); }
@@ -110,8 +109,8 @@ class PythonSession {
 
   /// Those that were not destroyed yet.
   static std::set<PythonSession*>& open();
-  /// Threads that end a session. Guarded by the GIL.
-  static int& ending();
+  /// Threads of this process that end a session. Guarded by the GIL.
+  static int ending();
 
   /// Does what takes long, without the GIL.
   template <typename Work>
@@ -150,14 +149,6 @@ class PythonSession {
     Session::Ticket ticket;
     Arrays arrays;
   };
-  /// A session with all that it reads, which goes after it.
-  struct Parts {
-    std::vector<Held> held;
-    std::shared_ptr<HostMemory> memory;
-    std::shared_ptr<PythonDevice> device;
-    std::shared_ptr<void> network;
-    OfThisProcess<Session> session;
-  };
 
   /// What a bucket was at when none of its phases ran.
   struct Seen {
@@ -179,6 +170,16 @@ class PythonSession {
     std::array<std::optional<Session::Ticket>, kPhases> last{};
     Seen seen{};
     std::optional<Array> squares = std::nullopt;  // that its reduces write
+  };
+
+  /// A session with all that it reads and writes, which goes after it.
+  struct Parts {
+    std::shared_ptr<HostMemory> memory;
+    std::shared_ptr<PythonDevice> device;
+    std::deque<Bucket> buckets;
+    std::vector<Held> held;
+    std::shared_ptr<void> network;
+    OfThisProcess<Session> session;
   };
 
   /// A call that gives up the GIL while it needs the session: who closes it waits. Made and

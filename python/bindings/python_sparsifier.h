@@ -20,7 +20,6 @@ class PythonSparsifier {
   /// @param session  outlives this
   PythonSparsifier(PythonSession& session, const std::vector<TensorSpec>& tensors,
                    const SparsifierOptions& options, StreamNumber stream);
-  ~PythonSparsifier();
   PythonSparsifier(const PythonSparsifier&) = delete;
   PythonSparsifier& operator=(const PythonSparsifier&) = delete;
 

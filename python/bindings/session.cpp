@@ -60,13 +60,6 @@ std::shared_ptr<PythonDevice> device_of(nb::handle given,
   return std::make_shared<PythonDevice>(*number, std::nullopt, nb::none(), memory_bytes);
 }
 
-/// A property that takes a lock, for which another thread may wait that waits for the GIL.
-template <auto property>
-std::int64_t without_gil(const PythonSession& session) {
-  const WithoutGil released;
-  return (session.*property)();
-}
-
 }  // namespace
 
 void close_sessions() {
@@ -277,15 +270,15 @@ void bind_session(nb::module_& module) {
            "under way, of before it.",
            nb::sig("def choice(self, bucket: int) -> dict[str, typing.Any]"))
       .def_prop_ro("device", &PythonSession::device, "Where it works: 'cpu', or 'cuda:0', say.")
-      .def_prop_ro("memory_in_use", &without_gil<&PythonSession::memory_in_use>,
+      .def_prop_ro("memory_in_use", &PythonSession::memory_in_use,
                    "Bytes of workspace, in the memory of the device.")
-      .def_prop_ro("memory_high_water", &without_gil<&PythonSession::memory_high_water>,
+      .def_prop_ro("memory_high_water", &PythonSession::memory_high_water,
                    "The most bytes of workspace that there were at a time.")
-      .def_prop_ro("pinned_in_use", &without_gil<&PythonSession::pinned_in_use>,
+      .def_prop_ro("pinned_in_use", &PythonSession::pinned_in_use,
                    "Bytes of the host that a GPU reaches, for staging; 0 without one.")
-      .def_prop_ro("pinned_high_water", &without_gil<&PythonSession::pinned_high_water>,
+      .def_prop_ro("pinned_high_water", &PythonSession::pinned_high_water,
                    "The most of these that there were at a time.")
-      .def_prop_ro("allocations", &without_gil<&PythonSession::allocations>,
+      .def_prop_ro("allocations", &PythonSession::allocations,
                    "How often workspace was asked for, so far.");
 }
 

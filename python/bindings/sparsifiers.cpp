@@ -45,12 +45,6 @@ PythonSparsifier::PythonSparsifier(PythonSession& session, const std::vector<Ten
   });
 }
 
-PythonSparsifier::~PythonSparsifier() {
-  // The thread that holds the memory's lock may be waiting for the GIL.
-  const WithoutGil without_gil;
-  sparsifier_.reset();
-}
-
 std::vector<const std::byte*> PythonSparsifier::pointers_to(const nb::sequence& gradients,
                                                             std::vector<ConstArray>& held) const {
   if (nb::len(gradients) != tensors_.size()) {

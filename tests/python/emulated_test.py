@@ -3,6 +3,7 @@ allocator, and errors at the door. The other suites run on it, too (conftest.py)
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 
 import numpy as np
@@ -235,6 +236,27 @@ def test_a_session_that_ends_gives_all_back():
         assert session.memory_in_use == allocator.in_use > 0
     assert out[:50].all() and not out[50:].any(), "who closes waits for what still reads results"
     assert allocator.in_use == 0
+
+
+def test_threads_that_read_results_at_once():
+    own = sparsesync.Device(0, emulated.new_stream(), Allocator())  # which takes the GIL within their calls
+    written = []  # until the session has closed
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own, deadline_s=60) as session:
+        bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", ROWS, WIDTH)], "balanced")
+        synchronize(session, bucket, [(np.arange(50), np.ones((50, WIDTH), np.float32))])
+
+        def read(reader):
+            for _ in range(100):
+                if reader % 2:
+                    rows, values = session.result(bucket, 0)
+                    assert len(rows) == 50 and values.all()
+                else:
+                    written.append(np.empty((ROWS, WIDTH), np.float32))
+                    session.write_dense(bucket, 0, written[-1], emulated.new_stream())
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(read, range(4)))
+    assert len(written) == 200 and all(each[:50].all() and not each[50:].any() for each in written)
 
 
 def test_an_allocator_that_has_no_more_is_told_by_all_and_the_next_step_works():
