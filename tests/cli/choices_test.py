@@ -95,7 +95,7 @@ def test_explain_has_a_line_for_each_scheme_best_first(run, trace):
 
 def test_explain_over_a_network_file_or_a_virtual_clock(run, trace, tmp_path):
     trace()
-    made = run(*"calibrate --transport local --workers 2 --repeat 1 --rate 1gbit --latency 50us --out N.json".split())
+    made = run(*"calibrate --transport local --workers 2 --repeat 3 --rate 1mbit --latency 1ms --out N.json".split())
     assert made.returncode == 0, made
     for options in (["--network", "N.json"], ["--clock", "virtual"]):
         result = run("compare", "T", "--explain", "--schemes", "balanced", "--repeat", 1, *options)

@@ -391,11 +391,11 @@ def test_an_interrupted_run_leaves_nothing(program, tmp_path, number):
 
 def test_progress_only_on_a_terminal_and_erased(program, tmp_path):
     ours, theirs = pty.openpty()
+    start = time.monotonic()
     process = subprocess.Popen(
         slow_arguments(program), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=theirs
     )
     os.close(theirs)
-    start = time.monotonic()
     try:
         said = os.read(ours, 1000).decode()
         assert "writing [" in said and time.monotonic() - start > 1.5

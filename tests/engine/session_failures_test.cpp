@@ -408,7 +408,7 @@ TEST(Session, a_predecessor_that_is_not_submitted_is_a_typed_error) {
                                      session.wait(session.submit(ids[1], Phase::reduce, gradients));
                                    },
                                    // Time enough to register on a loaded machine.
-                                   {std::chrono::milliseconds(1000), 1});
+                                   {std::chrono::milliseconds(5000), 1});
   for (const auto& error : errors) {
     EXPECT_TRUE(is<OrderError>(error) || is<AbortedError>(error)) << text_of(error);
     EXPECT_NE(text_of(error).find("reduce of bucket 'a'"), std::string::npos) << text_of(error);

@@ -481,9 +481,9 @@ def test_benches_run_alone_and_tests_in_parallel(runner):
     text = GOOD.replace(
         "[[ $SPAR", "touch %s; for i in {1..100}; do [[ -e %s ]] && break; sleep 0.1; done; [[ -e %s ]] || exit 8\n[[ $SPAR"
     )
-    a, b = runner.folder / "a", runner.folder / "b"
-    runner.add("test", "kernels.a", text % (a, b, b))
-    runner.add("test", "kernels.b", text % (b, a, a) + f"sleep 0.5; rm {a} {b}\n")
+    a, b, met = (runner.folder / name for name in ("a", "b", "met"))
+    runner.add("test", "kernels.a", text % (a, b, b) + f"touch {met}\n")
+    runner.add("test", "kernels.b", text % (b, a, a) + f"for i in {{1..100}}; do [[ -e {met} ]] && break; sleep 0.1; done; rm {a} {b}\n")
     runner.add("table", "bench.schemes.gpu_sync", f"#!/bin/bash\n[[ ! -e {a} ]] || exit 7\n" + TABLE)
     status, output, _, _ = runner.run("--only", "tests", "--only", "benches", "--jobs", "2")
     assert status == 0, output

@@ -100,7 +100,7 @@ LIMITS = {
         "session.wait_for(ticket, std::chrono::milliseconds(0))": "0",
         "use().wait_for(*gather, std::chrono::milliseconds(0))": "0",
         "session.wait_for(ticket.ticket, kSignals)": "kSignals: then Python looks for signals, and " + OF_SESSION,
-        "calls_ended_.wait(lock, [&] { return callers_.empty() && closer_ == std::thread::id(); })": "calls of other threads; " + OF_SESSION,
+        "calls_ended_.wait(lock, [&] { return callers_.empty() && closer_ == std::thread::id(); })": "calls of others; " + OF_SESSION,
     },
     "python/bindings/session.cpp": {"sleep_for(std::chrono::milliseconds(1))": "of the exit, for sessions that end in other threads"},
     "python/bindings/transports.cpp": {

@@ -150,7 +150,7 @@ def test_backward_of_the_module_without_its_wrapper(caplog):
 
 def test_a_deadline_names_the_worker_and_the_parameter():
     def work(rank, member):
-        ddp = DistributedDataParallel(Table(10, 2), process_group=member, scheme="balanced", deadline=1)
+        ddp = DistributedDataParallel(Table(10, 2), process_group=member, scheme="balanced", deadline=3)
         for step in range(2):
             if (rank, step) == (1, 1):
                 return ddp  # one that is dropped leaves

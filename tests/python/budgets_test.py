@@ -61,7 +61,7 @@ def test_a_step_that_is_too_large_goes_in_more_rounds(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("poor", [0, 1])
-@pytest.mark.parametrize("scheme", ["auto", "owned", "balanced", "all_gather", "recursive_doubling", "split_all_gather"])
+@pytest.mark.parametrize("scheme", ["owned", "balanced", "all_gather", "recursive_doubling", "split_all_gather"])
 def test_a_step_that_cannot_be_is_left_out_by_all_workers(scheme: str, poor: int) -> None:
     budgets = (1_500_000, None) if poor == 0 else (None, 1_500_000)
     found = trained(scheme, budgets)

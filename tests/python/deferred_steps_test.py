@@ -280,7 +280,7 @@ def test_modules_that_are_scripted(scripts):
             with seeded(5):
                 first = torch.nn.Sequential(torch.nn.Linear(4, 4))
                 module = torch.nn.Sequential(torch.jit.script(first) if what == "part" else first, torch.nn.Linear(4, 1))
-            module = torch.jit.script(module) if what == "whole" else module
+                module = torch.jit.script(module) if what == "whole" else module
             with DistributedDataParallel(module, member, schedule="dear", scheme="balanced") as ddp:
                 optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.01), ddp)
                 for step in range(4):

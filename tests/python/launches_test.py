@@ -89,8 +89,8 @@ def test_models_of_some_ranks_beside_one_of_all(tmp_path: Path) -> None:
     expect_right([each["of 1 and 2"] for each in found[1:]])
     assert [each["of the program's own group"] for each in found] == [3, 3, 3]
     for each in found[:2]:
-        assert "worker 2 has not made this DistributedDataParallel after 2 s" in each["says"]
-        assert each["seconds"] < 5
+        assert "worker 2 has not made this DistributedDataParallel after 5 s" in each["says"]
+        assert each["seconds"] < 60
 
 
 def test_a_process_group_of_another_size_than_mpiruns(tmp_path: Path) -> None:

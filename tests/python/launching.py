@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,9 +23,12 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """One that nobody is given who asks for any: it is free for a while after this."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)  # Linux gives those from 32768 on
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def run(command: list[str], timeout: float = 300, **more: str) -> subprocess.CompletedProcess[str]:

@@ -35,11 +35,11 @@ def test_a_deadline_names_the_option() -> None:
         for _ in range(2):
             ddp(torch.tensor([1]), torch.ones(1, 2)).backward()
             if rank == 1:
-                waiting.wait(1.5)
+                waiting.wait(4)
         ddp.close()
 
     waiting = threading.Event()
-    short = run_workers(2, lambda rank, member: work(rank, member, 0.5))
+    short = run_workers(2, lambda rank, member: work(rank, member, 2))
     assert isinstance(short[0], sparsesync.DeadlineError)
     assert "see what worker 1 does, or give a longer deadline (--deadline; in Python deadline=)" in str(short[0])
     good(run_workers(2, lambda rank, member: work(rank, member, 20)))

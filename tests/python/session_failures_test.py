@@ -14,7 +14,6 @@ import sparsesync
 from bindings_support import (
     FOREVER_S,
     LOCAL,
-    SHORT_S,
     dense_sum,
     drawn_gradient,
     outcomes_of,
@@ -236,7 +235,7 @@ def test_a_deadline_names_who_was_waited_for():
             gone.set()
         return None
 
-    errors = together(2, work, deadline_s=SHORT_S)
+    errors = together(2, work, deadline_s=2)  # which is also that of registration
     assert isinstance(errors[0], sparsesync.DeadlineError) and isinstance(errors[0], TimeoutError)
     assert "worker 1" in str(errors[0])
     assert errors[1].rank == 0 and "worker 1" in str(errors[1]), "who ended it, and why"
@@ -405,11 +404,14 @@ def test_what_a_session_gives_up_as_it_closes_may_close_it():
 
 
 def test_a_planner_outlives_its_session():
-    session = Session(LocalNetwork(1).join(0))
-    planner = sparsesync.SchedulePlanner(session, [sparsesync.Layer("t", rows=30, width=4)], "lazy")
-    session.close()
-    planner.observe(0, 5, 10)
-    assert not planner.add_step([0.1], [0.1])
+    def work(session):
+        planner = sparsesync.SchedulePlanner(session, [sparsesync.Layer("t", rows=30, width=4)], "lazy")
+        session.barrier()
+        session.close()
+        planner.observe(0, 5, 10)
+        assert not planner.add_step([0.1], [0.1])
+
+    together(2, work)
 
 
 def test_random_steps_of_random_buckets(random):

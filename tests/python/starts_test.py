@@ -25,7 +25,7 @@ from sparsesync import _native  # noqa: E402 (needs torch)
 from sparsesync.torch import DistributedDataParallel, launch, local_group  # noqa: E402 (needs torch)
 from sparsesync.torch.process_group import _Connecting  # noqa: E402 (needs torch)
 
-SHORT, LONG = datetime.timedelta(seconds=0.3), datetime.timedelta(seconds=60)
+SHORT, LONG = datetime.timedelta(seconds=2), datetime.timedelta(seconds=60)
 
 
 def by_workers(ranks: list[int], work: Callable[[int], Any]) -> list[Any]:
@@ -198,11 +198,11 @@ def test_launched_workers_that_are_late_train(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ranks", "says"), [([0, 1], "worker 2 has not"), ([1], "worker 0, or its launcher, does not serve")])
 def test_launched_workers_that_are_missing_are_named(ranks: list[int], says: str, tmp_path: Path) -> None:
-    for each in started(tmp_path, ranks, 3, late_s=0, deadline=3):
+    for each in started(tmp_path, ranks, 3, late_s=0, deadline=10):
         # Worker 0 serves the store: the others lose it where its deadline ends a moment before theirs.
         assert each["error"] == "DeadlineError" or (each["error"] == "PeerLostError" and each["rank"] != ranks[0]), each
         assert says in each["says"]
-        assert each["seconds"] < 20, "and not after half an hour"
+        assert each["seconds"] < 60, "and not after half an hour"
 
 
 def test_launched_by_mpi_the_deadline_holds_from_the_start(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def files(tmp_path_factory):
     link = ("--rate", "1gbit", "--latency", "10us")
     run("simulate", "model.json", *link, "--workers", "2..64", "--json", "simulate.json")
     run("simulate", "model.json", *link, "--workers", 8, "--schedules", "wfbp,dear", "--timeline", "steps.json", "--json", "eight.json")
-    run("calibrate", "--transport", "local", "--workers", 2, "--repeat", 3, "--rate", "1gbit", "--latency", "50us", "--out", "NETWORK.json")
+    run("calibrate", "--transport", "local", "--workers", 2, "--repeat", 3, "--rate", "1mbit", "--latency", "1ms", "--out", "NETWORK.json")
     return folder
 
 
