@@ -152,7 +152,8 @@ void ProgressThread::set_order(const std::vector<OrderEntry>& order, std::int64_
 
 void ProgressThread::expect_elsewhere() const {
   if (std::this_thread::get_id() != id()) return;
-  throw ContractError("a session cannot be waited for in its own thread: nothing would go on there");
+  throw ContractError(
+      "a session cannot be waited for in its own thread: nothing would go on there");
 }
 
 void ProgressThread::throw_if_over() const {

@@ -34,8 +34,8 @@ struct SubmittedPhase {
 };
 
 /// Makes all calls of a session's transport. After an error that not all workers know of, and go on
-/// after, the session is over: the others are told, and every call throws that error. What waits for
-/// the thread throws ContractError where it is called in it, as by a transport.
+/// after, the session is over: the others are told, and every call throws that error. What waits
+/// for the thread throws ContractError where it is called in it, as by a transport.
 class ProgressThread {
  public:
   /// What a phase is given.

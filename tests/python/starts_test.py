@@ -56,7 +56,7 @@ def test_workers_that_do_not_come_are_named() -> None:
 
     for error in by_workers([0, 2], work):
         assert type(error) is sparsesync.DeadlineError
-        assert "workers 1, 3 have not made this DistributedDataParallel after 0.3 s" in str(error)
+        assert "workers 1, 3 have not made this DistributedDataParallel after 2 s" in str(error)
 
 
 def test_a_worker_that_is_late_is_waited_for() -> None:
