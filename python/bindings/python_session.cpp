@@ -506,7 +506,7 @@ PythonSession::UnderWay::~UnderWay() {
 
 void PythonSession::expect_open() const {
   process_.expect("Session");
-  if (closing_) throw_closed("Session");
+  if (closing_ || session_ == nullptr) throw_closed("Session");
 }
 
 void PythonSession::expect_none_registers() const {
