@@ -35,7 +35,7 @@ def test_a_deadline_names_the_option() -> None:
         for _ in range(2):
             ddp(torch.tensor([1]), torch.ones(1, 2)).backward()
             if rank == 1:
-                waiting.wait(4)
+                waiting.wait(6)
         ddp.close()
 
     waiting = threading.Event()
