@@ -30,9 +30,9 @@ using StreamNumber = std::uintptr_t;
 /// @throws InputError for any other text
 std::optional<int> gpu_named(const std::string& device);
 
-/// What one session works with on a GPU. Guarded by the GIL, and what threads share that call it
-/// without the GIL by a lock of its own. What asks for memory, or waits, gives up the GIL or is
-/// called without it, as an allocator of Python's needs it.
+/// The memory and the queues of one session on a GPU. Guarded by the GIL, and by a lock of its own
+/// where threads call it without the GIL. A call that asks for memory, or waits, is made without
+/// the GIL or gives it up: an allocator of Python's needs it.
 ///
 /// The session's work has a stream of its own. It waits for the program's streams by marks, and
 /// results are written in the program's streams: the host waits for neither.

@@ -609,7 +609,7 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   if (phase == (bucket.announces ? Phase::announce : Phase::reduce) && registering_ == 0) {
     static_cast<void>(look_at(number));
   }
-  // What is submitted is read at once: nothing may fail before it is held.
+  // The session reads arrays as soon as it has them: nothing may fail before they are held.
   if (held_.size() == held_.capacity()) held_.reserve(2 * held_.size() + 1);
   const Session::Ticket ticket = use().submit(id_of(number), phase, gradients, arrays.after.get());
   ++bucket.submitted[index(phase)];

@@ -371,7 +371,7 @@ class SparsifiedBucket(Bucket):
             self._has_sent = False
 
     def give_back_lost(self) -> None:
-        """What it sent in a step whose results never came, as the session ended, is owed."""
+        """Gives back what was sent in a step whose results never came, as the session ended."""
         if self._given:
             self.give_back()
 
@@ -464,8 +464,8 @@ class _Norms:
         self._is_chosen = True
 
     def summed(self) -> torch.Tensor | None:
-        """What the next step's chunks are chosen by; nothing before the first one. Where the session ended before the last step's sums
-        came, those of the step before."""
+        """Returns the norms that the next step's chunks are chosen by; None before the first step. Where the session ended before the
+        last step's sums came, they are those of the step before."""
         if self._is_chosen:
             return self._chosen_by
         try:
