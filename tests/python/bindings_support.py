@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import sparsesync
@@ -64,6 +65,19 @@ def dense_sum(gradients, spec):
         indices, values = rows_of(gradient, spec)
         np.add.at(total, indices, values.astype(total.dtype))
     return total
+
+
+def tasks():
+    """Threads of this process, C++'s among them."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def expect_tasks(most):
+    """A thread that was joined may be seen for an instant."""
+    until = time.monotonic() + FOREVER_S
+    while tasks() > most:
+        assert time.monotonic() < until, "threads are left"
+        time.sleep(0.01)
 
 
 class Outcome:

@@ -8,7 +8,6 @@ import gc
 import os
 import pickle
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 import sparsesync.torch  # noqa: E402 (needs torch)
+from bindings_support import expect_tasks, tasks  # noqa: E402 (needs torch)
 from sparsesync.torch import DistributedDataParallel, TopK, wrap_optimizer  # noqa: E402 (needs torch)
 from sparsesync.torch.pending import Pending  # noqa: E402 (needs torch)
 from torch.utils.checkpoint import checkpoint  # noqa: E402 (needs torch)
@@ -128,15 +128,12 @@ def test_a_dropped_wrapper_frees_all_it_has(options: dict[str, Any]) -> None:
 
     one()
     gc.collect()
-    tasks, descriptors = (len(os.listdir(f"/proc/self/{each}")) for each in ("task", "fd"))
+    threads, descriptors = tasks(), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         references = one()
         gc.collect()
         assert [each() for each in references] == [None] * 3
-    until = time.monotonic() + 60
-    while len(os.listdir("/proc/self/task")) > tasks:  # a thread that was joined may be seen for an instant
-        assert time.monotonic() < until, "threads are left"
-        time.sleep(0.01)
+    expect_tasks(threads)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 

@@ -1,42 +1,27 @@
 """Networks, transports, and what goes wrong in a session: typed, on all workers."""
 
 import gc
-import os
 import signal
 import sys
 import threading
-import time
 import weakref
 
 import numpy as np
 import pytest
 import sparsesync
 from bindings_support import (
-    FOREVER_S,
     LOCAL,
     dense_sum,
     drawn_gradient,
+    expect_tasks,
     outcomes_of,
     result_as_dense,
     run_threads,
     synchronize,
+    tasks,
     together,
 )
 from sparsesync import InputError, LocalNetwork, Session, TensorSpec
-
-
-def tasks():
-    """Threads of this process, C++'s among them."""
-    return len(os.listdir("/proc/self/task"))
-
-
-def expect_tasks(most):
-    """A thread that was joined may be seen for an instant."""
-    until = time.monotonic() + FOREVER_S
-    while tasks() > most:
-        assert time.monotonic() < until, "threads are left"
-        time.sleep(0.01)
-
 
 # Networks and transports
 
