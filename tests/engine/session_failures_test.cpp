@@ -21,6 +21,7 @@
 #include "schemes/exchange.h"
 #include "schemes/transport_errors.h"
 #include "tests/engine/session_cases.h"
+#include "tests/support/forwarding_transport.h"
 #include "tests/support/networks.h"
 #include "tests/support/workers.h"
 
@@ -338,27 +339,17 @@ TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on
 }
 
 /// Has no memory for one post, when it is told so.
-class PoorTransport : public Transport {
+class PoorTransport : public ForwardingTransport {
  public:
   PoorTransport(std::unique_ptr<Transport> network, std::atomic<bool>& is_poor)
-      : network_(std::move(network)), is_poor_(is_poor) {}
-  Rank rank() const override { return network_->rank(); }
-  int size() const override { return network_->size(); }
-  int node(Rank worker) const override { return network_->node(worker); }
+      : ForwardingTransport(std::move(network)), is_poor_(is_poor) {}
   GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
                std::span<const Receive> receives, ReceiveProvider& provider) override {
     if (is_poor_.exchange(false)) throw BudgetError(1000, 0, "the message's copy");
-    return network_->post(context, expected, sends, receives, provider);
+    return ForwardingTransport::post(context, expected, sends, receives, provider);
   }
-  std::optional<Arrival> next(GroupId group, Clock::time_point until) override {
-    return network_->next(group, until);
-  }
-  void finish(GroupId group, Clock::time_point until) override { network_->finish(group, until); }
-  void abort(const std::string& reason) noexcept override { network_->abort(reason); }
-  TransportCounters counters() const override { return network_->counters(); }
 
  private:
-  std::unique_ptr<Transport> network_;
   std::atomic<bool>& is_poor_;
 };
 

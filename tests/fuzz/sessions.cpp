@@ -15,9 +15,12 @@
 #include "schemes/registry.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
+#include "tests/support/forwarding_transport.h"
 
 namespace sparsesync::fuzz {
 namespace {
+
+using testing::ForwardingTransport;
 
 constexpr std::chrono::milliseconds kDeadline{2000};
 constexpr std::chrono::milliseconds kHonestDeadline{20000};  // even on a loaded machine
@@ -27,21 +30,17 @@ constexpr Index kWidth = 3;
 constexpr int kSteps = 2;
 
 /// Changes what a worker sends as the input says: one byte of it for each group.
-class LyingTransport : public Transport {
+class LyingTransport : public ForwardingTransport {
  public:
   LyingTransport(std::unique_ptr<Transport> inner, Input input)
-      : inner_(std::move(inner)), input_(input) {}
-
-  Rank rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  int node(Rank worker) const override { return inner_->node(worker); }
+      : ForwardingTransport(std::move(inner)), input_(input) {}
 
   GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
                std::span<const Receive> receives, ReceiveProvider& provider) override {
     const auto lie = input_.take<std::uint8_t>();
     constexpr std::uint8_t kHonest = 0x80;
     if (lie < kHonest || sends.empty()) {
-      return inner_->post(context, expected, sends, receives, provider);
+      return inner().post(context, expected, sends, receives, provider);
     }
     Header header = expected;
     std::vector<Send> changed(sends.begin(), sends.end());
@@ -80,29 +79,21 @@ class LyingTransport : public Transport {
     send.data = payload.data();
     send.bytes = PayloadBytes{std::ssize(payload)};
     // Two groups: what it receives it reads as an honest worker does.
-    const GroupId sent = inner_->post(context, header, changed, {}, provider);
-    const GroupId received = inner_->post(context, expected, {}, receives, provider);
+    const GroupId sent = inner().post(context, header, changed, {}, provider);
+    const GroupId received = inner().post(context, expected, {}, receives, provider);
     sent_with_[received.value] = sent;
     return received;
   }
-  std::optional<Arrival> next(GroupId group, Clock::time_point until) override {
-    return inner_->next(group, until);
-  }
-  bool has_arrival(GroupId group) override { return inner_->has_arrival(group); }
   void finish(GroupId group, Clock::time_point until) override {
-    inner_->finish(group, until);
+    inner().finish(group, until);
     const auto sent = sent_with_.find(group.value);
     if (sent == sent_with_.end()) return;
-    static_cast<void>(inner_->next(sent->second, until));
-    inner_->finish(sent->second, until);
+    static_cast<void>(inner().next(sent->second, until));
+    inner().finish(sent->second, until);
     sent_with_.erase(sent);
   }
-  void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
-  void expect_alive(std::span<const Rank> others) override { inner_->expect_alive(others); }
-  TransportCounters counters() const override { return inner_->counters(); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   Input input_;
   std::vector<Bytes> lies_;
   std::map<std::uint64_t, GroupId> sent_with_;  // what was sent, by what is received
