@@ -115,7 +115,7 @@ def main() -> int:
     options.add_argument("--target", action="append", choices=every, help="only this one; may be repeated")
     options.add_argument("--seed", type=int, help="of the first job (drawn if not given)")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
-    options.add_argument("--json", type=pathlib.Path, help="write inputs, findings and provenance to this file")
+    options.add_argument("--json", type=pathlib.Path, help="add inputs, findings and provenance of this run to this file")
     given = options.parse_args()
     targets = given.target or every
     jobs = min(given.jobs, len(targets))
@@ -134,8 +134,11 @@ def main() -> int:
     findings = sum(len(outcome.findings) for outcome in outcomes)
     print(f"{sum(outcome.inputs for outcome in outcomes):,} inputs, {findings} findings")
     if given.json:
-        result = {"targets": [dataclasses.asdict(outcome) for outcome in outcomes], "findings": findings, "provenance": provenance()}
-        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        runs = json.loads(given.json.read_text(encoding="utf-8"))["runs"] if given.json.exists() else []
+        runs.append({"targets": [dataclasses.asdict(outcome) for outcome in outcomes], "findings": findings, "provenance": provenance()})
+        total = sum(target["inputs"] for run in runs for target in run["targets"])
+        found = sum(run["findings"] for run in runs)
+        given.json.write_text(json.dumps({"inputs": total, "findings": found, "runs": runs}, indent=2) + "\n", encoding="utf-8")
     return 1 if findings else 0
 
 
