@@ -277,12 +277,13 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
       initialized_here_ = true;
     } else {
       check(MPI_Query_thread(&level), "MPI_Query_thread");
-      const int needed = options_.program_calls_mpi ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
-      if (level < needed) {
+      const bool multiple = options_.program_calls_mpi;
+      if (level < (multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED)) {
         throw Error(fmt::format(
-            "MPI was initialized with too little thread support: call MPI_Init_thread with {}, or "
-            "leave MPI to sparsesync",
-            options_.program_calls_mpi ? "MPI_THREAD_MULTIPLE" : "MPI_THREAD_SERIALIZED"));
+            "MPI was initialized with too little thread support: call MPI_Init_thread with "
+            "MPI_THREAD_{}, in Python by mpi4py.rc.thread_level = '{}' before mpi4py.MPI is "
+            "imported, or leave MPI to sparsesync",
+            multiple ? "MULTIPLE" : "SERIALIZED", multiple ? "multiple" : "serialized"));
       }
     }
     MPI_Comm world = MPI_COMM_NULL;
