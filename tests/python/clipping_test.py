@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
@@ -10,6 +12,7 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     EACH_BY_ITSELF,
     WORKERS,
     Model,
+    Turning,
     batch,
     expect_equal,
     loss_of,
@@ -20,8 +23,9 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     train_by_torch,
     weights,
 )
-from sparsesync.torch import pending, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, pending, wrap_optimizer  # noqa: E402 (needs torch)
 from sparsesync.torch.norm import norm_of  # noqa: E402 (needs torch)
+from workers import good, run_workers  # noqa: E402 (needs torch)
 
 
 def clipping(most, steps=4, **options):
@@ -72,6 +76,32 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(schedule, most):
         assert torch.allclose(results[0][name], value, rtol=1e-4, atol=1e-5), name
     if schedule == "dear":  # the first call learns that there are such; none of the others waits for what is gathered
         assert sorted(crossing)[WORKERS:] == [len(list(Model().parameters()))] * (len(crossing) - WORKERS)
+
+
+def test_a_step_is_clipped_after_which_there_are_other_buckets():
+    steps = 12  # after the seventh the order of gradients is looked at
+
+    def work(rank, member):
+        module = Turning()
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", schedule="dear")
+        optimizer = wrap_optimizer(sgd(list(module.parameters())), ddp)
+        of_steps = []
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss_of(ddp, batch(rank, step), step).backward()
+            of_steps.append([bucket.number for bucket in ddp.synchronizer.buckets])
+            ddp.clip_grad_norm_(0.05)
+            optimizer.step()
+        ddp.close()
+        return weights(module), of_steps
+
+    module = Turning()
+    clip = functools.partial(torch.nn.utils.clip_grad_norm_, list(module.parameters()), 0.05)
+    train_by_torch(module, [sgd(list(module.parameters()))], steps, before_step=clip)
+    for found, of_steps in good(run_workers(WORKERS, work)):
+        assert of_steps[0] != of_steps[-1], "the same buckets all the time"
+        for name, value in weights(module).items():
+            assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-5), name
 
 
 @pytest.mark.parametrize(

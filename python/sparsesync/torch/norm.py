@@ -25,7 +25,8 @@ class Norm:
         self.number = self._squares.number
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
-        """Between steps: there are these buckets now."""
+        """Between steps: there are these buckets now, without a step."""
+        self._squares.forget()
         self._squares.own.zero_()
         for place, bucket in enumerate(buckets):
             bucket.keep_squares(self._squares.own[place : place + 1])

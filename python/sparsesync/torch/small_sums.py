@@ -48,7 +48,12 @@ class SmallSums:
         Result(self._session, self.number, 0, self._device).write(sums)
         return sums
 
+    def forget(self) -> None:
+        """Between steps: no sums of a step can be asked for until the next one is submitted. Waits for those under way."""
+        wait_for_step(self._session, self._tickets or ())
+        self._tickets = None
+
     def release(self) -> None:
         """Between steps, all workers."""
-        wait_for_step(self._session, self._tickets or ())
+        self.forget()
         self._session.release_bucket(self.number)
