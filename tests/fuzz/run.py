@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/fuzz/bin/sparsesync_fuzz"
@@ -107,6 +108,15 @@ def provenance() -> dict[str, str]:
     }
 
 
+def runs_in(file: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the runs that --json has written to the file so far."""
+    try:
+        runs: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["runs"]
+    except (ValueError, KeyError, TypeError):
+        sys.exit(f"scripts/fuzz: {file}: no result of scripts/fuzz: give --json another file")
+    return runs
+
+
 def main() -> int:
     every = all_targets()
     options = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
@@ -117,6 +127,8 @@ def main() -> int:
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
     options.add_argument("--json", type=pathlib.Path, help="add inputs, findings and provenance of this run to this file")
     given = options.parse_args()
+    # Before the run, which a file of another kind must not cost.
+    runs = runs_in(given.json) if given.json and given.json.exists() else []
     targets = given.target or every
     jobs = min(given.jobs, len(targets))
     seconds = given.seconds if given.seconds is not None else 0 if given.inputs else 60.0
@@ -134,7 +146,6 @@ def main() -> int:
     findings = sum(len(outcome.findings) for outcome in outcomes)
     print(f"{sum(outcome.inputs for outcome in outcomes):,} inputs, {findings} findings")
     if given.json:
-        runs = json.loads(given.json.read_text(encoding="utf-8"))["runs"] if given.json.exists() else []
         runs.append({"targets": [dataclasses.asdict(outcome) for outcome in outcomes], "findings": findings, "provenance": provenance()})
         total = sum(target["inputs"] for run in runs for target in run["targets"])
         found = sum(run["findings"] for run in runs)
