@@ -1,5 +1,7 @@
+// A transport for tests that change some calls of another one.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +31,12 @@ class ForwardingTransport : public Transport {
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
   void expect_alive(std::span<const Rank> others) override { inner_->expect_alive(others); }
   TransportCounters counters() const override { return inner_->counters(); }
+  bool reaches_devices() const override { return inner_->reaches_devices(); }
+  bool has_all_reduce() const override { return inner_->has_all_reduce(); }
+  void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
+                  Clock::time_point until) override {
+    inner_->all_reduce(context, dtype, elements, until);
+  }
 
  protected:
   Transport& inner() { return *inner_; }
