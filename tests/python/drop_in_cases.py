@@ -117,40 +117,43 @@ def loss_of(module: torch.nn.Module, how: str, rank: int, step: int) -> torch.Te
     return result
 
 
-def by_hand(net: Net, optimizer: str, how: str, workers: int) -> list[bool]:
-    """Trains the model as all workers together; returns at which steps the table had a gradient."""
-    optimizers = optimizers_of(net, optimizer)
+def train(net: Net, optimizers: list[torch.optim.Optimizer], how: str, backward: Callable[[int], None]) -> list[bool]:
+    """Runs all steps; `backward` leaves a step's gradients. Returns at which steps the table had a gradient."""
     found = []
     for step in range(STEPS):
         for each in optimizers:
             each.zero_grad()
         if how == "frozen" and step == 3:
             net.table.requires_grad_(False)
-        averaged(list(net.parameters()), (loss_of(net, how, rank, step) for rank in range(workers)), workers)
+        backward(step)
         found.append(net.table.weight.grad is not None)
         for each in optimizers:
             each.step()
     return found
 
 
+def by_hand(net: Net, optimizer: str, how: str, workers: int) -> list[bool]:
+    """Trains the model as all workers together."""
+
+    def backward(step: int) -> None:
+        averaged(list(net.parameters()), (loss_of(net, how, rank, step) for rank in range(workers)), workers)
+
+    return train(net, optimizers_of(net, optimizer), how, backward)
+
+
 def by_ours(net: Net, group: Any, kind: str, optimizer: str, how: str, schedule: str, **options: Any) -> list[bool]:
-    if kind == "sparsified":  # all of it is taken, so that nothing stays owed
+    if kind == "sparsified":  # all elements are sent, so that the residual stays zero
         options["sparsifier"] = sparsesync.torch.TopK(density=1.0, parameters=["table.weight"])
     ddp = DistributedDataParallel(net, process_group=group, schedule=schedule, deadline=30, **{"scheme": "balanced", **options})
     optimizers = optimizers_of(net, optimizer)
     if schedule != "lazy":
         for each in optimizers:
             wrap_optimizer(each, ddp)
-    found = []
-    for step in range(STEPS):
-        for each in optimizers:
-            each.zero_grad()
-        if how == "frozen" and step == 3:
-            net.table.requires_grad_(False)
+
+    def backward(step: int) -> None:
         loss_of(ddp, how, ddp.rank, step).backward()
-        found.append(net.table.weight.grad is not None)
-        for each in optimizers:
-            each.step()
+
+    found = train(net, optimizers, how, backward)
     ddp.close()
     return found
 
