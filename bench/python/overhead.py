@@ -3,10 +3,15 @@
 DistributedDataParallel; and what importing it takes beyond torch.
 
     bench/python/overhead.py [--workers 2] [--rounds 7] [--steps 30] [--out bench/results/python.json]
+    bench/python/overhead.py --against OLD [--pairs 5]
 
 Needs the release build and .venv (scripts/setup). Both train the same model in the same processes, in turn, over Gloo; so do
 ours over MPI. A round's figure is the median of its steps on worker 0, the ratio that counts the median over rounds of ours over
 torch's. Prints a table, writes JSON.
+
+With --against, a checkout of another commit that has a release build, too, both builds are measured in turn. The table then has the
+median over pairs of new / old: of seconds and of the ratio to torch's own step in the same processes, which cancels drifts of the
+machine's speed.
 """
 
 from __future__ import annotations
@@ -34,6 +39,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--against", type=Path, help="a checkout whose build/release is measured in turn with this one's")
+    parser.add_argument("--pairs", type=int, default=5, help="measurements of each build with --against (5)")
     parser.add_argument("--rank-writes", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -100,21 +107,24 @@ def one_rank(given: argparse.Namespace) -> None:
 # ---- All of them.
 
 
-def launched(launcher: list[str], given: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+Times = dict[str, dict[str, list[float]]]  # seconds of a step, by model, wrapper and round
+
+
+def launched(launcher: list[str], given: argparse.Namespace, checkout: Path = ROOT) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         command = [*launcher, str(Path(__file__).resolve()), "--rounds", str(given.rounds), "--steps", str(given.steps)]
         done = subprocess.run(
-            [*command, "--rank-writes", str(out)], env=environment(), capture_output=True, text=True, timeout=1800, check=False
+            [*command, "--rank-writes", str(out)], env=environment(checkout), capture_output=True, text=True, timeout=1800, check=False
         )
         if done.returncode != 0:
             raise SystemExit(f"overhead.py: {launcher[0]} ended with status {done.returncode}:\n{done.stderr}")
-        result: dict[str, dict[str, list[float]]] = json.loads(out.read_text(encoding="utf-8"))
+        result: Times = json.loads(out.read_text(encoding="utf-8"))
         return result
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "build/release/python")}
+def environment(checkout: Path = ROOT) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout / "build/release/python")}
 
 
 def import_seconds(repeats: int = 7) -> dict[str, float]:
@@ -131,13 +141,47 @@ def import_seconds(repeats: int = 7) -> dict[str, float]:
     return {"torch": torch_alone, "sparsesync_beyond_torch": beyond}
 
 
+def launchers(workers: int) -> dict[str, list[str]]:
+    return {
+        "Gloo": [str(PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", str(workers)],
+        "MPI": [str(ROOT / "cmake/mpirun.sh"), "-np", str(workers), str(PYTHON)],
+    }
+
+
+def compare_builds(given: argparse.Namespace) -> None:
+    """Prints new / old: the step's seconds, and, over Gloo, the ratio to torch's own step in the same processes."""
+    old = given.against.resolve()
+    if not (old / "build/release/python/sparsesync").is_dir():
+        raise SystemExit(f"overhead.py: --against {given.against}: build/release/python is missing; build the preset release there")
+    seconds: dict[tuple[str, str], list[float]] = {}
+    to_torch: dict[str, list[float]] = {}
+    for pair in range(given.pairs):
+        for network, launcher in launchers(given.workers).items():
+            checkouts = (old, ROOT) if pair % 2 == 0 else (ROOT, old)
+            found = {checkout: launched(launcher, given, checkout) for checkout in checkouts}
+            for name in WIDTHS:
+                before, now = ({kind: statistics.median(of) for kind, of in found[each][name].items()} for each in (old, ROOT))
+                ratio = now["sparsesync"] / before["sparsesync"]
+                seconds.setdefault((network, name), []).append(ratio)
+                if "torch" in now:
+                    to_torch.setdefault(name, []).append(ratio * before["torch"] / now["torch"])
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    print(f"{'new / old':<10}{'over Gloo':>12}{'to torch':>12}{'over MPI':>12}   medians of {given.pairs} pairs")
+    for name in WIDTHS:
+        medians = [statistics.median(of) for of in (seconds["Gloo", name], to_torch[name], seconds["MPI", name])]
+        print(f"{name:<10}" + "".join(f"{each:>12.3f}" for each in medians))
+
+
 def main() -> None:
     given = options()
     if given.rank_writes:
         one_rank(given)
         return
-    gloo = launched([str(PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", str(given.workers)], given)
-    mpi = launched([str(ROOT / "cmake/mpirun.sh"), "-np", str(given.workers), str(PYTHON)], given)
+    if given.against:
+        compare_builds(given)
+        return
+    gloo, mpi = (launched(launcher, given) for launcher in launchers(given.workers).values())
     models = {}
     print(f"{'model':<8}{'torch':>12}{'over Gloo':>12}{'x':>8}{'over MPI':>12}{'x':>8}   seconds of a step, {given.workers} workers")
     for name in WIDTHS:
