@@ -273,15 +273,16 @@ def draw(seed: int) -> Case:
     optional = case.optional()
     frozen = frozenset(each for each in optional if chance(0.1))
     hooks = tuple(Hook(each, source.choice(HOOKS), chance(0.5)) for each in [*optional, "out"] if chance(0.25))
-    steps = _draw_steps(case, frozen, source)
+    case = dataclasses.replace(case, frozen=frozen, hooks=hooks)
+    steps = _draw_steps(case, source)
     if (scheme == "auto" or scheme in WITHOUT_ZERO_ROWS) and case.sparse_optimizer == "sparse_adam":  # it updates rows of zeros, too
         case = dataclasses.replace(case, sparse_optimizer="momentum")
     if case.ties_sparse:
         case = dataclasses.replace(case, sparse_optimizer="sgd")  # others keep states that are sparse or dense
-    return dataclasses.replace(case, frozen=frozen, hooks=hooks, steps=steps)
+    return dataclasses.replace(case, steps=steps)
 
 
-def _draw_steps(case: Case, frozen: frozenset[str], source: random.Random) -> tuple[Step, ...]:
+def _draw_steps(case: Case, source: random.Random) -> tuple[Step, ...]:
     optional = case.optional()
     unused = source.choice([0.0, 0.1, 0.4])  # a probability
     accumulates, checked, zeroes = source.choice([0.0, 0.3]), source.choice([0.3, 1.0]), source.choice([0.0, 0.3])
@@ -289,17 +290,20 @@ def _draw_steps(case: Case, frozen: frozenset[str], source: random.Random) -> tu
     # Clipped gradients are not rounded. Sums of kept ones would depend on the order of additions.
     # With announce=True every step begins without gradients: rows of kept ones are not announced.
     stale = 0.1 if case.clip is None and not case.announce and source.random() < 0.3 else 0.0
+    # A hook scales a kept gradient as often as a worker adds to it, so that those of three workers have no exact mean.
+    if case.workers == 3 and case.gradient == "mean" and any(each.kind.startswith("accumulated") for each in case.hooks):
+        stale = 0.0
 
     def used() -> tuple[frozenset[str], ...]:
         nowhere = {each for each in optional if source.random() < unused}
         return tuple(frozenset(each for each in optional if each not in nowhere and source.random() >= unused) for _ in range(case.workers))
 
-    thawed = sorted(frozen - {"norm"})  # a norm may have no parameters
+    thawed = sorted(case.frozen - {"norm"})  # a norm may have no parameters
     now: frozenset[str] = frozenset()
     steps = []
     for number in range(STEPS):
         if source.random() < freezes:
-            now = frozenset(each for each in optional if each not in frozen and source.random() < 0.3)
+            now = frozenset(each for each in optional if each not in case.frozen and source.random() < 0.3)
         change = source.choice(CHANGES)
         # A layer that is frozen at wrapping could not be unfrozen later. announce: the first step must look up every table.
         if change == "wraps again" and (case.announce or now):
