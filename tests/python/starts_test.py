@@ -6,6 +6,8 @@ import ast
 import datetime
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -110,6 +112,46 @@ def test_a_store_that_is_lost_is_worker_0s() -> None:
     with pytest.raises(sparsesync.PeerLostError, match="store.*is lost: Broken pipe") as raised, _Connecting(1, 2, LONG) as connecting:
         connecting.all_come(Lost(), "come")  # type: ignore[arg-type]
     assert raised.value.rank == 0
+
+
+STOPPED = """
+import os, signal, sys, time
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.parametrize("meets_first", [False, True])
+def test_a_store_whose_process_is_stopped_ends_at_the_deadline(meets_first: bool) -> None:
+    server = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        os.waitpid(server.pid, os.WUNTRACED)
+        if meets_first:
+            server.send_signal(signal.SIGCONT)
+
+        def reach(timeout: datetime.timedelta) -> Any:
+            return dist.TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False, timeout=timeout)
+
+        store = reach(LONG) if meets_first else None
+        server.send_signal(signal.SIGSTOP)
+
+        def meet(connecting: _Connecting) -> None:
+            connecting.all_come(store or reach(connecting.left()), "made this DistributedDataParallel")
+
+        with pytest.raises(sparsesync.DeadlineError, match="store.*does not answer after 2 s"):
+            _Connecting(1, 2, SHORT, ("127.0.0.1", port)).run(meet)
+        assert server.poll() is None, "the error came once the server had ended"
+        left = [each for each in threading.enumerate() if each.name == "sparsesync connects"]
+        for each in left:
+            each.join(60)
+        assert not any(each.is_alive() for each in left), "a thread still waits for the store"
+    finally:
+        server.kill()
+        server.wait()
 
 
 @pytest.mark.parametrize("deadline", [0, -1, 1e300, math.nan, math.inf, "1", datetime.timedelta(0), datetime.timedelta(-1)])
@@ -245,6 +287,7 @@ LIMITED = {
     ("process_group.py", "time.sleep"): "self.left()",
     ("process_group.py", "store.wait"): "self.left()",
     ("process_group.py", "self._store.wait"): "_LAST_WORDS",
+    ("process_group.py", "concurrent.futures.wait"): "seconds",
 }
 # Others: they wait for nobody, or for what is listed here.
 WITHOUT = {

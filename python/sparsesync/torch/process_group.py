@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import datetime
 import itertools
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +20,8 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d as c10d
 
 from sparsesync import _native
+
+_Found = TypeVar("_Found")
 
 _DTYPES = {
     "f32": torch.float32,
@@ -79,18 +83,25 @@ def initialize(deadline: datetime.timedelta | None) -> None:
     come within `deadline`, torch's own if not given; PeerLostError or Error where the network fails meanwhile."""
     wait = c10d.default_pg_timeout if deadline is None else deadline
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with _Connecting(rank, size, wait) as connecting:
+
+    def meet(connecting: _Connecting) -> None:
         store = _store_of_launcher(rank, size, connecting)
         connecting.all_come(c10d.PrefixStore("sparsesync/start", store), "started its training, or does not make a DistributedDataParallel")
         dist.init_process_group("gloo", store=c10d.PrefixStore("default_pg", store), rank=rank, world_size=size, timeout=wait)
+
+    _Connecting(rank, size, wait, _address_of_launcher()).run(meet)
     # The program's own collectives wait as long as torch has them wait.
     c10d._get_default_group()._get_backend(torch.device("cpu"))._set_default_timeout(c10d.default_pg_timeout)
+
+
+def _address_of_launcher() -> tuple[str, int]:
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def _store_of_launcher(rank: int, size: int, connecting: _Connecting) -> c10d.Store:
     """The store at MASTER_ADDR and MASTER_PORT, as torch's env:// makes it; but that worker 0 would wait for the others within it, and
     could not say who is missing, and that the others would wait twice as long as they are to."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address, port = _address_of_launcher()
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not serves:
         connecting.reach(address, port)
@@ -117,33 +128,92 @@ def transport_over(group: dist.ProcessGroup, deadline: datetime.timedelta) -> _n
     if not dist.is_gloo_available():
         raise _native.UnsupportedError("this build of torch has no Gloo: start the program with mpirun")
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    with _Connecting(rank, size, deadline) as connecting:
-        whole = c10d._get_process_group_store(group)
+    whole = c10d._get_process_group_store(group)
+
+    def meet(connecting: _Connecting) -> tuple[list[bytes], Any]:
         # All workers of the group count alike, whatever other groups they are in.
         number = whole.add(f"sparsesync/transports of {rank}", 1)
         store = c10d.PrefixStore(f"sparsesync/transport {number}", whole)
         machines = connecting.all_come(store, "made this DistributedDataParallel", socket.gethostname())
-        own = dist.ProcessGroupGloo(store, rank, size, max(deadline, _MOMENT))
+        return machines, dist.ProcessGroupGloo(store, rank, size, max(deadline, _MOMENT))
+
+    machines, own = _Connecting(rank, size, deadline, _server_of(whole)).run(meet)
     return _native.transport_over(_Calls(own), rank, [machines.index(machine) for machine in machines])
+
+
+def _server_of(store: c10d.Store) -> tuple[str, int] | None:
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    return (store.host, store.port) if isinstance(store, TCPStore) else None
 
 
 # torch waits for ever where it is given less.
 _MOMENT = datetime.timedelta(milliseconds=1)
 # Once connecting has failed, for the others to say that they are still there.
 _LAST_WORDS = datetime.timedelta(milliseconds=500)
+# After the deadline, for what connecting has to say once it has failed.
+_LAST_ANSWERS = datetime.timedelta(milliseconds=750)
 
 
 class _Connecting:
     """The time in which workers meet by a store and then connect. What torch raises meanwhile becomes an error of ours."""
 
-    def __init__(self, rank: int, size: int, deadline: datetime.timedelta) -> None:
+    def __init__(self, rank: int, size: int, deadline: datetime.timedelta, server: tuple[str, int] | None = None) -> None:
+        """server: host and port of the store, if it has one."""
         self._rank = rank
         self._size = size
         self._deadline = deadline
+        self._server = server
         self._began = time.monotonic()
         self._store: c10d.Store | None = None
         self._not_done = ""  # what those have not done that are waited for
         self._awaited = 0  # the worker that is waited for: those before it have come
+
+    def run(self, meet: Callable[[_Connecting], _Found]) -> _Found:
+        """Returns what `meet` returns. It runs in a thread of its own, because torch's store waits without a limit for the process that
+        serves it, which may be stopped or unreachable. Raises DeadlineError then, and ends the connection to the store."""
+        future: concurrent.futures.Future[_Found] = concurrent.futures.Future()
+
+        def call() -> None:
+            try:
+                with self:
+                    found = meet(self)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+
+        try:
+            threading.Thread(target=call, name="sparsesync connects", daemon=True).start()
+        except RuntimeError as error:
+            raise _native.Error(f"the thread that connects to the other workers cannot be started: {error}") from error
+        while (seconds := self._until_unanswered()) > 0:
+            if concurrent.futures.wait([future], seconds).done:
+                return future.result()
+        self._hang_up()
+        concurrent.futures.wait([future], _LAST_WORDS.total_seconds())
+        raise _native.DeadlineError(
+            f"torch's store, which worker 0 or its launcher serves, does not answer after {self._seconds()}: the process that serves it is "
+            "stopped, or cannot be reached"
+        )
+
+    def _until_unanswered(self) -> float:
+        """The seconds after which the store, which has failed at the deadline if it answers, does not answer."""
+        return self._began + (self._deadline + _LAST_ANSWERS).total_seconds() - time.monotonic()
+
+    def _hang_up(self) -> None:
+        """Shuts connections to the store's server down, which ends calls that wait for it: a thread that still waited for it while the
+        process ends would abort the process."""
+        if self._server is None:
+            return
+        host, port = self._server
+        with contextlib.suppress(OSError):
+            addresses = {(each[4][0], port) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+            for descriptor in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as end:
+                    peer = end.getpeername()
+                    if isinstance(peer, tuple) and (peer[0].removeprefix("::ffff:"), peer[1]) in addresses:
+                        end.shutdown(socket.SHUT_RDWR)
 
     def left(self) -> datetime.timedelta:
         return max(_MOMENT, self._deadline - datetime.timedelta(seconds=time.monotonic() - self._began))
