@@ -2,12 +2,16 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 
 import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Shells start background processes with interrupts ignored, which the tests' own processes would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -628,6 +628,8 @@ def main() -> int:
     options.add_argument("--broken", default="", choices=["", *BREAKS], help=argparse.SUPPRESS)
     options.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     given = options.parse_args()
+    # Shells start background processes with interrupts ignored, which workers would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if given.worker:
         worker_main(*given.worker, given.broken)
         return 0
