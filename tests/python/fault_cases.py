@@ -562,8 +562,9 @@ def listens(port: int) -> bool:
 def run_cases(cases: list[Case], grace_s: float = GRACE_S, broken: str = "") -> dict[str, Any]:
     """Runs cases one after the other. Returns what was found."""
     if any(case.over == "gloo" for case in cases):
-        # Here, once for all processes that are forked.
+        # Here, once for all processes that are forked. torch would import dynamo in the first step, and take longer than the grace.
         importlib.import_module("sparsesync.torch")
+        importlib.import_module("torch._dynamo")
     began = time.monotonic()
     runs, findings = [], []
     for number, case in enumerate(cases):
