@@ -5,15 +5,15 @@
 #include <numeric>
 
 #include "kernels/bits.h"
+#include "kernels/owner_batches.h"
 #include "kernels/threads.h"
 
 namespace sparsesync::cpu {
 namespace {
 
-/// Batches that the rows with several touchers are cut into; the last one is halved, down to so few
-/// rows that their imbalance is of no account.
-constexpr Index kBatches = 16;
-constexpr Index kSmallestBatch = 16;
+using detail::OwnedRow;
+using detail::OwnerBatch;
+using detail::OwnerBatches;
 
 /// Fewer rows are not worth a thread.
 constexpr Index kGrain = 8192;
@@ -93,35 +93,34 @@ class Loads {
     }
   }
 
-  /// A row that so many touched has found its owner: that one sends the sum to n - 1 in place of
-  /// its own part to one, and receives t - 1 parts in place of the sum.
+  /// A row that so many touched has found its owner.
   void own(std::size_t owner, std::size_t touchers) {
-    sent_[owner] += sends();
-    received_[owner] += touchers;
-    received_[owner] -= 2;
+    const OwnedRow row(size_, touchers);
+    sent_[owner] += row.sends;
+    received_[owner] += row.receives;
   }
   /// A row that so many touched has no owner yet.
   void expect(std::size_t touchers) {
-    to_send_ += sends();
-    to_receive_ += touchers - 2;
+    const OwnedRow row(size_, touchers);
+    to_send_ += row.sends;
+    to_receive_ += row.receives;
   }
   /// It has one now.
   void expected(std::size_t touchers) {
-    to_send_ -= sends();
-    to_receive_ -= touchers - 2;
+    const OwnedRow row(size_, touchers);
+    to_send_ -= row.sends;
+    to_receive_ -= row.receives;
   }
 
   /// How much of a batch each worker should get, relative to the others: what it lies below the
-  /// level that the batch would fill all to. A load is what a worker will send and receive, each
-  /// weighed by what a row of the batch adds to it: that is how the sum of their squares falls
-  /// fastest.
-  std::span<const std::uint64_t> weigh(Index batch, std::size_t touchers) {
-    const std::uint64_t receives = touchers - 2;
-    const std::uint64_t fill =
-        static_cast<std::uint64_t>(batch) * (sends() * sends() + receives * receives);
+  /// level that the batch would fill all to.
+  /// @param touchers  of the batch's middle row
+  std::span<const std::uint64_t> weigh(const OwnerBatch& batch, std::size_t touchers) {
+    const OwnedRow row(size_, touchers);
+    const std::uint64_t fill = row.load_of(batch);
     for (std::size_t worker = 0; worker < size_; ++worker) {
-      weights_[worker] = sends() * (sent_[worker] + to_send_ / size_) +
-                         receives * (received_[worker] + to_receive_ / size_);
+      weights_[worker] =
+          row.load(sent_[worker] + to_send_ / size_, received_[worker] + to_receive_ / size_);
     }
     std::copy(weights_.begin(), weights_.end(), sorted_.begin());
     std::sort(sorted_.begin(), sorted_.end());
@@ -137,10 +136,6 @@ class Loads {
   }
 
  private:
-  /// Of two workers each sends a row that both touched, whoever owns it: owners are spread all the
-  /// same.
-  std::uint64_t sends() const { return size_ > 2 ? size_ - 2 : 1; }
-
   std::size_t size_;
   std::span<std::uint64_t> sent_;
   std::span<std::uint64_t> received_;
@@ -202,17 +197,13 @@ void choose_owners(const Context& context, std::span<const Index> united,
     loads.own(of_row.front(), 1);
   }
   for (const Index row : shared) loads.expect(touchers.of(row).size());
-  const auto all = std::ssize(shared);
-  const Index whole = std::max(kSmallestBatch, ceil_div(all, kBatches));
-  for (Index at = 0; at < all;) {
-    const Index left = all - at;
-    const Index batch = left > whole            ? whole
-                        : left > kSmallestBatch ? ceil_div<Index>(left, 2)
-                                                : left;
-    const std::span<const Index> of_batch = part_of(shared, {at, at + batch});
-    const std::span<const std::uint64_t> weights =
-        loads.weigh(batch, touchers.of(of_batch[static_cast<std::size_t>(batch / 2)]).size());
-    parallel_for(context, batch, kGrain, [&](IndexRange range) {
+  OwnerBatches batches(std::ssize(shared));
+  for (OwnerBatch batch = batches.next(); batch.size > 0; batch = batches.next()) {
+    const std::span<const Index> of_batch =
+        part_of(shared, {batch.begin, batch.begin + batch.size});
+    const Index middle = shared[static_cast<std::size_t>(middle_of(batch))];
+    const std::span<const std::uint64_t> weights = loads.weigh(batch, touchers.of(middle).size());
+    parallel_for(context, batch.size, kGrain, [&](IndexRange range) {
       for (const Index row : part_of(of_batch, range)) {
         const auto place = static_cast<std::size_t>(row);
         owners[place] =
@@ -224,7 +215,6 @@ void choose_owners(const Context& context, std::span<const Index> united,
                 touchers.of(row).size());
       loads.expected(touchers.of(row).size());
     }
-    at += batch;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cpu/row.h"
+#include "kernels/sums.h"
 #include "kernels/threads.h"
 
 namespace sparsesync::cpu {
@@ -105,7 +106,7 @@ void start_sums(const Context&, ConstMatrix from, Matrix sums) {
     using Sum = typename ValueTraits<T>::Sum;
     Sum* sum = reinterpret_cast<Sum*>(sums.data);
     for (Index i = 0; i < sums.rows * sums.width; ++i) {
-      sum[i] = Sum{} + ValueTraits<T>::widen(load<T>(from.data, i));  // of -0, +0
+      sum[i] = detail::start_sum(load<T>(from.data, i));
     }
   });
 }
@@ -149,7 +150,7 @@ void round_sums(const Context&, ConstMatrix sums, double scale, Matrix out) {
     const Sum* sum = reinterpret_cast<const Sum*>(sums.data);
     const auto factor = static_cast<Sum>(scale);
     for (Index i = 0; i < out.rows * out.width; ++i) {
-      store(out.data, i, ValueTraits<T>::narrow(sum[i] * factor));
+      store(out.data, i, detail::round_sum<T>(sum[i], factor));
     }
   });
 }

@@ -13,6 +13,7 @@
 #include "kernels/cuda/group_search.h"
 #include "kernels/cuda/lists.h"
 #include "kernels/cuda/values.h"
+#include "kernels/sums.h"
 
 namespace sparsesync::cuda {
 namespace {
@@ -272,7 +273,7 @@ class UnitSums {
   __device__ Unit rounded(Sum factor) const {
     T elements[kElements];
     for (int i = 0; i < kElements; ++i) {
-      elements[i] = ValueTraits<T>::narrow(sums_[i] * factor);
+      elements[i] = sparsesync::detail::round_sum<T>(sums_[i], factor);
     }
     Unit unit;
     std::memcpy(static_cast<void*>(&unit), elements, sizeof(unit));

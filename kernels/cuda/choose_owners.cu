@@ -10,14 +10,15 @@
 #include "kernels/cuda/lists.h"
 #include "kernels/cuda/tile_scan.h"
 #include "kernels/error.h"
+#include "kernels/owner_batches.h"
 #include "kernels/owners.h"
 
 namespace sparsesync::cuda {
 namespace {
 
-// As the CPU body has them.
-constexpr Index kBatches = 16;
-constexpr Index kSmallestBatch = 16;
+using sparsesync::detail::OwnedRow;
+using sparsesync::detail::OwnerBatch;
+using sparsesync::detail::OwnerBatches;
 
 /// Threads of the block that goes through the small batches, and the most rows of one of them.
 constexpr int kLargeBlock = 1024;
@@ -25,35 +26,6 @@ constexpr Index kSmallBatch = 4 * kLargeBlock;
 
 /// So many workers' numbers a block keeps to itself; those of more stay in the device's memory.
 constexpr int kNearWorkers = 1024;
-
-/// Consecutive ones of the rows that several touched.
-struct Batch {
-  Index begin;
-  Index size;
-};
-
-/// The batches that so many rows are cut into, one after another.
-class Batches {
- public:
-  SPARSESYNC_HOST_DEVICE explicit Batches(Index all) : all_(all), whole_(ceil_div(all, kBatches)) {
-    if (whole_ < kSmallestBatch) whole_ = kSmallestBatch;
-  }
-
-  /// An empty one where there are no more.
-  SPARSESYNC_HOST_DEVICE Batch next() {
-    const Index left = all_ - at_;
-    const Index size = left > whole_           ? whole_
-                       : left > kSmallestBatch ? ceil_div<Index>(left, 2)
-                                               : left;
-    at_ += size;
-    return {at_ - size, size};
-  }
-
- private:
-  Index all_;
-  Index whole_;
-  Index at_ = 0;
-};
 
 using Word = unsigned long long;
 
@@ -77,9 +49,10 @@ struct Choice {
   __device__ Word* loads_of(Index batch) const { return loads + batch % 3 * numbers(); }
   /// Of loads_of().
   SPARSESYNC_HOST_DEVICE Index numbers() const { return 2 * workers + 1; }
-  /// Of two workers each sends a row that both touched, whoever owns it: owners are spread all the
-  /// same.
-  __device__ Word sends() const { return workers > 2 ? static_cast<Word>(workers) - 2 : 1; }
+  /// A row that so many touched.
+  __device__ OwnedRow row_of(Word touchers) const {
+    return {static_cast<std::uint64_t>(workers), touchers};
+  }
 };
 
 /// Calls body(worker) with those who touched a row, in their order, while it returns true.
@@ -140,12 +113,13 @@ __global__ void sort_out(Choice choice, const List* touched, std::uint64_t* word
     // A row that nobody touched is 0's, who is not told.
     if (touchers < 2) choice.owners[row] = static_cast<std::int32_t>(first);
     if (touchers == 1 && near) atomicAdd(alone + first, 1U);
+    const OwnedRow added = choice.row_of(touchers);
     if (touchers == 1 && !near) {
-      atomicAdd(sent + first, choice.sends());
-      atomicAdd(received + first, ~Word{0});
+      atomicAdd(sent + first, Word{added.sends});
+      atomicAdd(received + first, Word{added.receives});
     }
     several += touchers >= 2 ? 1 : 0;
-    expected += touchers >= 2 ? touchers - 2 : 0;
+    expected += touchers >= 2 ? added.receives : 0;
     const Word key = touchers >= 2 ? touchers : static_cast<Word>(choice.workers) + 1;
     words[row] = key << choice.row_bits | static_cast<Word>(row);
   }
@@ -155,10 +129,11 @@ __global__ void sort_out(Choice choice, const List* touched, std::uint64_t* word
     atomicAdd(choice.shared, all_several);
     atomicAdd(received + choice.workers, all_expected);
   }
+  const OwnedRow row_of_one = choice.row_of(1);
   for (Index worker = threadIdx.x; near && worker < choice.workers; worker += kBlock) {
     if (alone[worker] == 0) continue;
-    atomicAdd(sent + worker, alone[worker] * choice.sends());
-    atomicAdd(received + worker, ~Word{alone[worker]} + 1);  // one less for each
+    atomicAdd(sent + worker, Word{alone[worker] * row_of_one.sends});
+    atomicAdd(received + worker, Word{alone[worker] * row_of_one.receives});
   }
   if (blockIdx.x != 0) return;
   for (Index worker = threadIdx.x; worker < choice.workers; worker += kBlock) {
@@ -182,22 +157,21 @@ struct Shared {
 class Weights {
  public:
   /// Called by all threads of the block.
-  __device__ Weights(const Choice& choice, const Batch& batch, Index all, Word receives,
+  /// @param row  the batch's middle row
+  __device__ Weights(const Choice& choice, const OwnerBatch& batch, Index all, const OwnedRow& row,
                      const Word* loads, Shared& shared)
       : workers_(choice.workers),
         near_(choice.workers <= kNearWorkers ? shared.weights : nullptr),
         sent_(loads),
         received_(loads + choice.workers),
-        sends_(choice.sends()),
-        receives_(receives) {
+        row_(row) {
     const auto workers = static_cast<Word>(workers_);
-    will_send_ = static_cast<Word>(all - batch.begin) * sends_ / workers;
+    will_send_ = static_cast<Word>(all - batch.begin) * row.sends / workers;
     will_receive_ = loads[2 * workers_] / workers;
     for (Index worker = threadIdx.x; near_ != nullptr && worker < workers_; worker += blockDim.x) {
       near_[worker] = load(worker);
     }
-    const Word fill = static_cast<Word>(batch.size) * (sends_ * sends_ + receives_ * receives_);
-    find_level(fill, shared.sums);
+    find_level(row.load_of(batch), shared.sums);
     // Each thread the loads that it wrote.
     for (Index worker = threadIdx.x; near_ != nullptr && worker < workers_; worker += blockDim.x) {
       near_[worker] = below_level(near_[worker]);
@@ -211,7 +185,7 @@ class Weights {
 
  private:
   __device__ Word load(Index worker) const {
-    return sends_ * (sent_[worker] + will_send_) + receives_ * (received_[worker] + will_receive_);
+    return row_.load(sent_[worker] + will_send_, received_[worker] + will_receive_);
   }
   __device__ Word below_level(Word load) const { return level_ > load ? level_ - load : 0; }
 
@@ -241,8 +215,7 @@ class Weights {
   Word* near_;  // null: too many
   const Word* sent_;
   const Word* received_;
-  Word sends_;
-  Word receives_;
+  OwnedRow row_;
   Word will_send_ = 0;  // each, of the rows that have no owner yet
   Word will_receive_ = 0;
   Word level_ = ~Word{0};
@@ -273,7 +246,7 @@ __device__ Index pick(const Choice& choice, const Weights& weights, Index row, W
 /// The block's share of a batch. Called by all its threads.
 /// @param sorted  as Choice says
 __device__ void choose_batch(const Choice& choice, const std::uint64_t* sorted, Index number,
-                             const Batch& batch, Index all, Shared& shared) {
+                             const OwnerBatch& batch, Index all, Shared& shared) {
   const bool near = choice.workers <= kNearWorkers;
   const Word* const loads = choice.loads_of(number);
   Word* const sent = choice.loads_of(number + 1);
@@ -289,8 +262,8 @@ __device__ void choose_batch(const Choice& choice, const std::uint64_t* sorted, 
     shared.owned[worker] = 0;
     shared.extra[worker] = 0;
   }
-  const Word middle = sorted[batch.begin + batch.size / 2] >> choice.row_bits;
-  const Weights weights(choice, batch, all, middle - 2, loads, shared);
+  const OwnedRow middle = choice.row_of(sorted[middle_of(batch)] >> choice.row_bits);
+  const Weights weights(choice, batch, all, middle, loads, shared);
   Word expected = 0;
   for (Index i = thread_number(); i < batch.size; i += thread_count()) {
     const std::uint64_t word = sorted[batch.begin + i];
@@ -298,20 +271,21 @@ __device__ void choose_batch(const Choice& choice, const std::uint64_t* sorted, 
     const Word touchers = word >> choice.row_bits;
     const Index owner = pick(choice, weights, row, touchers);
     choice.owners[row] = static_cast<std::int32_t>(owner);
-    expected += touchers - 2;
+    const OwnedRow added = choice.row_of(touchers);
+    expected += added.receives;
     if (near) {
       atomicAdd(shared.owned + owner, 1U);
-      atomicAdd(shared.extra + owner, static_cast<unsigned>(touchers - 2));
+      atomicAdd(shared.extra + owner, static_cast<unsigned>(added.receives));
     } else {
-      atomicAdd(sent + owner, choice.sends());
-      atomicAdd(received + owner, touchers - 2);
+      atomicAdd(sent + owner, Word{added.sends});
+      atomicAdd(received + owner, Word{added.receives});
     }
   }
   const Word all_expected = block_sum(expected, shared.sums);
   if (threadIdx.x == 0) atomicAdd(received + choice.workers, ~all_expected + 1);
   for (Index worker = threadIdx.x; near && worker < choice.workers; worker += blockDim.x) {
     if (shared.owned[worker] == 0) continue;
-    atomicAdd(sent + worker, shared.owned[worker] * choice.sends());
+    atomicAdd(sent + worker, Word{shared.owned[worker] * middle.sends});
     atomicAdd(received + worker, Word{shared.extra[worker]});
   }
 }
@@ -319,8 +293,8 @@ __device__ void choose_batch(const Choice& choice, const std::uint64_t* sorted, 
 __global__ void choose_one(Choice choice, const std::uint64_t* sorted, Index number) {
   __shared__ Shared shared;
   const auto all = static_cast<Index>(*choice.shared);
-  Batches batches(all);
-  Batch batch = batches.next();
+  OwnerBatches batches(all);
+  OwnerBatch batch = batches.next();
   for (Index i = 0; i < number; ++i) batch = batches.next();
   if (batch.size == 0) return;
   choose_batch(choice, sorted, number, batch, all, shared);
@@ -331,8 +305,8 @@ __global__ void __launch_bounds__(kLargeBlock)
     choose_others(Choice choice, const std::uint64_t* sorted, Index first_number) {
   __shared__ Shared shared;
   const auto all = static_cast<Index>(*choice.shared);
-  Batches batches(all);
-  Batch batch = batches.next();
+  OwnerBatches batches(all);
+  OwnerBatch batch = batches.next();
   for (Index number = 0; batch.size > 0; ++number, batch = batches.next()) {
     if (number < first_number) continue;
     choose_batch(choice, sorted, number, batch, all, shared);
@@ -349,9 +323,9 @@ Index blocks_of(const Context& context, Index rows, Index of_processor) {
 void choose_batches(const Context& context, const Choice& choice, const std::uint64_t* sorted) {
   // If several touched each row. If not, batches are smaller, and of those for one block none is
   // larger than here.
-  Batches batches(choice.rows);
+  OwnerBatches batches(choice.rows);
   Index number = 0;
-  for (Batch batch = batches.next(); batch.size > kSmallBatch; batch = batches.next()) {
+  for (OwnerBatch batch = batches.next(); batch.size > kSmallBatch; batch = batches.next()) {
     launch(context, blocks_of(context, batch.size, 4), kBlock, choose_one, choice, sorted,
            number++);
   }

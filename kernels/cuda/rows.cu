@@ -7,6 +7,7 @@
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/segments.h"
 #include "kernels/cuda/values.h"
+#include "kernels/sums.h"
 
 namespace sparsesync::cuda {
 namespace {
@@ -110,16 +111,14 @@ void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& cop
 template <typename T>
 struct StartSum {
   using Sum = typename ValueTraits<T>::Sum;
-  __device__ Sum operator()(T value) const {
-    return Sum{} + ValueTraits<T>::widen(value);  // of -0, +0
-  }
+  __device__ Sum operator()(T value) const { return sparsesync::detail::start_sum(value); }
 };
 
 template <typename T>
 struct RoundSum {
   using Sum = typename ValueTraits<T>::Sum;
   Sum factor;
-  __device__ T operator()(Sum sum) const { return ValueTraits<T>::narrow(sum * factor); }
+  __device__ T operator()(Sum sum) const { return sparsesync::detail::round_sum<T>(sum, factor); }
 };
 
 struct Shift {

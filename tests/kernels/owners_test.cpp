@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 
+#include "kernels/owner_batches.h"
 #include "kernels/threads.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
@@ -63,6 +64,27 @@ std::vector<std::vector<Index>> skewed_sets(Random& random, int workers, Index r
     set.erase(std::unique(set.begin(), set.end()), set.end());
   }
   return sets;
+}
+
+TEST(OwnerBatches, are_equal_at_first_and_then_halved) {
+  const auto sizes_of = [](Index rows) {
+    std::vector<Index> sizes;
+    Index end = 0;
+    sparsesync::detail::OwnerBatches batches(rows);
+    for (auto batch = batches.next(); batch.size > 0; batch = batches.next()) {
+      EXPECT_EQ(batch.begin, end);
+      end += batch.size;
+      sizes.push_back(batch.size);
+    }
+    EXPECT_EQ(end, rows);
+    return sizes;
+  };
+  EXPECT_EQ(sizes_of(0), (std::vector<Index>{}));
+  EXPECT_EQ(sizes_of(16), (std::vector<Index>{16}));
+  EXPECT_EQ(sizes_of(40), (std::vector<Index>{16, 16, 8}));
+  std::vector<Index> of_many(15, 100);
+  of_many.insert(of_many.end(), {50, 25, 13, 12});
+  EXPECT_EQ(sizes_of(1600), of_many);
 }
 
 TEST_F(Owners, each_row_has_one_of_its_touchers) {

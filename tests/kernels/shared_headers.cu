@@ -12,8 +12,10 @@
 #include "kernels/host_device.h"  // IWYU pragma: keep
 #include "kernels/index_code.h"
 #include "kernels/magnitude.h"
+#include "kernels/owner_batches.h"
 #include "kernels/residual.h"
 #include "kernels/row_groups.h"
+#include "kernels/sums.h"
 
 namespace sparsesync {
 namespace {
@@ -94,6 +96,19 @@ __global__ void use_elias_fano(std::uint64_t universe, std::uint64_t count, std:
   out[3] = layout.low_bytes();
 }
 
+__global__ void use_owner_batches(Index rows, std::uint64_t workers, std::uint64_t* out) {
+  detail::OwnerBatches batches(rows);
+  const detail::OwnerBatch batch = batches.next();
+  const detail::OwnedRow row(workers, out[0]);
+  out[0] = row.load(out[1], out[2]);
+  out[1] = row.load_of(batch);
+  out[2] = static_cast<std::uint64_t>(detail::middle_of(batch));
+}
+
+__global__ void use_sums(const bf16* in, bf16* out) {
+  out[0] = detail::round_sum<bf16>(detail::start_sum(in[0]), 0.5F);
+}
+
 __global__ void use_index_code(Index universe, Index count, Index* out) {
   out[0] = coo_index_bytes(universe);
   out[1] = encoded_bytes(IndexCode::elias_fano, universe, count);
@@ -118,6 +133,8 @@ void name_shared_kernels(const void** kernels) {
   kernels[11] = reinterpret_cast<const void*>(&use_row_hash);
   kernels[12] = reinterpret_cast<const void*>(&use_residual);
   kernels[13] = reinterpret_cast<const void*>(&use_casts);
+  kernels[14] = reinterpret_cast<const void*>(&use_owner_batches);
+  kernels[15] = reinterpret_cast<const void*>(&use_sums);
 }
 
 }  // namespace sparsesync
