@@ -4,11 +4,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/queue.h"
+#include "kernels/error.h"
 #include "kernels/views.h"
 
 namespace sparsesync::cuda {
@@ -20,13 +23,18 @@ inline constexpr int kBlock = 256;
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = ~0U;
 
+/// The most blocks of a grid.
+inline constexpr Index kMostBlocks = std::numeric_limits<std::int32_t>::max();
+
 /// Launches `blocks` blocks of `threads` threads; nothing where there are no blocks. Does not
 /// synchronize the stream.
-/// @throws DeviceError if it cannot be launched
+/// @throws DeviceError if it cannot be launched, ContractError for more than kMostBlocks blocks
 template <typename... Parameters, typename... Arguments>
 void launch(const Context& context, Index blocks, int threads, void (*kernel)(Parameters...),
             Arguments&&... arguments) {
   if (blocks == 0) return;
+  SPARSESYNC_EXPECT(blocks, >, Index{0});
+  SPARSESYNC_EXPECT(blocks, <=, kMostBlocks);
   Queue& queue = queue_of(context);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));

@@ -1,0 +1,43 @@
+// Launches of kernels (kernels/cuda/launch.h) on the emulated device.
+#include <gtest/gtest.h>
+
+#if defined(SPARSESYNC_WITH_CUDA)
+#include <cuda_runtime.h>
+#endif
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "tests/kernels/values.h"
+
+namespace sparsesync::cuda {
+namespace {
+
+using Launch = OperationTest;
+
+__global__ void count_blocks(unsigned* count) {
+  if (threadIdx.x == 0) atomicAdd(count, 1U);
+}
+
+TEST_F(Launch, more_blocks_than_a_grid_has_are_refused) {
+  if (!testing::on_cuda()) GTEST_SKIP() << "on GPUs only";
+  std::vector<unsigned> count(1);
+  const auto launch_blocks = [&](Index blocks) {
+    launch(context_, blocks, 32, count_blocks, count.data());
+    synchronize(context_);
+  };
+  launch_blocks(0);
+  launch_blocks(3);
+  // As an unsigned of 32 bits it would be 1.
+  EXPECT_THROW(launch_blocks((Index{1} << 32) + 1), ContractError);
+  EXPECT_THROW(launch_blocks(kMostBlocks + 1), ContractError);
+  EXPECT_THROW(launch_blocks(-1), ContractError);
+  EXPECT_EQ(count[0], 3U);
+}
+
+}  // namespace
+}  // namespace sparsesync::cuda
+
+#endif
