@@ -47,7 +47,8 @@ void unite(const Context& context, IndexRange range, std::span<const std::span<c
 
 /// out.row(u) = the sum over parts p, in their order, of the row of p whose index is united[u]:
 /// from +0, in the sum type, multiplied once by `scale` (in the sum type), rounded once. The same
-/// bits on every device and at every arrival order. Does not synchronize the stream.
+/// bits on every device, except those of NaNs (kernels/context.h), and at every arrival order. Does
+/// not synchronize the stream.
 /// @param united  what unite() made of the parts' indices
 /// @param parts   coalesced; values of any alignment; dtype and width as `out`
 /// @param scale   1 where elements are integers

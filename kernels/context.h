@@ -44,7 +44,9 @@ class DeviceQueue;  // kernels/device_queue.h
 
 /// Device, stream or threads, and memory resource of an operation. A view: the resource, the
 /// threads and the queue outlive it. Results are the same bits on every device and whatever the
-/// number of threads.
+/// number of threads. The exception are NaNs that arithmetic makes or passes on: they are NaNs on
+/// every device, but an f32 sum gives 0x7FFFFFFF on NVIDIA's GPUs, while x86 keeps the sign and the
+/// payload of an operand.
 class Context {
  public:
   explicit Context(MemoryResource& memory) : memory_(&memory) {}

@@ -1,4 +1,5 @@
-// The order that many numbers are added up in, so that the sum has the same bits on every device.
+// The order that many numbers are added up in, so that the sum has the same bits on every device,
+// unless it is a NaN.
 #pragma once
 
 #include "kernels/views.h"
