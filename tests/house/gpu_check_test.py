@@ -7,7 +7,9 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -80,8 +82,19 @@ SANITIZER = """#!/bin/bash
 if [[ $1 == --version ]]; then echo 2025.3; exit 0; fi
 [[ $3 == --error-exitcode && -x $5 && $6 == --gtest_filter=-*Many* ]] || exit 9
 echo "========= COMPUTE-SANITIZER"
+"${@:5}"
 echo "========= %s"
 exit %d
+"""
+# A Python whose pip copies a wheel instead of downloading one.
+PIP = """#!/bin/bash
+if [[ "$1 $2" == "-m pip" ]]; then
+  echo "$*" >"$(dirname "$0")/asked"
+  while [[ $1 != --dest ]]; do shift; done
+  cp %s "$2"
+  exit
+fi
+exec %s "$@"
 """
 
 
@@ -209,6 +222,22 @@ def test_what_the_sanitizer_finds_fails(runner, summary, status):
     exit_status, output, items, _ = runner.run("--only", "sanitizer")
     assert exit_status == 1 and {item["outcome"] for item in items.values()} == {"failed"}, output
     assert len(items) == 3
+
+
+def test_the_sanitizer_beside_the_programs_is_preferred(runner):
+    runner.add("test", "kernels.a", GOOD)
+    runner.set_sanitizer("crashed", 1)
+    _, output, _, _ = runner.run("--dry-run", "--only", "sanitizer")
+    assert output.splitlines()[-1].endswith(f"compute-sanitizer: {runner.folder}/path/compute-sanitizer")
+    used = runner.folder / "used"
+    runner.put(
+        "sanitizer/compute-sanitizer", SANITIZER.replace("#!/bin/bash", f"#!/bin/bash\ntouch {used}") % ("ERROR SUMMARY: 0 errors", 0)
+    )
+    _, output, _, _ = runner.run("--dry-run", "--only", "sanitizer")
+    assert output.splitlines()[-1].endswith(f"compute-sanitizer: {runner.folder}/root/sanitizer/compute-sanitizer")
+    assert not used.exists()
+    status, output, items, _ = runner.run("--only", "sanitizer")
+    assert status == 0 and used.exists() and {item["outcome"] for item in items.values()} == {"passed"}, output
 
 
 def test_an_example_that_is_wrong_fails(runner):
@@ -472,7 +501,7 @@ def test_the_dry_run_takes_arguments(runner):
     bundle_list(runner)
     _, output, _, _ = runner.run("--dry-run", "--jobs", "1", "--match", "kernels.part_[01]*", "--time-limit", "24")
     assert output.split()[3:] == "0 s 24 s kernels.part_0_cuda 24 s 24 s kernels.part_1_cuda (after the time limit)".split() + (
-        "gpu-check: about 48 s with 1 tests at a time".split()
+        f"gpu-check: about 48 s with 1 tests at a time; compute-sanitizer: {runner.folder}/path/compute-sanitizer".split()
     )
 
 
@@ -546,12 +575,16 @@ def test_the_summary_has_each_kernel_beside_the_copy_of_its_executable(runner):
 
 @pytest.fixture
 def bundle(runner):
-    """Packs the runner's folder: (exit status, output)."""
+    """Packs the runner's folder: (exit status, output). With a `python`, whose pip is asked for compute-sanitizer."""
 
-    def run():
+    def run(python=None, **environment):
         runner.write_list()
-        command = [ROOT / "scripts/gpu-bundle", runner.folder / "root", runner.folder / "bundle"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        arguments = [runner.folder / "root", runner.folder / "bundle"]
+        done = subprocess.run(
+            [ROOT / "scripts/gpu-bundle", *([] if python else ["--without-sanitizer"]), *arguments],
+            env={**os.environ, "SPARSESYNC_PYTHON": str(python), **environment},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        )  # fmt: skip
         return done.returncode, done.stdout
 
     return run
@@ -576,6 +609,49 @@ def test_a_bundle_runs_by_itself(runner, bundle):
     assert [item["name"] for item in result["items"]] == ["kernels.a", "kernels.b"]
     # Again, in its place.
     assert os.access(runner.folder / "bundle/gpu-check", os.X_OK)
+
+
+def test_a_bundle_brings_compute_sanitizer(runner, bundle):
+    """pip's place is taken by a program that makes a wheel with the files of NVIDIA's."""
+    runner.add("test", "kernels.a", GOOD)
+    parts = ["TreeLauncherSubreaper", "TreeLauncherTargetLdPreloadHelper", "libInterceptorInjectionTarget.so",
+             "libTreeLauncherPlaceholder.so", "libTreeLauncherTargetInjection.so",
+             "libTreeLauncherTargetUpdatePreloadInjection.so", "libsanitizer-collection.so"]  # fmt: skip
+    files = {f"nvidia/cu13/compute-sanitizer/{name}": name for name in [*parts, "libsanitizer-public.so"]}
+    files["nvidia/cu13/compute-sanitizer/compute-sanitizer"] = SANITIZER % ("ERROR SUMMARY: 0 errors", 0)
+    files["nvidia_cuda_sanitizer_api-1.dist-info/licenses/License.txt"] = "license"
+    with zipfile.ZipFile(runner.folder / "a.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    python = runner.folder / "python"
+    python.write_text(PIP % (runner.folder / "a.whl", sys.executable), encoding="utf-8")
+    python.chmod(0o755)
+    status, output = bundle(python)
+    assert status == 0 and "2025.3" in output.splitlines(), output
+    asked = (runner.folder / "asked").read_text(encoding="utf-8")
+    assert "--require-hashes" in asked and "--requirement requirements-bundle.txt" in asked
+    assert {path.name for path in (runner.folder / "bundle/sanitizer").iterdir()} == {"compute-sanitizer", "License.txt", *parts}
+    runner.set_sanitizer("crashed", 1)
+    shutil.copy(runner.folder / "root/bin/info.json", runner.folder / "bundle/bin")
+    done = subprocess.run(
+        [runner.folder / "bundle/gpu-check", "--only", "sanitizer"],
+        cwd="/", env={"PATH": f"{runner.folder / 'path'}:/usr/bin:/bin"}, stdout=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "3 passed, 0 failed, 0 not run" in done.stdout, done.stdout
+    # A wheel without one of the files.
+    with zipfile.ZipFile(runner.folder / "a.whl", "w") as wheel:
+        wheel.writestr("nvidia/cu13/compute-sanitizer/compute-sanitizer", "")
+    status, output = bundle(python)
+    assert status != 0 and "TreeLauncherSubreaper" in output, output
+
+
+def test_a_bundle_is_not_made_without_compute_sanitizer_by_accident(runner, bundle):
+    runner.add("test", "kernels.a", GOOD)
+    status, output = bundle(sys.executable, PIP_NO_INDEX="1", PIP_FIND_LINKS="")
+    assert status == 1 and "PIP_FIND_LINKS" in output and "--without-sanitizer" in output, output
+    status, output = bundle()
+    assert status == 0 and "left out: compute-sanitizer" in output, output
+    assert not (runner.folder / "bundle/sanitizer").exists()
 
 
 def test_a_bundle_says_which_glibc_it_needs(runner, bundle):
