@@ -166,7 +166,7 @@ def test_what_passes_is_told_with_its_tests_and_where_it_ran(runner):
     assert {item["outcome"] for item in items.values()} == {"passed"}
     assert set(items) == {
         "kernels.a", "engine.nccl", "bench.a", "bench.b", "example.compare", "example.compare_nccl",
-        "memcheck.kernels.a", "racecheck.kernels.a", "synccheck.kernels.a",
+        "memcheck.kernels.a", "racecheck.kernels.a", "synccheck.kernels.a", "initcheck.kernels.a",
     }  # fmt: skip
     assert items["kernels.a"]["tests"] == [
         {"name": 'A.passes/"1"', "outcome": "passed", "seconds": 1.5},
@@ -176,7 +176,7 @@ def test_what_passes_is_told_with_its_tests_and_where_it_ran(runner):
     provenance = result["provenance"]
     assert provenance["built"] == "nvcc 13, sm_90" and provenance["info"]["commit"] == "0123456789ab"
     assert provenance["compute_sanitizer"] == "2025.3" and provenance["nccl"] == "2.30.1"
-    assert (result["passed"], result["failed"], result["not_run"], result["cut"]) == (9, 0, 0, 0)
+    assert (result["passed"], result["failed"], result["not_run"], result["cut"]) == (10, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,15 @@ def test_what_the_sanitizer_finds_fails(runner, summary, status):
     runner.set_sanitizer(summary, status)
     exit_status, output, items, _ = runner.run("--only", "sanitizer")
     assert exit_status == 1 and {item["outcome"] for item in items.values()} == {"failed"}, output
-    assert len(items) == 3
+    assert len(items) == 4
+
+
+def test_a_sanitizer_that_starts_no_program_fails(runner):
+    """As PyPI's compute-sanitizer before 13.4.92."""
+    runner.add("test", "kernels.a", GOOD)
+    runner.put_tool("compute-sanitizer", (SANITIZER % ("ERROR SUMMARY: 0 errors", 0)).replace('"${@:5}"', ""))
+    status, output, items, _ = runner.run("--only", "sanitizer")
+    assert status == 1 and {item["reason"] for item in items.values()} == {"no test ran"}, output
 
 
 def test_the_sanitizer_beside_the_programs_is_preferred(runner):
@@ -256,7 +264,7 @@ def test_what_a_machine_lacks_is_named_and_not_taken_for_run(runner):
     assert missing == {
         "engine.nccl": "no NCCL here",
         "example.compare_nccl": "no NCCL here",
-        **{f"{tool}.kernels.a": "no compute-sanitizer here" for tool in ("memcheck", "racecheck", "synccheck")},
+        **{f"{tool}.kernels.a": "no compute-sanitizer here" for tool in ("memcheck", "racecheck", "synccheck", "initcheck")},
     }
     for name, reason in missing.items():
         assert f"not run: {name} ({reason})" in output
@@ -284,7 +292,7 @@ def test_without_a_gpu_all_is_named_and_started(runner):
     status, output, items, result = runner.run()
     assert status == 0, output
     assert {item["outcome"] for item in items.values()} == {"not run"}
-    assert len(items) == 9 and result["problem"] == "no GPU: none" and result["not_run"] == 9
+    assert len(items) == 10 and result["problem"] == "no GPU: none" and result["not_run"] == 10
     for name in items:
         assert f"not run: {name} (no GPU: none)" in output
 
@@ -484,10 +492,10 @@ def test_the_dry_run_prints_the_order_by_value(runner):
     assert status == 0 and not items and not (runner.folder / "work").exists(), output
     plan = [(int(begin), int(takes), name) for begin, takes, name in re.findall(r"^ *(\d+) s +(\d+) s  (\S+)$", output, re.M)]
     names = [name for _, _, name in plan]
-    assert len(names) == len(set(names)) == len(runner.listed) - 1 + 2 + 3 * 8
+    assert len(names) == len(set(names)) == len(runner.listed) - 1 + 2 + 4 * 8
     steps = [
         "bench.kernels.compact_headline", "kernels.", "bench.schemes.gpu_sync", "memcheck.", "bench.kernels.", "python.|example.compare$",
-        "floors.part", "floors.slow", "racecheck.|synccheck.", ".*nccl",
+        "floors.part", "floors.slow", "racecheck.|synccheck.", ".*nccl", "initcheck.",
     ]  # fmt: skip
     found = [next(i for i, step in enumerate(steps) if re.match(step, name)) for name in names]
     assert found == sorted(found) and set(found) == set(range(len(steps))), names
@@ -637,7 +645,7 @@ def test_a_bundle_brings_compute_sanitizer(runner, bundle):
         [runner.folder / "bundle/gpu-check", "--only", "sanitizer"],
         cwd="/", env={"PATH": f"{runner.folder / 'path'}:/usr/bin:/bin"}, stdout=subprocess.PIPE, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 0 and "3 passed, 0 failed, 0 not run" in done.stdout, done.stdout
+    assert done.returncode == 0 and "4 passed, 0 failed, 0 not run" in done.stdout, done.stdout
     # A wheel without one of the files.
     with zipfile.ZipFile(runner.folder / "a.whl", "w") as wheel:
         wheel.writestr("nvidia/cu13/compute-sanitizer/compute-sanitizer", "")
