@@ -171,7 +171,8 @@ class _Connecting:
 
     def run(self, meet: Callable[[_Connecting], _Found]) -> _Found:
         """Returns what `meet` returns. It runs in a thread of its own, because torch's store waits without a limit for the process that
-        serves it, which may be stopped or unreachable. Raises DeadlineError then, and ends the connection to the store."""
+        serves it, which may be stopped or unreachable. Raises DeadlineError then, and ends the connection to the store. What a signal's
+        handler raises ends both, too."""
         future: concurrent.futures.Future[_Found] = concurrent.futures.Future()
 
         def call() -> None:
@@ -187,23 +188,26 @@ class _Connecting:
             threading.Thread(target=call, name="sparsesync connects", daemon=True).start()
         except RuntimeError as error:
             raise _native.Error(f"the thread that connects to the other workers cannot be started: {error}") from error
-        while (seconds := self._until_unanswered()) > 0:
-            if concurrent.futures.wait([future], seconds).done:
-                return future.result()
-        self._hang_up()
-        concurrent.futures.wait([future], _LAST_WORDS.total_seconds())
+        try:
+            while (seconds := self._until_unanswered()) > 0:
+                if concurrent.futures.wait([future], seconds).done:
+                    return future.result()
+        finally:
+            if not future.done():  # the store does not answer, or a signal's handler raised
+                self._hang_up()
+                concurrent.futures.wait([future], _LAST_WORDS.total_seconds())
         raise _native.DeadlineError(
             f"torch's store, which worker 0 or its launcher serves, does not answer after {self._seconds()}: the process that serves it is "
             "stopped, or cannot be reached"
         )
 
     def _until_unanswered(self) -> float:
-        """The seconds after which the store, which has failed at the deadline if it answers, does not answer."""
+        """Returns the seconds until the store is late: if it answers, connecting has ended by then."""
         return self._began + (self._deadline + _LAST_ANSWERS).total_seconds() - time.monotonic()
 
     def _hang_up(self) -> None:
-        """Shuts connections to the store's server down, which ends calls that wait for it: a thread that still waited for it while the
-        process ends would abort the process."""
+        """Shuts down this process's connections to the store, which ends calls that wait for it. A thread that such a call wakes
+        while the process ends would abort the process."""
         if self._server is None:
             return
         host, port = self._server
