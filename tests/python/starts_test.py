@@ -26,6 +26,7 @@ import torch.distributed as dist  # noqa: E402 (needs torch)
 from sparsesync import _native  # noqa: E402 (needs torch)
 from sparsesync.torch import DistributedDataParallel, launch, local_group  # noqa: E402 (needs torch)
 from sparsesync.torch.process_group import _Connecting  # noqa: E402 (needs torch)
+from torch._C._distributed_c10d import TCPStore  # noqa: E402 (needs torch)
 
 SHORT, LONG = datetime.timedelta(seconds=2), datetime.timedelta(seconds=60)
 
@@ -134,7 +135,7 @@ def test_a_store_whose_process_is_stopped_ends_at_the_deadline(meets_first: bool
             server.send_signal(signal.SIGCONT)
 
         def reach(timeout: datetime.timedelta) -> Any:
-            return dist.TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False, timeout=timeout)
+            return TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False, timeout=timeout)
 
         store = reach(LONG) if meets_first else None
         server.send_signal(signal.SIGSTOP)
