@@ -33,8 +33,8 @@ using mpi::check;
 using mpi::Endpoint;
 
 /// The pace of polling: polls without a pause before the first pause; pauses double from the
-/// shortest to the longest. A longest pause of 500 us made a step of a small model 2.3 ms long where
-/// 80 us make it 1.2 ms: each hop of an all-reduce is seen late by up to a pause.
+/// shortest to the longest. A longest pause of 500 us made a step of a small model 2.3 ms long
+/// where 80 us make it 1.2 ms: each hop of an all-reduce is seen late by up to a pause.
 struct Eagerness {
   int polls = 16;
   std::chrono::microseconds shortest_pause{20};
