@@ -7,6 +7,7 @@
 #include <atomic>
 #include <exception>
 #include <new>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -34,13 +35,21 @@ namespace {
 constexpr double kShareOfMemory = 0.8;
 
 /// The GPU of a worker.
-int gpu_of(const CompareOptions::Gpu& gpu, const Transport& transport) {
+int gpu_of(const CompareOptions::Gpu& gpu, const Transport& transport, Rank worker) {
   if (gpu.number) return *gpu.number;
   int before = 0;
-  for (Rank rank{0}; rank < transport.rank(); ++rank.value) {
-    if (transport.node(rank) == transport.node(transport.rank())) ++before;
+  for (Rank rank{0}; rank < worker; ++rank.value) {
+    if (transport.node(rank) == transport.node(worker)) ++before;
   }
   return device_of_worker(before);
+}
+
+/// @param here  the workers of this process
+CompareWorker::Gpus gpus_of(const CompareOptions::Gpu& gpu, const Transport& transport,
+                            std::span<const Rank> here) {
+  std::set<int> of_process;
+  for (const Rank rank : here) of_process.insert(gpu_of(gpu, transport, rank));
+  return {gpu_of(gpu, transport, transport.rank()), {of_process.begin(), of_process.end()}};
 }
 
 /// Memory, and how many workers of this machine share it.
@@ -384,6 +393,11 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
     }
     return scheme.imbalance(sets);
   };
+  const auto gpus_of_worker =
+      [&](const Transport& transport) -> std::optional<CompareWorker::Gpus> {
+    if (!options_.gpu) return std::nullopt;
+    return gpus_of(*options_.gpu, transport, workers_.here());
+  };
   std::atomic<std::int64_t> done = 0;
   const CompareWorker::Task task{.trace = trace_,
                                  .bucket = bucket_for(entry),
@@ -391,10 +405,7 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                  .deadline = options_.deadline,
                                  .memory = workspace_of_a_worker(),
                                  .late_refusals = options_.memory.has_value(),
-                                 .gpu_of = [&](const Transport& transport) -> std::optional<int> {
-                                   if (!options_.gpu) return std::nullopt;
-                                   return gpu_of(*options_.gpu, transport);
-                                 },
+                                 .gpus_of = gpus_of_worker,
                                  .nccl = options_.nccl,
                                  .network = network(),
                                  .result_folder = result_folder,

@@ -50,8 +50,8 @@ std::shared_ptr<const std::vector<ReferenceSum>> References::of(int step) {
 void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& record) {
   const Rank rank = transport->rank();
   const TraceHeader& header = task_.trace.header();
-  const std::optional<int> gpu = task_.gpu_of(*transport);
-  if (gpu) gpu_.emplace(*gpu, task_.memory, header.tensors.size());
+  const std::optional<Gpus> gpus = task_.gpus_of(*transport);
+  if (gpus) gpu_.emplace(gpus->own, task_.memory, header.tensors.size(), gpus->of_process);
   if (task_.nccl) transport = gpu_->connect(std::move(transport), task_.deadline);
   HostMemory memory(task_.memory);
   Session session(std::move(transport), memory,

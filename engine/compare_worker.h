@@ -40,6 +40,12 @@ class References {
 /// Has a Session of its own synchronize the trace's gradients, and checks what it ends with.
 class CompareWorker {
  public:
+  /// GPUs of a worker and of all workers of its process.
+  struct Gpus {
+    int own = 0;
+    std::vector<int> of_process;
+  };
+
   /// The same for all workers of one scheme.
   struct Task {
     const Trace& trace;
@@ -49,8 +55,8 @@ class CompareWorker {
     std::int64_t memory = 0;  // budget of the workspace, bytes
     /// As SessionOptions has them. They cost messages: only where somebody asked for a budget.
     bool late_refusals = false;
-    /// The GPU of a worker; nothing: workers are on the host.
-    std::function<std::optional<int>(const Transport&)> gpu_of;
+    /// The GPUs that a worker needs to know; nothing: workers are on the host.
+    std::function<std::optional<Gpus>(const Transport&)> gpus_of;
     bool nccl = false;                    // connects workers on GPUs
     std::optional<Network> network;       // what `auto` plans with; nothing: it measures
     std::filesystem::path result_folder;  // empty: results are not written

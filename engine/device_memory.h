@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "engine/memory.h"
 #include "kernels/context.h"
@@ -15,8 +16,12 @@ namespace sparsesync {
 class DeviceMemory : public CountedMemory {
  public:
   /// @param device  its number
+  /// @param peers   GPUs of other workers of this process: they access the memory directly where
+  ///                the machine lets them. Each one makes the growth of the pool slower by some
+  ///                milliseconds. The device itself is left out.
   /// @throws DeviceError if there is no such GPU, or the build has no CUDA
-  explicit DeviceMemory(int device, std::optional<std::int64_t> budget = std::nullopt);
+  explicit DeviceMemory(int device, std::optional<std::int64_t> budget = std::nullopt,
+                        std::span<const int> peers = {});
   ~DeviceMemory() override;
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -26,7 +31,7 @@ class DeviceMemory : public CountedMemory {
   void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) override;
   void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
                  Stream stream) noexcept override;
-  void share_with_peers() const;
+  void share_with(int peer) const;
 
   int device_;
   void* pool_ = nullptr;  // a cudaMemPool_t

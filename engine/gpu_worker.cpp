@@ -5,9 +5,10 @@
 
 namespace sparsesync {
 
-GpuWorker::GpuWorker(int device, std::optional<std::int64_t> budget, std::size_t tensors)
-    : workspaces_(device, budget),
-      memory_(device),
+GpuWorker::GpuWorker(int device, std::optional<std::int64_t> budget, std::size_t tensors,
+                     std::span<const int> peers)
+    : workspaces_(device, budget, peers),
+      memory_(device, std::nullopt, peers),
       of_session_(make_device_queue(workspaces_, pinned_, {device, false, std::nullopt})),
       queue_(make_device_queue(memory_, pinned_, {device, false, std::nullopt})),
       context_(memory_, *queue_),

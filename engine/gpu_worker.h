@@ -23,8 +23,10 @@ class GpuWorker {
   /// @param device   the GPU's number
   /// @param budget   bytes of the session's workspaces; nothing: as many as there are
   /// @param tensors  of a step
+  /// @param peers    GPUs of the workers of this process, as DeviceMemory takes them
   /// @throws DeviceError, DeviceMemoryError
-  GpuWorker(int device, std::optional<std::int64_t> budget, std::size_t tensors);
+  GpuWorker(int device, std::optional<std::int64_t> budget, std::size_t tensors,
+            std::span<const int> peers = {});
 
   /// For SessionOptions.
   OnDevice on_device();

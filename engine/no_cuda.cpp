@@ -4,7 +4,7 @@
 
 namespace sparsesync {
 
-DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget)
+DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget, std::span<const int>)
     : CountedMemory(budget), device_(device) {
   expect_device(device);
 }

@@ -19,9 +19,11 @@ std::size_t at_least_one(std::size_t bytes) {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget)
+DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget,
+                           std::span<const int> peers)
     : CountedMemory(budget), device_(device) {
   expect_device(device);
+  for (const int peer : peers) expect_device(peer);
   const DeviceGuard here(device);
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
@@ -35,23 +37,19 @@ DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget)
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   cuda::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
               "keeping a pool's memory");
-  share_with_peers();
+  for (const int peer : peers) share_with(peer);
 }
 
-/// Other GPUs of this process reach a pool's memory where they are let: networks copy from it.
-void DeviceMemory::share_with_peers() const {
-  int devices = 0;
-  cuda::check(cudaGetDeviceCount(&devices), "counting devices");
-  for (int other = 0; other < devices; ++other) {
-    if (other == device_) continue;
-    int reaches = 0;
-    cuda::check(cudaDeviceCanAccessPeer(&reaches, other, device_), "asking what a device reaches");
-    if (reaches == 0) continue;
-    const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, other},
-                                   cudaMemAccessFlagsProtReadWrite};
-    cuda::check(cudaMemPoolSetAccess(static_cast<cudaMemPool_t>(pool_), &access, 1),
-                "sharing a pool's memory");
-  }
+/// Maps the pool on a GPU that reaches it: networks of this process copy from it there.
+void DeviceMemory::share_with(int peer) const {
+  if (peer == device_) return;
+  int reaches = 0;
+  cuda::check(cudaDeviceCanAccessPeer(&reaches, peer, device_), "asking what a device reaches");
+  if (reaches == 0) return;
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, peer},
+                                 cudaMemAccessFlagsProtReadWrite};
+  cuda::check(cudaMemPoolSetAccess(static_cast<cudaMemPool_t>(pool_), &access, 1),
+              "sharing a pool's memory");
 }
 
 DeviceMemory::~DeviceMemory() {

@@ -232,8 +232,9 @@ void bind_device(nb::module_& module) {
           "number: of the GPU. stream: a cudaStream_t of that GPU for the session's work, which "
           "nothing else uses; its own if not given. allocator: an object whose allocate(bytes, "
           "stream) returns an address and whose free(address) takes it back, such as torch's; "
-          "called by the session's threads. If not given, a pool of its own. memory_bytes: a "
-          "budget for the workspace, or none. Raises DeviceError where there is no such GPU.",
+          "called by the session's threads. If not given, a pool of its own, which no other GPU "
+          "accesses. memory_bytes: a budget for the workspace, or none. Raises DeviceError where "
+          "there is no such GPU.",
           nb::sig("def __init__(self, number: int = 0, stream: int | None = None, allocator: "
                   "object | None = None, memory_bytes: int | None = None) -> None"))
       .def_prop_ro(

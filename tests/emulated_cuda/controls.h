@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <vector>
 
 namespace sparsesync::emulated_cuda {
 
@@ -12,6 +13,7 @@ struct Limits {
   int devices = 1;
   int driver_version = 13000;      // 0: there is none
   bool reaches_all_memory = true;  // the host's that is neither pinned nor managed, too
+  bool reaches_peers = false;      // a GPU the memory of the others
   std::size_t memory = std::size_t{8} << 30;
   /// So many more allocations of device memory go well, then one fails.
   std::optional<std::int64_t> allocations_until_failure;
@@ -22,6 +24,14 @@ Limits& limits();
 
 /// GPUs that have a context in this process, since the last call.
 std::set<int> take_contexts();
+
+/// A GPU's pool of memory and the other GPUs that were given access to it.
+struct PoolAccess {
+  int device = 0;
+  std::set<int> peers;
+};
+/// Access to each pool that was made since the last call, in the order in which they were made.
+std::vector<PoolAccess> take_pools();
 
 /// Captures a stream into a CUDA graph, as cudaStreamBeginCapture() in global mode: a call in any
 /// thread that might wait, or allocate, invalidates it, unless the thread's mode is relaxed.

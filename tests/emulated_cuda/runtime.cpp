@@ -45,7 +45,7 @@ class Stream {
 
 class Pool {
  public:
-  int device = 0;
+  std::shared_ptr<PoolAccess> access;
 };
 
 namespace {
@@ -75,8 +75,9 @@ class Machine {
 
   std::recursive_mutex mutex;
   Limits limits;
-  std::set<int> contexts;            // GPUs that have one
-  const Stream* captured = nullptr;  // into a graph
+  std::set<int> contexts;                          // GPUs that have one
+  std::vector<std::shared_ptr<PoolAccess>> pools;  // that take_pools() has not returned yet
+  const Stream* captured = nullptr;                // into a graph
   bool is_capture_valid = true;
 
   void make_context(int device) {
@@ -253,6 +254,13 @@ Limits& limits() {
 std::set<int> take_contexts() {
   const std::lock_guard lock(Machine::the().mutex);
   return std::exchange(Machine::the().contexts, {});
+}
+
+std::vector<PoolAccess> take_pools() {
+  const std::lock_guard lock(Machine::the().mutex);
+  std::vector<PoolAccess> pools;
+  for (const auto& pool : std::exchange(Machine::the().pools, {})) pools.push_back(*pool);
+  return pools;
 }
 
 void begin_capture(void* stream) {
@@ -572,7 +580,11 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
   Machine::the().make_context(current_device());
-  *pool = new sparsesync::emulated_cuda::Pool{properties->location.id};
+  using sparsesync::emulated_cuda::PoolAccess;
+  const auto access = std::make_shared<PoolAccess>(PoolAccess{properties->location.id, {}});
+  *pool = new sparsesync::emulated_cuda::Pool{access};
+  const std::lock_guard lock(Machine::the().mutex);
+  Machine::the().pools.push_back(access);
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
@@ -584,18 +596,32 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;
 }
-// No device of this machine reaches another's memory.
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  *can = 0;
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  const Limits& limits = Machine::the().limits;
+  if (std::min(device, peer) < 0 || std::max(device, peer) >= limits.devices) {
+    return remember(cudaErrorInvalidDevice);
+  }
+  *can = limits.reaches_peers && device != peer ? 1 : 0;
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*, std::size_t) {
-  return cudaErrorInvalidValue;
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* accesses,
+                                 std::size_t count) {
+  const std::lock_guard lock(Machine::the().mutex);
+  for (std::size_t i = 0; i < count; ++i) {
+    const int peer = accesses[i].location.id;
+    int can = 0;
+    const cudaError_t result = cudaDeviceCanAccessPeer(&can, peer, pool->access->device);
+    if (result != cudaSuccess) return result;
+    if (can == 0) return remember(cudaErrorInvalidDevice);
+    pool->access->peers.insert(peer);
+  }
+  return cudaSuccess;
 }
 cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t) {
   Machine::the().make_context(current_device());
-  return remember(Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice, pool->device));
+  return remember(
+      Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice, pool->access->device));
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   Machine::the().make_context(current_device());

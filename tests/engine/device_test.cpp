@@ -1,16 +1,23 @@
 // What a GPU has that a CPU has not: its memory resources, its queue, errors that it tells later,
 // and a steady state that takes nothing from its allocator.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "analysis/generate.h"
+#include "engine/compare.h"
 #include "engine/device_memory.h"
 #include "engine/gpu_worker.h"
 #include "engine/transport/nccl.h"
+#include "engine/workers.h"
 #include "kernels/index_code.h"
 #include "kernels/rows.h"
 #include "kernels/sort.h"
@@ -186,6 +193,71 @@ TEST_F(SeveralDevices, bytes_cross_from_the_memory_of_one_to_that_of_another) {
 }
 
 #if defined(SPARSESYNC_CUDA_EMULATED)
+/// Several GPUs that reach each other's memory.
+class Peers : public SeveralDevices {
+ protected:
+  void SetUp() override {
+    SeveralDevices::SetUp();
+    emulated_cuda::limits().devices = 4;
+    emulated_cuda::limits().reaches_peers = true;
+    emulated_cuda::take_pools();
+  }
+};
+
+// The driver maps each growth of a pool on each GPU that has access to it.
+TEST_F(Peers, a_pool_is_mapped_on_the_named_ones_alone) {
+  DeviceMemory(1);
+  DeviceMemory(1, 1000, std::array{0, 1, 3});
+  GpuWorker(2, std::nullopt, 1);
+  GpuWorker(2, std::nullopt, 1, std::array{1, 2});
+  std::vector<std::pair<int, std::set<int>>> found;
+  for (const auto& [device, peers] : emulated_cuda::take_pools()) found.emplace_back(device, peers);
+  const std::set<int> none;
+  EXPECT_EQ(found, (std::vector<std::pair<int, std::set<int>>>{
+                       {1, none}, {1, {0, 3}}, {2, none}, {2, none}, {2, {1}}, {2, {1}}}));
+  EXPECT_THROW(DeviceMemory(1, std::nullopt, std::array{4}), DeviceError);
+}
+
+TEST_F(Peers, those_that_do_not_reach_it_are_left_out) {
+  emulated_cuda::limits().reaches_peers = false;
+  DeviceMemory(1, std::nullopt, std::array{0});
+  EXPECT_TRUE(emulated_cuda::take_pools().at(0).peers.empty());
+}
+
+// Of four workers on a machine with three GPUs the first and the last one share GPU 0.
+TEST_F(Peers, a_comparison_maps_its_pools_on_the_gpus_of_its_process) {
+  emulated_cuda::limits().devices = 3;
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("sparsesync_peers_" + std::to_string(::getpid()));
+  const auto run = [&](int workers, std::optional<int> gpu) {
+    GenerateOptions generated;
+    generated.width = 4;
+    generated.workers = workers;
+    generated.steps = 1;
+    write_trace(synthetic_trace(100, 0.1, 0.8, generated), folder, true);
+    CompareOptions options;
+    options.schemes = {"balanced"};
+    options.repeat = 1;
+    options.memory = 10'000'000;
+    options.gpu = CompareOptions::Gpu{gpu};
+    LocalWorkers local(workers, {});
+    const CompareReport report = Comparison(local, Trace::open(folder), options).run();
+    EXPECT_TRUE(report.schemes.at(0).correct) << report.schemes.at(0).first_difference;
+    const std::vector<emulated_cuda::PoolAccess> pools = emulated_cuda::take_pools();
+    EXPECT_EQ(std::ssize(pools), 2 * workers);
+    std::set<std::pair<int, int>> mapped;
+    for (const auto& [device, peers] : pools) {
+      for (const int peer : peers) mapped.emplace(device, peer);
+    }
+    return mapped;
+  };
+  using Mapped = std::set<std::pair<int, int>>;
+  EXPECT_EQ(run(4, std::nullopt), (Mapped{{0, 1}, {0, 2}, {1, 0}, {1, 2}, {2, 0}, {2, 1}}));
+  EXPECT_EQ(run(2, std::nullopt), (Mapped{{0, 1}, {1, 0}}));
+  EXPECT_EQ(run(2, 1), Mapped{});
+  std::filesystem::remove_all(folder);
+}
+
 /// Synchronizes one row by two workers on a GPU; `meanwhile` is called by worker 0 in between.
 void synchronize_on(int device, const std::function<void()>& meanwhile) {
   const std::vector<Index> rows{7};
