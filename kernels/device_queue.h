@@ -57,7 +57,7 @@ class DeviceQueue {
   /// @throws InputError if the GPU does not reach the memory: another one's, or the host's that is
   ///         neither pinned nor managed
   virtual void expect_reachable(const void* pointer, const char* what) const = 0;
-  /// Whether each operation is waited for: slow, and errors come where they arise.
+  /// Whether each operation is waited for, and its scratch checked: errors come where they arise.
   virtual bool is_checked() const = 0;
 
   /// What was done so far.

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <utility>
 
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
@@ -13,6 +15,10 @@
 #include "kernels/error.h"
 #include "kernels/poll.h"
 #include "kernels/rows.h"
+
+#if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace sparsesync {
 
@@ -38,6 +44,27 @@ namespace sparsesync::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
+
+/// Bytes behind a slice of scratch, beyond the alignment of the next one, that only red zones have.
+constexpr std::size_t kRedZoneBytes = 256;
+constexpr std::byte kRedZoneByte{0xEF};
+
+/// Makes each access to a red zone an error of AddressSanitizer, which knows the memory of the
+/// emulated device alone.
+void close_to_sanitizer(std::span<const std::byte> red_zone) {
+#if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
+  ASAN_POISON_MEMORY_REGION(red_zone.data(), red_zone.size());
+#else
+  static_cast<void>(red_zone);
+#endif
+}
+void open_to_sanitizer(std::span<const std::byte> red_zone) {
+#if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(red_zone.data(), red_zone.size());
+#else
+  static_cast<void>(red_zone);
+#endif
+}
 
 /// @throws what a fault stands for
 [[noreturn]] void throw_fault(Fault fault) {
@@ -177,16 +204,12 @@ void Queue::expect_reachable(const void* pointer, const char* what) const {
 }
 
 void Queue::synchronize() {
+  if (!overwritten_.empty()) throw ContractError(std::exchange(overwritten_, {}));
   // Before the wait: what another thread notes while it lasts stays noted.
   if (!has_work_.exchange(false)) return;
   ++counters_.synchronizations;
   try {
-    if (watch_ == nullptr) {
-      check(cudaStreamSynchronize(stream_), "waiting for the device");
-    } else {
-      check(cudaEventRecord(end_, stream_), "setting a mark");
-      wait_for_event(end_);
-    }
+    wait_for_all();
   } catch (...) {
     has_work_ = true;
     throw;
@@ -200,6 +223,13 @@ void Queue::synchronize() {
 void Queue::wait_for(const Mark& mark) {
   ++counters_.synchronizations;
   if (mark.event() != nullptr) wait_for_event(mark.event()->handle);
+}
+
+/// Waits for all work that the stream was given so far.
+void Queue::wait_for_all() {
+  if (watch_ == nullptr) return check(cudaStreamSynchronize(stream_), "waiting for the device");
+  check(cudaEventRecord(end_, stream_), "setting a mark");
+  wait_for_event(end_);
 }
 
 /// With a watch, polls the event and the watch.
@@ -260,8 +290,9 @@ void Queue::download(std::span<const std::byte> from, std::byte* to) {
   }
 }
 
-std::byte* Queue::scratch(std::size_t bytes) {
-  bytes = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
+std::byte* Queue::scratch(std::size_t slice_bytes) {
+  const std::size_t bytes =
+      round_up(std::max<std::size_t>(slice_bytes, 1), kAlignment) + (checked_ ? kRedZoneBytes : 0);
   if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
     // As a Buffer: an eighth more than asked.
     const std::size_t slack = memory_.has_to_spare(bytes + bytes / 8) ? bytes / 8 : 0;
@@ -273,11 +304,54 @@ std::byte* Queue::scratch(std::size_t bytes) {
   }
   std::byte* const taken = blocks_.back().data + block_used_;
   block_used_ += bytes;
+  if (checked_) add_red_zone(taken, slice_bytes, bytes);
   return taken;
+}
+
+/// @param with_zone  bytes from the slice's begin to the next one
+void Queue::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_zone) {
+  const std::span<std::byte> zone{slice + bytes, with_zone - bytes};
+  check(cudaMemsetAsync(zone.data(), std::to_integer<int>(kRedZoneByte), zone.size(), stream_),
+        "setting a red zone");
+  wait_for_all();
+  red_zones_.push_back({bytes, zone});
+  close_to_sanitizer(zone);
+}
+
+/// Waits for the operation, and looks for what it wrote to red zones.
+void Queue::check_red_zones() noexcept {
+  try {
+    wait_for_all();
+  } catch (const std::exception&) {
+    // Nor does the next synchronization come to its end.
+  }
+  for (const RedZone& zone : red_zones_) open_to_sanitizer(zone.bytes);
+  try {
+    std::vector<std::byte> found;
+    for (std::size_t slice = 0; slice < red_zones_.size() && overwritten_.empty(); ++slice) {
+      const RedZone& zone = red_zones_[slice];
+      found.resize(zone.bytes.size());
+      check(cudaMemcpyAsync(found.data(), zone.bytes.data(), found.size(), cudaMemcpyDeviceToHost,
+                            stream_),
+            "reading a red zone");
+      wait_for_all();
+      const auto other = std::find_if(found.begin(), found.end(),
+                                      [](std::byte byte) { return byte != kRedZoneByte; });
+      if (other == found.end()) continue;
+      overwritten_ = fmt::format(
+          "scratch: something was written {} bytes behind the end of slice {} of {}, which has {} "
+          "bytes",
+          other - found.begin(), slice + 1, red_zones_.size(), zone.slice_bytes);
+    }
+  } catch (const std::exception&) {
+    // As above.
+  }
+  red_zones_.clear();
 }
 
 void Queue::close_scratch() noexcept {
   if (--scratch_depth_ > 0) return;
+  if (checked_) check_red_zones();
   block_used_ = 0;
   if (blocks_.size() < 2) return;
   // One block in their place, so that the next time none is allocated.

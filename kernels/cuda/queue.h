@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/fault.h"
@@ -75,7 +76,9 @@ class Queue : public DeviceQueue {
   void open_scratch() { ++scratch_depth_; }
   /// It needs what it took no longer.
   void close_scratch() noexcept;
-  /// At a multiple of 256 bytes, until the outermost operation closes.
+  /// At a multiple of 256 bytes, until the outermost operation closes. A checked queue has a red
+  /// zone behind each slice: after the outermost operation, synchronize() throws ContractError,
+  /// naming the slice, if something was written there.
   /// @throws BudgetError, DeviceMemoryError
   std::byte* scratch(std::size_t bytes);
 
@@ -89,6 +92,9 @@ class Queue : public DeviceQueue {
 
   std::byte* next_staging(std::size_t bytes);
   void release_scratch() noexcept;
+  void add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_zone);
+  void check_red_zones() noexcept;
+  void wait_for_all();
   void wait_for_event(cudaEvent_t event);
 
   MemoryResource& memory_;
@@ -118,6 +124,14 @@ class Queue : public DeviceQueue {
   std::vector<Block> blocks_;
   std::size_t block_used_ = 0;
   int scratch_depth_ = 0;
+
+  // Of a checked queue.
+  struct RedZone {
+    std::size_t slice_bytes = 0;
+    std::span<std::byte> bytes;
+  };
+  std::vector<RedZone> red_zones_;  // behind the slices that are in use
+  std::string overwritten_;         // what synchronize() throws; empty: nothing
 };
 
 /// The queue of a context on a GPU. Does not synchronize the stream.
