@@ -128,6 +128,8 @@ class Mark {
   /// Lets the work that the context is given from now on wait for the mark. Does not synchronize
   /// the stream. Of a mark that was never set: nothing.
   void make_wait(const Context& context) const;
+  /// The same of a stream that is not ours, on the GPU that the mark was made for.
+  void make_wait(Stream stream) const;
   /// Lets the host wait for all work before it.
   void wait() const;
 

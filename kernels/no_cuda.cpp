@@ -32,6 +32,7 @@ Mark::Mark(Mark&&) noexcept = default;
 void Mark::set(const Context&) {}
 void Mark::set(Stream) {}
 void Mark::make_wait(const Context&) const {}
+void Mark::make_wait(Stream) const {}
 void Mark::wait() const {}
 
 void copy_from(const Context&, std::span<const std::byte> from, const Context& context,

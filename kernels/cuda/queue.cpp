@@ -439,6 +439,13 @@ void Mark::make_wait(const Context& context) const {
   context.queue()->note_work();
 }
 
+void Mark::make_wait(Stream stream) const {
+  if (!event_) return;
+  const DeviceGuard here(event_->device);  // whose default stream is meant
+  cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), event_->handle, 0),
+              "waiting for a mark");
+}
+
 void Mark::wait() const {
   if (event_) cuda::check(cudaEventSynchronize(event_->handle), "waiting for a mark");
 }

@@ -125,6 +125,18 @@ std::shared_ptr<const Mark> PythonDevice::after(std::span<const StreamNumber> st
   return mark;
 }
 
+void PythonDevice::make_wait(std::span<const StreamNumber> streams, StreamNumber behind) {
+  const auto is_other = [&](StreamNumber stream) { return stream != behind; };
+  if (std::none_of(streams.begin(), streams.end(), is_other)) return;
+  const DeviceGuard here(number_);
+  const std::lock_guard lock(mutex_);
+  Mark& stage = *use().stage;
+  stage.set(handle_of(behind));
+  for (const StreamNumber stream : streams) {
+    if (is_other(stream)) stage.make_wait(handle_of(stream));
+  }
+}
+
 void PythonDevice::fetch(std::span<const std::byte> from, std::byte* to) {
   const DeviceGuard here(number_);
   const std::lock_guard lock(mutex_);

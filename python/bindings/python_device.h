@@ -81,6 +81,10 @@ class PythonDevice {
     state.reading.insert(stream);
     work(Context(*state.memory, queue_on(stream)));
   }
+  /// Has streams of the program wait for all that another one was given so far. Called without the
+  /// GIL. Does not synchronize a stream.
+  /// @throws DeviceError
+  void make_wait(std::span<const StreamNumber> streams, StreamNumber behind);
   /// Copies to the host. Called without the GIL.
   void fetch(std::span<const std::byte> from, std::byte* to);
 

@@ -124,17 +124,27 @@ class PythonSession {
   Place place() const {
     return {device_ == nullptr ? std::nullopt : std::optional(device_->number())};
   }
-  /// Works on arrays, and on the session's memory, in a stream of the program, behind what others
-  /// were given so far; without the GIL.
+  /// Works on arrays, and on the session's memory, in a stream of the program, without the GIL.
+  /// @param streams  of the program, that use the arrays: the work waits for what they were given
+  ///                 so far, and what they are given from now on waits for the work
   template <typename Work>
   void work_in(StreamNumber stream, const std::vector<StreamNumber>& streams, const Work& work) {
     const UnderWay call(*this);
     const std::shared_ptr<const Mark> behind = mark_behind(streams);
     const WithoutGil without_gil;
-    read(stream, [&](const Context& context) {
-      if (behind != nullptr) behind->make_wait(context);
-      work(context);
-    });
+    const auto let_them_wait = [&] {
+      if (device_ != nullptr) device_->make_wait(streams, stream);
+    };
+    try {
+      read(stream, [&](const Context& context) {
+        if (behind != nullptr) behind->make_wait(context);
+        work(context);
+      });
+    } catch (...) {
+      let_them_wait();  // kernels that were launched still use the arrays
+      throw;
+    }
+    let_them_wait();
   }
 
  private:

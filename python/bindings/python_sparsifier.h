@@ -14,7 +14,8 @@
 namespace sparsesync::python {
 
 /// A Sparsifier of a session's bucket, in the session's memory. On a GPU it works in the stream of
-/// the program that it was made for. Guarded by the GIL, which is given up for what takes long.
+/// the program that it was made for; the streams that each call names, which use its arrays, and
+/// that one wait for each other. Guarded by the GIL, which is given up for what takes long.
 class PythonSparsifier {
  public:
   /// @param session  outlives this
@@ -28,7 +29,7 @@ class PythonSparsifier {
   float scale() const { return sparsifier_->scale(); }
   Index chunks() { return std::ssize(sparsifier_->norms()); }
 
-  // Of each tensor None, or all elements; streams of the program that write them.
+  // Of each tensor None, or all elements; streams of the program that use them.
 
   void take(const nanobind::sequence& gradients, const SparsifierStep& step,
             const std::vector<StreamNumber>& streams);
@@ -37,12 +38,14 @@ class PythonSparsifier {
   /// Starts a step of a bucket with what was taken.
   PythonTicket reduce(Index bucket);
 
-  void write_norms(nanobind::handle out);
+  void write_norms(nanobind::handle out, StreamNumber stream);
   void choose(const std::vector<Index>& chosen);
 
   /// @param velocity  None where it is not asked for
-  void write_state(Index tensor, nanobind::handle residual, nanobind::handle velocity);
-  void read_state(Index tensor, nanobind::handle residual, nanobind::handle velocity);
+  void write_state(Index tensor, nanobind::handle residual, nanobind::handle velocity,
+                   StreamNumber stream);
+  void read_state(Index tensor, nanobind::handle residual, nanobind::handle velocity,
+                  StreamNumber stream);
 
  private:
   std::vector<const std::byte*> pointers_to(const nanobind::sequence& gradients,
@@ -51,7 +54,7 @@ class PythonSparsifier {
   Given numbers_of(nanobind::handle given, Index size, const std::string& what) const;
   template <typename Given, typename Copy>
   void copy_state(Index tensor, nanobind::handle residual, nanobind::handle velocity,
-                  const Copy& copy);
+                  StreamNumber stream, const Copy& copy);
 
   PythonSession& session_;
   std::vector<TensorSpec> tensors_;

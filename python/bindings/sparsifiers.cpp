@@ -108,10 +108,10 @@ Given PythonSparsifier::numbers_of(nb::handle given, Index size, const std::stri
   return array;
 }
 
-void PythonSparsifier::write_norms(nb::handle out) {
+void PythonSparsifier::write_norms(nb::handle out, StreamNumber stream) {
   const auto array = numbers_of<Array>(out, chunks(), "norms");
   if (array.dtype() != nb::dtype<double>()) throw InputError("norms: f64");
-  session_.work_in(stream_, {}, [&](const Context& context) {
+  session_.work_in(stream_, {stream}, [&](const Context& context) {
     copy(context, std::as_bytes(sparsifier_->norms()), static_cast<std::byte*>(array.data()));
   });
 }
@@ -128,7 +128,7 @@ void PythonSparsifier::choose(const std::vector<Index>& chosen) {
 
 template <typename Given, typename Copy>
 void PythonSparsifier::copy_state(Index tensor, nb::handle residual, nb::handle velocity,
-                                  const Copy& copy) {
+                                  StreamNumber stream, const Copy& copy) {
   if (tensor < 0 || tensor >= std::ssize(tensors_)) {
     throw InputError(fmt::format("there is no tensor {} among {}", tensor, tensors_.size()));
   }
@@ -137,7 +137,7 @@ void PythonSparsifier::copy_state(Index tensor, nb::handle residual, nb::handle 
     const std::string what = fmt::format("tensor '{}', {}", tensors_[at].name, name);
     const auto array = numbers_of<Given>(given, std::ssize(numbers), what);
     if (array.dtype() != nb::dtype<float>()) throw InputError(what + ": f32");
-    session_.work_in(stream_, {}, [&](const Context& context) {
+    session_.work_in(stream_, {stream}, [&](const Context& context) {
       copy(context, std::as_writable_bytes(numbers), array.data());
     });
   };
@@ -145,16 +145,18 @@ void PythonSparsifier::copy_state(Index tensor, nb::handle residual, nb::handle 
   if (!velocity.is_none()) of(velocity, sparsifier_->velocity(at), "velocity");
 }
 
-void PythonSparsifier::write_state(Index tensor, nb::handle residual, nb::handle velocity) {
-  copy_state<Array>(tensor, residual, velocity,
+void PythonSparsifier::write_state(Index tensor, nb::handle residual, nb::handle velocity,
+                                   StreamNumber stream) {
+  copy_state<Array>(tensor, residual, velocity, stream,
                     [](const Context& context, std::span<std::byte> state, void* out) {
                       copy(context, state, static_cast<std::byte*>(out));
                     });
 }
 
-void PythonSparsifier::read_state(Index tensor, nb::handle residual, nb::handle velocity) {
+void PythonSparsifier::read_state(Index tensor, nb::handle residual, nb::handle velocity,
+                                  StreamNumber stream) {
   copy_state<ConstArray>(
-      tensor, residual, velocity,
+      tensor, residual, velocity, stream,
       [](const Context& context, std::span<std::byte> state, const void* from) {
         copy(context, {static_cast<const std::byte*>(from), state.size()}, state.data());
       });
@@ -190,7 +192,8 @@ void bind_sparsifiers(nb::module_& module) {
           "end. corrects_momentum: velocities cross in the place of gradients; masks_momentum: "
           "that of an element that crosses becomes 0. clip: the largest L2 norm of a tensor's "
           "gradient. keeps_rest: what does not cross is kept. wire: the type that values cross as. "
-          "stream: of a GPU, that all is done in.")
+          "stream: of a GPU, that all is done in; the streams of each call wait for it, and it for "
+          "them.")
       .def_prop_ro("crossing", &PythonSparsifier::crossing, "What its bucket is registered with.")
       .def_prop_ro("chunks", &PythonSparsifier::chunks, "How many there are; 0 of elements.")
       .def_prop_ro("scale", &PythonSparsifier::scale,
@@ -210,7 +213,7 @@ void bind_sparsifiers(nb::module_& module) {
           "to what is owed, "
           "and takes out what crosses: of 'top_k' that share of each tensor's elements. Once the "
           "last reduce is over. scale: that the loss was multiplied by; what is owed follows it. "
-          "streams: of a GPU, those that write them.",
+          "streams: of a GPU, those that write them, and use their memory afterwards.",
           nb::sig("def take(self, gradients: "
                   "collections.abc.Sequence[sparsesync.SupportsDLPack | None], share: float = 1.0, "
                   "scale: float = 1.0, momentum: float = 0.0, nesterov: bool = False, streams: "
@@ -218,7 +221,7 @@ void bind_sparsifiers(nb::module_& module) {
       .def("undo", &PythonSparsifier::undo, nb::arg("gradients"),
            nb::arg("streams") = nb::make_tuple(0),
            "Undoes the last take(), of the same gradients, [rows, width] or flat: the step is "
-           "skipped.",
+           "skipped. streams: as of take().",
            nb::sig("def undo(self, gradients: "
                    "collections.abc.Sequence[sparsesync.SupportsDLPack | None], streams: "
                    "collections.abc.Sequence[int] = (0,)) -> None"))
@@ -227,21 +230,25 @@ void bind_sparsifiers(nb::module_& module) {
       .def("reduce", &PythonSparsifier::reduce, nb::arg("bucket"),
            "Starts a step of a bucket with what the last take() took.",
            nb::sig("def reduce(self, bucket: int) -> Ticket"))
-      .def("write_norms", &PythonSparsifier::write_norms, nb::arg("out"),
+      .def("write_norms", &PythonSparsifier::write_norms, nb::arg("out"), nb::arg("stream") = 0,
            "Copies the sums of the absolute values of what was owed in each chunk before the last "
-           "take() took from it: f64 [chunks].",
-           nb::sig("def write_norms(self, out: sparsesync.SupportsDLPack) -> None"))
+           "take() took from it: f64 [chunks]. stream: of a GPU, that uses `out`.",
+           nb::sig("def write_norms(self, out: sparsesync.SupportsDLPack, stream: int = 0) -> "
+                   "None"))
       .def("choose", &PythonSparsifier::choose, nb::arg("chunks"),
            "Which chunks the next steps take, increasing; all before that is said.")
-      .def("write_state", &PythonSparsifier::write_state, nb::arg("tensor"), nb::arg("residual"),
-           nb::arg("velocity").none() = nb::none(),
-           "Copies what is owed of a tensor, and its velocities, to f32 [elements] each.",
-           nb::sig("def write_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
-                   "velocity: sparsesync.SupportsDLPack | None = None) -> None"))
+      .def(
+          "write_state", &PythonSparsifier::write_state, nb::arg("tensor"), nb::arg("residual"),
+          nb::arg("velocity").none() = nb::none(), nb::arg("stream") = 0,
+          "Copies what is owed of a tensor, and its velocities, to f32 [elements] each. stream: of "
+          "a GPU, that uses these arrays.",
+          nb::sig("def write_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
+                  "velocity: sparsesync.SupportsDLPack | None = None, stream: int = 0) -> None"))
       .def("read_state", &PythonSparsifier::read_state, nb::arg("tensor"), nb::arg("residual"),
-           nb::arg("velocity").none() = nb::none(), "The other way: from f32 [elements] each.",
+           nb::arg("velocity").none() = nb::none(), nb::arg("stream") = 0,
+           "The other way: from f32 [elements] each.",
            nb::sig("def read_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
-                   "velocity: sparsesync.SupportsDLPack | None = None) -> None"));
+                   "velocity: sparsesync.SupportsDLPack | None = None, stream: int = 0) -> None"));
   module.def("count_of_share", &count_of_share, nb::arg("share"), nb::arg("all"),
              "A share of so many, rounded up; one such as 0.01 is meant as it is written.");
   module.def(

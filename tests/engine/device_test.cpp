@@ -421,17 +421,23 @@ TEST_F(DeviceTest, a_mark_orders_two_queues) {
   const DeviceUnderTest second(false);
   const Context one = first.context(memory);
   const Context two = second.context(memory);
-  std::vector<Index> numbers(1 << 16);
-  std::vector<Index> shifted(numbers.size());
+  std::vector<Index> source(1 << 16);
+  std::vector<Index> numbers(source.size());
+  std::vector<Index> shifted(source.size());
+  number(one, source);
   Mark written(one);
   written.make_wait(two);  // never set: nothing to wait for
   for (Index round = 0; round < 5; ++round) {
-    number(one, numbers);
+    shift(one, source, 10 * round, numbers);
     written.set(one);
-    written.make_wait(two);
-    shift(two, numbers, round, shifted);
+    if (round % 2 == 0) {
+      written.make_wait(two);
+    } else {
+      written.make_wait(two.stream());
+    }
+    shift(two, numbers, 1, shifted);
     synchronize(two);
-    EXPECT_EQ(shifted.back(), std::ssize(numbers) - 1 + round);
+    EXPECT_EQ(shifted.back(), std::ssize(source) - 1 + 10 * round + 1);
   }
   synchronize(one);
 }

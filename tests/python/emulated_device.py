@@ -6,6 +6,7 @@ In place of sparsesync.torch.device.CudaDevice, in a build with SPARSESYNC_CUDA=
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -111,27 +112,25 @@ class WaitingResult(gradients.Result):
 
 
 class WaitingSparsifier(_native.Sparsifier):
-    """The same of what sparsifiers write, and of gradients that they read once more."""
+    """The same of what sparsifiers write, and of gradients that they read once more: torch's next calls go to the stream that a call
+    names, as each has to, whatever stream the sparsifier was made for."""
 
-    def __init__(self, *given: Any, stream: int, **named: Any) -> None:
-        super().__init__(*given, stream=stream, **named)
-        self._stream = stream
+    def write_norms(self, out: Any, stream: int) -> None:
+        super().write_norms(out, stream)
+        _native.emulated.synchronize(stream)
 
-    def write_norms(self, out: Any) -> None:
-        super().write_norms(out)
-        _native.emulated.synchronize(self._stream)
+    def write_state(self, tensor: int, residual: Any, velocity: Any, stream: int) -> None:
+        super().write_state(tensor, residual, velocity, stream)
+        _native.emulated.synchronize(stream)
 
-    def write_state(self, *given: Any) -> None:
-        super().write_state(*given)
-        _native.emulated.synchronize(self._stream)
+    def read_state(self, tensor: int, residual: Any, velocity: Any, stream: int) -> None:
+        super().read_state(tensor, residual, velocity, stream)
+        _native.emulated.synchronize(stream)
 
-    def read_state(self, *given: Any) -> None:
-        super().read_state(*given)
-        _native.emulated.synchronize(self._stream)
-
-    def undo(self, *given: Any) -> None:
-        super().undo(*given)
-        _native.emulated.synchronize(self._stream)
+    def undo(self, gradients: Any, streams: Sequence[int]) -> None:
+        super().undo(gradients, streams)
+        for stream in streams:
+            _native.emulated.synchronize(stream)
 
 
 def use(where: torch.device, what: str, memory_bytes: int | None) -> EmulatedDevice:

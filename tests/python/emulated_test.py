@@ -19,8 +19,20 @@ if not hasattr(_native, "emulated"):
 
 import emulated_device  # noqa: E402 (needs such a build)
 from bindings_support import synchronize  # noqa: E402
-from emulated_device import Allocator, EmulatedDevice, LateDevice  # noqa: E402
-from sparsesync.torch import DistributedDataParallel, device, gradients, local_group  # noqa: E402
+from emulated_device import Allocator, EmulatedDevice, LateDevice, WaitingResult, WaitingSparsifier  # noqa: E402
+from sparsesync.torch import (  # noqa: E402
+    CoarseGrained,
+    DistributedDataParallel,
+    LossScaler,
+    TopK,
+    bucket,
+    buffers,
+    device,
+    gradients,
+    local_group,
+    small_sums,
+    sparsifying,
+)
 from workers import Table, good, run_workers  # noqa: E402
 
 emulated = _native.emulated
@@ -193,6 +205,95 @@ def test_a_bucket_waits_for_every_stream_that_wrote_it(on_device, monkeypatch, f
     assert all(len(set(late)) == 2 for _, late in results)
     right = [[36.0, 12.0]] * 3
     assert all((sums == right) is not forgets for sums, _ in results), results
+
+
+def sums_in_streams(on_device, monkeypatch, sparsifier, moves):
+    """What worker 0 has after each step, the fourth of which has a loss that is infinite, and what it owes in the end.
+
+    moves: torch works in another stream in each step."""
+    made = on_device()
+    monkeypatch.setattr(sparsifying, "NativeSparsifier", WaitingSparsifier)
+    for each in (bucket, buffers, small_sums, sparsifying):
+        monkeypatch.setattr(each, "Result", WaitingResult)
+
+    def work(rank, member):
+        module = torch.nn.Linear(20, 10, bias=False)
+        torch.nn.init.constant_(module.weight, 0.5)
+        ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", sparsifier=sparsifier, bucket_cap_mb=1.0)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        scaler = LossScaler(ddp, scale=2.0, growth_interval=1)
+        found = []
+        for step in range(6):
+            if moves:
+                own_device(made).current = emulated.new_stream()
+            inputs = torch.randn(4, 20, generator=torch.Generator().manual_seed(10 * rank + step))
+            optimizer.zero_grad()
+            loss = ddp(inputs).square().sum() * (float("inf") if step == 3 and rank == 1 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            found.append(module.weight.detach().clone())
+        assert scaler.skipped_steps == 1
+        state = ddp.state_dict()
+        found += [each for name, each in state.items() if torch.is_tensor(each) and name.startswith("sparsesync.")]
+        ddp.close()
+        return found
+
+    return good(run_workers(2, work))[0]
+
+
+@pytest.mark.parametrize(
+    "sparsifier",
+    [TopK(density=0.2, least_elements=10), CoarseGrained(share=0.3, chunk=16, least_elements=10)],
+    ids=["TopK", "CoarseGrained"],
+)
+def test_a_sparsifier_follows_torch_to_other_streams(on_device, monkeypatch, sparsifier):
+    expected, found = (sums_in_streams(on_device, monkeypatch, sparsifier, moves) for moves in (False, True))
+    assert len(expected) == len(found) > 6
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_memory_of_a_gradient_is_not_used_again_before_a_sparsifier_has_read_it():
+    made_for, now_in = emulated.new_stream(), emulated.new_stream()
+    own = sparsesync.Device(0, emulated.new_stream(), Allocator())
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own, deadline_s=60) as session:
+        sparsifier = _native.Sparsifier(session, [sparsesync.TensorSpec("t", 8, 1)], stream=made_for)
+        gradient = np.zeros(8, np.float32)
+
+        def owed():
+            numbers = np.full(8, 77, np.float32)
+            sparsifier.write_state(0, numbers, stream=now_in)
+            emulated.synchronize(now_in)
+            return numbers.tolist()
+
+        emulated.write(gradient, np.full(8, 3, np.float32), now_in)
+        sparsifier.take([gradient], share=0.25, streams=[now_in])
+        assert owed() == [0, 0, *[3] * 6]
+        sparsifier.undo([gradient], [now_in])
+        emulated.write(gradient, np.full(8, 100, np.float32), now_in)
+        emulated.synchronize(now_in)
+        assert owed() == [0] * 8
+
+        emulated.write(gradient, np.full(8, 5, np.float32), now_in)
+        sparsifier.read_state(0, gradient, stream=now_in)
+        emulated.write(gradient, np.full(8, 100, np.float32), now_in)
+        emulated.synchronize(now_in)
+        assert owed() == [5] * 8
+
+
+def test_norms_are_there_for_the_stream_that_is_named():
+    now_in = emulated.new_stream()
+    own = sparsesync.Device(0, emulated.new_stream(), Allocator())
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own, deadline_s=60) as session:
+        specs = [sparsesync.TensorSpec("t", 8, 1)]
+        sparsifier = _native.Sparsifier(session, specs, "chunks", chunk=4, stream=emulated.new_stream())
+        gradient = np.arange(8, dtype=np.float32)
+        sparsifier.take([gradient], streams=[now_in])
+        norms = np.full(2, 77.0)
+        sparsifier.write_norms(norms, now_in)
+        emulated.synchronize(now_in)
+        assert norms.tolist() == [6, 22]
 
 
 # Memory

@@ -414,20 +414,23 @@ class SparsifiedBucket(Bucket):
 
     def _state_of(self, place: int) -> Owed:
         size = self.planned.members[place].parameter.numel()
-        made = [self._empty(size)]
-        if self._sparsifying.corrects_momentum:
-            made.append(self._empty(size))
-        self.native.write_state(place, *(self._device.view(numbers) for numbers in made))
-        for numbers in made:
-            numbers.div_(self.native.scale)
-        return made[0], made[1] if len(made) > 1 else None
+        residual = self._empty(size)
+        velocity = self._empty(size) if self._sparsifying.corrects_momentum else None
+        self.native.write_state(place, self._device.view(residual), self._view_of(velocity), self._device.stream())
+        for numbers in (residual, velocity):
+            if numbers is not None:
+                numbers.div_(self.native.scale)
+        return residual, velocity
 
     def set_state(self, states: dict[int, Owed]) -> None:
         for place, each in enumerate(self.planned.members):
             if each.index in states:
                 self._sparsifying.expect_velocity(each.name, states[each.index])
-                given = [numbers * self.native.scale for numbers in states[each.index] if numbers is not None]
-                self.native.read_state(place, *(self._device.view(numbers) for numbers in given))
+                residual, velocity = (None if numbers is None else numbers * self.native.scale for numbers in states[each.index])
+                self.native.read_state(place, self._view_of(residual), self._view_of(velocity), self._device.stream())
+
+    def _view_of(self, numbers: torch.Tensor | None) -> Any:
+        return None if numbers is None else self._device.view(numbers)
 
     def _empty(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.float32, device=self.planned.device)
@@ -445,6 +448,7 @@ class _Norms:
         ends = list(itertools.accumulate(each.native.chunks for each in buckets))
         self._ranges = list(zip(buckets, [0, *ends], ends, strict=False))  # of their chunks among all
         self._chunks = ends[-1]
+        self._device = device
         self._sums = SmallSums(session, device, "(norms of chunks)", self._chunks, buckets[0].planned.device)
         self.number = self._sums.number
         self.release = self._sums.release
@@ -454,7 +458,7 @@ class _Norms:
     def submit(self) -> None:
         """Once a step, behind all buckets."""
         for each, begin, end in self._ranges:
-            each.native.write_norms(self._sums.view(begin, end))
+            each.native.write_norms(self._sums.view(begin, end), self._device.stream())
             self._sums.own[begin:end].div_(each.native.scale)  # so that they are the same whatever the scale of the loss
         self._sums.submit()
         self._is_chosen = False
