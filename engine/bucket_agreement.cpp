@@ -236,8 +236,9 @@ bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
                       const std::exception_ptr& refusal) {
   if (bucket.spec().rounds) return false;
   constexpr const char* kNoHelp = "no help";
-  const std::vector<std::string> all =
-      control.all_gather(is_of_memory(refusal) || is_of_another(refusal) ? "" : kNoHelp);
+  const bool may_help =
+      !bucket.awaits_gradients() && (is_of_memory(refusal) || is_of_another(refusal));
+  const std::vector<std::string> all = control.all_gather(may_help ? "" : kNoHelp);
   if (std::find(all.begin(), all.end(), kNoHelp) != all.end()) return false;
   change_rounds(control, bucket, bucket.rounds() < kMostRounds ? 2 * bucket.rounds() : 1, 1);
   return bucket.rounds() > 1;

@@ -89,8 +89,8 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
     bucket.refused.emplace(rank, reason);
     return {error, false, true};
   };
-  const std::span<const Gradient> gradients = bucket.gradients(phase);
   try {
+    const std::span<const Gradient> gradients = bucket.gradients(phase, ground.workspace.stopwatch);
     expect_reachable(ground.context, phase, gradients);
     if (phase == Phase::announce) bucket.announced().set(gradients);
     if (phase == Phase::reduce) bucket.input().set(gradients);
@@ -177,12 +177,12 @@ PhaseOutcome run_again(const PhaseGround& ground, RegisteredBucket& bucket, Phas
 }  // namespace
 
 PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
-                       Phase phase, std::span<const Gradient> gradients) {
+                       Phase phase, std::span<const Gradient> gradients, GradientSource* source) {
   Stopwatch* const stopwatch =
       choice != nullptr ? choice->begin_phase(phase, ground.control) : nullptr;
   ground.workspace.stopwatch = stopwatch;
   if (stopwatch != nullptr) stopwatch->go_on(false);
-  bucket.keep_gradients(phase, gradients);
+  bucket.keep_gradients(phase, gradients, source);
   PhaseOutcome outcome = run_rounds(ground, bucket, phase);
   // A step that is too large for some worker's memory goes in more rounds: at once, where its
   // gradients are as they were, or else from the next one on.

@@ -6,6 +6,7 @@
 
 #include "engine/auto_choice.h"
 #include "engine/control_channel.h"
+#include "engine/gradient_source.h"
 #include "kernels/function_view.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
@@ -38,8 +39,9 @@ struct PhaseGround {
 /// Runs the phase and lets the bucket, and its choice, see how it went. Synchronizes the stream.
 /// @param choice     that of a bucket of `auto`; null for others
 /// @param gradients  of the step, or the rows that it announces; none for a gather
+/// @param source     gives the gradients of a reduce in their place; null: they are there
 /// @throws what ends the session
 PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
-                       Phase phase, std::span<const Gradient> gradients);
+                       Phase phase, std::span<const Gradient> gradients, GradientSource* source);
 
 }  // namespace sparsesync

@@ -64,7 +64,7 @@ ProgressThread::~ProgressThread() {
 
 std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
                                                        std::span<const Gradient> gradients,
-                                                       const Mark* after) {
+                                                       const Mark* after, GradientSource* source) {
   const std::lock_guard lock(mutex_);
   throw_if_over();
   order_.check(entry);
@@ -72,6 +72,7 @@ std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
   Submission& submission = submitted(entry).left_over();
   submission.input.gradients.assign(gradients.begin(), gradients.end());
   submission.input.after = after;
+  submission.input.source = source;
   submitted(entry).push_left_over();
   submission.phase = phase;
   ++queued_;

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/gradient_source.h"
 #include "engine/phase_order.h"
 #include "engine/phase_run.h"
 #include "engine/queue.h"
@@ -40,8 +41,9 @@ class ProgressThread {
  public:
   /// What a phase is given.
   struct Input {
-    std::vector<Gradient> gradients;  // of the step, or the rows that it announces
-    const Mark* after = nullptr;      // what it waits for; null: nothing
+    std::vector<Gradient> gradients;   // of the step, or the rows that it announces
+    const Mark* after = nullptr;       // what it waits for; null: nothing
+    GradientSource* source = nullptr;  // gives the gradients; null: they are there
   };
   /// Runs one phase of a bucket; called in the thread. What it throws ends the session.
   using RunPhase = std::function<PhaseOutcome(OrderEntry entry, const Input& input)>;
@@ -57,10 +59,10 @@ class ProgressThread {
   // ---- The caller's side.
 
   /// Puts a phase where the thread finds it when the order comes to it.
-  /// @param gradients, after  as Input has them
+  /// @param gradients, after, source  as Input has them
   /// @throws InputError if the bucket has no such phase
   std::shared_ptr<SubmittedPhase> submit(OrderEntry entry, std::span<const Gradient> gradients,
-                                         const Mark* after);
+                                         const Mark* after, GradientSource* source = nullptr);
   /// Waits until a phase is over.
   /// @throws what it ended with
   void wait(SubmittedPhase& phase);

@@ -69,6 +69,23 @@ std::vector<Phase> RegisteredBucket::phases_to(Phase last) const {
   return phases;
 }
 
+void RegisteredBucket::keep_gradients(Phase phase, std::span<const Gradient> gradients,
+                                      GradientSource* source) {
+  gradients_[static_cast<std::size_t>(phase)].assign(gradients.begin(), gradients.end());
+  if (begins_with(phase) || phase == Phase::reduce) source_ = source;
+}
+
+std::span<const Gradient> RegisteredBucket::gradients(Phase phase, Stopwatch* stopwatch) {
+  std::vector<Gradient>& kept = gradients_[static_cast<std::size_t>(phase)];
+  if (phase == Phase::reduce && source_ != nullptr) {
+    const StopwatchPause pause(stopwatch, false);
+    const std::span<const Gradient> given = source_->gradients();
+    kept.assign(given.begin(), given.end());
+    source_ = nullptr;
+  }
+  return kept;
+}
+
 void RegisteredBucket::change_rounds(int rounds) {
   crossing_.rounds = rounds;
   change_scheme(chosen_);

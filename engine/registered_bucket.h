@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "analysis/plan.h"
+#include "engine/gradient_source.h"
 #include "engine/tensor_result.h"
 #include "schemes/bucket.h"
 #include "schemes/bucket_input.h"
@@ -53,13 +54,14 @@ class RegisteredBucket {
   std::vector<Phase> phases_to(Phase last) const;
   /// Keeps what a step is given for a phase, so that the step can begin again: views of the
   /// caller's memory.
-  void keep_gradients(Phase phase, std::span<const Gradient> gradients) {
-    gradients_[static_cast<std::size_t>(phase)].assign(gradients.begin(), gradients.end());
-  }
-  /// The gradients that keep_gradients() was given for a phase of the step.
-  std::span<const Gradient> gradients(Phase phase) const {
-    return gradients_[static_cast<std::size_t>(phase)];
-  }
+  /// @param source  gives those of a reduce; null: `gradients` are all
+  void keep_gradients(Phase phase, std::span<const Gradient> gradients, GradientSource* source);
+  /// The gradients that keep_gradients() was given for a phase of the step, or has a source for.
+  /// @param stopwatch  stands still while the source finds them; null: nobody wants to know
+  /// @throws what the source throws
+  std::span<const Gradient> gradients(Phase phase, Stopwatch* stopwatch);
+  /// Whether the source of the step's gradients has not given them yet.
+  bool awaits_gradients() const { return source_ != nullptr; }
 
   /// Exchanges that each phase is cut into.
   int rounds() const { return *crossing_.rounds; }
@@ -132,6 +134,7 @@ class RegisteredBucket {
   BucketInput input_;
   std::optional<BucketInput> announced_;
   std::array<std::vector<Gradient>, kPhases> gradients_;  // [phase] of the step
+  GradientSource* source_ = nullptr;  // of the step's reduce, until it gave them
   Rank rank_;
   int size_;
   std::uint64_t seed_;

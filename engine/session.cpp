@@ -87,7 +87,7 @@ struct Session::Engine {
         run_phase({*transport, control, context, options.deadline, exchange_workspace,
                    [&] { return progress.hold_gradients(entry); }},
                   *bucket.registered, bucket.choice ? &*bucket.choice : nullptr, entry.phase,
-                  input.gradients);
+                  input.gradients, input.source);
     PhaseTime& ran = bucket.use.last[static_cast<std::size_t>(entry.phase)];
     ran = {began, Clock::now()};
     bucket.use.seconds += ran.seconds();
@@ -182,6 +182,11 @@ Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gr
                                 const Mark* after) {
   Ticket ticket;
   ticket.phase_ = engine_->progress.submit({bucket, phase}, gradients, after);
+  return ticket;
+}
+Session::Ticket Session::submit(BucketId bucket, GradientSource& source) {
+  Ticket ticket;
+  ticket.phase_ = engine_->progress.submit({bucket, Phase::reduce}, {}, nullptr, &source);
   return ticket;
 }
 void Session::wait(const Ticket& ticket) {

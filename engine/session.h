@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "analysis/plan.h"
+#include "engine/gradient_source.h"
 #include "engine/phase_order.h"
 #include "engine/tensor_result.h"
 #include "kernels/context.h"
@@ -153,6 +154,9 @@ class Session {
   /// @return what wait() takes
   Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {},
                 const Mark* after = nullptr);
+  /// The same of a reduce whose gradients are found when its turn has come.
+  /// @param source  the caller's, unchanged until wait() for the reduce or the gather
+  Ticket submit(BucketId bucket, GradientSource& source);
 
   /// Waits until a phase is over, or for so long.
   /// @return whether it is over

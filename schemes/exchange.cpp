@@ -51,24 +51,6 @@ RefusedError unpack_refusal(Rank from, std::span<const std::byte> packed, int wo
           std::string(reinterpret_cast<const char*>(reason.data()), reason.size())};
 }
 
-/// A stopwatch, if there is one, stands still while it lives.
-class Pause {
- public:
-  /// @param arriving  whether messages are on their way afterwards
-  Pause(Stopwatch* stopwatch, bool arriving) : stopwatch_(stopwatch), arriving_(arriving) {
-    if (stopwatch_ != nullptr) stopwatch_->stop();
-  }
-  Pause(const Pause&) = delete;
-  Pause& operator=(const Pause&) = delete;
-  ~Pause() {
-    if (stopwatch_ != nullptr) stopwatch_->go_on(arriving_);
-  }
-
- private:
-  Stopwatch* stopwatch_;
-  bool arriving_;
-};
-
 /// Work in the middle of a step. Where refusals may be late it does not throw for want of memory:
 /// messages are on their way, and the step is walked to its end.
 class MiddleOfStep {
@@ -196,7 +178,7 @@ Rank Exchange::told(Rank worker) const {
 
 template <typename Call>
 auto Exchange::in_transport(bool arriving, Call&& call) {
-  const Pause pause(workspace_.stopwatch, arriving);
+  const StopwatchPause pause(workspace_.stopwatch, arriving);
   return call();
 }
 

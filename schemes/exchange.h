@@ -89,6 +89,24 @@ class Stopwatch {
   PhaseSeconds seconds_;
 };
 
+/// A stopwatch, if there is one, stands still while it lives.
+class StopwatchPause {
+ public:
+  /// @param arriving  whether messages are on their way afterwards
+  StopwatchPause(Stopwatch* stopwatch, bool arriving) : stopwatch_(stopwatch), arriving_(arriving) {
+    if (stopwatch_ != nullptr) stopwatch_->stop();
+  }
+  StopwatchPause(const StopwatchPause&) = delete;
+  StopwatchPause& operator=(const StopwatchPause&) = delete;
+  ~StopwatchPause() {
+    if (stopwatch_ != nullptr) stopwatch_->go_on(arriving_);
+  }
+
+ private:
+  Stopwatch* stopwatch_;
+  bool arriving_;
+};
+
 /// Memory of the steps of exchanges, kept from one to the next, so that none allocates. It outlives
 /// the transport: after an error others may still read what was sent.
 struct ExchangeWorkspace {

@@ -8,6 +8,7 @@
 #include "engine/sparsifier/make.h"
 #include "kernels/chunk_norms.h"
 #include "kernels/host_copy.h"
+#include "kernels/rows.h"
 
 namespace sparsesync {
 namespace {
@@ -30,7 +31,7 @@ class CoarseGrained final : public Sparsifier {
     const DType dtype = options.wire.value_or(this->tensors().front().dtype);
     crossing_.push_back({name_of_all(this->tensors()), chunks_, options.chunk, dtype});
     taken_.assign(1, Gradient::empty());
-    norms_.reserve_exactly(chunks_);
+    fill_zero(context, std::as_writable_bytes(norms_.reserve_exactly(chunks_)));
     std::iota(chosen_.begin(), chosen_.end(), Index{0});
     place_chosen();
   }

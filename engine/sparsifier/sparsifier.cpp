@@ -63,6 +63,17 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
   }
 }
 
+/// Where each tensor begins in what lies end to end, and behind the last one the end.
+std::vector<Index> begins_of(std::span<const TensorSpec> tensors) {
+  std::vector<Index> begins{0};
+  for (const TensorSpec& tensor : tensors) {
+    begins.push_back(begins.back() + tensor.rows * tensor.width);
+  }
+  return begins;
+}
+
+}  // namespace
+
 void validate(const SparsifierStep& step) {
   if (!(step.share > 0 && step.share <= 1)) {
     throw InputError(fmt::format("a share of {}: more than 0, and 1 at most", step.share));
@@ -74,17 +85,6 @@ void validate(const SparsifierStep& step) {
     throw InputError(fmt::format("a momentum of {}: 0 or more, and finite", step.momentum));
   }
 }
-
-/// Where each tensor begins in what lies end to end, and behind the last one the end.
-std::vector<Index> begins_of(std::span<const TensorSpec> tensors) {
-  std::vector<Index> begins{0};
-  for (const TensorSpec& tensor : tensors) {
-    begins.push_back(begins.back() + tensor.rows * tensor.width);
-  }
-  return begins;
-}
-
-}  // namespace
 
 Sparsifier::Sparsifier(const Context& context, std::vector<TensorSpec> tensors,
                        SparsifierOptions options, Index round_to)

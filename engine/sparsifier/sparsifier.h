@@ -58,6 +58,10 @@ struct SparsifierStep {
   bool nesterov = false;
 };
 
+/// @throws InputError for a share outside (0, 1], a scale that is not positive and finite, or a
+///         momentum that is negative or not finite
+void validate(const SparsifierStep& step);
+
 /// One worker's sparsifier of a bucket's tensors, whose gradients are dense. Works in its context
 /// alone; calls come from one thread at a time.
 ///
@@ -77,13 +81,10 @@ class Sparsifier {
   /// Starts a step.
   /// @param gradients  one for each tensor, all elements of it, in the context's memory, or null:
   ///                   nothing is added
-  /// @return for each tensor of crossing() what crosses, in memory of the sparsifier, written
-  ///         behind its context's work so far, and left as it is until the next call. On a GPU
-  ///         waits until it is known how much that is
-  /// @throws InputError for a share outside (0, 1], a scale that is not positive and finite, or a
-  ///         momentum that is negative or not finite. BudgetError, DeviceMemoryError,
-  ///         std::bad_alloc: nothing is taken then, and what is owed is what it was, but for
-  ///         rounding of sums
+  /// @return for each tensor of crossing() what crosses, in memory of the sparsifier, left as it is
+  ///         until the next call. Synchronizes the stream
+  /// @throws what validate() throws. BudgetError, DeviceMemoryError, std::bad_alloc: nothing is
+  ///         taken then, and what is owed is what it was, but for rounding of sums
   std::span<const Gradient> take(std::span<const std::byte* const> gradients,
                                  const SparsifierStep& step);
   /// Values of the last step that are infinite or not a number: gradients, which were left out, and

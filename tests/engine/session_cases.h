@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <exception>
+#include <span>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/session.h"
@@ -78,6 +82,40 @@ inline std::vector<Case> four_cases(int size) {
   cases.emplace_back(BucketSpec{"d", {{"t", 120, 16, DType::f32}}, "balanced", Reduction::sum, 2},
                      size, 4);
   return cases;
+}
+
+/// Gives the same gradients in each step, and counts the steps.
+class CountingSource : public GradientSource {
+ public:
+  explicit CountingSource(std::vector<Gradient> gradients) : gradients_(std::move(gradients)) {}
+
+  std::span<const Gradient> gradients() override {
+    ++calls;
+    thread = std::this_thread::get_id();
+    if (error) std::rethrow_exception(error);
+    return gradients_;
+  }
+
+  int calls = 0;
+  std::thread::id thread;    // of the last call
+  std::exception_ptr error;  // that the next calls throw
+
+ private:
+  std::vector<Gradient> gradients_;
+};
+
+/// As Session::synchronize().
+inline void synchronize_from(Session& session, BucketId id, GradientSource& source) {
+  const Session::Ticket reduced = session.submit(id, source);
+  const Session::Ticket gathered = session.submit(id, Phase::gather);
+  std::exception_ptr error;
+  try {
+    session.wait(gathered);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  session.wait(reduced);
+  if (error) std::rethrow_exception(error);
 }
 
 inline std::vector<BucketId> register_all(Session& session, const std::vector<Case>& cases) {

@@ -224,7 +224,7 @@ struct RoundsSeen {
 };
 
 /// Steps of rows that all workers touch, the second one larger than the others, of which each
-/// result is looked at; `budget` is that of worker 2.
+/// result is looked at; `budget` is that of worker 2. A source gives the gradients of worker 1.
 RoundsSeen steps_in_rounds(std::optional<std::int64_t> budget, std::optional<int> rounds,
                            const std::string& scheme = "balanced") {
   constexpr int kWidth = 32;
@@ -247,8 +247,14 @@ RoundsSeen steps_in_rounds(std::optional<std::int64_t> budget, std::optional<int
     for (const std::size_t touched : {std::size_t{100}, rows.size(), std::size_t{100}}) {
       const std::array gradients{Gradient::row_sparse(
           std::span(rows).first(touched), reinterpret_cast<const std::byte*>(ones.data()))};
+      CountingSource source({gradients.begin(), gradients.end()});
       try {
-        session.synchronize(id, gradients);
+        if (session.rank() == Rank{1}) {
+          synchronize_from(session, id, source);
+          EXPECT_EQ(source.calls, 1) << "a step that begins again has its gradients";
+        } else {
+          session.synchronize(id, gradients);
+        }
       } catch (const PeerError& error) {
         own.error = error.what();
         continue;
@@ -464,6 +470,39 @@ TEST(Session, workers_with_other_schedules_of_buckets_are_out_of_step_and_told) 
               is<AgreementError>(errors[0]))
       << text_of(errors[0]);
   EXPECT_TRUE(errors[1]) << "worker 1 was not told";
+}
+
+TEST(Session, a_step_whose_source_fails_is_refused_at_once_and_the_next_one_works) {
+  constexpr int kSize = 3;
+  const Case inputs({"b", {kTensor}}, kSize, 1);
+  const std::vector<std::exception_ptr> failures{
+      std::make_exception_ptr(InputError("no")),
+      std::make_exception_ptr(BudgetError(2, 1, "no")),
+      std::make_exception_ptr(DeviceMemoryError("no")),
+      std::make_exception_ptr(std::bad_alloc()),
+  };
+  for (const bool late : {false, true}) {
+    SessionOptions options{kDeadline};
+    options.late_refusals = late;
+    const auto body = [&](Session& session, HostMemory&) {
+      const BucketId id = session.register_bucket(inputs.spec);
+      CountingSource source(inputs.of(session));
+      for (const std::exception_ptr& failure : failures) {
+        if (session.rank() == Rank{1}) {
+          source.error = failure;
+          EXPECT_THROW(synchronize_from(session, id, source), std::exception);
+          source.error = nullptr;
+        } else {
+          EXPECT_THROW(synchronize_from(session, id, source), RefusedError);
+        }
+        EXPECT_EQ(session.rounds(id), 1) << "more rounds do not help";
+        synchronize_from(session, id, source);
+        inputs.check(session, id);
+      }
+      EXPECT_EQ(source.calls, 2 * std::ssize(failures));
+    };
+    expect_no_errors(run_sessions(kSize, body, options));
+  }
 }
 
 TEST(Session, a_wrong_number_of_gradients_is_refused) {

@@ -93,6 +93,35 @@ TEST(Session, calls_in_any_order_are_posted_in_the_agreed_one) {
   }));
 }
 
+TEST(Session, a_source_is_asked_once_a_step_when_its_turn_has_come) {
+  constexpr int kSize = 3;
+  for (const char* const scheme : {"balanced", "auto"}) {
+    const Case first({"first", {kTensor}}, kSize, 1);
+    const Case second({"second", {kTensor}, scheme}, kSize, 2);
+    expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory&) {
+      const std::vector<BucketId> ids = register_all(session, {first, second});
+      CountingSource source(second.of(session));
+      for (int step = 0; step < 3; ++step) {
+        const Session::Ticket reduced = session.submit(ids[1], source);
+        EXPECT_EQ(source.calls, step) << "the first bucket's turn is not over";
+        const std::vector<Gradient> gradients = first.of(session);
+        session.submit(ids[0], Phase::reduce, gradients);
+        session.submit(ids[0], Phase::gather);
+        session.wait(session.submit(ids[1], Phase::gather));
+        session.wait(reduced);
+        EXPECT_EQ(source.calls, step + 1);
+        EXPECT_EQ(source.thread, session.thread());
+        first.check(session, ids[0]);
+        second.check(session, ids[1]);
+      }
+      // A step after them that is given its gradients.
+      first.synchronize(session, ids[0]);
+      second.synchronize(session, ids[1]);
+      EXPECT_EQ(source.calls, 3);
+    }));
+  }
+}
+
 TEST(Session, an_order_can_change_at_a_later_step) {
   const std::vector<Case> cases = four_cases(2);
   expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
