@@ -125,16 +125,22 @@ std::shared_ptr<const Mark> PythonDevice::after(std::span<const StreamNumber> st
   return mark;
 }
 
-void PythonDevice::make_wait(std::span<const StreamNumber> streams, StreamNumber behind) {
-  const auto is_other = [&](StreamNumber stream) { return stream != behind; };
-  if (std::none_of(streams.begin(), streams.end(), is_other)) return;
-  const DeviceGuard here(number_);
+DeviceQueue& PythonDevice::queue_of_sparsifiers() {
+  State& state = use();
+  if (state.of_sparsifiers == nullptr) {
+    state.of_sparsifiers =
+        make_device_queue(*state.memory, state.pinned, {number_, false, std::nullopt});
+  }
+  return *state.of_sparsifiers;
+}
+
+/// Has streams of the program wait for all that the context was given so far.
+void PythonDevice::make_wait(std::span<const StreamNumber> streams, const Context& behind) {
+  if (streams.empty()) return;
   const std::lock_guard lock(mutex_);
   Mark& stage = *use().stage;
-  stage.set(handle_of(behind));
-  for (const StreamNumber stream : streams) {
-    if (is_other(stream)) stage.make_wait(handle_of(stream));
-  }
+  stage.set(behind);
+  for (const StreamNumber stream : streams) stage.make_wait(handle_of(stream));
 }
 
 void PythonDevice::fetch(std::span<const std::byte> from, std::byte* to) {

@@ -81,10 +81,25 @@ class PythonDevice {
     state.reading.insert(stream);
     work(Context(*state.memory, queue_on(stream)));
   }
-  /// Has streams of the program wait for all that another one was given so far. Called without the
-  /// GIL. Does not synchronize a stream.
-  /// @throws DeviceError
-  void make_wait(std::span<const StreamNumber> streams, StreamNumber behind);
+  /// Does work of sparsifiers, in a stream of theirs, one call after another. Called without the
+  /// GIL.
+  /// @param before   in a program's stream, that the work waits for; null: nothing
+  /// @param streams  of the program, that wait for the work
+  /// @throws DeviceError, DeviceMemoryError
+  template <typename Work>
+  void sparsify(const Mark* before, std::span<const StreamNumber> streams, const Work& work) {
+    const DeviceGuard here(number_);
+    const std::lock_guard lock(sparsifying_);
+    const Context context(*use().memory, queue_of_sparsifiers());
+    if (before != nullptr) before->make_wait(context);
+    try {
+      work(context);
+    } catch (...) {
+      make_wait(streams, context);  // kernels that were launched still use the program's arrays
+      throw;
+    }
+    make_wait(streams, context);
+  }
   /// Copies to the host. Called without the GIL.
   void fetch(std::span<const std::byte> from, std::byte* to);
 
@@ -98,7 +113,8 @@ class PythonDevice {
     std::unique_ptr<CountedMemory> memory;
     PinnedMemory pinned;
     std::unique_ptr<DeviceQueue> of_session;
-    std::unique_ptr<DeviceQueue> joining;  // waits for the program's streams
+    std::unique_ptr<DeviceQueue> joining;         // waits for the program's streams
+    std::unique_ptr<DeviceQueue> of_sparsifiers;  // null: there is none yet
     std::map<StreamNumber, std::unique_ptr<DeviceQueue>> in_streams;  // of the program
     std::set<StreamNumber> reading;  // streams that read results, since the last mark
     std::vector<std::shared_ptr<Mark>> marks;
@@ -108,6 +124,9 @@ class PythonDevice {
   /// @throws ClosedError in a forked process
   State& use() const;
   Context joining() const { return {*use().memory, *use().joining}; }
+
+  DeviceQueue& queue_of_sparsifiers();
+  void make_wait(std::span<const StreamNumber> streams, const Context& behind);
 
   // With the lock held.
   DeviceQueue& queue_on(StreamNumber stream);
@@ -122,6 +141,7 @@ class PythonDevice {
   nanobind::object allocator_;
   // Guards a State's queues and streams. Recursive: what asks for memory runs code of Python.
   std::recursive_mutex mutex_;
+  std::mutex sparsifying_;  // guards the queue of sparsifiers
   OfThisProcess<State> state_;
   bool taken_ = false;
 };

@@ -21,9 +21,6 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 namespace {
 
-/// How often a wait looks whether a signal came, such as control-C, or the session was closed.
-constexpr std::chrono::milliseconds kSignals{100};
-
 std::uint64_t next_session_number() {
   static std::atomic<std::uint64_t> next = 1;
   return next++;
@@ -321,33 +318,27 @@ PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients,
   return submit(bucket, Phase::reduce, views, std::move(held));
 }
 
-PythonTicket PythonSession::reduce_taken(Index bucket, const std::vector<TensorSpec>& tensors,
-                                         std::span<const Gradient> gradients,
-                                         std::shared_ptr<const void> owner, StreamNumber stream) {
+PythonTicket PythonSession::reduce_from(Index bucket, const std::vector<TensorSpec>& tensors,
+                                        std::shared_ptr<GradientSource> source,
+                                        std::vector<ConstArray> arrays) {
   const Bucket& of = at(bucket);
   if (of.tensors != tensors) {
     throw InputError(fmt::format(
         "bucket '{}' has other tensors than the sparsifier: register it with `crossing`", of.name));
   }
-  if (gradients.empty())
-    throw ContractError("a sparsifier that has taken nothing yet: take() first");
   Arrays held;
-  held.owner = std::move(owner);
-  held.after = mark_behind({stream});
-  return submit(bucket, Phase::reduce, {gradients.begin(), gradients.end()}, std::move(held));
+  held.values = std::move(arrays);
+  held.source = std::move(source);
+  return submit(bucket, Phase::reduce, {}, std::move(held));
 }
 
 void PythonSession::wait(const PythonTicket& ticket) {
   if (ticket.session != number_) throw InputError("a ticket of another session");
-  bool over = false;
-  while (!over) {
-    try {
-      under_way([&](Session& session) { over = session.wait_for(ticket.ticket, kSignals); });
-    } catch (...) {
-      forget_what_is_final();
-      throw;
-    }
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  try {
+    wait_until([&](Session& session) { return session.wait_for(ticket.ticket, kSignals); });
+  } catch (...) {
+    forget_what_is_final();
+    throw;
   }
   forget_what_is_final();
 }
@@ -611,11 +602,13 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   }
   // The session reads arrays as soon as it has them: nothing may fail before they are held.
   if (held_.size() == held_.capacity()) held_.reserve(2 * held_.size() + 1);
-  const Session::Ticket ticket = use().submit(id_of(number), phase, gradients, arrays.after.get());
+  const Session::Ticket ticket =
+      arrays.source != nullptr ? use().submit(id_of(number), *arrays.source)
+                               : use().submit(id_of(number), phase, gradients, arrays.after.get());
   ++bucket.submitted[index(phase)];
   bucket.last[index(phase)] = ticket;
   if (!arrays.indices.empty() || !arrays.values.empty() || arrays.after != nullptr ||
-      arrays.owner != nullptr) {
+      arrays.source != nullptr) {
     held_.push_back({ticket, std::move(arrays)});
   }
   return {ticket, number_};

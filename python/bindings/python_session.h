@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,9 @@
 #include "python/bindings/transports.h"
 
 namespace sparsesync::python {
+
+/// How often a wait looks whether a signal came, such as control-C, or the session was closed.
+inline constexpr std::chrono::milliseconds kSignals{100};
 
 /// A Session::Ticket, and of which session it is.
 struct PythonTicket {
@@ -68,11 +72,9 @@ class PythonSession {
   PythonTicket reduce(Index bucket, const nanobind::sequence& gradients,
                       const std::vector<StreamNumber>& streams);
   /// @param tensors  what the bucket was registered with
-  /// @param owner    of what is given, which stays as it is until the phase is over
-  /// @param stream   that writes it
-  PythonTicket reduce_taken(Index bucket, const std::vector<TensorSpec>& tensors,
-                            std::span<const Gradient> gradients, std::shared_ptr<const void> owner,
-                            StreamNumber stream);
+  /// @param arrays   that the source reads
+  PythonTicket reduce_from(Index bucket, const std::vector<TensorSpec>& tensors,
+                           std::shared_ptr<GradientSource> source, std::vector<ConstArray> arrays);
   PythonTicket gather(Index bucket) { return submit(bucket, Phase::gather, {}, {}); }
   void wait(const PythonTicket& ticket);
 
@@ -124,28 +126,32 @@ class PythonSession {
   Place place() const {
     return {device_ == nullptr ? std::nullopt : std::optional(device_->number())};
   }
-  /// Works on arrays, and on the session's memory, in a stream of the program, without the GIL.
-  /// @param streams  of the program, that use the arrays: the work waits for what they were given
-  ///                 so far, and what they are given from now on waits for the work
-  template <typename Work>
-  void work_in(StreamNumber stream, const std::vector<StreamNumber>& streams, const Work& work) {
-    const UnderWay call(*this);
-    const std::shared_ptr<const Mark> behind = mark_behind(streams);
-    const WithoutGil without_gil;
-    const auto let_them_wait = [&] {
-      if (device_ != nullptr) device_->make_wait(streams, stream);
-    };
-    try {
-      read(stream, [&](const Context& context) {
-        if (behind != nullptr) behind->make_wait(context);
-        work(context);
-      });
-    } catch (...) {
-      let_them_wait();  // kernels that were launched still use the arrays
-      throw;
+  /// Waits, without the GIL, until `is_over` says so, which waits for kSignals at most.
+  /// @throws what the handler of a signal raises
+  template <typename Look>
+  void wait_until(const Look& is_over) {
+    bool over = false;
+    while (!over) {
+      under_way([&](Session& session) { over = is_over(session); });
+      if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
     }
-    let_them_wait();
   }
+  /// Does `work` without the GIL.
+  /// @param streams  of the program; `work` is given a mark behind what they were given so far,
+  ///                 null where there are none, and on the host
+  template <typename Work>
+  void behind(const std::vector<StreamNumber>& streams, const Work& work) {
+    const UnderWay call(*this);
+    const std::shared_ptr<const Mark> mark = streams.empty() ? nullptr : mark_behind(streams);
+    const WithoutGil without_gil;
+    work(mark.get());
+  }
+  /// What a phase waits for; null on the host.
+  std::shared_ptr<const Mark> mark_behind(const std::vector<StreamNumber>& streams);
+
+  /// Null on the host.
+  const std::shared_ptr<PythonDevice>& on_device() const { return device_; }
+  const std::shared_ptr<HostMemory>& host_memory() const { return memory_; }
 
  private:
   /// What a phase reads until it is over.
@@ -153,7 +159,7 @@ class PythonSession {
     std::vector<ConstIndices> indices;
     std::vector<ConstArray> values;
     std::shared_ptr<const Mark> after = nullptr;  // on a GPU, what the phase waits for
-    std::shared_ptr<const void> owner = nullptr;  // of what is no array
+    std::shared_ptr<GradientSource> source = nullptr;
   };
   struct Held {
     Session::Ticket ticket;
@@ -222,8 +228,6 @@ class PythonSession {
   const Seen& look_at(Index number);
 
   const CountedMemory& workspaces() const { return device_ ? device_->memory() : *memory_; }
-  /// What a phase waits for; null on the host.
-  std::shared_ptr<const Mark> mark_behind(const std::vector<StreamNumber>& streams);
   /// Does `work` with a context in which results are read.
   template <typename Work>
   void read(StreamNumber stream, const Work& work) {

@@ -3,7 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,30 +17,80 @@
 
 namespace sparsesync::python {
 
-/// A Sparsifier of a session's bucket, in the session's memory. On a GPU it works in the stream of
-/// the program that it was made for; the streams that each call names, which use its arrays, and
-/// that one wait for each other. Guarded by the GIL, which is given up for what takes long.
+/// A Sparsifier, and whether the last step came to take what crosses. It works in a session's
+/// memory, and on a GPU in a stream that all sparsifiers of the session share. Called without the
+/// GIL, by any thread: a lock orders the calls. Phases that take from it own it, too.
+class SharedSparsifier {
+ public:
+  /// @param device  null: the host
+  /// @throws what make_sparsifier() throws
+  SharedSparsifier(std::shared_ptr<PythonDevice> device, std::shared_ptr<HostMemory> memory,
+                   const std::vector<TensorSpec>& tensors, const SparsifierOptions& options);
+
+  /// What its bucket is registered with.
+  const std::vector<TensorSpec>& crossing() const { return sparsifier_->crossing(); }
+
+  /// @param before   what the work waits for; null: nothing
+  /// @param streams  of the program, that wait for the work
+  /// @param work     is given the Sparsifier and its context
+  template <typename Work>
+  void call(const Mark* before, std::span<const StreamNumber> streams, const Work& work) {
+    const std::lock_guard lock(calls_);
+    if (device_ != nullptr) {
+      device_->sparsify(before, streams,
+                        [&](const Context& context) { work(*sparsifier_, context); });
+    } else {
+      work(*sparsifier_, Context(*memory_));
+    }
+  }
+
+  /// A step was submitted.
+  void await();
+  /// The step took what crosses: `not_finite` values of it are infinite or not a number.
+  void has_taken(Index not_finite);
+  /// Waits until the step has taken what crosses, or for so long.
+  bool wait_for(std::chrono::milliseconds most);
+  /// As has_taken() was told of the last step; 0 where it took nothing.
+  Index not_finite();
+  /// Whether the last step took something, which nobody gave back so far; nobody may afterwards.
+  bool give_back();
+
+ private:
+  enum class Step { none, awaited, taken };
+
+  std::shared_ptr<PythonDevice> device_;
+  std::shared_ptr<HostMemory> memory_;
+  std::mutex calls_;  // of the sparsifier
+  std::unique_ptr<Sparsifier> sparsifier_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  Step step_ = Step::none;
+  Index not_finite_ = 0;
+};
+
+/// A Sparsifier of a session's bucket. Guarded by the GIL, which is given up for what takes long.
 class PythonSparsifier {
  public:
   /// @param session  outlives this
   PythonSparsifier(PythonSession& session, const std::vector<TensorSpec>& tensors,
-                   const SparsifierOptions& options, StreamNumber stream);
+                   const SparsifierOptions& options);
   PythonSparsifier(const PythonSparsifier&) = delete;
   PythonSparsifier& operator=(const PythonSparsifier&) = delete;
 
   const std::vector<TensorSpec>& crossing() const { return sparsifier_->crossing(); }
-  Index not_finite() const { return sparsifier_->not_finite(); }
-  float scale() const { return sparsifier_->scale(); }
-  Index chunks() { return std::ssize(sparsifier_->norms()); }
+  Index chunks() const { return chunks_; }
+  float scale();
+  /// Waits until the last step has taken what crosses.
+  Index not_finite();
 
   // Of each tensor None, or all elements; streams of the program that use them.
 
-  void take(const nanobind::sequence& gradients, const SparsifierStep& step,
-            const std::vector<StreamNumber>& streams);
+  /// Starts a step of a bucket: what crosses of the gradients is taken when its turn has come.
+  PythonTicket reduce(Index bucket, const nanobind::sequence& gradients, const SparsifierStep& step,
+                      const std::vector<StreamNumber>& streams);
   void undo(const nanobind::sequence& gradients, const std::vector<StreamNumber>& streams);
   void give_back();
-  /// Starts a step of a bucket with what was taken.
-  PythonTicket reduce(Index bucket);
 
   void write_norms(nanobind::handle out, StreamNumber stream);
   void choose(const std::vector<Index>& chosen);
@@ -48,6 +102,11 @@ class PythonSparsifier {
                   StreamNumber stream);
 
  private:
+  /// Does work behind what `streams` were given so far; what they are given next waits for it.
+  template <typename Work>
+  void call(const std::vector<StreamNumber>& streams, const Work& work) {
+    session_.behind(streams, [&](const Mark* before) { sparsifier_->call(before, streams, work); });
+  }
   std::vector<const std::byte*> pointers_to(const nanobind::sequence& gradients,
                                             std::vector<ConstArray>& held) const;
   template <typename Given>
@@ -58,9 +117,10 @@ class PythonSparsifier {
 
   PythonSession& session_;
   std::vector<TensorSpec> tensors_;
-  StreamNumber stream_;
-  std::shared_ptr<Sparsifier> sparsifier_;  // a phase that reads what was taken keeps it
-  std::span<const Gradient> taken_;
+  std::shared_ptr<SharedSparsifier> sparsifier_;
+  bool corrects_momentum_;
+  Index chunks_ = 0;
+  std::optional<PythonTicket> last_;  // reduce
 };
 
 }  // namespace sparsesync::python

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/gradient_source.h"
 #include "kernels/rows.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/python_sparsifier.h"
@@ -35,14 +36,110 @@ Given array_at(nb::handle given, const std::string& what, Place place) {
   }
 }
 
+/// Has a sparsifier take what crosses of a step.
+class Taking final : public GradientSource {
+ public:
+  /// @param gradients  the program's, as Sparsifier::take() takes them
+  /// @param written    where they are written; null: they are
+  Taking(std::shared_ptr<SharedSparsifier> sparsifier, std::vector<const std::byte*> gradients,
+         const SparsifierStep& step, std::shared_ptr<const Mark> written)
+      : sparsifier_(std::move(sparsifier)),
+        gradients_(std::move(gradients)),
+        step_(step),
+        written_(std::move(written)) {}
+
+  std::span<const Gradient> gradients() override {
+    std::span<const Gradient> taken;
+    const auto take = [&](Sparsifier& sparsifier, const Context& context) {
+      try {
+        taken = sparsifier.take(gradients_, step_);
+      } catch (...) {
+        synchronize(context);  // kernels that were launched still use the gradients
+        throw;
+      }
+      sparsifier_->has_taken(sparsifier.not_finite());
+    };
+    sparsifier_->call(written_.get(), {}, take);
+    return taken;
+  }
+
+ private:
+  std::shared_ptr<SharedSparsifier> sparsifier_;
+  std::vector<const std::byte*> gradients_;
+  SparsifierStep step_;
+  std::shared_ptr<const Mark> written_;
+};
+
 }  // namespace
 
-PythonSparsifier::PythonSparsifier(PythonSession& session, const std::vector<TensorSpec>& tensors,
-                                   const SparsifierOptions& options, StreamNumber stream)
-    : session_(session), tensors_(tensors), stream_(stream) {
-  session_.work_in(stream_, {}, [&](const Context& context) {
+SharedSparsifier::SharedSparsifier(std::shared_ptr<PythonDevice> device,
+                                   std::shared_ptr<HostMemory> memory,
+                                   const std::vector<TensorSpec>& tensors,
+                                   const SparsifierOptions& options)
+    : device_(std::move(device)), memory_(std::move(memory)) {
+  const auto make = [&](const Context& context) {
     sparsifier_ = make_sparsifier(context, tensors, options);
+  };
+  if (device_ != nullptr) {
+    device_->sparsify(nullptr, {}, make);
+  } else {
+    make(Context(*memory_));
+  }
+}
+
+void SharedSparsifier::await() {
+  const std::lock_guard lock(mutex_);
+  step_ = Step::awaited;
+  not_finite_ = 0;
+}
+
+void SharedSparsifier::has_taken(Index not_finite) {
+  const std::lock_guard lock(mutex_);
+  step_ = Step::taken;
+  not_finite_ = not_finite;
+  changed_.notify_all();
+}
+
+bool SharedSparsifier::wait_for(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, most, [&] { return step_ != Step::awaited; });
+}
+
+Index SharedSparsifier::not_finite() {
+  const std::lock_guard lock(mutex_);
+  return not_finite_;
+}
+
+bool SharedSparsifier::give_back() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(step_, Step::none) == Step::taken;
+}
+
+PythonSparsifier::PythonSparsifier(PythonSession& session, const std::vector<TensorSpec>& tensors,
+                                   const SparsifierOptions& options)
+    : session_(session), tensors_(tensors), corrects_momentum_(options.corrects_momentum) {
+  session_.behind({}, [&](const Mark*) {
+    sparsifier_ = std::make_shared<SharedSparsifier>(session_.on_device(), session_.host_memory(),
+                                                     tensors, options);
+    sparsifier_->call(nullptr, {}, [&](Sparsifier& sparsifier, const Context&) {
+      chunks_ = std::ssize(sparsifier.norms());
+    });
   });
+}
+
+float PythonSparsifier::scale() {
+  float scale = 1;
+  call({}, [&](const Sparsifier& sparsifier, const Context&) { scale = sparsifier.scale(); });
+  return scale;
+}
+
+Index PythonSparsifier::not_finite() {
+  if (last_) {
+    session_.wait_until([&](const Session& session) {
+      return sparsifier_->wait_for(kSignals) || session.is_final(last_->ticket);
+    });
+  }
+  return sparsifier_->not_finite();
 }
 
 std::vector<const std::byte*> PythonSparsifier::pointers_to(const nb::sequence& gradients,
@@ -73,28 +170,30 @@ std::vector<const std::byte*> PythonSparsifier::pointers_to(const nb::sequence& 
   return pointers;
 }
 
-void PythonSparsifier::take(const nb::sequence& gradients, const SparsifierStep& step,
-                            const std::vector<StreamNumber>& streams) {
+PythonTicket PythonSparsifier::reduce(Index bucket, const nb::sequence& gradients,
+                                      const SparsifierStep& step,
+                                      const std::vector<StreamNumber>& streams) {
+  validate(step);
   std::vector<ConstArray> held;
-  const std::vector<const std::byte*> pointers = pointers_to(gradients, held);
-  taken_ = {};
-  session_.work_in(stream_, streams,
-                   [&](const Context&) { taken_ = sparsifier_->take(pointers, step); });
+  std::vector<const std::byte*> pointers = pointers_to(gradients, held);
+  auto taking = std::make_shared<Taking>(sparsifier_, std::move(pointers), step,
+                                         session_.mark_behind(streams));
+  sparsifier_->await();
+  last_ = session_.reduce_from(bucket, crossing(), std::move(taking), std::move(held));
+  return *last_;
 }
 
 void PythonSparsifier::undo(const nb::sequence& gradients,
                             const std::vector<StreamNumber>& streams) {
   std::vector<ConstArray> held;
   const std::vector<const std::byte*> pointers = pointers_to(gradients, held);
-  session_.work_in(stream_, streams, [&](const Context&) { sparsifier_->undo(pointers); });
+  if (!sparsifier_->give_back()) return;
+  call(streams, [&](Sparsifier& sparsifier, const Context&) { sparsifier.undo(pointers); });
 }
 
 void PythonSparsifier::give_back() {
-  session_.work_in(stream_, {}, [&](const Context&) { sparsifier_->give_back(); });
-}
-
-PythonTicket PythonSparsifier::reduce(Index bucket) {
-  return session_.reduce_taken(bucket, crossing(), taken_, sparsifier_, stream_);
+  if (!sparsifier_->give_back()) return;
+  call({}, [](Sparsifier& sparsifier, const Context&) { sparsifier.give_back(); });
 }
 
 template <typename Given>
@@ -111,8 +210,8 @@ Given PythonSparsifier::numbers_of(nb::handle given, Index size, const std::stri
 void PythonSparsifier::write_norms(nb::handle out, StreamNumber stream) {
   const auto array = numbers_of<Array>(out, chunks(), "norms");
   if (array.dtype() != nb::dtype<double>()) throw InputError("norms: f64");
-  session_.work_in(stream_, {stream}, [&](const Context& context) {
-    copy(context, std::as_bytes(sparsifier_->norms()), static_cast<std::byte*>(array.data()));
+  call({stream}, [&](Sparsifier& sparsifier, const Context& context) {
+    copy(context, std::as_bytes(sparsifier.norms()), static_cast<std::byte*>(array.data()));
   });
 }
 
@@ -123,7 +222,7 @@ void PythonSparsifier::choose(const std::vector<Index>& chosen) {
                                    chosen[i], i, chunks()));
     }
   }
-  session_.work_in(stream_, {}, [&](const Context&) { sparsifier_->choose(chosen); });
+  call({}, [&](Sparsifier& sparsifier, const Context&) { sparsifier.choose(chosen); });
 }
 
 template <typename Given, typename Copy>
@@ -133,16 +232,24 @@ void PythonSparsifier::copy_state(Index tensor, nb::handle residual, nb::handle 
     throw InputError(fmt::format("there is no tensor {} among {}", tensor, tensors_.size()));
   }
   const auto at = static_cast<std::size_t>(tensor);
-  const auto of = [&](nb::handle given, std::span<float> numbers, const char* name) {
+  const auto array_of_numbers = [&](nb::handle given, Index size, const char* name) {
     const std::string what = fmt::format("tensor '{}', {}", tensors_[at].name, name);
-    const auto array = numbers_of<Given>(given, std::ssize(numbers), what);
+    auto array = numbers_of<Given>(given, size, what);
     if (array.dtype() != nb::dtype<float>()) throw InputError(what + ": f32");
-    session_.work_in(stream_, {stream}, [&](const Context& context) {
-      copy(context, std::as_writable_bytes(numbers), array.data());
-    });
+    return array;
   };
-  of(residual, sparsifier_->residual(at), "residual");
-  if (!velocity.is_none()) of(velocity, sparsifier_->velocity(at), "velocity");
+  const Index size = tensors_[at].rows * tensors_[at].width;
+  const auto residuals = array_of_numbers(residual, size, "residual");
+  std::optional<Given> velocities;
+  if (!velocity.is_none()) {
+    velocities = array_of_numbers(velocity, corrects_momentum_ ? size : 0, "velocity");
+  }
+  call({stream}, [&](Sparsifier& sparsifier, const Context& context) {
+    copy(context, std::as_writable_bytes(sparsifier.residual(at)), residuals.data());
+    if (velocities) {
+      copy(context, std::as_writable_bytes(sparsifier.velocity(at)), velocities->data());
+    }
+  });
 }
 
 void PythonSparsifier::write_state(Index tensor, nb::handle residual, nb::handle velocity,
@@ -166,73 +273,74 @@ void bind_sparsifiers(nb::module_& module) {
   nb::class_<PythonSparsifier>(
       module, "Sparsifier",
       "What of a bucket's dense gradients crosses, and what is kept for later steps. In each step "
-      "take(), then reduce() of a bucket that was registered with `crossing`, and its gather.")
+      "reduce() of a bucket that was registered with `crossing`, and its gather.")
       .def(
           "__init__",
           [](PythonSparsifier* self, PythonSession& session, const std::vector<TensorSpec>& tensors,
              const std::string& selecting, Index chunk, float level, bool corrects_momentum,
              bool masks_momentum, std::optional<double> clip, bool keeps_rest,
-             const std::optional<std::string>& wire, StreamNumber stream) {
+             const std::optional<std::string>& wire) {
             SparsifierOptions options{selecting_named(selecting), chunk, level};
             options.corrects_momentum = corrects_momentum;
             options.masks_momentum = masks_momentum;
             options.clip = clip;
             options.keeps_rest = keeps_rest;
             if (wire) options.wire = dtype_named(*wire);
-            new (self) PythonSparsifier(session, tensors, options, stream);
+            new (self) PythonSparsifier(session, tensors, options);
           },
           nb::keep_alive<1, 2>(), nb::arg("session"), nb::arg("tensors"),
           nb::arg("selecting") = "top_k", nb::arg("chunk") = Index{1} << 15,
           nb::arg("level") = 0.0F, nb::arg("corrects_momentum") = false,
           nb::arg("masks_momentum") = true, nb::arg("clip") = nb::none(),
-          nb::arg("keeps_rest") = true, nb::arg("wire") = nb::none(), nb::arg("stream") = 0,
+          nb::arg("keeps_rest") = true, nb::arg("wire") = nb::none(),
           "tensors: of f32, f16 or bf16; what is owed is f32, in the session's memory. selecting: "
           "'top_k', elements of the largest magnitudes of each tensor; 'threshold', elements of a "
           "magnitude of `level` or more; 'chunks', of `chunk` elements of all tensors laid end to "
           "end. corrects_momentum: velocities cross in the place of gradients; masks_momentum: "
           "that of an element that crosses becomes 0. clip: the largest L2 norm of a tensor's "
           "gradient. keeps_rest: what does not cross is kept. wire: the type that values cross as. "
-          "stream: of a GPU, that all is done in; the streams of each call wait for it, and it for "
-          "them.")
+          "On a GPU its work has a stream of its own: the streams of each call wait for it, and it "
+          "for them.")
       .def_prop_ro("crossing", &PythonSparsifier::crossing, "What its bucket is registered with.")
       .def_prop_ro("chunks", &PythonSparsifier::chunks, "How many there are; 0 of elements.")
       .def_prop_ro("scale", &PythonSparsifier::scale,
                    "That what is owed is multiplied by: the last step's; 1 before it.")
-      .def_prop_ro("not_finite", &PythonSparsifier::not_finite,
-                   "Values of the last step that are infinite or not a number.")
+      .def("not_finite", &PythonSparsifier::not_finite,
+           "Waits until the last reduce() has taken what crosses. Returns how many of the step's "
+           "values are infinite or not a number; 0 where it took nothing, as its step was refused.")
       .def(
-          "take",
-          [](PythonSparsifier& self, const nb::sequence& gradients, double share, float scale,
-             float momentum, bool nesterov, const std::vector<StreamNumber>& streams) {
-            self.take(gradients, {share, scale, momentum, nesterov}, streams);
+          "reduce",
+          [](PythonSparsifier& self, Index bucket, const nb::sequence& gradients, double share,
+             float scale, float momentum, bool nesterov, const std::vector<StreamNumber>& streams) {
+            return self.reduce(bucket, gradients, {share, scale, momentum, nesterov}, streams);
           },
-          nb::arg("gradients"), nb::arg("share") = 1.0, nb::arg("scale") = 1.0F,
+          nb::arg("bucket"), nb::arg("gradients"), nb::arg("share") = 1.0, nb::arg("scale") = 1.0F,
           nb::arg("momentum") = 0.0F, nb::arg("nesterov") = false,
           nb::arg("streams") = nb::make_tuple(0),
-          "Adds gradients, of each tensor None or an array of all elements, [rows, width] or flat, "
-          "to what is owed, "
-          "and takes out what crosses: of 'top_k' that share of each tensor's elements. Once the "
-          "last reduce is over. scale: that the loss was multiplied by; what is owed follows it. "
-          "streams: of a GPU, those that write them, and use their memory afterwards.",
-          nb::sig("def take(self, gradients: "
+          "Starts a step of a bucket. When its turn has come gradients, of each tensor None or an "
+          "array of all elements, [rows, width] or flat, are added to what is owed, and what "
+          "crosses is taken out: of 'top_k' that share of each tensor's elements. Where memory "
+          "runs out then, all workers refuse the step, and nothing is taken here. scale: that the "
+          "loss was multiplied by; what is owed follows it. streams: of a GPU, those that write "
+          "the gradients, which stay as they are until wait().",
+          nb::sig("def reduce(self, bucket: int, gradients: "
                   "collections.abc.Sequence[sparsesync.SupportsDLPack | None], share: float = 1.0, "
                   "scale: float = 1.0, momentum: float = 0.0, nesterov: bool = False, streams: "
-                  "collections.abc.Sequence[int] = (0,)) -> None"))
+                  "collections.abc.Sequence[int] = (0,)) -> Ticket"))
       .def("undo", &PythonSparsifier::undo, nb::arg("gradients"),
            nb::arg("streams") = nb::make_tuple(0),
-           "Undoes the last take(), of the same gradients, [rows, width] or flat: the step is "
-           "skipped. streams: as of take().",
+           "Undoes the last reduce(), which is over, of the same gradients, [rows, width] or flat: "
+           "the step is skipped. Nothing where it took nothing. streams: of a GPU, those that "
+           "write the gradients, and use their memory afterwards.",
            nb::sig("def undo(self, gradients: "
                    "collections.abc.Sequence[sparsesync.SupportsDLPack | None], streams: "
                    "collections.abc.Sequence[int] = (0,)) -> None"))
       .def("give_back", &PythonSparsifier::give_back,
-           "Gives back what the last take() took, whose sums are not used: it is owed as before.")
-      .def("reduce", &PythonSparsifier::reduce, nb::arg("bucket"),
-           "Starts a step of a bucket with what the last take() took.",
-           nb::sig("def reduce(self, bucket: int) -> Ticket"))
+           "Gives back what the last reduce(), which is over, took, and whose sums are not used: "
+           "it is owed as before. Nothing where it took nothing.")
       .def("write_norms", &PythonSparsifier::write_norms, nb::arg("out"), nb::arg("stream") = 0,
            "Copies the sums of the absolute values of what was owed in each chunk before the last "
-           "take() took from it: f64 [chunks]. stream: of a GPU, that uses `out`.",
+           "reduce() took from it: f64 [chunks]. stream: of a GPU, that uses `out`.",
            nb::sig("def write_norms(self, out: sparsesync.SupportsDLPack, stream: int = 0) -> "
                    "None"))
       .def("choose", &PythonSparsifier::choose, nb::arg("chunks"),

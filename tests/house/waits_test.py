@@ -103,6 +103,12 @@ LIMITS = {
         "calls_ended_.wait(lock, [&] { return callers_.empty() && closer_ == std::thread::id(); })": "calls of others; " + OF_SESSION,
     },
     "python/bindings/session.cpp": {"sleep_for(std::chrono::milliseconds(1))": "of the exit, for sessions that end in other threads"},
+    "python/bindings/sparsifiers.cpp": {
+        "changed_.wait_for(lock, most, [&] { return step_ != Step::awaited; })": "most, from the caller",
+        "sparsifier_->wait_for(kSignals)": "kSignals",
+        "session_.wait_until([&](const Session& session) { return sparsifier_->wait_for(kSignals) || "
+        "session.is_final(last_->ticket); })": "the step's reduce; " + OF_SESSION,
+    },
     "python/bindings/transports.cpp": {
         "network_->join(Rank{rank})": "takes an end",
         "world.join(world.size(), {}, deadline)": "deadline, from the caller",

@@ -113,7 +113,7 @@ class WaitingResult(gradients.Result):
 
 class WaitingSparsifier(_native.Sparsifier):
     """The same of what sparsifiers write, and of gradients that they read once more: torch's next calls go to the stream that a call
-    names, as each has to, whatever stream the sparsifier was made for."""
+    names, as each has to."""
 
     def write_norms(self, out: Any, stream: int) -> None:
         super().write_norms(out, stream)

@@ -255,10 +255,11 @@ def test_a_sparsifier_follows_torch_to_other_streams(on_device, monkeypatch, spa
 
 
 def test_memory_of_a_gradient_is_not_used_again_before_a_sparsifier_has_read_it():
-    made_for, now_in = emulated.new_stream(), emulated.new_stream()
+    now_in = emulated.new_stream()
     own = sparsesync.Device(0, emulated.new_stream(), Allocator())
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own, deadline_s=60) as session:
-        sparsifier = _native.Sparsifier(session, [sparsesync.TensorSpec("t", 8, 1)], stream=made_for)
+        sparsifier = _native.Sparsifier(session, [sparsesync.TensorSpec("t", 8, 1)])
+        bucket = session.register_bucket("bucket", sparsifier.crossing, "balanced")
         gradient = np.zeros(8, np.float32)
 
         def owed():
@@ -268,7 +269,9 @@ def test_memory_of_a_gradient_is_not_used_again_before_a_sparsifier_has_read_it(
             return numbers.tolist()
 
         emulated.write(gradient, np.full(8, 3, np.float32), now_in)
-        sparsifier.take([gradient], share=0.25, streams=[now_in])
+        reduced = sparsifier.reduce(bucket, [gradient], share=0.25, streams=[now_in])
+        session.wait(session.gather(bucket))
+        session.wait(reduced)
         assert owed() == [0, 0, *[3] * 6]
         sparsifier.undo([gradient], [now_in])
         emulated.write(gradient, np.full(8, 100, np.float32), now_in)
@@ -282,14 +285,37 @@ def test_memory_of_a_gradient_is_not_used_again_before_a_sparsifier_has_read_it(
         assert owed() == [5] * 8
 
 
+def test_a_step_of_a_sparsifier_is_submitted_before_its_gradient_is_there():
+    now_in = emulated.new_stream()
+    own = sparsesync.Device(0, emulated.new_stream(), Allocator())
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own, deadline_s=60) as session:
+        first = session.register_bucket("first", [sparsesync.TensorSpec("t", 8, 1)], "balanced")
+        sparsifier = _native.Sparsifier(session, [sparsesync.TensorSpec("t", 8, 1)])
+        second = session.register_bucket("second", sparsifier.crossing, "balanced")
+        gradient = np.full(8, 77, np.float32)
+        emulated.write(gradient, np.arange(8, dtype=np.float32), now_in)
+        tickets = [sparsifier.reduce(second, [gradient], share=0.25, streams=[now_in]), session.gather(second)]
+        assert gradient.tolist() == [77] * 8, "nobody waited for the stream"
+        session.reduce(first, [None])
+        session.gather(first)
+        assert sparsifier.not_finite() == 0
+        assert gradient.tolist() == list(range(8))
+        for ticket in reversed(tickets):
+            session.wait(ticket)
+        indices, values = session.result(second, 0)
+        assert (indices.tolist(), values.reshape(-1).tolist()) == ([6, 7], [6, 7])
+
+
 def test_norms_are_there_for_the_stream_that_is_named():
     now_in = emulated.new_stream()
     own = sparsesync.Device(0, emulated.new_stream(), Allocator())
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own, deadline_s=60) as session:
         specs = [sparsesync.TensorSpec("t", 8, 1)]
-        sparsifier = _native.Sparsifier(session, specs, "chunks", chunk=4, stream=emulated.new_stream())
+        sparsifier = _native.Sparsifier(session, specs, "chunks", chunk=4)
+        bucket = session.register_bucket("bucket", sparsifier.crossing, "balanced")
         gradient = np.arange(8, dtype=np.float32)
-        sparsifier.take([gradient], streams=[now_in])
+        sparsifier.reduce(bucket, [gradient], streams=[now_in])
+        assert sparsifier.not_finite() == 0
         norms = np.full(2, 77.0)
         sparsifier.write_norms(norms, now_in)
         emulated.synchronize(now_in)

@@ -370,8 +370,7 @@ def test_a_session_that_is_dropped_with_a_step_of_a_sparsifier_is_closed():
     session = Session(LocalNetwork(1).join(0))
     sparsifier = sparsesync.Sparsifier(session, [TensorSpec("t", 30, 4)])
     bucket = session.register_bucket("b", sparsifier.crossing, "owned")
-    sparsifier.take([np.ones(120, np.float32)])
-    sparsifier.reduce(bucket)
+    sparsifier.reduce(bucket, [np.ones(120, np.float32)])
     del session, sparsifier
     gc.collect()
     expect_tasks(before)

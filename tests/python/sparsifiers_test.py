@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sparsesync
 from bindings_support import DEVICE, result_as_dense, together
-from sparsesync import ContractError, InputError, Sparsifier, TensorSpec
+from sparsesync import BudgetError, InputError, RefusedError, Sparsifier, TensorSpec
 
 SCHEMES = ["balanced", "owned", "all_gather", "sparse_ps", "split_all_gather", "auto"]
 STEPS = 6
@@ -43,8 +43,7 @@ def whole(random, size):
 
 def step_of(session, sparsifier, bucket, gradients, **options):
     """A whole step; what this worker ends with of each tensor that crosses."""
-    sparsifier.take(gradients, **options)
-    tickets = [sparsifier.reduce(bucket), session.gather(bucket)]
+    tickets = [sparsifier.reduce(bucket, gradients, **options), session.gather(bucket)]
     for ticket in tickets:
         session.wait(ticket)
     return [result_as_dense(session, bucket, place, spec)[0] for place, spec in enumerate(sparsifier.crossing)]
@@ -53,6 +52,8 @@ def step_of(session, sparsifier, bucket, gradients, **options):
 def state_of(sparsifier, tensor, size, velocity=False):
     found = [np.empty(size, np.float32) for _ in range(1 + velocity)]
     sparsifier.write_state(tensor, *found)
+    if DEVICE != "cpu":
+        sparsesync._native.emulated.synchronize(0)
     return found
 
 
@@ -232,12 +233,13 @@ def test_state_goes_out_and_in(random):
 
     def work(session):
         first = Sparsifier(session, [TensorSpec("t", size, 1)], corrects_momentum=True)
-        first.take([gradient], share=0.1, momentum=0.5)
+        bucket = session.register_bucket("bucket", first.crossing, "balanced")
+        step_of(session, first, bucket, [gradient], share=0.1, momentum=0.5)
         state = state_of(first, 0, size, velocity=True)
         second = Sparsifier(session, [TensorSpec("t", size, 1)], corrects_momentum=True)
         second.read_state(0, *state)
         for sparsifier in (first, second):
-            sparsifier.take([gradient], share=0.1, momentum=0.5)
+            step_of(session, sparsifier, bucket, [gradient], share=0.1, momentum=0.5)
         assert session.memory_in_use > 4 * 4 * size
         return [state_of(each, 0, size, velocity=True) for each in (first, second)], state
 
@@ -253,15 +255,46 @@ def test_a_step_that_is_skipped(random):
 
     def work(session):
         sparsifier = Sparsifier(session, [TensorSpec("t", size, 1)])
-        sparsifier.take([gradients[0]], share=0.1)
+        assert sparsifier.not_finite() == 0
+        bucket = session.register_bucket("bucket", sparsifier.crossing, "balanced")
+        step_of(session, sparsifier, bucket, [gradients[0]], share=0.1)
         before = state_of(sparsifier, 0, size)[0]
-        sparsifier.take([gradients[1]], share=0.1)
-        assert sparsifier.not_finite == 1
+        step_of(session, sparsifier, bucket, [gradients[1]], share=0.1)
+        assert sparsifier.not_finite() == 1
         sparsifier.undo([gradients[1]])
+        sparsifier.undo([gradients[1]])  # once is enough
         return before, state_of(sparsifier, 0, size)[0]
 
     (before, after), = together(1, work)
     np.testing.assert_array_equal(before, after)
+
+
+def test_a_step_that_a_sparsifier_lacks_memory_for_is_refused_by_all_and_the_next_one_works(random):
+    size = 200_000
+    gradients = [[whole(random, size) for _ in range(2)] for _ in range(3)]
+
+    def work(session, lacks_memory=True):
+        sparsifier = Sparsifier(session, [TensorSpec("t", size, 1)])
+        bucket = session.register_bucket("bucket", sparsifier.crossing, "all_gather")
+        own = gradients[session.rank]
+        step_of(session, sparsifier, bucket, [own[0]], share=0.01)
+        owed = state_of(sparsifier, 0, size)[0]
+        if lacks_memory:
+            with pytest.raises(BudgetError if session.rank == 1 else RefusedError):
+                step_of(session, sparsifier, bucket, [own[1]], share=1.0)
+            assert sparsifier.not_finite() == 0
+            sparsifier.give_back()
+            # The others owe this step's gradient, and worker 1, which could not take, does not.
+            now_owed = owed if session.rank == 1 else owed + own[1]
+            np.testing.assert_array_equal(state_of(sparsifier, 0, size)[0], now_owed)
+        last = step_of(session, sparsifier, bucket, [own[1]], share=0.01)[0]
+        assert np.count_nonzero(last) >= size / 100
+        return session.memory_high_water, last
+
+    enough = together(3, lambda session: work(session, lacks_memory=False))[1][0]
+    outcomes = together(3, work, memory_bytes=lambda rank: enough + 4 * size if rank == 1 else None)
+    for _, last in outcomes:
+        np.testing.assert_array_equal(last, outcomes[0][1])
 
 
 def test_bad_input(random):
@@ -282,21 +315,19 @@ def test_bad_input(random):
         with pytest.raises(InputError, match="tensor 't' is f64"):
             Sparsifier(session, [TensorSpec("t", 10, 1, "f64")])
         sparsifier = Sparsifier(session, [spec])
-        with pytest.raises(ContractError, match="take"):
-            sparsifier.reduce(session.register_bucket("other", sparsifier.crossing, "balanced"))
+        own = session.register_bucket("own", sparsifier.crossing, "balanced")
         for share in (0.0, 1.5, math.nan):
             with pytest.raises(InputError, match="more than 0, and 1 at most"):
-                sparsifier.take([gradient], share=share)
+                sparsifier.reduce(own, [gradient], share=share)
         for given, said in [
             ([], "0 gradients for 1 tensors"),
             ([gradient[:9]], "9 elements of f32 where there are to be 10"),
             ([gradient.astype(np.float64)], "10 elements of f64"),
         ]:
             with pytest.raises(InputError, match=said):
-                sparsifier.take(given)
-        sparsifier.take([gradient])
+                sparsifier.reduce(own, given)
         with pytest.raises(InputError, match="register it with `crossing`"):
-            sparsifier.reduce(bucket)
+            sparsifier.reduce(bucket, [gradient])
         with pytest.raises(InputError, match="there is no tensor 1"):
             sparsifier.write_state(1, np.empty(10, np.float32))
         with pytest.raises(InputError, match="residual: 9 numbers"):

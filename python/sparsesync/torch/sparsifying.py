@@ -72,12 +72,11 @@ class Sparsifying:
             specs,
             corrects_momentum=self.corrects_momentum,
             wire=wire,
-            stream=self._device.stream(),
             **options,
         )
 
     def of_step(self) -> dict[str, Any]:
-        """What take() is told of the present step."""
+        """What reduce() is told of the present step."""
         return {
             "share": self.sparsifier.share_of(self.step),
             "scale": 1.0 if self._scale is None else self._scale,
@@ -243,12 +242,12 @@ class Sparsifying:
             self._norms.choose(self.sparsifier.share_of(self.step), known)
 
     def end_step(self) -> int:
-        """Once all gradients of a step are submitted. How many values of all workers are not finite: where there are some nothing of
-        the step is to be used."""
+        """Once all gradients of a step are submitted. Waits until what crosses is taken of all of them. How many values of all workers
+        are not finite: where there are some nothing of the step is to be used."""
         if self._counts is None:
             return 0
         used = {each.index: here for bucket in self._buckets for each, here in bucket.members_used_here()}
-        not_finite = sum(each.native.not_finite for each in self._buckets)
+        not_finite = sum(each.native.not_finite() for each in self._buckets)
         own = torch.tensor([not_finite, *(used[index] for index in self._counted)], dtype=torch.float64)
         self._counts.own.copy_(own)
         self._counts.submit()
@@ -298,7 +297,7 @@ class SparsifiedBucket(Bucket):
         specs = [each.spec(planned.kind) for each in planned.members]
         self.native = sparsifying.native(specs, options.wire)
         self._given: Sequence[Submitted] = ()  # gradients of the step under way
-        self._has_sent = False  # in the last step, and nothing of it was given back
+        self._may_give_back = False  # what the last step took, and did not do so yet
         self._unused_before: dict[int, Owed] = {}  # of parameters without a gradient here: what they owed before the step
         self._kept: dict[int, Owed] = {}  # of those among them that owe it still, whatever the step sent
         self._unused: set[int] = set()  # parameters that no worker used in the last step
@@ -318,7 +317,6 @@ class SparsifiedBucket(Bucket):
         frozen = self._frozen()
         self.set_state({index: _zeros_like(self._unused_before[index]) for index in frozen})  # so that nothing of it is sent
         self._given = given
-        self._has_sent = False
         self._kept = {index: self._unused_before[index] for index in frozen}
         if self._sparsifying.corrects_momentum:  # velocities go on: other workers may have gradients
             self._given = [
@@ -327,9 +325,8 @@ class SparsifiedBucket(Bucket):
                 else gradient
                 for each, gradient in zip(self.planned.members, given, strict=True)
             ]
-        self.native.take(self._views(), streams=streams, **self._sparsifying.of_step())
-        self._has_sent = True
-        return self.native.reduce(self.number)
+        self._may_give_back = True
+        return self.native.reduce(self.number, self._views(), streams=streams, **self._sparsifying.of_step())
 
     def drop(self, stays_owed: bool) -> None:
         try:
@@ -340,7 +337,7 @@ class SparsifiedBucket(Bucket):
             else:
                 self.native.undo(self._views(), [self._device.stream()])
                 self.set_state(self._unused_before)
-                self._has_sent = False
+                self._may_give_back = False
             self._given = ()
 
     def members_used_here(self) -> list[tuple[Synchronized, bool]]:
@@ -365,10 +362,10 @@ class SparsifiedBucket(Bucket):
 
     def give_back(self) -> None:
         """What it sent in the last step is owed."""
-        if self._has_sent:
+        if self._may_give_back:
             self.native.give_back()
             self.set_state(self._kept)
-            self._has_sent = False
+            self._may_give_back = False
 
     def give_back_lost(self) -> None:
         """Gives back what was sent in a step whose results never came, as the session ended."""
