@@ -39,7 +39,20 @@ void begin_capture(void* stream);
 /// @return whether the capture is still valid
 bool end_capture();
 
-/// As ncclGetVersion() tells it to the calling thread.
-int& nccl_version();
+/// How the emulated NCCL treats the calling thread.
+struct NcclBehavior {
+  int version = 23007;  // as ncclGetVersion() returns it
+  /// A call of a non-blocking communicator is in progress for this many polls.
+  int polls = 3;
+  struct AsyncError {
+    int polls;   // that find none yet
+    int result;  // of the polls after them
+  };
+  std::optional<AsyncError> async_error;
+};
+NcclBehavior& nccl_behavior();
+
+/// Counts the communicators of this process that are neither destroyed nor aborted.
+int nccl_communicators();
 
 }  // namespace sparsesync::emulated_cuda

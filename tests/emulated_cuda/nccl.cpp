@@ -1,12 +1,17 @@
 // Sends and receives of a group happen when their stream comes to it, and then wait for each other,
 // as NCCL's do: a group that its peer never posts stands still until its communicator is aborted.
+// A call of a non-blocking communicator is in progress until a poll finds it done; until then its
+// work is not in the stream, and the communicator refuses all calls but ncclCommAbort().
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +22,17 @@
 
 namespace sparsesync::emulated_cuda {
 
-int& nccl_version() {
-  static thread_local int version = 23007;
-  return version;
+namespace {
+std::atomic<int> communicators = 0;
+}  // namespace
+
+NcclBehavior& nccl_behavior() {
+  static thread_local NcclBehavior behavior;
+  return behavior;
+}
+
+int nccl_communicators() {
+  return communicators;
 }
 
 }  // namespace sparsesync::emulated_cuda
@@ -34,7 +47,7 @@ struct Mail {
   const void* from = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<bool> taken;
-  std::shared_ptr<bool> aborted;  // the sender was: it never comes
+  std::shared_ptr<std::atomic<bool>> aborted;  // the sender was: it never comes
 };
 
 /// A collective: what its ranks gave so far.
@@ -61,11 +74,22 @@ std::map<std::array<char, 128>, std::weak_ptr<World>>& worlds() {
 
 /// One rank's communicator.
 struct OpaqueComm {
+  OpaqueComm() { ++emulated_cuda::communicators; }
+  ~OpaqueComm() { --emulated_cuda::communicators; }
+  OpaqueComm(const OpaqueComm&) = delete;
+  OpaqueComm& operator=(const OpaqueComm&) = delete;
+
   std::shared_ptr<World> world;
   int rank = 0;
-  std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
-  std::shared_ptr<Result> error = std::make_shared<Result>(kSuccess);
+  bool blocking = true;
+  std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<Result>> error = std::make_shared<std::atomic<Result>>(kSuccess);
   std::uint64_t collectives = 0;
+  bool finalized = false;
+
+  // The call in progress.
+  std::optional<int> polls_left;
+  std::function<void()> rest;  // what the call has yet to do
 };
 
 namespace {
@@ -83,18 +107,35 @@ struct Calls {
   std::vector<Call> receives;
 };
 thread_local bool in_group = false;
+thread_local Result group_error = kSuccess;
 thread_local Calls calls;
 
-void enqueue_calls() {
-  if (calls.comm == nullptr) return;
+/// Refuses a call while another one is in progress.
+Result ensure_ready(const OpaqueComm& comm) {
+  if (comm.polls_left) return kInvalid;
+  return *comm.error;
+}
+
+/// Does the work now if the communicator is blocking, else with the poll that finds it done.
+Result start_call(OpaqueComm& comm, std::function<void()> work) {
+  if (comm.blocking) {
+    work();
+    return kSuccess;
+  }
+  comm.polls_left = emulated_cuda::nccl_behavior().polls;
+  comm.rest = std::move(work);
+  return kInProgress;
+}
+
+void enqueue_calls(const Calls& posted) {
   struct State {
     Calls calls;
     bool posted = false;
     std::vector<std::shared_ptr<bool>> taken;
   };
   const auto state = std::make_shared<State>();
-  state->calls = std::exchange(calls, {});
-  OpaqueComm& comm = *state->calls.comm;
+  state->calls = posted;
+  const OpaqueComm& comm = *state->calls.comm;
   emulated_cuda::enqueue_waiting(state->calls.stream, [state, world = comm.world, rank = comm.rank,
                                                        aborted = comm.aborted, error = comm.error] {
     if (*aborted) return true;
@@ -124,7 +165,7 @@ void enqueue_calls() {
 }
 
 Result get_version(int* version) {
-  *version = emulated_cuda::nccl_version();
+  *version = emulated_cuda::nccl_behavior().version;
   return kSuccess;
 }
 
@@ -137,7 +178,7 @@ Result get_unique_id(UniqueId* id) {
   return kSuccess;
 }
 
-Result comm_init(Comm* comm, int ranks, UniqueId id, int rank, Config*) {
+Result comm_init(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
   std::array<char, 128> key{};
   std::memcpy(key.data(), id.bytes, key.size());
   const std::lock_guard lock(mutex);
@@ -150,14 +191,18 @@ Result comm_init(Comm* comm, int ranks, UniqueId id, int rank, Config*) {
   auto* const made = new OpaqueComm;
   made->world = world;
   made->rank = rank;
+  made->blocking = config->blocking != 0;
   *comm = made;
-  return kSuccess;
+  return start_call(*made, [] {});
 }
 
-Result comm_finalize(Comm) {
-  return kSuccess;
+Result comm_finalize(Comm comm) {
+  if (const Result result = ensure_ready(*comm); result != kSuccess) return result;
+  if (std::exchange(comm->finalized, true)) return kInvalid;
+  return start_call(*comm, [] {});
 }
 Result comm_destroy(Comm comm) {
+  if (const Result result = ensure_ready(*comm); result != kSuccess) return result;
   delete comm;
   return kSuccess;
 }
@@ -167,7 +212,20 @@ Result comm_abort(Comm comm) {
   return kSuccess;
 }
 Result get_async_error(Comm comm, Result* error) {
+  std::optional<emulated_cuda::NcclBehavior::AsyncError>& failure =
+      emulated_cuda::nccl_behavior().async_error;
+  if (failure && failure->polls-- == 0) {
+    *comm->error = failure->result;
+    failure.reset();
+  }
   *error = *comm->error;
+  if (*error != kSuccess || !comm->polls_left) return kSuccess;
+  if ((*comm->polls_left)-- > 0) {
+    *error = kInProgress;
+    return kSuccess;
+  }
+  comm->polls_left.reset();
+  std::exchange(comm->rest, {})();
   return kSuccess;
 }
 const char* get_error_string(Result result) {
@@ -180,21 +238,26 @@ Result group_start() {
 }
 Result group_end() {
   in_group = false;
-  enqueue_calls();
+  const Calls posted = std::exchange(calls, {});
+  const Result error = std::exchange(group_error, kSuccess);
+  if (error != kSuccess || posted.comm == nullptr) return error;
+  return start_call(*posted.comm, [posted] { enqueue_calls(posted); });
+}
+Result group_call(DataType type, Comm comm, cudaStream_t stream) {
+  if (type != kInt8 || !in_group) return kInvalid;
+  if (const Result result = ensure_ready(*comm); result != kSuccess) return group_error = result;
+  calls.comm = comm;
+  calls.stream = stream;
   return kSuccess;
 }
 Result send(const void* from, std::size_t count, DataType type, int peer, Comm comm,
             cudaStream_t stream) {
-  if (type != kInt8 || !in_group) return kInvalid;
-  calls.comm = comm;
-  calls.stream = stream;
+  if (const Result result = group_call(type, comm, stream); result != kSuccess) return result;
   calls.sends.push_back({const_cast<void*>(from), count, peer});
   return kSuccess;
 }
 Result recv(void* to, std::size_t count, DataType type, int peer, Comm comm, cudaStream_t stream) {
-  if (type != kInt8 || !in_group) return kInvalid;
-  calls.comm = comm;
-  calls.stream = stream;
+  if (const Result result = group_call(type, comm, stream); result != kSuccess) return result;
   calls.receives.push_back({to, count, peer});
   return kSuccess;
 }
@@ -215,47 +278,58 @@ void add_up(const Collective& all, void* to) {
 
 Result all_reduce(const void* from, void* to, std::size_t count, DataType type, int, Comm comm,
                   cudaStream_t stream) {
+  if (const Result result = ensure_ready(*comm); result != kSuccess) return result;
   const std::size_t element = type == kFloat64 || type == kInt64 ? 8 : 4;
   const std::uint64_t number = comm->collectives++;
-  emulated_cuda::enqueue_waiting(
-      stream, [=, world = comm->world, rank = static_cast<std::size_t>(comm->rank),
-               aborted = comm->aborted] {
-        if (*aborted) return true;
-        Collective& all = world->collectives[number];
-        all.given.resize(static_cast<std::size_t>(world->size));
-        std::vector<std::byte>& own = all.given[rank];
-        if (own.empty()) {
-          // One byte more, so that it tells that this rank came, even with nothing.
-          own.resize(count * element + 1);
-          if (count > 0) std::memcpy(own.data(), from, count * element);
-          ++all.came;
-        }
-        if (all.came < all.given.size()) return false;
-        switch (type) {
-          case kFloat32:
-            add_up<float>(all, to);
-            break;
-          case kFloat64:
-            add_up<double>(all, to);
-            break;
-          case kInt32:
-            add_up<std::uint32_t>(all, to);
-            break;
-          default:
-            add_up<std::uint64_t>(all, to);
-        }
-        if (++all.left == all.given.size()) world->collectives.erase(number);
-        return true;
-      });
-  return kSuccess;
+  return start_call(*comm, [=, world = comm->world, rank = static_cast<std::size_t>(comm->rank),
+                            aborted = comm->aborted] {
+    emulated_cuda::enqueue_waiting(stream, [=] {
+      if (*aborted) return true;
+      Collective& all = world->collectives[number];
+      all.given.resize(static_cast<std::size_t>(world->size));
+      std::vector<std::byte>& own = all.given[rank];
+      if (own.empty()) {
+        // One byte more, so that it tells that this rank came, even with nothing.
+        own.resize(count * element + 1);
+        if (count > 0) std::memcpy(own.data(), from, count * element);
+        ++all.came;
+      }
+      if (all.came < all.given.size()) return false;
+      switch (type) {
+        case kFloat32:
+          add_up<float>(all, to);
+          break;
+        case kFloat64:
+          add_up<double>(all, to);
+          break;
+        case kInt32:
+          add_up<std::uint32_t>(all, to);
+          break;
+        default:
+          add_up<std::uint64_t>(all, to);
+      }
+      if (++all.left == all.given.size()) world->collectives.erase(number);
+      return true;
+    });
+  });
 }
 
 }  // namespace
 
 Library emulated_nccl() {
-  return {get_version,     get_unique_id,    comm_init,   comm_finalize, comm_destroy, comm_abort,
-          get_async_error, get_error_string, group_start, group_end,     send,         recv,
-          all_reduce};
+  return {.get_version = get_version,
+          .get_unique_id = get_unique_id,
+          .comm_init_rank_config = comm_init,
+          .comm_finalize = comm_finalize,
+          .comm_destroy = comm_destroy,
+          .comm_abort = comm_abort,
+          .comm_get_async_error = get_async_error,
+          .get_error_string = get_error_string,
+          .group_start = group_start,
+          .group_end = group_end,
+          .send = send,
+          .recv = recv,
+          .all_reduce = all_reduce};
 }
 
 }  // namespace sparsesync::nccl

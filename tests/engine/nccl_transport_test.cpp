@@ -5,10 +5,14 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+#include <thread>
+
 #include "tests/support/scheme_suite.h"
 #include "tests/support/transport_suite.h"
 
 #if defined(SPARSESYNC_CUDA_EMULATED)
+#include "engine/cuda/nccl_library.h"
 #include "tests/emulated_cuda/controls.h"
 #endif
 
@@ -22,15 +26,15 @@ struct Leaving {
 };
 
 /// Threads on GPUs, brought together by a network of this process.
-WorkersUnderTest nccl_workers() {
+WorkersUnderTest nccl_workers(std::chrono::milliseconds deadline = kDeadline) {
   WorkersUnderTest workers = local_workers("nccl", {});
   workers.has_all_reduce = true;
-  workers.run = [run = workers.run](int size, const WorkersUnderTest::Body& body) {
+  workers.run = [run = workers.run, deadline](int size, const WorkersUnderTest::Body& body) {
     return run(size, [&](std::unique_ptr<Transport>& transport) {
       TestMemory memory;
       TestMemory pinned;
       const Leaving leaving{transport};
-      transport = nccl_over(std::move(transport), {0, &memory, &pinned, kDeadline});
+      transport = nccl_over(std::move(transport), {0, &memory, &pinned, deadline});
       body(transport);
     });
   };
@@ -101,7 +105,7 @@ TEST_F(Nccl, a_worker_without_its_gpu_is_lost_to_the_others) {
 TEST_F(Nccl, versions_that_differ_are_both_named_on_all_workers) {
   const auto errors = local_workers("local", {}).run(3, [](std::unique_ptr<Transport>& transport) {
     TestMemory memory;
-    if (transport->rank() == Rank{1}) emulated_cuda::nccl_version() = 22809;
+    if (transport->rank() == Rank{1}) emulated_cuda::nccl_behavior().version = 22809;
     nccl_over(std::move(transport), {0, &memory, &memory, kDeadline});
   });
   for (const std::exception_ptr& error : errors) {
@@ -110,6 +114,101 @@ TEST_F(Nccl, versions_that_differ_are_both_named_on_all_workers) {
     EXPECT_THAT(text_of(error), ::testing::HasSubstr("2.30.7"));
     EXPECT_THAT(text_of(error), ::testing::HasSubstr("2.28.9"));
   }
+}
+
+constexpr int kForever = std::numeric_limits<int>::max();
+
+/// An all-reduce of the device's memory.
+void all_reduce(Transport& transport, const Context& context, Clock::time_point until) {
+  std::vector<float> elements(100, 1);
+  transport.all_reduce(context, DType::f32, std::as_writable_bytes(std::span(elements)), until);
+}
+
+TEST_F(Nccl, a_call_in_progress_refuses_all_others) {
+  const nccl::Library& library = nccl::library();
+  nccl::UniqueId id{};
+  library.get_unique_id(&id);
+  nccl::Comm comm = nullptr;
+  nccl::Config config;
+  float element = 3;
+  const auto sum = [&] {
+    return library.all_reduce(&element, &element, 1, nccl::kFloat32, nccl::kSum, comm,
+                              static_cast<cudaStream_t>(own_context().stream().handle));
+  };
+  const auto expect_in_progress = [&] {
+    constexpr nccl::Result kInvalidArgument = 4;
+    nccl::Result state = nccl::kSuccess;
+    for (int poll = 0; poll < emulated_cuda::nccl_behavior().polls; ++poll) {
+      EXPECT_EQ(sum(), kInvalidArgument);
+      EXPECT_EQ(library.comm_finalize(comm), kInvalidArgument);
+      EXPECT_EQ(library.comm_destroy(comm), kInvalidArgument);
+      EXPECT_EQ(library.comm_get_async_error(comm, &state), nccl::kSuccess);
+      EXPECT_EQ(state, nccl::kInProgress);
+    }
+    EXPECT_EQ(library.comm_get_async_error(comm, &state), nccl::kSuccess);
+    EXPECT_EQ(state, nccl::kSuccess);
+  };
+  ASSERT_EQ(library.comm_init_rank_config(&comm, 1, id, 0, &config), nccl::kInProgress);
+  expect_in_progress();
+  ASSERT_EQ(sum(), nccl::kInProgress);
+  expect_in_progress();
+  ASSERT_EQ(library.comm_finalize(comm), nccl::kInProgress);
+  expect_in_progress();
+  EXPECT_EQ(library.comm_destroy(comm), nccl::kSuccess);
+  EXPECT_EQ(emulated_cuda::nccl_communicators(), 0);
+  own_context().queue()->note_work();
+  synchronize(own_context());
+}
+
+TEST_F(Nccl, an_error_that_a_later_poll_reports_ends_the_wait) {
+  const WorkersUnderTest workers = nccl_workers();
+  const auto errors = workers.run(2, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank() == Rank{1}) {
+      while (workers.counter() < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    constexpr int kInternalError = 3;
+    Taker taker(1);
+    const std::array receives{Receive{Rank{1}}};
+    const GroupId group = transport->post(own_context(), {}, {}, receives, taker);
+    emulated_cuda::nccl_behavior().async_error = {.polls = 20, .result = kInternalError};
+    try {
+      transport->next(group, Clock::now() + std::chrono::seconds(10));
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("NCCL: emulated error"));
+      EXPECT_EQ(emulated_cuda::nccl_communicators(), 1) << "the other worker's alone";
+    }
+    ++workers.counter();
+    transport->post(own_context(), {}, {}, receives, taker);
+  });
+  EXPECT_TRUE(is<DeviceError>(errors[0])) << text_of(errors[0]);
+  EXPECT_THAT(text_of(errors[0]), ::testing::HasSubstr("failed before"));
+  EXPECT_FALSE(errors[1]) << text_of(errors[1]);
+}
+
+TEST_F(Nccl, a_communicator_that_does_not_finalize_is_aborted) {
+  expect_no_errors(nccl_workers().run(1, [&](std::unique_ptr<Transport>& transport) {
+    emulated_cuda::nccl_behavior().polls = kForever;
+    transport.reset();
+    EXPECT_EQ(emulated_cuda::nccl_communicators(), 0);
+  }));
+}
+
+TEST_F(Nccl, a_queue_that_was_replaced_is_not_watched) {
+  expect_no_errors(nccl_workers().run(1, [&](std::unique_ptr<Transport>& transport) {
+    TestMemory memory;
+    const DeviceUnderTest first(false, &memory);
+    const DeviceUnderTest second(false, &memory);
+    for (const DeviceUnderTest* device : {&first, &second}) {
+      all_reduce(*transport, device->context(memory), soon());
+    }
+    transport.reset();
+    int polls = 0;
+    emulated_cuda::enqueue_waiting(static_cast<cudaStream_t>(first.queue()->stream().handle),
+                                   [&] { return ++polls > 3; });
+    first.queue()->note_work();
+    first.queue()->synchronize();
+  }));
 }
 #endif
 
