@@ -121,7 +121,9 @@ class NcclTransport : public Transport, private DeviceWatch {
     group.started = group.complete = false;
     group.returned = 0;
     failing([&] {
-      if (pending_.empty()) start(group, Clock::now() + options_.deadline);
+      if (!pending_.empty()) return;
+      await(group);
+      start(group, Clock::now() + options_.deadline);
     });
     pending_.push_back(&group);
     return id;
@@ -368,7 +370,7 @@ class NcclTransport : public Transport, private DeviceWatch {
     }
     copy(group.context, std::as_bytes(sent(group)), reinterpret_cast<std::byte*>(device));
     const auto of_header = [&](std::size_t i) { return reinterpret_cast<std::byte*>(device + i); };
-    grouped(group, until, [&] {
+    grouped(until, [&] {
       for (std::size_t i = 0; i < group.sends.size(); ++i) {
         send(group, i, of_header(i), kHeaderBytes);
       }
@@ -419,7 +421,7 @@ class NcclTransport : public Transport, private DeviceWatch {
     std::byte* refusal = group.refusals.reserve(refused_bytes).data();
     std::byte* const nowhere = group.thrown_away.reserve(most_thrown).data();
     std::vector<std::pair<std::byte*, std::size_t>> to_host;
-    grouped(group, until, [&] {
+    grouped(until, [&] {
       for (std::size_t i = 0; i < group.sends.size(); ++i) {
         if (group.bytes[i] == 0) continue;
         const std::byte* from = group.sends[i].data;
@@ -447,7 +449,7 @@ class NcclTransport : public Transport, private DeviceWatch {
   }
 
   template <typename Calls>
-  void grouped(const Group&, Time until, Calls&& calls) {
+  void grouped(Time until, Calls&& calls) {
     report(nccl_.group_start());
     try {
       calls();

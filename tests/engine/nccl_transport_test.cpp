@@ -118,6 +118,17 @@ TEST_F(Nccl, versions_that_differ_are_both_named_on_all_workers) {
 
 constexpr int kForever = std::numeric_limits<int>::max();
 
+/// Exchanges a message with another worker.
+void exchange_with(Transport& transport, Rank other) {
+  const std::vector<std::byte> data(100);
+  Taker taker(1);
+  const std::array sends{Send{other, data.data(), std::ssize(data)}};
+  const GroupId group = transport.post(own_context(), {}, sends, std::array{Receive{other}}, taker);
+  ASSERT_TRUE(transport.next(group, soon()));
+  transport.finish(group, soon());
+  synchronize(own_context());
+}
+
 /// An all-reduce of the device's memory.
 void all_reduce(Transport& transport, const Context& context, Clock::time_point until) {
   std::vector<float> elements(100, 1);
@@ -158,6 +169,30 @@ TEST_F(Nccl, a_call_in_progress_refuses_all_others) {
   EXPECT_EQ(emulated_cuda::nccl_communicators(), 0);
   own_context().queue()->note_work();
   synchronize(own_context());
+}
+
+TEST_F(Nccl, a_group_that_connects_watches_its_own_workers) {
+  const WorkersUnderTest workers = nccl_workers(std::chrono::seconds(10));
+  const auto wait_for_counter = [&](int value) {
+    while (workers.counter() < value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const auto errors = workers.run(3, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank() == Rank{2}) return wait_for_counter(2);
+    exchange_with(*transport, Rank{1 - transport->rank().value});
+    ++workers.counter();
+    if (transport->rank() == Rank{1}) return wait_for_counter(3);
+    emulated_cuda::nccl_behavior().polls = kForever;
+    try {
+      exchange_with(*transport, Rank{2});
+    } catch (...) {
+      ++workers.counter();
+      throw;
+    }
+    ++workers.counter();
+  });
+  EXPECT_TRUE(is<PeerLostError>(errors[0])) << text_of(errors[0]);
+  EXPECT_THAT(text_of(errors[0]), ::testing::HasSubstr("worker 2"));
+  EXPECT_FALSE(errors[1]) << text_of(errors[1]);
 }
 
 TEST_F(Nccl, an_error_that_a_later_poll_reports_ends_the_wait) {
