@@ -297,12 +297,15 @@ class NcclTransport : public Transport, private DeviceWatch {
     if (over_) throw DeviceError("NCCL has failed before: the network is over");
   }
 
-  /// After an error the communicator is aborted: the device then waits for nobody.
+  /// Aborts the communicator after an error. The device then waits for no other worker, and later
+  /// waits for the device are for work of this process.
   template <typename Body>
   void failing(const Body& body) {
     try {
       body();
     } catch (...) {
+      awaited_.clear();
+      until_.reset();
       if (!std::exchange(over_, true) && comm_ != nullptr) {
         nccl_.comm_abort(comm_);
         comm_ = nullptr;

@@ -229,6 +229,25 @@ TEST_F(Nccl, a_communicator_that_does_not_finalize_is_aborted) {
   }));
 }
 
+TEST_F(Nccl, after_an_error_waits_are_for_work_of_this_process) {
+  expect_no_errors(nccl_workers().run(2, [](std::unique_ptr<Transport>& transport) {
+    const Rank other{1 - transport->rank().value};
+    Taker taker(1);
+    const GroupId group = transport->post(own_context(), {}, {}, std::array{Receive{other}}, taker);
+    if (transport->rank() == Rank{1}) {
+      EXPECT_THROW(transport->next(group, soon()), PeerLostError);
+      return;
+    }
+    EXPECT_THROW(transport->next(group, Clock::now() + std::chrono::milliseconds(50)),
+                 DeadlineError);
+    int polls = 0;
+    emulated_cuda::enqueue_waiting(static_cast<cudaStream_t>(own_context().stream().handle),
+                                   [&] { return ++polls > 3; });
+    own_context().queue()->note_work();
+    own_context().queue()->synchronize();
+  }));
+}
+
 TEST_F(Nccl, a_queue_that_was_replaced_is_not_watched) {
   expect_no_errors(nccl_workers().run(1, [&](std::unique_ptr<Transport>& transport) {
     TestMemory memory;
