@@ -39,6 +39,7 @@ Library open() {
   take(handle, "ncclGetVersion", all.get_version);
   take(handle, "ncclGetUniqueId", all.get_unique_id);
   take(handle, "ncclCommInitRankConfig", all.comm_init_rank_config);
+  take(handle, "ncclCommCount", all.comm_count);
   take(handle, "ncclCommFinalize", all.comm_finalize);
   take(handle, "ncclCommDestroy", all.comm_destroy);
   take(handle, "ncclCommAbort", all.comm_abort);

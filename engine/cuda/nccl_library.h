@@ -53,6 +53,7 @@ struct Library {
   Result (*get_version)(int* version);
   Result (*get_unique_id)(UniqueId* id);
   Result (*comm_init_rank_config)(Comm* comm, int ranks, UniqueId id, int rank, Config* config);
+  Result (*comm_count)(Comm comm, int* count);
   Result (*comm_finalize)(Comm comm);
   Result (*comm_destroy)(Comm comm);
   Result (*comm_abort)(Comm comm);

@@ -283,6 +283,11 @@ class NcclTransport : public Transport, private DeviceWatch {
       if (Clock::now() >= until) throw_deadline(rank(), awaited_);
       poll.pause();
     }
+    // With NCCL 2.19 to 2.25 a call ends when the next one begins, and then resets the group state
+    // of the thread that made it. A next call in another thread would meet a thread that is inside
+    // a group of another communicator, or has ended. So a next call without effect follows here.
+    int size = 0;
+    report_failure(nccl_.comm_count(comm_, &size));
   }
 
   /// From here on the device may wait for these.

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,7 +90,8 @@ struct OpaqueComm {
 
   // The call in progress.
   std::optional<int> polls_left;
-  std::function<void()> rest;  // what the call has yet to do
+  std::function<void()> rest;             // what the call has yet to do
+  std::optional<std::thread::id> caller;  // until ensure_ready()
 };
 
 namespace {
@@ -110,10 +112,15 @@ thread_local bool in_group = false;
 thread_local Result group_error = kSuccess;
 thread_local Calls calls;
 
-/// Refuses a call while another one is in progress.
-Result ensure_ready(const OpaqueComm& comm) {
+/// Refuses a call while another one is in progress. It also ends the call before, which must be of
+/// the same thread: the state of a group lies in its caller's thread before NCCL 2.27, and until
+/// 2.25 no poll ends it, only the next call.
+Result ensure_ready(OpaqueComm& comm) {
   if (comm.polls_left) return kInvalid;
-  return *comm.error;
+  if (*comm.error != kSuccess) return *comm.error;
+  if (comm.caller && *comm.caller != std::this_thread::get_id()) return kInvalid;
+  comm.caller.reset();
+  return kSuccess;
 }
 
 /// Does the work now if the communicator is blocking, else with the poll that finds it done.
@@ -124,6 +131,7 @@ Result start_call(OpaqueComm& comm, std::function<void()> work) {
   }
   comm.polls_left = emulated_cuda::nccl_behavior().polls;
   comm.rest = std::move(work);
+  comm.caller = std::this_thread::get_id();
   return kInProgress;
 }
 
@@ -196,6 +204,11 @@ Result comm_init(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
   return start_call(*made, [] {});
 }
 
+Result comm_count(Comm comm, int* count) {
+  if (const Result result = ensure_ready(*comm); result != kSuccess) return result;
+  *count = comm->world->size;
+  return kSuccess;
+}
 Result comm_finalize(Comm comm) {
   if (const Result result = ensure_ready(*comm); result != kSuccess) return result;
   if (std::exchange(comm->finalized, true)) return kInvalid;
@@ -320,6 +333,7 @@ Library emulated_nccl() {
   return {.get_version = get_version,
           .get_unique_id = get_unique_id,
           .comm_init_rank_config = comm_init,
+          .comm_count = comm_count,
           .comm_finalize = comm_finalize,
           .comm_destroy = comm_destroy,
           .comm_abort = comm_abort,

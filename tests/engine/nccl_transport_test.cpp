@@ -149,7 +149,9 @@ TEST_F(Nccl, a_call_in_progress_refuses_all_others) {
   const auto expect_in_progress = [&] {
     constexpr nccl::Result kInvalidArgument = 4;
     nccl::Result state = nccl::kSuccess;
+    int count = 0;
     for (int poll = 0; poll < emulated_cuda::nccl_behavior().polls; ++poll) {
+      EXPECT_EQ(library.comm_count(comm, &count), kInvalidArgument);
       EXPECT_EQ(sum(), kInvalidArgument);
       EXPECT_EQ(library.comm_finalize(comm), kInvalidArgument);
       EXPECT_EQ(library.comm_destroy(comm), kInvalidArgument);
@@ -158,6 +160,7 @@ TEST_F(Nccl, a_call_in_progress_refuses_all_others) {
     }
     EXPECT_EQ(library.comm_get_async_error(comm, &state), nccl::kSuccess);
     EXPECT_EQ(state, nccl::kSuccess);
+    EXPECT_EQ(library.comm_count(comm, &count), nccl::kSuccess);
   };
   ASSERT_EQ(library.comm_init_rank_config(&comm, 1, id, 0, &config), nccl::kInProgress);
   expect_in_progress();
@@ -246,6 +249,20 @@ TEST_F(Nccl, after_an_error_waits_are_for_work_of_this_process) {
     own_context().queue()->note_work();
     own_context().queue()->synchronize();
   }));
+}
+
+TEST_F(Nccl, the_thread_that_connected_may_end) {
+  const auto errors = local_workers("local", {}).run(1, [](std::unique_ptr<Transport>& transport) {
+    TestMemory memory;
+    TestMemory pinned;
+    const Leaving leaving{transport};
+    std::thread connecting([&] {
+      transport = nccl_over(std::move(transport), {0, &memory, &pinned, kDeadline});
+    });
+    connecting.join();
+    all_reduce(*transport, own_context(), soon());
+  });
+  expect_no_errors(errors);
 }
 
 TEST_F(Nccl, a_queue_that_was_replaced_is_not_watched) {
