@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "kernels/host_copy.h"
 #include "kernels/poll.h"
 #include "kernels/rows.h"
+#include "kernels/start_thread.h"
 
 namespace sparsesync {
 namespace {
@@ -43,6 +46,11 @@ nccl::DataType nccl_type(DType dtype) {
 constexpr std::chrono::seconds kAfterLeaving{2};
 /// NCCL may find that a worker is gone before the words do.
 constexpr std::chrono::seconds kUntilALossIsKnown{2};
+/// Timeout of each call that ends a communicator.
+constexpr std::chrono::seconds kEnding{5};
+/// From this version on, a thread may abort a communicator while a call of another thread is in
+/// progress: NCCL 2.18 then frees what that call uses.
+constexpr int kAbortsFromAnyThread = 21900;
 
 /// A group that was posted.
 struct Group {
@@ -88,7 +96,7 @@ class NcclTransport : public Transport, private DeviceWatch {
     attend(nullptr);
     try {
       close();
-    } catch (const DeviceError& error) {  // of a device that has failed nothing can be given back
+    } catch (const Error& error) {
       log(LogLevel::info, std::string("leaving NCCL: ") + error.what());
     }
   }
@@ -210,9 +218,8 @@ class NcclTransport : public Transport, private DeviceWatch {
   void connect() {
     HostMemory memory;
     ControlChannel channel(*words_, Context(memory), options_.deadline);
-    int version = 0;
-    nccl_.get_version(&version);
-    channel.agree("NCCL", {{"the version of NCCL", nccl::version_text(version)}});
+    nccl_.get_version(&version_);
+    channel.agree("NCCL", {{"the version of NCCL", nccl::version_text(version_)}});
     nccl::UniqueId id{};
     if (rank() == Rank{0}) report(nccl_.get_unique_id(&id));
     channel.broadcast(std::as_writable_bytes(std::span(id.bytes)), Rank{0});
@@ -229,20 +236,51 @@ class NcclTransport : public Transport, private DeviceWatch {
   void close() {
     if (comm_ == nullptr) return;
     const DeviceGuard here(options_.device);
-    // What was posted and not finished may wait for others on the device for ever.
-    over_ = over_ || !open_.empty();
-    if (!over_ && nccl_.comm_finalize(comm_) != nccl::kSuccess) {
-      // Others may be gone: they are not waited for long.
-      const Time until = Clock::now() + std::chrono::seconds(5);
-      const Poll poll;
-      while (state() == nccl::kInProgress && Clock::now() < until) poll.pause();
+    failing([&] {
+      // The device may wait for others for ever.
+      if (!open_.empty()) throw Error("exchanges that are not finished");
+      awaited_.clear();  // others may be gone
+      expect(nccl_.comm_finalize(comm_), Clock::now() + kEnding);
+    });
+    end_communicator(nccl_.comm_destroy, "ncclCommDestroy");
+  }
+
+  /// Destroys or aborts the communicator, within kEnding; a call that takes longer goes on in a
+  /// thread that is left behind.
+  ///
+  /// There is nothing to poll. NCCL 2.18 to 2.30 run both calls to their end in the calling thread,
+  /// for non-blocking communicators, too, and free the handle. ncclCommAbort first sets flags that
+  /// end kernels and the call in progress, and joins the thread of that call. Then it may wait for
+  /// other ranks of this machine: https://github.com/NVIDIA/nccl/issues/863, 1013, 1777.
+  /// ncclCommDestroy refuses a communicator that is in progress, and from 2.24 on then leaves a
+  /// group open in the calling thread: it is called after ncclCommFinalize has ended.
+  void end_communicator(nccl::Result (*call)(nccl::Comm), const char* name) {
+    const nccl::Comm comm = std::exchange(comm_, nullptr);
+    const auto run = [=, device = options_.device] {
+      try {
+        const DeviceGuard here(device);
+        call(comm);
+      } catch (const DeviceError&) {  // a device that has failed releases nothing
+      }
+    };
+    if (version_ < kAbortsFromAnyThread) return run();
+    std::packaged_task<void()> task([run] {
+      // The thread must not invalidate a capture of the program.
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+      cudaThreadExchangeStreamCaptureMode(&mode);
+      run();
+    });
+    const std::future<void> ended = task.get_future();
+    std::thread thread;
+    try {
+      thread = start_thread("the thread that ends NCCL's communicator", std::move(task));
+    } catch (const Error&) {  // no thread is available
+      return run();
     }
-    if (!over_ && state() == nccl::kSuccess) {
-      nccl_.comm_destroy(comm_);
-    } else {
-      nccl_.comm_abort(comm_);
-    }
-    comm_ = nullptr;
+    if (ended.wait_for(kEnding) == std::future_status::ready) return thread.join();
+    thread.detach();
+    log(LogLevel::warning, fmt::format("{} did not end within {} s: it goes on in the background",
+                                       name, kEnding.count()));
   }
 
   // ---- Errors.
@@ -312,8 +350,7 @@ class NcclTransport : public Transport, private DeviceWatch {
       awaited_.clear();
       until_.reset();
       if (!std::exchange(over_, true) && comm_ != nullptr) {
-        nccl_.comm_abort(comm_);
-        comm_ = nullptr;
+        end_communicator(nccl_.comm_abort, "ncclCommAbort");
       }
       throw;
     }
@@ -483,6 +520,7 @@ class NcclTransport : public Transport, private DeviceWatch {
   std::unique_ptr<Transport> words_;
   NcclOptions options_;
   Context on_host_;  // pinned memory
+  int version_ = 0;
   nccl::Comm comm_ = nullptr;
   bool over_ = false;
   DeviceQueue* queue_ = nullptr;

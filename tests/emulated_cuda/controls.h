@@ -1,6 +1,7 @@
 // What a test sets of the emulated device.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,6 +45,9 @@ struct NcclBehavior {
   int version = 23007;  // as ncclGetVersion() returns it
   /// A call of a non-blocking communicator is in progress for this many polls.
   int polls = 3;
+  /// ncclCommDestroy() and ncclCommAbort() take this long. A communicator keeps the value that it
+  /// was made with.
+  std::chrono::milliseconds ending{0};
   struct AsyncError {
     int polls;   // that find none yet
     int result;  // of the polls after them

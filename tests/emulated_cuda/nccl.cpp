@@ -43,6 +43,9 @@ namespace {
 
 constexpr Result kInvalid = 4;
 
+/// From this version on, ncclCommAbort() waits for a call in progress of another thread, too.
+constexpr int kAbortsOtherThreads = 21900;
+
 /// A message on its way.
 struct Mail {
   const void* from = nullptr;
@@ -83,6 +86,7 @@ struct OpaqueComm {
   std::shared_ptr<World> world;
   int rank = 0;
   bool blocking = true;
+  emulated_cuda::NcclBehavior behavior = emulated_cuda::nccl_behavior();
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<Result>> error = std::make_shared<std::atomic<Result>>(kSuccess);
   std::uint64_t collectives = 0;
@@ -214,14 +218,28 @@ Result comm_finalize(Comm comm) {
   if (std::exchange(comm->finalized, true)) return kInvalid;
   return start_call(*comm, [] {});
 }
+/// As NCCL does, makes a CUDA call that a capture forbids, and returns when the communicator is
+/// freed.
+void end_communicator(Comm comm) {
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaEventSynchronize(event);
+  cudaEventDestroy(event);
+  std::this_thread::sleep_for(comm->behavior.ending);
+  delete comm;
+}
 Result comm_destroy(Comm comm) {
   if (const Result result = ensure_ready(*comm); result != kSuccess) return result;
-  delete comm;
+  end_communicator(comm);
   return kSuccess;
 }
 Result comm_abort(Comm comm) {
+  if (comm->polls_left && *comm->caller != std::this_thread::get_id() &&
+      comm->behavior.version < kAbortsOtherThreads) {
+    return kInvalid;  // NCCL would free what the call in progress uses
+  }
   *comm->aborted = true;
-  delete comm;
+  end_communicator(comm);
   return kSuccess;
 }
 Result get_async_error(Comm comm, Result* error) {

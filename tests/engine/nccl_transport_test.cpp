@@ -232,6 +232,53 @@ TEST_F(Nccl, a_communicator_that_does_not_finalize_is_aborted) {
   }));
 }
 
+TEST_F(Nccl, an_abort_that_does_not_end_goes_on_without_its_worker) {
+  const auto errors = local_workers("local", {}).run(1, [](std::unique_ptr<Transport>& transport) {
+    constexpr std::chrono::seconds kEnding{10};
+    emulated_cuda::nccl_behavior().ending = kEnding;
+    TestMemory memory;
+    TestMemory pinned;
+    transport = nccl_over(std::move(transport), {0, &memory, &pinned, kDeadline});
+    emulated_cuda::nccl_behavior().polls = kForever;
+    const Clock::time_point begin = Clock::now();
+    const Leaving leaving{transport};
+    EXPECT_THROW(all_reduce(*transport, own_context(), begin + std::chrono::milliseconds(50)),
+                 DeadlineError);
+    EXPECT_LT(Clock::now() - begin, kEnding);
+  });
+  expect_no_errors(errors);
+  while (emulated_cuda::nccl_communicators() > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+// Before 2.19 the thread of a call in progress is the only one that can abort it.
+TEST_F(Nccl, an_old_version_aborts_in_the_thread_of_the_call) {
+  const auto errors = local_workers("local", {}).run(1, [](std::unique_ptr<Transport>& transport) {
+    emulated_cuda::nccl_behavior().version = 21805;
+    TestMemory memory;
+    TestMemory pinned;
+    transport = nccl_over(std::move(transport), {0, &memory, &pinned, kDeadline});
+    const Leaving leaving{transport};
+    emulated_cuda::nccl_behavior().polls = kForever;
+    all_reduce(*transport, own_context(), Clock::now() + std::chrono::milliseconds(50));
+  });
+  EXPECT_TRUE(is<DeadlineError>(errors[0])) << text_of(errors[0]);
+  EXPECT_EQ(emulated_cuda::nccl_communicators(), 0);
+}
+
+TEST_F(Nccl, an_abort_does_not_invalidate_the_programs_capture) {
+  expect_no_errors(nccl_workers().run(1, [](std::unique_ptr<Transport>& transport) {
+    TestMemory memory;
+    const DeviceUnderTest of_program(false, &memory);
+    own_context().queue()->make_current();  // a thread of ours, in which no call invalidates it
+    emulated_cuda::nccl_behavior().polls = kForever;
+    emulated_cuda::begin_capture(of_program.queue()->stream().handle);
+    EXPECT_THROW(all_reduce(*transport, own_context(), Clock::now()), DeadlineError);
+    EXPECT_TRUE(emulated_cuda::end_capture());
+  }));
+}
+
 TEST_F(Nccl, after_an_error_waits_are_for_work_of_this_process) {
   expect_no_errors(nccl_workers().run(2, [](std::unique_ptr<Transport>& transport) {
     const Rank other{1 - transport->rank().value};

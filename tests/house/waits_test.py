@@ -74,8 +74,10 @@ LIMITS = {
         "changed_.wait_until(lock, std::min(until, now + kPartingGrace))": OF_CALLER,
     },
     "engine/transport/nccl.cpp": {
-        "poll.pause()": "until: 5 s when it closes, kUntilALossIsKnown after an error, else the deadline of the step",
+        "poll.pause()": "until: kEnding when it closes, kUntilALossIsKnown after an error, else the deadline of the step",
         "queue_->wait_for(group.headers_here)": "with a watch, whose look() throws at the deadline",
+        "ended.wait_for(kEnding)": "kEnding",
+        "thread.join()": "the thread has ended",
     },
     "engine/transport/point_to_point.cpp": {
         "network_->wait(reason, until)": "kFarewell",
