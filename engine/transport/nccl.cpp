@@ -82,7 +82,7 @@ struct Group {
   Mark headers_here;
 };
 
-class NcclTransport : public Transport, private DeviceWatch {
+class NcclTransport final : public Transport, private DeviceWatch {
  public:
   NcclTransport(std::unique_ptr<Transport> words, const NcclOptions& options)
       : nccl_(nccl::library()),
