@@ -154,14 +154,13 @@ class Split {
   static constexpr unsigned kStateBits = 2;
   static constexpr int kInFlight = 4;  // words that a lane waits for together
 
-  // A word is all that a block tells another, so nothing needs to be ordered beside it.
-  __device__ static volatile std::uint64_t* word_of(const TileSums& sums, Index tile,
-                                                    unsigned group) {
-    return sums.words + kWordsBefore + tile * sums.groups + group;
+  __device__ static SharedWord word_of(const TileSums& sums, Index tile, unsigned group) {
+    return SharedWord(sums.words[kWordsBefore + tile * sums.groups + group]);
   }
   __device__ static void tell(const TileSums& sums, Index tile, unsigned group, Index count,
                               std::uint64_t state) {
-    *word_of(sums, tile, group) = static_cast<std::uint64_t>(count) << kStateBits | state;
+    word_of(sums, tile, group)
+        .store(static_cast<std::uint64_t>(count) << kStateBits | state, kRelaxed);
   }
 
   /// What all tiles before count of a group. The lanes of a group look at as many tiles at a time,
@@ -181,11 +180,11 @@ class Split {
         const Index tile = nearest - i * static_cast<Index>(lanes);
         // Before the first tile there is nothing, and that is known.
         words[i] = kAll;
-        if (!done && tile >= 0) words[i] = *word_of(sums, tile, group);
+        if (!done && tile >= 0) words[i] = word_of(sums, tile, group).load(kRelaxed);
       }
       for (int i = 0; i < kInFlight; ++i) {
         const Index tile = nearest - i * static_cast<Index>(lanes);
-        while (!done && words[i] == 0) words[i] = *word_of(sums, tile, group);
+        while (!done && words[i] == 0) words[i] = word_of(sums, tile, group).load(kRelaxed);
         const bool complete = (words[i] & low_mask(kStateBits)) == kAll;
         const unsigned which = __ballot_sync(kAllLanes, complete ? 1 : 0) & of_group;
         // The nearest lane that knows all before it is the last one that counts.

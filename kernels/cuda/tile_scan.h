@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cuda/atomic>
 
 #include "kernels/cuda/launch.h"
 
@@ -52,6 +53,11 @@ __device__ inline void block_add(Index value, Index* sum) {
   __syncthreads();
 }
 
+/// A word by which a block publishes a count to the other blocks. Nothing else is published with
+/// it, so its accesses order nothing.
+using SharedWord = ::cuda::atomic_ref<std::uint64_t, ::cuda::thread_scope_device>;
+inline constexpr auto kRelaxed = ::cuda::memory_order_relaxed;
+
 /// Tiles of some work, in the order in which blocks take them up, and what each of them counts
 /// (decoupled look-back: Merrill and Garland, "Single-pass parallel prefix scan with decoupled
 /// look-back", 2016). A view of memory of the device.
@@ -100,9 +106,9 @@ class Tiles {
   __device__ unsigned long long* ticket() const {
     return reinterpret_cast<unsigned long long*>(words_);
   }
-  __device__ volatile std::uint64_t* word_of(Index tile) const { return words_ + 1 + tile; }
+  __device__ SharedWord word_of(Index tile) const { return SharedWord(words_[1 + tile]); }
   __device__ void tell(Index tile, Index count, std::uint64_t state) const {
-    *word_of(tile) = static_cast<std::uint64_t>(count) << kStateBits | state;
+    word_of(tile).store(static_cast<std::uint64_t>(count) << kStateBits | state, kRelaxed);
   }
 
   /// The first warp looks at 32 tiles at a time, the nearest ones first.
@@ -120,7 +126,7 @@ class Tiles {
       std::uint64_t word = kAll;
       if (looked_at >= 0) {
         do {
-          word = *word_of(looked_at);
+          word = word_of(looked_at).load(kRelaxed);
         } while (word == 0);
       }
       const unsigned complete =
