@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/group_search.h"
 #include "kernels/cuda/lists.h"
+#include "kernels/cuda/record_fault.h"
 #include "kernels/cuda/values.h"
 #include "kernels/sums.h"
 
@@ -128,7 +129,7 @@ __device__ void find_rows(const Work& work, const Shared& shared, const Index (&
 __device__ void put(const Work& work, const Rows& rows, Shared& shared, int p, Index place,
                     Index index, int row) {
   if (row >= rows.count || shared.united[row] != index || place >= work.rows_at_once) {
-    note(work.faults, Fault::not_in_union);
+    record_fault(work.faults, Fault::not_in_union);
     return;
   }
   shared.places[p * work.rows_at_once + row] = static_cast<std::uint8_t>(place);

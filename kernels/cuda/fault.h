@@ -16,15 +16,8 @@ enum class Fault : std::uint32_t {
   not_in_union,    // aggregate: an index that the union does not have
 };
 
-/// Memory of the host that the device writes to. Several kernels and threads may; one of them is
-/// told of.
-using FaultWord = volatile std::uint32_t;
-
-#if defined(__CUDACC__) || defined(SPARSESYNC_CUDA_EMULATED)
-/// From a kernel.
-__device__ inline void note(FaultWord* word, Fault fault) {
-  *word = static_cast<std::uint32_t>(fault);
-}
-#endif
+/// Memory of the host that kernels write a Fault to (record_fault.h). The host reads it after a
+/// synchronization. If several threads write, one of the faults remains.
+using FaultWord = std::uint32_t;
 
 }  // namespace sparsesync::cuda

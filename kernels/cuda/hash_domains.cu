@@ -2,6 +2,7 @@
 #include "kernels/hash_domains.h"
 
 #include "kernels/cuda/divider.h"
+#include "kernels/cuda/record_fault.h"
 #include "kernels/cuda/select.h"
 #include "kernels/error.h"
 
@@ -99,7 +100,7 @@ void find_positions(const Context& context, Domain<Stored> domain, std::span<con
     const Index position = lower_bound(domain.entries, domain.size, row);
     const bool found = position < domain.size && domain.entries[position] == row;
     const bool in_order = i == 0 || static_cast<std::uint64_t>(from[i - 1]) <= row;
-    if (!found || !in_order) note(faults, Fault::row_of_another);
+    if (!found || !in_order) record_fault(faults, Fault::row_of_another);
     // Behind the last one there is none.
     positions[i] = found || position == 0 ? position : position - 1;
   });

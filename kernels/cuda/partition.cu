@@ -6,6 +6,7 @@
 #include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/places.h"
+#include "kernels/cuda/record_fault.h"
 #include "kernels/error.h"
 
 namespace sparsesync::cuda {
@@ -87,7 +88,7 @@ __global__ void find_rows(const __grid_constant__ JobTable<FindWork> table, Plac
     const Index position = work.positions[i];
     // As unsigned numbers, so that a negative position is too large.
     const bool holds = static_cast<std::uint64_t>(position) < static_cast<std::uint64_t>(work.held);
-    if (!holds) note(faults, Fault::no_row_there);
+    if (!holds) record_fault(faults, Fault::no_row_there);
     work.rows[i] = places.row(static_cast<Word>(work.residue), holds ? position : 0);
   }
 }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/index_codes/words.h"
 #include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/record_fault.h"
 #include "kernels/cuda/tile_scan.h"
 
 namespace sparsesync::cuda {
@@ -64,7 +65,7 @@ class Findings {
     if (is_wrong) fault_ = fault;
   }
   __device__ void tell(FaultWord* faults) const {
-    if (fault_ != Fault::none) note(faults, fault_);
+    if (fault_ != Fault::none) record_fault(faults, fault_);
   }
 
  private:
