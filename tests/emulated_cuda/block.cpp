@@ -1,8 +1,12 @@
-// Grids of blocks of threads, each thread a fiber.
+// A block of threads, each thread a fiber.
+#include "tests/emulated_cuda/block.h"
+
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -28,7 +32,7 @@ struct Thread {
   unsigned barriers = 0;
 };
 
-/// Runs one block at a time.
+/// The block that the calling OS thread runs.
 class Block {
  public:
   static Block& here() {
@@ -36,7 +40,8 @@ class Block {
     return block;
   }
 
-  void run(const Position& first, const std::function<void()>& body, bool backwards) {
+  void run(const Position& first, const std::function<void()>& body, bool backwards,
+           const std::atomic<unsigned>& unended) {
     position_ = first;
     const unsigned size = first.block_size.x;
     threads_.assign(size, {});
@@ -47,8 +52,13 @@ class Block {
     body_ = &body;
     while (running_ > 0) {
       progress_ = false;
+      awaits_block_ = false;
+      const bool is_last = unended.load(std::memory_order_relaxed) == 1;
       for (unsigned i = 0; i < size; ++i) step(backwards ? size - 1 - i : i);
-      if (!progress_) deadlock();
+      if (progress_) continue;
+      if (!awaits_block_) fail("a collective that some threads of the block never reach");
+      if (is_last) fail("a wait for another block, and no other block runs");
+      std::this_thread::yield();
     }
   }
 
@@ -61,6 +71,12 @@ class Block {
     if (++waiting_ == running_) open();
     while (barriers_ <= barrier) give_way();
     progress_ = true;
+  }
+
+  void wait_for_other_block() {
+    if (running_ == 0) return;  // called by the host
+    awaits_block_ = true;
+    give_way();
   }
 
   void exchange(unsigned mask, std::uint64_t value, std::uint64_t* values) {
@@ -90,9 +106,6 @@ class Block {
     std::fprintf(stderr, "emulated CUDA: block %u, thread %u: %s\n", position_.block.x,
                  position_.thread.x, what);
     std::abort();
-  }
-  [[noreturn]] void deadlock() const {
-    fail("the block stands still: a collective that some of its threads never come to");
   }
 
   void open() {
@@ -132,7 +145,9 @@ class Block {
   unsigned running_ = 0;
   unsigned waiting_ = 0;
   unsigned barriers_ = 0;  // that were opened
+  // In this round of all threads:
   bool progress_ = false;
+  bool awaits_block_ = false;
   const std::function<void()>* body_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> all_;
   std::vector<Fiber*> free_;
@@ -148,17 +163,17 @@ void wait_for_block() {
   Block::here().wait_for_block();
 }
 
+void wait_for_other_block() {
+  Block::here().wait_for_other_block();
+}
+
 void exchange_in_warp(unsigned mask, std::uint64_t value, std::uint64_t* values) {
   Block::here().exchange(mask, value, values);
 }
 
-void run_grid(dim3 grid, dim3 block, const std::function<void()>& thread) {
-  static thread_local unsigned grids = 0;
-  const bool backwards = ++grids % 2 == 0;
-  for (unsigned i = 0; i < grid.x; ++i) {
-    const unsigned number = backwards ? grid.x - 1 - i : i;
-    Block::here().run({{}, dim3(number), block, grid}, thread, number % 2 == 1);
-  }
+void run_block(const Position& first, const std::function<void()>& body, bool backwards,
+               const std::atomic<unsigned>& unended) {
+  Block::here().run(first, body, backwards, unended);
 }
 
 }  // namespace sparsesync::emulated_cuda

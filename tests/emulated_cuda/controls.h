@@ -10,6 +10,9 @@
 
 namespace sparsesync::emulated_cuda {
 
+/// Blocks that run at the same time, each in an OS thread.
+inline constexpr unsigned kProcessors = 4;
+
 struct Limits {
   int devices = 1;
   int driver_version = 13000;      // 0: there is none

@@ -305,6 +305,7 @@ using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::free_when_done;
+using sparsesync::emulated_cuda::kProcessors;
 using sparsesync::emulated_cuda::last_error;
 using sparsesync::emulated_cuda::Limits;
 using sparsesync::emulated_cuda::Machine;
@@ -341,7 +342,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
-      *value = 4;
+      *value = kProcessors;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
       *value = 9;

@@ -1,13 +1,14 @@
 // The part of CUDA that the kernels use, carried out on the host: so that a machine without a GPU
 // runs the very text that a GPU runs, under the sanitizers too.
 //
-// Threads of a block are fibers that give way to each other at collectives, so what depends on the
-// order in which threads come there is seen; blocks run one after another, the last one first every
-// other time. What goes to a stream waits there until somebody synchronizes: who reads too early
-// reads what was there before. It tells nothing of speed, nor of what two blocks that truly run at
-// the same time do to each other.
+// The threads of a block are fibers of one OS thread. They take turns at collectives, in both
+// orders, so a result that depends on the order of arrival shows. Several OS threads run the blocks
+// of a grid at the same time, so blocks meet each other's partial results, and ThreadSanitizer
+// reports data races between blocks. Work given to a stream is deferred until a synchronization:
+// code that reads too early reads old values. Nothing here says how fast a kernel is.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,7 +23,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-// One block runs at a time in a thread of the host, and all fibers of it there.
+// An OS thread runs one block at a time, and all of its fibers.
 #define __shared__ static thread_local
 #define __align__(n) __attribute__((aligned(n)))
 #define SPARSESYNC_CUDA_EMULATED 1
@@ -213,6 +214,9 @@ void run_grid(dim3 grid, dim3 block, const std::function<void()>& thread);
 
 /// Waits for all threads of the block that have not ended.
 void wait_for_block();
+/// Lets the other threads of the block run, and other blocks. To be called where a thread finds
+/// that it has to wait for another block; by the host it does nothing.
+void wait_for_other_block();
 /// Gives a value of 8 bytes at most to the lanes of `mask` and takes theirs.
 /// @param values  receives 32 of them
 void exchange_in_warp(unsigned mask, std::uint64_t value, std::uint64_t* values);
@@ -413,41 +417,38 @@ void __stcs(T* to, T value) {
   *to = value;
 }
 
-// ---- Atomics: one thread of the host runs at a time.
+// ---- Atomics: relaxed, as on a GPU.
 
 template <typename T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = static_cast<T>(before + value);
-  return before;
+  return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed);
 }
 template <typename T>
 T atomicOr(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = before | value;
-  return before;
+  return std::atomic_ref(*at).fetch_or(value, std::memory_order_relaxed);
+}
+template <typename T>
+T atomicExch(T* at, std::type_identity_t<T> value) {
+  return std::atomic_ref(*at).exchange(value, std::memory_order_relaxed);
+}
+template <typename T>
+T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  std::atomic_ref(*at).compare_exchange_strong(expected, value, std::memory_order_relaxed);
+  return expected;
 }
 template <typename T>
 T atomicMin(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  if (value < before) *at = value;
+  const std::atomic_ref word(*at);
+  T before = word.load(std::memory_order_relaxed);
+  while (value < before && !word.compare_exchange_weak(before, value, std::memory_order_relaxed)) {
+  }
   return before;
 }
 template <typename T>
 T atomicMax(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  if (before < value) *at = value;
-  return before;
-}
-template <typename T>
-T atomicExch(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = value;
-  return before;
-}
-template <typename T>
-T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
-  const T before = *at;
-  if (before == expected) *at = value;
+  const std::atomic_ref word(*at);
+  T before = word.load(std::memory_order_relaxed);
+  while (before < value && !word.compare_exchange_weak(before, value, std::memory_order_relaxed)) {
+  }
   return before;
 }
