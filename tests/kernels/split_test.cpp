@@ -1,17 +1,10 @@
-// Looking back (kernels/cuda/split.h) at tiles that have and have not looked back themselves. The
-// emulated device runs one block after another, so that operations never see the latter.
+// The decoupled look-back of kernels/cuda/split.h.
 #include <gtest/gtest.h>
-
-#if defined(SPARSESYNC_WITH_CUDA)
-#include <cuda_runtime.h>
-#endif
-
-#if defined(SPARSESYNC_CUDA_EMULATED)
 
 #include <vector>
 
 #include "kernels/cuda/split.h"
-#include "tests/kernels/values.h"
+#include "tests/kernels/kernel_test.h"
 #include "tests/support/random.h"
 
 namespace sparsesync::cuda {
@@ -19,7 +12,7 @@ namespace {
 
 using testing::Random;
 
-using SplitTest = OperationTest;
+using SplitTest = KernelTest;
 
 struct Found {
   Index tile;
@@ -51,7 +44,6 @@ __global__ void split_one(TileSums sums, const unsigned* counts, Found* found, u
 }
 
 TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
-  if (!testing::on_cuda()) GTEST_SKIP() << "of a device";
   Random random(testing::seed());
   for (const Index groups : {1, 2, 3, 5, 8, 9, 16, 40, 64, 100, 256}) {
     for (const Index tile : {0, 1, 2, 31, 32, 33, 127, 128, 129, 500}) {
@@ -108,7 +100,58 @@ TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
   }
 }
 
+constexpr Index kTiles = kBlocksAtOnce;
+
+/// Tile t has t + g + 1 rows of group g. The first tile publishes its counts only when all others
+/// have published counts of their own, which they can look back from no earlier.
+__global__ void split_late_first(TileSums sums, std::uint8_t* waited, Index* to) {
+  __shared__ Split<256> split;
+  const Index tile = split.take(sums);
+  if (threadIdx.x < sums.groups) {
+    split.next()[threadIdx.x] = static_cast<unsigned>(tile) + threadIdx.x + 1;
+  }
+  if (tile == 0 && threadIdx.x == 0) {
+    for (Index i = sums.groups; i < kTiles * sums.groups; ++i) {
+      const SharedWord word(sums.words[kWordsBefore + i]);
+      const bool published = wait_in_kernel([&] { return word.load(kRelaxed) != 0; });
+      waited[i] = published && word.load(kRelaxed) % 4 == 1 ? 1 : 0;
+      if (!published) break;
+    }
+  }
+  split.settle(sums);
+  split.resolve(sums);
+  if (threadIdx.x < sums.groups) to[tile * sums.groups + threadIdx.x] = split.to(threadIdx.x, 0);
+}
+
+TEST_F(SplitTest, WaitsForATileThatHasNotCounted) {
+  for (const Index groups : {1, 2, 3, 8, 31}) {
+    for (int launched = 0; launched < 20; ++launched) {
+      SCOPED_TRACE(::testing::Message() << groups << " groups");
+      const auto words = static_cast<std::size_t>(kTiles * groups);
+      std::vector<Index> counts(static_cast<std::size_t>(groups));
+      std::vector<std::uint8_t> waited(words);
+      std::vector<Index> to(words);
+      constexpr Index kRoom = 1000;
+      Scratch scratch(context_);
+      const TileSums sums =
+          fresh_tile_sums(context_, scratch, kTiles, groups, kRoom, counts.data());
+      launch(context_, kTiles, kBlock, split_late_first, sums, waited.data(), to.data());
+      context_.queue()->synchronize();
+      for (Index group = 0; group < groups; ++group) {
+        Index before = 0;
+        for (Index tile = 0; tile < kTiles; ++tile) {
+          const auto at = static_cast<std::size_t>(tile * groups + group);
+          ASSERT_EQ(waited[at], tile == 0 ? 0 : 1);
+          // to() counts from the begin of the tile: the rows of its groups before this one.
+          const Index begin = group * (tile + 1) + group * (group - 1) / 2;
+          EXPECT_EQ(to[at], group * kRoom + before - begin);
+          before += tile + group + 1;
+        }
+        EXPECT_EQ(counts[static_cast<std::size_t>(group)], before);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sparsesync::cuda
-
-#endif
