@@ -105,14 +105,15 @@ function(sparsesync_add_to_ctest name slow only without labels)
   set(added ${parts} PARENT_SCOPE)
 endfunction()
 
-# sparsesync_test(FOLDER/NAME [DEVICES [NCCL] [SHARDS n]] [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
+# sparsesync_test(FOLDER/NAME [DEVICES [NCCL] [RACES] [SHARDS n]] [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
 # FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given; tests of kernels link these and memory.
 # With WORKERS it runs as so many processes under mpirun, with the label mpi, too. Cases with `SLOW` in their names are
 # FOLDER.NAME_slow, with the label slow, too. With DEVICES all of it runs a second time where the build has CUDA, as
 # FOLDER.NAME_cuda with the label cuda, too: tests/support/devices.h. Skipped, by name, where there is no GPU. NCCL: its workers
-# are connected by NCCL. SHARDS: scripts/gpu-check runs what is slow in so many parts.
+# are connected by NCCL. RACES: the second run has the label races, too; every run of scripts/test looks there for races between
+# blocks. SHARDS: scripts/gpu-check runs what is slow in so many parts.
 function(sparsesync_test test)
-  sparsesync_begin_test(${test} cpp "DEVICES;NCCL" "WORKERS;SHARDS" "LIBRARIES;SLOW" ${ARGN})
+  sparsesync_begin_test(${test} cpp "DEVICES;NCCL;RACES" "WORKERS;SHARDS" "LIBRARIES;SLOW" ${ARGN})
   if(arg_WORKERS AND NOT SPARSESYNC_MPI)
     return()
   endif()
@@ -146,8 +147,12 @@ function(sparsesync_test test)
     if(NOT SPARSESYNC_CUDA STREQUAL "EMULATED")
       target_sources(${target} PRIVATE support/managed_new.cpp support/cuda_main.cpp)
     endif()
+    list(APPEND labels cuda)
+    if(arg_RACES)
+      list(APPEND labels races)
+    endif()
     sparsesync_add_to_ctest(${folder}.${name}_cuda "${arg_SLOW}" "--gtest_filter=${cases}" "--gtest_filter=-${cases}"
-                            "${labels};cuda" ${command})
+                            "${labels}" ${command})
     set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=cuda)
     set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)  # support/cuda_main.cpp
     sparsesync_gpu_check_tests(${folder}.${name}_cuda ${target} "${cases}" "${arg_NCCL}" "${arg_SHARDS}")

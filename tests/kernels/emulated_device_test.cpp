@@ -149,5 +149,23 @@ TEST_F(EmulatedDeviceTest, ReportsAWaitThatNoBlockEnds) {
       "a wait for another block, and no other block runs");
 }
 
+#if defined(__SANITIZE_THREAD__)
+__global__ void count_without_atomics(unsigned* blocks, unsigned* count) {
+  meet(blocks);
+  ++*count;
+}
+
+TEST_F(EmulatedDeviceTest, LetsThreadSanitizerReportARaceOfBlocks) {
+  std::vector<unsigned> blocks(1);
+  std::vector<unsigned> count(1);
+  EXPECT_EXIT(
+      {
+        launch(context_, kBlocksAtOnce, 1, count_without_atomics, blocks.data(), count.data());
+        context_.queue()->synchronize();
+      },
+      ::testing::ExitedWithCode(66), "WARNING: ThreadSanitizer: data race");
+}
+#endif
+
 }  // namespace
 }  // namespace sparsesync::cuda
