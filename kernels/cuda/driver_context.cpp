@@ -1,60 +1,12 @@
 #include "kernels/cuda/driver_context.h"
 
-#include <cuda.h>
-#include <fmt/format.h>
-
 #include <map>
 #include <mutex>
 
-#include "kernels/cuda/check.h"
-#include "kernels/error.h"
+#include "kernels/cuda/driver.h"
 
 namespace sparsesync::cuda {
 namespace {
-
-/// Functions of the driver, as the runtime finds them: programs do not link libcuda.
-struct Driver {
-  CUresult (*initialize)(unsigned flags) = nullptr;
-  CUresult (*get_device)(CUdevice* device, int ordinal) = nullptr;
-  CUresult (*retain)(CUcontext* context, CUdevice device) = nullptr;
-  CUresult (*push)(CUcontext context) = nullptr;
-  CUresult (*pop)(CUcontext* context) = nullptr;
-  CUresult (*error_name)(CUresult result, const char** name) = nullptr;
-};
-
-template <typename Function>
-void find(const char* name, Function& function) {
-  constexpr unsigned kVersion = 12000;  // whose forms of these functions are meant
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-  check(cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &status),
-        "finding a function of the driver");
-  if (status != cudaDriverEntryPointSuccess) {
-    throw DeviceError(fmt::format("the driver has no {}: install a newer driver", name));
-  }
-  function = reinterpret_cast<Function>(found);
-}
-
-const Driver& driver() {
-  static const Driver driver = [] {
-    Driver found;
-    find("cuInit", found.initialize);
-    find("cuDeviceGet", found.get_device);
-    find("cuDevicePrimaryCtxRetain", found.retain);
-    find("cuCtxPushCurrent", found.push);
-    find("cuCtxPopCurrent", found.pop);
-    find("cuGetErrorName", found.error_name);
-    return found;
-  }();
-  return driver;
-}
-
-void check_driver(CUresult result, const char* what) {
-  if (result == CUDA_SUCCESS) return;
-  const char* name = nullptr;
-  driver().error_name(result, &name);
-  throw DeviceError(fmt::format("{}: {}", what, name == nullptr ? "unknown error" : name));
-}
 
 /// @throws DeviceError
 CUcontext primary_context(int device) {

@@ -1,0 +1,26 @@
+// Functions of CUDA's driver that the runtime has no call for.
+#pragma once
+
+#include <cuda.h>
+
+namespace sparsesync::cuda {
+
+/// The functions as the runtime finds them: programs do not link libcuda.
+struct Driver {
+  CUresult (*initialize)(unsigned flags) = nullptr;
+  CUresult (*get_device)(CUdevice* device, int ordinal) = nullptr;
+  CUresult (*retain)(CUcontext* context, CUdevice device) = nullptr;
+  CUresult (*push)(CUcontext context) = nullptr;
+  CUresult (*pop)(CUcontext* context) = nullptr;
+  CUresult (*error_name)(CUresult result, const char** name) = nullptr;
+};
+
+/// Finds the functions at the first call.
+/// @throws DeviceError if the driver lacks one of them
+const Driver& driver();
+
+/// @param what  was tried, for people: "making a GPU's context"
+/// @throws DeviceError for all but success
+void check_driver(CUresult result, const char* what);
+
+}  // namespace sparsesync::cuda
