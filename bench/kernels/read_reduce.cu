@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kBlock)
 void read_reduce(const Context& context, std::span<const std::byte> bytes, std::uint32_t* sum) {
   const auto count = static_cast<Index>(bytes.size() / sizeof(uint4));
   cuda::clear(context, sum, sizeof(*sum));
-  cuda::launch(context, cuda::blocks_for(context, count), kBlock, read_reduce_kernel,
-               reinterpret_cast<const uint4*>(bytes.data()), count, sum);
+  cuda::launch<read_reduce_kernel>(context, cuda::blocks_for(context, count), kBlock,
+                                   reinterpret_cast<const uint4*>(bytes.data()), count, sum);
 }
 
 }  // namespace sparsesync::bench

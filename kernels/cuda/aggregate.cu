@@ -415,7 +415,7 @@ void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part
     const Sums<Sum> sums{first == 0 ? nullptr : partial, complete ? nullptr : partial,
                          static_cast<Sum>(scale)};
     const Index blocks = cut(context, work);
-    launch(context, blocks, kBlock, aggregate_rows<T, Unit>, work, sums);
+    launch<aggregate_rows<T, Unit>>(context, blocks, kBlock, work, sums);
     first += work.part_count;
   } while (first < count);
 }

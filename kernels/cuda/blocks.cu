@@ -425,7 +425,7 @@ void rows_to_blocks(const Context& context, RowSparse rows, std::span<Index> blo
   Scratch scratch(context);
   const Tiles sums = fresh_tiles(context, scratch, tiles);
   for_unit(plan.unit_bytes, [&]<typename Unit>(Unit) {
-    launch(context, tiles, kBlock, rows_to_blocks_kernel<Unit>, task, sums);
+    launch<rows_to_blocks_kernel<Unit>>(context, tiles, kBlock, task, sums);
   });
 }
 
@@ -466,7 +466,7 @@ void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
   Scratch scratch(context);
   const TileSums sums =
       fresh_tile_sums(context, scratch, tiles, 1, std::ssize(indices), count.location());
-  launch(context, tiles, kBlock, blocks_to_rows_kernel, task, sums, SmallDivisor(task.piece), plan);
+  launch<blocks_to_rows_kernel>(context, tiles, kBlock, task, sums, SmallDivisor(task.piece), plan);
 }
 
 }  // namespace sparsesync::cuda

@@ -50,8 +50,8 @@ void count_non_finite(const Context& context, ConstMatrix values, Count count) {
     Index* const found = count.location();
     clear(context, found, sizeof(*found));
     for_elements<T>(address_of(values.data), [&]<typename Elements>(Elements) {
-      launch(context, blocks_for(context, elements), kBlock, count_kernel<Elements, T>, values.data,
-             elements, found);
+      launch<count_kernel<Elements, T>>(context, blocks_for(context, elements), kBlock, values.data,
+                                        elements, found);
     });
   });
 }

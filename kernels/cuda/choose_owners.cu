@@ -326,12 +326,12 @@ void choose_batches(const Context& context, const Choice& choice, const std::uin
   OwnerBatches batches(choice.rows);
   Index number = 0;
   for (OwnerBatch batch = batches.next(); batch.size > kSmallBatch; batch = batches.next()) {
-    launch(context, blocks_of(context, batch.size, 4), kBlock, choose_one, choice, sorted,
-           number++);
+    launch<choose_one>(context, blocks_of(context, batch.size, 4), kBlock, choice, sorted,
+                       number++);
   }
   // A batch of a small union has few rows: more threads would only wait for each other.
   const int threads = choice.rows <= kLargeBlock ? kBlock : kLargeBlock;
-  launch(context, 1, threads, choose_others, choice, sorted, number);
+  launch<choose_others>(context, 1, threads, choice, sorted, number);
 }
 
 }  // namespace
@@ -359,8 +359,8 @@ void choose_owners(const Context& context, std::span<const Index> united,
   choice.shared = choice.loads + 3 * choice.numbers();
   set_masks(context, choice, lists);
   const std::span<std::uint64_t> words = scratch.take<std::uint64_t>(choice.rows);
-  launch(context, blocks_of(context, choice.rows, 8), kBlock, sort_out, choice, lists.lists.data(),
-         words.data());
+  launch<sort_out>(context, blocks_of(context, choice.rows, 8), kBlock, choice, lists.lists.data(),
+                   words.data());
   const auto first_bit = static_cast<int>(choice.row_bits);
   const std::span<const std::uint64_t> sorted =
       sort_words(context, scratch, words, first_bit,

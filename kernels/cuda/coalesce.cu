@@ -82,9 +82,9 @@ void start_check(const Context& context, Index rows, std::span<const Index> indi
   static_assert(static_cast<Index>(kNowhere) == FoundIndices::kNowhere);
   set_bytes(context, found.data(), 0xFF, found.size_bytes());
   const auto count = std::ssize(indices);
-  launch(context, blocks_for(context, count), kBlock, check_kernel,
-         static_cast<std::uint64_t>(rows), indices.data(), count,
-         reinterpret_cast<unsigned long long*>(found.data()));
+  launch<check_kernel>(context, blocks_for(context, count), kBlock,
+                       static_cast<std::uint64_t>(rows), indices.data(), count,
+                       reinterpret_cast<unsigned long long*>(found.data()));
 }
 
 IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices) {

@@ -448,8 +448,8 @@ void run_narrow(const Context& context, const Task& task, const Groups& groups, 
   const Index tiles = ceil_div(bytes, steps * kStepBytes);
   Scratch scratch(context);
   const TileSums sums = fresh_tile_sums(context, scratch, tiles, group_count, room, counts);
-  launch(context, tiles, kBlock, compact_narrow<Row, Groups>, task, grid, groups, sums,
-         static_cast<int>(steps));
+  launch<compact_narrow<Row, Groups>>(context, tiles, kBlock, task, grid, groups, sums,
+                                      static_cast<int>(steps));
 }
 
 template <typename Groups>
@@ -464,8 +464,8 @@ void run_wide(const Context& context, const Task& task, const Groups& groups, In
   Scratch scratch(context);
   const TileSums sums = fresh_tile_sums(context, scratch, tiles, group_count, room, counts);
   const SmallDivisor divisor(tile_rows == 1 ? 1 : task.row_bytes);
-  launch(context, tiles, kBlock, compact_wide<Groups>, task, groups, sums, tile_rows, divisor,
-         plan);
+  launch<compact_wide<Groups>>(context, tiles, kBlock, task, groups, sums, tile_rows, divisor,
+                               plan);
 }
 
 /// @param group_count  that `groups` has

@@ -65,8 +65,8 @@ __global__ void keep_some(const __grid_constant__ JobTable<KeepWork> table, Tile
 template <typename Look>
 void keep_some(const Context& context, Scratch& scratch, const JobTable<KeepWork>& table,
                Look look) {
-  launch(context, blocks_for(context, table.tiles(), 1), kBlock, detail::keep_some<Look>, table,
-         fresh_tiles(context, scratch, table.tiles()), look);
+  launch<detail::keep_some<Look>>(context, blocks_for(context, table.tiles(), 1), kBlock, table,
+                                  fresh_tiles(context, scratch, table.tiles()), look);
 }
 
 }  // namespace sparsesync::cuda

@@ -82,10 +82,10 @@ void sum_stretches(const Context& context, const Stretches& stretches, Number nu
   Scratch scratch(context);
   const Index all = stretches.sums() * stretches.per_sum();
   double* const of_stretches = scratch.take<double>(all).data();
-  launch(context, blocks_for(context, all * kWarp), kBlock, detail::add_stretches<Number>,
-         stretches, number, of_stretches);
-  launch(context, blocks_for(context, stretches.sums() * kWarp), kBlock, detail::add_sums<Put>,
-         stretches, static_cast<const double*>(of_stretches), put);
+  launch<detail::add_stretches<Number>>(context, blocks_for(context, all * kWarp), kBlock,
+                                        stretches, number, of_stretches);
+  launch<detail::add_sums<Put>>(context, blocks_for(context, stretches.sums() * kWarp), kBlock,
+                                stretches, static_cast<const double*>(of_stretches), put);
 }
 
 }  // namespace sparsesync::cuda

@@ -29,9 +29,8 @@ inline constexpr Index kMostBlocks = std::numeric_limits<std::int32_t>::max();
 /// Launches `blocks` blocks of `threads` threads; nothing where there are no blocks. Does not
 /// synchronize the stream.
 /// @throws DeviceError if it cannot be launched, ContractError for more than kMostBlocks blocks
-template <typename... Parameters, typename... Arguments>
-void launch(const Context& context, Index blocks, int threads, void (*kernel)(Parameters...),
-            Arguments&&... arguments) {
+template <auto kernel, typename... Arguments>
+void launch(const Context& context, Index blocks, int threads, Arguments&&... arguments) {
   if (blocks == 0) return;
   SPARSESYNC_EXPECT(blocks, >, Index{0});
   SPARSESYNC_EXPECT(blocks, <=, kMostBlocks);
@@ -91,7 +90,7 @@ __global__ void each(Index count, Body body) {
 /// @param body  [=] __device__(Index i), no generic lambda around it
 template <typename Body>
 void for_each(const Context& context, Index count, Body body) {
-  launch(context, blocks_for(context, count), kBlock, detail::each<Body>, count, body);
+  launch<detail::each<Body>>(context, blocks_for(context, count), kBlock, count, body);
 }
 
 /// How threads share the units of rows. 2^lane_bits neighbouring threads have neighbouring units,
@@ -156,8 +155,8 @@ template <typename Body>
 void for_each_of_rows(const Context& context, Index rows, Index units, Body body) {
   if (units == 0) return;
   with_row_cut(units, [&]<typename Cut>(Cut cut) {
-    launch(context, blocks_for(context, cut.threads(rows)), kBlock, detail::each_of_rows<Cut, Body>,
-           rows, units, cut, body);
+    launch<detail::each_of_rows<Cut, Body>>(context, blocks_for(context, cut.threads(rows)), kBlock,
+                                            rows, units, cut, body);
   });
 }
 

@@ -102,8 +102,9 @@ __global__ void each_of_lists(const List* lists, int count, Index chunks, Body b
 /// @param body  [=] __device__(int list, Index place, Index index, bool inside)
 template <typename Body>
 void for_each_of_lists(const Context& context, const Lists& lists, Body body) {
-  launch(context, blocks_for(context, lists.chunks, 1), kBlock, detail::each_of_lists<Body>,
-         lists.lists.data(), static_cast<int>(lists.lists.size()), lists.chunks, body);
+  launch<detail::each_of_lists<Body>>(context, blocks_for(context, lists.chunks, 1), kBlock,
+                                      lists.lists.data(), static_cast<int>(lists.lists.size()),
+                                      lists.chunks, body);
 }
 
 }  // namespace sparsesync::cuda

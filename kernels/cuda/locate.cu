@@ -66,8 +66,9 @@ void launch_locate(const Context& context, std::span<const Index> indices, const
                    Index groups, IndexRange range, std::span<Index> bounds) {
   if (groups == 0) return;
   const int threads = kWarp * static_cast<int>(std::min<Index>(groups, kGroupsOfBlock));
-  launch(context, blocks_for(context, groups * kWarp, threads), threads, locate_kernel,
-         indices.data(), std::ssize(indices), group_begin, groups, range, bounds.data());
+  launch<locate_kernel>(context, blocks_for(context, groups * kWarp, threads), threads,
+                        indices.data(), std::ssize(indices), group_begin, groups, range,
+                        bounds.data());
 }
 
 }  // namespace

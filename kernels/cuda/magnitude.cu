@@ -179,14 +179,14 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
   for_each(context, 1, [=] __device__(Index) { *search = Search{}; });
   if (sparsesync::detail::is_sampled(size)) {
     const auto [high, low] = sparsesync::detail::sample_ranks(k, size);
-    launch(context, 1, 1024, bracket, from, size, high, low, search);
+    launch<bracket>(context, 1, 1024, from, size, high, low, search);
   }
   const std::byte* const bytes = std::as_bytes(values).data();
   const std::byte* const near_bytes = std::as_bytes(near).data();
   const std::uint64_t addresses = address_of(bytes) | address_of(near_bytes);
   for_elements<float>(addresses, [&]<typename Elements>(Elements) {
-    launch(context, blocks_for(context, size), kBlock, look<Elements>, bytes, size, near.data(),
-           room, search);
+    launch<look<Elements>>(context, blocks_for(context, size), kBlock, bytes, size, near.data(),
+                           room, search);
   });
   for_each(context, 1, [=] __device__(Index) {
     const bool is_near =
@@ -198,8 +198,8 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
   for (unsigned shift = 24;; shift -= kDigit) {
     clear(context, digits, histogram.size_bytes());
     for_elements<float>(addresses, [&]<typename Elements>(Elements) {
-      launch(context, blocks, kBlock, count_digits<Elements>, bytes, size, near_bytes, search,
-             shift, digits);
+      launch<count_digits<Elements>>(context, blocks, kBlock, bytes, size, near_bytes, search,
+                                     shift, digits);
     });
     for_each(context, 1, [=] __device__(Index) {
       int digit = kDigits - 1;
@@ -322,8 +322,8 @@ void count_taken(const Context& context, std::span<const float> values, const Ma
   Index* const above = counts.data();
   clear(context, above, counts.size_bytes());
   for_elements<float>(address_of(bytes), [&]<typename Elements>(Elements) {
-    launch(context, blocks_for(context, size), kBlock, count_about<Elements>, bytes, size, cut,
-           above);
+    launch<count_about<Elements>>(context, blocks_for(context, size), kBlock, bytes, size, cut,
+                                  above);
   });
   Index* const to = count.location();
   for_each(context, 1, [=] __device__(Index) {
@@ -351,8 +351,8 @@ void take_largest(const Context& context, std::span<float> residual, std::span<f
   const Tiles above_tiles = fresh_tiles(context, scratch, tiles);
   const Tiles on_tiles = fresh_tiles(context, scratch, tiles);
   for_owed_dtype(taken.values.dtype, [&]<typename T>(T) {
-    launch(context, blocks_for(context, tiles, 1), kBlock, take<T>, task, tiles, above_tiles,
-           on_tiles);
+    launch<take<T>>(context, blocks_for(context, tiles, 1), kBlock, task, tiles, above_tiles,
+                    on_tiles);
   });
 }
 

@@ -110,7 +110,7 @@ void find_places_all(const Context& context, std::span<const Index> set,
         ceil_div(size, kFoundTogether));
   };
   for_tables<FindWork>(jobs, add_to, [&](const JobTable<FindWork>& table) {
-    launch(context, table.tiles(), kBlock, find, table, set.data(), std::ssize(set));
+    launch<find>(context, table.tiles(), kBlock, table, set.data(), std::ssize(set));
   });
 }
 

@@ -115,8 +115,8 @@ __global__ void each_pack(Index count, Body body) {
 template <typename... Types, typename Body>
 void for_each_pack(const Context& context, Index count, std::uint64_t addresses, Body body) {
   for_elements<Types...>(addresses, [&]<typename Elements>(Elements) {
-    launch(context, blocks_for(context, count), kBlock, detail::each_pack<Elements, Body>, count,
-           body);
+    launch<detail::each_pack<Elements, Body>>(context, blocks_for(context, count), kBlock, count,
+                                              body);
   });
 }
 

@@ -171,8 +171,8 @@ void rows_at_all(const Context& context, const RowGroups& groups,
   };
   for_tables<FindWork>(jobs, add_to, [&](const JobTable<FindWork>& table) {
     with_places(groups, [&]<typename Word>(const Places<Word>& places) {
-      launch(context, blocks_for(context, table.tiles()), kBlock, find_rows<Word>, table, places,
-             queue_of(context).faults());
+      launch<find_rows<Word>>(context, blocks_for(context, table.tiles()), kBlock, table, places,
+                              queue_of(context).faults());
     });
   });
 }

@@ -81,7 +81,7 @@ void fetch_pieces(const Context& context, std::span<const std::span<const std::b
     for (const auto piece :
          from.subspan(first, std::min<std::size_t>(kPieces, from.size() - first)))
       add(pieces, piece);
-    launch(context, pieces.count, kWarp, fetch_kernel, pieces, all.data() + filled);
+    launch<fetch_kernel>(context, pieces.count, kWarp, pieces, all.data() + filled);
     filled += pieces.begin[pieces.count];
   }
   queue_of(context).download(std::as_bytes(all), to);
@@ -96,7 +96,7 @@ void place_pieces(const Context& context, std::span<const std::byte> from,
   Words words{};
   unsigned used = 0;
   const auto flush = [&] {
-    if (used > 0) launch(context, pieces.count, kWarp, place_kernel, pieces, words);
+    if (used > 0) launch<place_kernel>(context, pieces.count, kWarp, pieces, words);
     pieces.count = 0;
     used = 0;
   };

@@ -173,8 +173,8 @@ void sum_packs(const Context& context, const Summed& of, Index most_rows) {
   const Index packs = of.width / elements;
   const auto lane_bits =
       static_cast<unsigned>(std::min(bit_width_below(static_cast<std::uint64_t>(packs)), 5));
-  launch(context, blocks_for(context, most_rows << lane_bits), kBlock,
-         sum_kernel<T, elements, aligned>, of, packs, lane_bits);
+  launch<sum_kernel<T, elements, aligned>>(context, blocks_for(context, most_rows << lane_bits),
+                                           kBlock, of, packs, lane_bits);
 }
 
 }  // namespace detail

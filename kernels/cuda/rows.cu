@@ -101,8 +101,8 @@ void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& cop
   for_tables<CopyWork>(jobs, add_to, [&](const JobTable<CopyWork>& table) {
     for_unit(unit, [&]<typename Unit>(Unit) {
       with_row_cut(longest / unit, [&]<typename Cut>(Cut cut) {
-        launch(context, blocks_for(context, cut.threads(table.tiles())), kBlock,
-               copy_rows<scatters, Unit, Cut>, table, cut);
+        launch<copy_rows<scatters, Unit, Cut>>(
+            context, blocks_for(context, cut.threads(table.tiles())), kBlock, table, cut);
       });
     });
   });

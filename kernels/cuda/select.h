@@ -53,8 +53,8 @@ __global__ void select(Index tile_count, Tiles tiles, Selection selection) {
 ///                   end(tile, kept), how many were by the end of the tile
 template <int items, typename Selection>
 void select(const Context& context, Index tile_count, Tiles tiles, Selection selection) {
-  launch(context, blocks_for(context, tile_count, 1), kBlock, detail::select<items, Selection>,
-         tile_count, tiles, selection);
+  launch<detail::select<items, Selection>>(context, blocks_for(context, tile_count, 1), kBlock,
+                                           tile_count, tiles, selection);
 }
 
 }  // namespace sparsesync::cuda

@@ -76,8 +76,8 @@ void unite_by_address(const Context& context, Scratch& scratch, IndexRange range
   const std::span<std::uint64_t> memory = scratch.take<std::uint64_t>(words + Tiles::words(tiles));
   clear(context, memory.data(), memory.size_bytes());
   mark(context, range, sets, reinterpret_cast<std::uint32_t*>(memory.data()));
-  launch(context, blocks_for(context, tiles, 1), kBlock, expand, memory.data(), range.begin, tiles,
-         Tiles(memory.subspan(static_cast<std::size_t>(words))), out, count);
+  launch<expand>(context, blocks_for(context, tiles, 1), kBlock, memory.data(), range.begin, tiles,
+                 Tiles(memory.subspan(static_cast<std::size_t>(words))), out, count);
 }
 
 // ---- By merging.

@@ -34,7 +34,7 @@ TEST_F(EmulatedDeviceTest, RunsAsManyBlocksAtOnceAsItHasProcessors) {
   std::vector<std::uint8_t> met(kBlocksAtOnce);
   for (int launched = 0; launched < 20; ++launched) {
     blocks[0] = 0;
-    launch(context_, kBlocksAtOnce, 1, meet_all, blocks.data(), met.data());
+    launch<meet_all>(context_, kBlocksAtOnce, 1, blocks.data(), met.data());
     context_.queue()->synchronize();
     ASSERT_EQ(met, std::vector<std::uint8_t>(kBlocksAtOnce, 1));
   }
@@ -67,7 +67,7 @@ TEST_F(EmulatedDeviceTest, LosesNoAtomicOperationOfSeveralBlocks) {
   constexpr Index kMany = 500;
   for (int launched = 0; launched < 10; ++launched) {
     sums[0] = {0, ~std::uint64_t{0}, 0, 0, 0};
-    launch(context_, kMany, kBlock, use_atomics, sums.data());
+    launch<use_atomics>(context_, kMany, kBlock, sums.data());
     context_.queue()->synchronize();
     EXPECT_EQ(sums[0].added, kMany * kBlock);
     EXPECT_EQ(sums[0].least, 1U);
@@ -92,7 +92,7 @@ __global__ void sum_block(unsigned* blocks, unsigned* sums) {
 TEST_F(EmulatedDeviceTest, GivesEachBlockSharedMemoryOfItsOwn) {
   std::vector<unsigned> blocks(1);
   std::vector<unsigned> sums(kBlocksAtOnce);
-  launch(context_, kBlocksAtOnce, kBlock, sum_block, blocks.data(), sums.data());
+  launch<sum_block>(context_, kBlocksAtOnce, kBlock, blocks.data(), sums.data());
   context_.queue()->synchronize();
   for (unsigned block = 0; block < kBlocksAtOnce; ++block)
     EXPECT_EQ(sums[block], (block + 1) * kBlock);
@@ -109,7 +109,7 @@ TEST_F(EmulatedDeviceTest, IgnoresTheRoundingModeOfTheHost) {
   std::vector<float> quotients(kBlocksAtOnce);
   const int before = std::fegetround();
   std::fesetround(FE_DOWNWARD);
-  launch(context_, kBlocksAtOnce, 1, divide, blocks.data(), numbers.data(), quotients.data());
+  launch<divide>(context_, kBlocksAtOnce, 1, blocks.data(), numbers.data(), quotients.data());
   context_.queue()->synchronize();
   const int after = std::fegetround();
   std::fesetround(before);
@@ -126,7 +126,7 @@ TEST_F(EmulatedDeviceTest, ReportsACollectiveThatALaneNeverReaches) {
   for (const unsigned block : {0U, 3U, 99U}) {
     EXPECT_DEATH(
         {
-          launch(context_, 100, kWarp, leave_a_warp, block);
+          launch<leave_a_warp>(context_, 100, kWarp, block);
           context_.queue()->synchronize();
         },
         "a collective that some threads of the block never reach")
@@ -143,7 +143,7 @@ TEST_F(EmulatedDeviceTest, ReportsAWaitThatNoBlockEnds) {
   std::vector<unsigned> blocks(1);
   EXPECT_DEATH(
       {
-        launch(context_, kBlocksAtOnce, 1, await_a_block_that_ended, blocks.data());
+        launch<await_a_block_that_ended>(context_, kBlocksAtOnce, 1, blocks.data());
         context_.queue()->synchronize();
       },
       "a wait for another block, and no other block runs");
@@ -160,7 +160,7 @@ TEST_F(EmulatedDeviceTest, LetsThreadSanitizerReportARaceOfBlocks) {
   std::vector<unsigned> count(1);
   EXPECT_EXIT(
       {
-        launch(context_, kBlocksAtOnce, 1, count_without_atomics, blocks.data(), count.data());
+        launch<count_without_atomics>(context_, kBlocksAtOnce, 1, blocks.data(), count.data());
         context_.queue()->synchronize();
       },
       ::testing::ExitedWithCode(66), "WARNING: ThreadSanitizer: data race");

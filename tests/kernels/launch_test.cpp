@@ -25,7 +25,7 @@ TEST_F(Launch, more_blocks_than_a_grid_has_are_refused) {
   if (!testing::on_cuda()) GTEST_SKIP() << "on GPUs only";
   std::vector<unsigned> count(1);
   const auto launch_blocks = [&](Index blocks) {
-    launch(context_, blocks, 32, count_blocks, count.data());
+    launch<count_blocks>(context_, blocks, 32, count.data());
     synchronize(context_);
   };
   launch_blocks(0);

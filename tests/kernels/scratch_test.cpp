@@ -46,7 +46,7 @@ class ScratchTest : public OperationTest {
     Scratch scratch(context);
     const std::array<std::span<float>, 3> slices{scratch.take<float>(100), scratch.take<float>(64),
                                                  scratch.take<float>(0)};
-    launch(context, 1, 32, write_element, slices.at(slice).data(), place);
+    launch<write_element>(context, 1, 32, slices.at(slice).data(), place);
   }
 
   /// The error of the next synchronization; empty: there is none.
@@ -84,7 +84,7 @@ TEST_F(ScratchTest, an_operation_inside_another_one_is_checked_with_it) {
     const std::span<float> slice = outer.take<float>(10);
     operation(context_, 1, 0);
     EXPECT_NO_THROW(context_.queue()->synchronize());
-    launch(context_, 1, 32, write_element, slice.data(), Index{10});
+    launch<write_element>(context_, 1, 32, slice.data(), Index{10});
     operation(context_, 1, 0);
   }
   try {

@@ -75,8 +75,8 @@ TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
       std::vector<unsigned> next(of_warps.size());
       std::vector<Index> to(many);
       std::vector<unsigned> fitting(many);
-      launch(context_, 1, kBlock, split_one, sums, of_warps.data(), found.data(), next.data(),
-             to.data(), fitting.data());
+      launch<split_one>(context_, 1, kBlock, sums, of_warps.data(), found.data(), next.data(),
+                        to.data(), fitting.data());
       context_.queue()->synchronize();
       ASSERT_EQ(found[0].tile, tile);
       unsigned at = 0;
@@ -135,7 +135,7 @@ TEST_F(SplitTest, WaitsForATileThatHasNotCounted) {
       Scratch scratch(context_);
       const TileSums sums =
           fresh_tile_sums(context_, scratch, kTiles, groups, kRoom, counts.data());
-      launch(context_, kTiles, kBlock, split_late_first, sums, waited.data(), to.data());
+      launch<split_late_first>(context_, kTiles, kBlock, sums, waited.data(), to.data());
       context_.queue()->synchronize();
       for (Index group = 0; group < groups; ++group) {
         Index before = 0;

@@ -53,7 +53,7 @@ TEST_F(TileScanTest, LooksBackAtTilesInEveryState) {
       }
       const Index count = random.below(1000);
       std::vector<Found> found(1);
-      launch(context_, 1, kBlock, scan_one, Tiles(words), count, found.data());
+      launch<scan_one>(context_, 1, kBlock, Tiles(words), count, found.data());
       context_.queue()->synchronize();
       ASSERT_EQ(found[0].tile, tile);
       ASSERT_EQ(found[0].before, before);
@@ -87,8 +87,8 @@ TEST_F(TileScanTest, WaitsForATileThatHasNotCounted) {
     std::vector<std::uint64_t> words(static_cast<std::size_t>(Tiles::words(kTiles)));
     std::vector<std::uint8_t> waited(kTiles);
     std::vector<Index> before(kTiles);
-    launch(context_, kTiles, kWarp, scan_late_first, Tiles(words), words.data(), waited.data(),
-           before.data());
+    launch<scan_late_first>(context_, kTiles, kWarp, Tiles(words), words.data(), waited.data(),
+                            before.data());
     context_.queue()->synchronize();
     Index sum = 0;
     for (Index tile = 0; tile < kTiles; ++tile) {

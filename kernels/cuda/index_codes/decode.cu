@@ -310,8 +310,8 @@ void decode_all(const Context& context, std::span<const DecodeJob> jobs) {
     Scratch scratch(context);
     const Tiles tiles =
         ordered ? fresh_tiles(context, scratch, table.tiles()) : Tiles(std::span<std::uint64_t>());
-    launch(context, table.tiles(), kBlock, decode_kernel, table, tiles, ordered,
-           queue_of(context).faults());
+    launch<decode_kernel>(context, table.tiles(), kBlock, table, tiles, ordered,
+                          queue_of(context).faults());
     ordered = false;
   });
 }

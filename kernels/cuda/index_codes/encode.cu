@@ -293,7 +293,7 @@ void encode_all(const Context& context, std::span<const EncodeJob> jobs) {
     table.add(work, ceil_div<Index>(work.count, kTile));
   };
   for_tables<EncodeWork>(jobs, add_to, [&](const JobTable<EncodeWork>& table) {
-    launch(context, table.tiles(), kBlock, encode_kernel, table);
+    launch<encode_kernel>(context, table.tiles(), kBlock, table);
   });
 }
 
