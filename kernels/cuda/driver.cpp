@@ -10,7 +10,7 @@ namespace {
 
 template <typename Function>
 void find(const char* name, Function& function) {
-  constexpr unsigned kVersion = 12000;  // whose forms of these functions are meant
+  constexpr unsigned kVersion = 12040;  // of CUDA, the first that has all of these functions
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
   check(cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &status),
@@ -31,6 +31,10 @@ const Driver& driver() {
     find("cuDevicePrimaryCtxRetain", found.retain);
     find("cuCtxPushCurrent", found.push);
     find("cuCtxPopCurrent", found.pop);
+    find("cuFuncGetModule", found.get_module);
+    find("cuModuleGetFunctionCount", found.function_count);
+    find("cuModuleEnumerateFunctions", found.enumerate_functions);
+    find("cuFuncLoad", found.load_function);
     find("cuGetErrorName", found.error_name);
     return found;
   }();

@@ -12,6 +12,10 @@ struct Driver {
   CUresult (*retain)(CUcontext* context, CUdevice device) = nullptr;
   CUresult (*push)(CUcontext context) = nullptr;
   CUresult (*pop)(CUcontext* context) = nullptr;
+  CUresult (*get_module)(CUmodule* module, CUfunction function) = nullptr;
+  CUresult (*function_count)(unsigned* count, CUmodule module) = nullptr;
+  CUresult (*enumerate_functions)(CUfunction* functions, unsigned count, CUmodule module) = nullptr;
+  CUresult (*load_function)(CUfunction function) = nullptr;
   CUresult (*error_name)(CUresult result, const char** name) = nullptr;
 };
 

@@ -10,6 +10,7 @@
 
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/kernel_registry.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/error.h"
 #include "kernels/views.h"
@@ -28,6 +29,7 @@ inline constexpr Index kMostBlocks = std::numeric_limits<std::int32_t>::max();
 
 /// Launches `blocks` blocks of `threads` threads; nothing where there are no blocks. Does not
 /// synchronize the stream.
+/// @tparam kernel  is registered when the program starts, so that a queue has loaded it
 /// @throws DeviceError if it cannot be launched, ContractError for more than kMostBlocks blocks
 template <auto kernel, typename... Arguments>
 void launch(const Context& context, Index blocks, int threads, Arguments&&... arguments) {
@@ -40,8 +42,9 @@ void launch(const Context& context, Index blocks, int threads, Arguments&&... ar
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = queue.handle();
   const Queue::Timed timed(queue);
-  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...),
-        "launching a kernel");
+  check(
+      cudaLaunchKernelEx(&config, registered_kernel<kernel>, std::forward<Arguments>(arguments)...),
+      "launching a kernel");
   queue.count_launch();
 }
 

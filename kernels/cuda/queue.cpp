@@ -11,6 +11,7 @@
 #include "kernels/bits.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/driver_context.h"
+#include "kernels/cuda/kernel_registry.h"
 #include "kernels/cuda/spin.h"
 #include "kernels/error.h"
 #include "kernels/poll.h"
@@ -105,6 +106,7 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
       checked_(options.checked),
       own_stream_(!options.stream),
       times_(options.times) {
+  load_kernels(device_);
   const DeviceGuard here(device_);
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
         "asking for multiprocessors");

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/kernel_registry.h"
 
 namespace sparsesync::cuda {
 namespace {
@@ -30,7 +31,7 @@ void spin(Queue& queue, int microseconds) {
   config.gridDim = dim3(1);
   config.blockDim = dim3(1);
   config.stream = queue.handle();
-  check(cudaLaunchKernelEx(&config, spin_kernel,
+  check(cudaLaunchKernelEx(&config, registered_kernel<spin_kernel>,
                            std::uint64_t{1000} * static_cast<std::uint64_t>(microseconds)),
         "launching a kernel");
 }

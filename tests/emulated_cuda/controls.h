@@ -37,6 +37,9 @@ struct PoolAccess {
 /// Access to each pool that was made since the last call, in the order in which they were made.
 std::vector<PoolAccess> take_pools();
 
+/// Kernels that are loaded on a GPU.
+std::size_t loaded_kernels(int device);
+
 /// Captures a stream into a CUDA graph, as cudaStreamBeginCapture() in global mode: a call in any
 /// thread that might wait, or allocate, invalidates it, unless the thread's mode is relaxed.
 void begin_capture(void* stream);

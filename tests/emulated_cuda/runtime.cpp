@@ -77,6 +77,8 @@ class Machine {
   Limits limits;
   std::set<int> contexts;                          // GPUs that have one
   std::vector<std::shared_ptr<PoolAccess>> pools;  // that take_pools() has not returned yet
+  std::set<const void*> kernels;                   // of the program's module
+  std::map<int, std::set<const void*>> loaded;     // [GPU]: kernels
   const Stream* captured = nullptr;                // into a graph
   bool is_capture_valid = true;
 
@@ -263,6 +265,23 @@ std::vector<PoolAccess> take_pools() {
   return pools;
 }
 
+cudaFunction_t function_of(const void* kernel) {
+  const std::lock_guard lock(Machine::the().mutex);
+  Machine::the().kernels.insert(kernel);
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): a handle, which nobody writes to
+  return static_cast<cudaFunction_t>(const_cast<void*>(kernel));
+}
+
+bool is_loaded(const void* kernel, cudaStream_t stream) {
+  const std::lock_guard lock(Machine::the().mutex);
+  return Machine::the().loaded[stream_of(stream).device].contains(kernel);
+}
+
+std::size_t loaded_kernels(int device) {
+  const std::lock_guard lock(Machine::the().mutex);
+  return Machine::the().loaded[device].size();
+}
+
 void begin_capture(void* stream) {
   const std::lock_guard lock(Machine::the().mutex);
   Machine::the().captured = &stream_of(static_cast<cudaStream_t>(stream));
@@ -305,6 +324,7 @@ using sparsesync::emulated_cuda::current_device;
 using sparsesync::emulated_cuda::enqueue;
 using sparsesync::emulated_cuda::enqueue_waiting;
 using sparsesync::emulated_cuda::free_when_done;
+using sparsesync::emulated_cuda::function_of;
 using sparsesync::emulated_cuda::kProcessors;
 using sparsesync::emulated_cuda::last_error;
 using sparsesync::emulated_cuda::Limits;
@@ -403,6 +423,30 @@ CUresult emulated_pop(CUcontext* context) {
   pushed_contexts.pop_back();
   return CUDA_SUCCESS;
 }
+CUresult emulated_get_module(CUmodule* module, CUfunction function) {
+  static char of_program = 0;
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *module = reinterpret_cast<CUmodule>(&of_program);
+  return CUDA_SUCCESS;
+}
+CUresult emulated_function_count(unsigned* count, CUmodule) {
+  const std::lock_guard lock(Machine::the().mutex);
+  *count = static_cast<unsigned>(Machine::the().kernels.size());
+  return CUDA_SUCCESS;
+}
+CUresult emulated_enumerate_functions(CUfunction* functions, unsigned count, CUmodule) {
+  const std::lock_guard lock(Machine::the().mutex);
+  for (const void* const kernel : Machine::the().kernels) {
+    if (count-- == 0) break;
+    *functions++ = function_of(kernel);
+  }
+  return CUDA_SUCCESS;
+}
+CUresult emulated_load_function(CUfunction function) {
+  const std::lock_guard lock(Machine::the().mutex);
+  Machine::the().loaded[current_device()].insert(function);
+  return CUDA_SUCCESS;
+}
 CUresult emulated_error_name(CUresult result, const char** name) {
   *name = result == CUDA_SUCCESS ? "CUDA_SUCCESS" : "CUDA_ERROR_INVALID_DEVICE";
   return CUDA_SUCCESS;
@@ -419,6 +463,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(emulated_retain)},
       {"cuCtxPushCurrent", reinterpret_cast<void*>(emulated_push)},
       {"cuCtxPopCurrent", reinterpret_cast<void*>(emulated_pop)},
+      {"cuFuncGetModule", reinterpret_cast<void*>(emulated_get_module)},
+      {"cuModuleGetFunctionCount", reinterpret_cast<void*>(emulated_function_count)},
+      {"cuModuleEnumerateFunctions", reinterpret_cast<void*>(emulated_enumerate_functions)},
+      {"cuFuncLoad", reinterpret_cast<void*>(emulated_load_function)},
       {"cuGetErrorName", reinterpret_cast<void*>(emulated_error_name)}};
   const auto found = functions.find(name);
   *result =
@@ -428,6 +476,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
 }
 
 // ---- Of the runtime's again.
+
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
+  *function = function_of(symbol);
+  return cudaSuccess;
+}
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
@@ -439,6 +492,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorInsufficientDriver:
       return "cudaErrorInsufficientDriver";
+    case cudaErrorInvalidDeviceFunction:
+      return "cudaErrorInvalidDeviceFunction";
     case cudaErrorNoDevice:
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:

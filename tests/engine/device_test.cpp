@@ -305,6 +305,31 @@ TEST_F(DeviceTest, a_step_does_not_invalidate_the_programs_capture) {
   EXPECT_FALSE(is_captured(of_program->stream()));
 }
 
+/// A kernel that is not in the library's registry.
+void unregistered_kernel() {}
+
+// CUDA would load a kernel at its first launch and may wait for the whole GPU, whose work may wait
+// for another worker. The emulated device fails such a launch.
+TEST_F(SeveralDevices, a_session_has_loaded_all_kernels_before_its_first_step) {
+  constexpr int kDevice = 7;  // which no other test uses
+  emulated_cuda::limits().devices = kDevice + 1;
+  EXPECT_EQ(emulated_cuda::loaded_kernels(kDevice), 0U);
+  std::size_t loaded = 0;
+  synchronize_on(kDevice, [&] { loaded = emulated_cuda::loaded_kernels(kDevice); });
+  EXPECT_GT(loaded, 100U);
+  EXPECT_EQ(emulated_cuda::loaded_kernels(kDevice), loaded);
+}
+
+TEST_F(DeviceTest, a_launch_of_a_kernel_that_is_not_loaded_fails) {
+  TestMemory memory;
+  const DeviceUnderTest device(true);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(1);
+  config.stream = static_cast<cudaStream_t>(device.context(memory).queue()->stream().handle);
+  EXPECT_EQ(cudaLaunchKernelEx(&config, unregistered_kernel), cudaErrorInvalidDeviceFunction);
+}
+
 // CUB looks at the thread's last error, which may be somebody else's.
 TEST_F(DeviceTest, errors_that_others_left_do_not_fail_a_sort) {
   TestMemory memory;

@@ -35,6 +35,7 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInsufficientDriver = 35,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidResourceHandle = 400,
@@ -51,6 +52,7 @@ class Pool;
 using cudaStream_t = sparsesync::emulated_cuda::Stream*;
 using cudaEvent_t = sparsesync::emulated_cuda::Event*;
 using cudaMemPool_t = sparsesync::emulated_cuda::Pool*;
+using cudaFunction_t = struct EmulatedFunction*;
 
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
@@ -135,6 +137,7 @@ cudaError_t cudaPeekAtLastError();
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* result);
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol);
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
@@ -205,6 +208,11 @@ const Position& position();
 /// Ends the program if a kernel is given the address of what a GPU does not reach.
 /// @param members  as many bytes: all ones where a member of a parameter is
 void check_parameters(const void* parameters, const unsigned char* members, std::size_t bytes);
+/// Adds a kernel to the program's module, as nvcc does when it compiles one.
+cudaFunction_t function_of(const void* kernel);
+/// Whether a kernel is loaded on a stream's GPU. A launch of one that is not fails: a real GPU
+/// would load it now, and may wait for all of its work.
+bool is_loaded(const void* kernel, cudaStream_t stream);
 /// Puts work into a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 /// The same of work that may have to wait: it is called again until it returns true.
@@ -300,6 +308,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const unsigned threads = config->blockDim.x;
   if (blocks == 0 || blocks > 0x7FFFFFFFU || threads == 0 || threads > 1024) {
     return cudaErrorInvalidValue;
+  }
+  if (!sparsesync::emulated_cuda::is_loaded(reinterpret_cast<const void*>(kernel),
+                                            config->stream)) {
+    return cudaErrorInvalidDeviceFunction;
   }
   using Tuple = std::tuple<std::remove_cv_t<Parameters>...>;
   Tuple parameters(std::forward<Arguments>(arguments)...);

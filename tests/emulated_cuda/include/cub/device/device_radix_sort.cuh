@@ -9,6 +9,11 @@
 
 namespace cub {
 
+/// Stands for the kernels of CUB, whose names the library does not know.
+inline void radix_sort_kernel() {}
+inline const cudaFunction_t radix_sort_function =
+    sparsesync::emulated_cuda::function_of(reinterpret_cast<const void*>(radix_sort_kernel));
+
 struct DeviceRadixSort {
   /// As CUB's: asks for the bytes of scratch where there are none; stable.
   template <typename Key, typename Number>
@@ -17,6 +22,9 @@ struct DeviceRadixSort {
     if (scratch == nullptr) {
       scratch_bytes = 256;
       return cudaSuccess;
+    }
+    if (!sparsesync::emulated_cuda::is_loaded(radix_sort_function, stream)) {
+      return cudaErrorInvalidDeviceFunction;
     }
     sparsesync::emulated_cuda::enqueue(stream, [=] {
       const int bits = end_bit - begin_bit;

@@ -1,0 +1,29 @@
+// Registry of the library's kernels, so that they are loaded before the first one is launched.
+#pragma once
+
+namespace sparsesync::cuda {
+
+/// Loads all kernels of the library into a GPU's context. The second call for a GPU does nothing.
+///
+/// Otherwise CUDA would load each kernel at its first launch. Loading may wait for all work of the
+/// GPU. If that includes a kernel of another NCCL communicator, workers can deadlock: it waits for
+/// another worker, and that worker waits for this one.
+/// @throws DeviceError
+void load_kernels(int device);
+
+namespace detail {
+/// Adds a kernel to those that load_kernels() loads.
+void add_kernel(const void* kernel);
+
+template <typename Kernel>
+Kernel add_kernel(Kernel kernel) {
+  add_kernel(reinterpret_cast<const void*>(kernel));
+  return kernel;
+}
+}  // namespace detail
+
+/// The address of a kernel. Its initialization, when the program starts, registers the kernel.
+template <auto kernel>
+inline const auto registered_kernel = detail::add_kernel(kernel);
+
+}  // namespace sparsesync::cuda
