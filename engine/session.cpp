@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <exception>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "engine/auto_choice.h"
 #include "engine/bucket_agreement.h"
 #include "engine/control_channel.h"
+#include "engine/log.h"
 #include "engine/phase_run.h"
 #include "engine/probe.h"
 #include "engine/progress_thread.h"
@@ -128,9 +131,28 @@ SubmittedPhase& Session::Ticket::phase() const {
   return *phase_;
 }
 
+namespace {
+
+/// Megatron sets the variable. Kernels of the session's stream and of another NCCL communicator
+/// then queue behind each other, in an order that differs between workers.
+void warn_of_single_connection() {
+  const char* const value =
+      std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");  // NOLINT(concurrency-mt-unsafe)
+  if (value == nullptr || std::string_view(value) != "1") return;
+  log(LogLevel::warning,
+      "CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a GPU share one hardware queue. A session's "
+      "step can deadlock with another NCCL communicator: each waits on one worker for what is "
+      "queued behind the other on another worker. Unset the variable or set it to 8, CUDA's "
+      "default. If the program needs 1, wait for each step before you use the other communicator");
+}
+
+}  // namespace
+
 Session::Session(std::unique_ptr<Transport> transport, MemoryResource& memory,
                  SessionOptions options)
-    : engine_(std::make_unique<Engine>(std::move(transport), memory, options)) {}
+    : engine_(std::make_unique<Engine>(std::move(transport), memory, options)) {
+  if (options.device) warn_of_single_connection();
+}
 
 Session::~Session() = default;
 Rank Session::rank() const {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -343,6 +344,35 @@ TEST_F(DeviceTest, errors_that_others_left_do_not_fail_a_sort) {
   EXPECT_EQ(keys, (std::vector<Index>{1, 2, 3}));
 }
 #endif
+
+TEST_F(DeviceTest, a_session_warns_of_a_single_connection) {
+  const auto warnings = [] {
+    ::testing::internal::CaptureStderr();
+    expect_no_errors(local_workers("local", {}).run(2, [](std::unique_ptr<Transport>& transport) {
+      GpuWorker gpu(0, std::nullopt, 1);
+      HostMemory words;
+      SessionOptions options{kDeadline, 1};
+      options.device = gpu.on_device();
+      const Session session(std::move(transport), words, options);
+    }));
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    std::size_t count = 0;
+    const std::string_view warning = "CUDA_DEVICE_MAX_CONNECTIONS=1:";
+    for (std::size_t at = text.find(warning); at != std::string::npos;
+         at = text.find(warning, at + 1)) {
+      ++count;
+    }
+    return count;
+  };
+  // The workers are not running when the environment changes. NOLINTBEGIN(concurrency-mt-unsafe)
+  EXPECT_EQ(warnings(), 0U);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+  EXPECT_EQ(warnings(), 2U);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
+  EXPECT_EQ(warnings(), 0U);
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  // NOLINTEND(concurrency-mt-unsafe)
+}
 
 // Each worker on a GPU of its own, in one process.
 TEST_F(SeveralDevices, workers_on_several_have_the_sum) {
