@@ -336,7 +336,7 @@ struct ScatteredRow {
   }
 };
 
-__global__ void __launch_bounds__(kBlock, 4)
+__global__ void __launch_bounds__(kBlock, resident_blocks(4))
     blocks_to_rows_kernel(ToRows task, TileSums sums, SmallDivisor piece_divisor, CopyPlan plan) {
   __shared__ Split<1> split;
   __shared__ MarkedRows<OneGroup> marked;

@@ -310,7 +310,7 @@ __device__ void find_again(const Grid<Row>& grid, std::uint64_t mask, Index firs
 //   uniform: none; runs of 64: 0.5 K again (f32), 0.6 K (bf16); runs of 512: 6.7 K, 2.2 K.
 // Bytes written: 8 and the value of each row.
 template <typename Row, typename Groups>
-__global__ void __launch_bounds__(kBlock, Groups::kMost == 1 ? 5 : 4)
+__global__ void __launch_bounds__(kBlock, Groups::kMost == 1 ? resident_blocks(5) : 4)
     compact_narrow(Task task, Grid<Row> grid, Groups groups, TileSums sums, int steps) {
   constexpr unsigned kCapacity = Lists<Row, Groups>::kCapacity;
   __shared__ Split<Groups::kMost> split;

@@ -20,6 +20,16 @@ namespace sparsesync::cuda {
 /// Threads of a block, where nothing speaks for another number.
 inline constexpr int kBlock = 256;
 
+/// Blocks that a multiprocessor holds at once, for __launch_bounds__. From compute capability 10 on
+/// it is one fewer: ptxas needs a few registers more there, and kernels would spill 4 or 8 bytes.
+constexpr int resident_blocks(int blocks) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+  return blocks - 1;
+#else
+  return blocks;
+#endif
+}
+
 /// The lanes of a warp.
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = ~0U;
