@@ -223,7 +223,7 @@ __device__ void write_all(const DecodeWork& work, Index tile) {
 }
 
 /// @param ordered  whether tiles look back, and so must be taken up in order
-__global__ void __launch_bounds__(kBlock, 6)
+__global__ void __launch_bounds__(kBlock, 4)
     decode_kernel(const __grid_constant__ JobTable<DecodeWork> table, Tiles tiles, bool ordered,
                   FaultWord* faults) {
   __shared__ int sums[kWarp + 1];
