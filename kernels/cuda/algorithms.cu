@@ -78,22 +78,6 @@ SortedWords sort_by_key(const Context& context, Scratch& scratch, std::span<cons
   return {words.data(), low_bits, fit_into_word(key_bits, size) ? nullptr : keys.data()};
 }
 
-SortedPlaces sort_places(const Context& context, Scratch& scratch, std::span<const Index> keys,
-                         Index bound) {
-  const auto size = std::ssize(keys);
-  const std::span<Index> in_order = scratch.take<Index>(size);
-  const std::span<Index> places = scratch.take<Index>(size);
-  const SortedWords sorted =
-      sort_by_key(context, scratch, keys, bit_width_below(static_cast<std::uint64_t>(bound)));
-  Index* const to = in_order.data();
-  Index* const place_of = places.data();
-  for_each(context, size, [=] __device__(Index i) {
-    place_of[i] = sorted.place(i);
-    to[i] = sorted.key(i);
-  });
-  return {in_order, places};
-}
-
 Tiles fresh_tiles(const Context& context, Scratch& scratch, Index tiles) {
   const std::span<std::uint64_t> words = scratch.take<std::uint64_t>(Tiles::words(tiles));
   clear(context, words.data(), words.size_bytes());

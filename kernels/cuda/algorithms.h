@@ -50,15 +50,4 @@ inline bool fit_into_word(int key_bits, Index size) {
 SortedWords sort_by_key(const Context& context, Scratch& scratch, std::span<const Index> keys,
                         int key_bits);
 
-/// The same apart. Views of scratch.
-struct SortedPlaces {
-  std::span<const Index> keys;
-  std::span<const Index> places;
-};
-
-/// Does not synchronize the stream.
-/// @param keys  in [0, bound)
-SortedPlaces sort_places(const Context& context, Scratch& scratch, std::span<const Index> keys,
-                         Index bound);
-
 }  // namespace sparsesync::cuda

@@ -3,15 +3,11 @@
 
 #include <array>
 
-#include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/row_sums.h"
-#include "kernels/cuda/select.h"
 #include "kernels/error.h"
 
 namespace sparsesync::cuda {
 namespace {
-
-// ---- The check.
 
 /// What stands in memory where nothing was found.
 constexpr auto kNowhere = ~0ULL;
@@ -40,39 +36,6 @@ __global__ void check_kernel(std::uint64_t rows, const Index* indices, Index cou
     atomicMin(&found[threadIdx.x], first[threadIdx.x]);
   }
 }
-
-// ---- coalesce.
-
-/// Items of each thread of a tile of sorted indices.
-constexpr int kTileItems = 8;
-
-/// Keeps the first of each row's sorted indices.
-struct FirstOfRow {
-  Index size;
-  SortedWords sorted;
-  Index first_row;
-  Index* indices;  // receives the rows
-  Index* count;    // and how many they are
-  RowTerms terms;
-
-  __device__ Index part(Index tile) const { return tile * kSelectTile<kTileItems>; }
-  __device__ bool keeps(Index begin, Index item) const {
-    const Index i = begin + item;
-    return i < size && (i == 0 || sorted.key(i) != sorted.key(i - 1));
-  }
-  __device__ void put(Index begin, Index item, Index rank) const {
-    const Index i = begin + item;
-    const Index key = sorted.key(i);
-    indices[rank] = key + first_row;
-    const Index far = i + RowTerms::kMany - 1;
-    terms.put(rank, i, far < size && sorted.key(far) == key);
-  }
-  __device__ void end(Index tile, Index kept) const {
-    if (part(tile + 1) < size) return;
-    terms.end(kept, size);
-    *count = kept;
-  }
-};
 
 }  // namespace
 
@@ -104,15 +67,10 @@ void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span
   SPARSESYNC_EXPECT(std::ssize(indices), >=, size);
   if (size == 0) return clear(context, count.location(), sizeof(Index));
   Scratch scratch(context);
-  const SortedWords sorted = sort_by_key(context, scratch, from.indices,
-                                         bit_width_below(static_cast<std::uint64_t>(rows.size())));
-  const RowTerms terms = row_terms(context, scratch, size);
-  const Index tiles = ceil_div(size, kSelectTile<kTileItems>);
-  select<kTileItems>(context, tiles, fresh_tiles(context, scratch, tiles),
-                     FirstOfRow{size, sorted, rows.begin, indices.data(), count.location(), terms});
-  for_dtype(from.values.dtype, [&]<typename T>(T) {
-    sum_terms<T>(context, terms, sorted, count.location(), size, from.values, values);
-  });
+  const DistinctRows distinct = find_distinct(context, scratch, from.indices, rows.size(),
+                                              rows.begin, indices, count.location());
+  for_dtype(from.values.dtype,
+            [&]<typename T>(T) { write_sums<T>(context, distinct, from.values, values); });
 }
 
 }  // namespace sparsesync::cuda

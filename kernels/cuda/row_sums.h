@@ -1,9 +1,10 @@
-// Sums of rows whose terms are known by sorted words, rounded once: of each row in the order of
-// its terms. For the sources of the bodies alone.
+// Sums of the rows that a list names, each in the order of the list. For the sources of the kernels
+// alone.
 #pragma once
 
 #include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/select.h"
 #include "kernels/cuda/values.h"
 
 namespace sparsesync::cuda {
@@ -41,6 +42,69 @@ inline RowTerms row_terms(const Context& context, Scratch& scratch, Index terms)
   return made;
 }
 
+/// Distinct rows of a list, increasing, and the terms of each.
+struct DistinctRows {
+  SortedWords sorted;  // terms[i] of the sum of a row stand at place(i) of the list
+  RowTerms terms;
+  const Index* indices;
+  const Index* count;  // of the rows
+  Index size;          // of the list
+};
+
+namespace detail {
+
+/// Items of each thread of a tile of sorted indices.
+inline constexpr int kTermItems = 8;
+
+/// Keeps the first of each row's sorted indices.
+struct FirstOfRow {
+  Index size;
+  SortedWords sorted;
+  Index first_row;
+  Index* indices;  // receives the rows
+  Index* count;    // and how many they are
+  RowTerms terms;
+
+  __device__ Index part(Index tile) const { return tile * kSelectTile<kTermItems>; }
+  __device__ bool keeps(Index begin, Index item) const {
+    const Index i = begin + item;
+    return i < size && (i == 0 || sorted.key(i) != sorted.key(i - 1));
+  }
+  __device__ void put(Index begin, Index item, Index rank) const {
+    const Index i = begin + item;
+    const Index key = sorted.key(i);
+    indices[rank] = key + first_row;
+    const Index far = i + RowTerms::kMany - 1;
+    terms.put(rank, i, far < size && sorted.key(far) == key);
+  }
+  __device__ void end(Index tile, Index kept) const {
+    if (part(tile + 1) < size) return;
+    terms.end(kept, size);
+    *count = kept;
+  }
+};
+
+}  // namespace detail
+
+/// Finds the distinct rows of a list and the terms of their sums. Does not synchronize the stream.
+/// @param list       not empty; below `bound`
+/// @param first_row  added to each row that is written
+/// @param indices    as long as the list
+/// @param count      receives the number of rows
+inline DistinctRows find_distinct(const Context& context, Scratch& scratch,
+                                  std::span<const Index> list, Index bound, Index first_row,
+                                  std::span<Index> indices, Index* count) {
+  const auto size = std::ssize(list);
+  const SortedWords sorted =
+      sort_by_key(context, scratch, list, bit_width_below(static_cast<std::uint64_t>(bound)));
+  const RowTerms terms = row_terms(context, scratch, size);
+  const Index tiles = ceil_div(size, kSelectTile<detail::kTermItems>);
+  select<detail::kTermItems>(
+      context, tiles, fresh_tiles(context, scratch, tiles),
+      detail::FirstOfRow{size, sorted, first_row, indices.data(), count, terms});
+  return {sorted, terms, indices.data(), count, size};
+}
+
 namespace detail {
 
 /// How a kernel reads and writes: so many elements at a time, each where elements of T may lie or
@@ -69,26 +133,66 @@ struct Access {
 };
 
 struct Summed {
-  RowTerms terms;
-  SortedWords sorted;
-  const Index* count;  // rows
+  DistinctRows rows;
   const std::byte* from;
   std::byte* to;
   Index width;
+
+  __device__ Index begin(Index row) const { return rows.terms.begin[row]; }
+  __device__ Index end(Index row) const { return rows.terms.begin[row + 1]; }
+  __device__ Index place(Index term) const { return rows.sorted.place(term); }
+};
+
+/// Writes the sum of the i-th row, rounded, to row i; a row of one term stays as it is.
+template <typename T, typename Packs>
+struct WriteRounded {
+  using Sum = typename ValueTraits<T>::Sum;
+  static constexpr bool kCopiesSingleTerms = true;
+
+  /// The sums are zeros already.
+  __device__ static void begin(const Summed&, Index, Index, Sum*) {}
+  __device__ static void end(const Summed& of, Index row, Index pack, const Sum* sums) {
+    typename Packs::Pack result;
+    for (int k = 0; k < Packs::kElements; ++k) result.of[k] = ValueTraits<T>::narrow(sums[k]);
+    Packs::store_pack(of.to, row * (of.width / Packs::kElements) + pack, result);
+  }
+};
+
+/// Adds the terms of the i-th row to row indices[i], of Sum.
+template <typename T, typename Packs>
+struct AddToRows {
+  using Sum = typename ValueTraits<T>::Sum;
+  static constexpr bool kCopiesSingleTerms = false;
+
+  __device__ static Sum* sums_at(const Summed& of, Index row, Index pack) {
+    return reinterpret_cast<Sum*>(of.to) + of.rows.indices[row] * of.width +
+           pack * Packs::kElements;
+  }
+  __device__ static void begin(const Summed& of, Index row, Index pack, Sum* sums) {
+    const Sum* const from = sums_at(of, row, pack);
+    for (int k = 0; k < Packs::kElements; ++k) sums[k] = from[k];
+  }
+  __device__ static void end(const Summed& of, Index row, Index pack, const Sum* sums) {
+    Sum* const to = sums_at(of, row, pack);
+    for (int k = 0; k < Packs::kElements; ++k) to[k] = sums[k];
+  }
 };
 
 /// Sums some columns of a row of few terms.
-template <typename T, typename Packs>
+template <typename T, typename Packs, typename Result>
 __device__ void sum_few(const Summed& of, Index row, Index packs, Index pack) {
   using Sum = typename ValueTraits<T>::Sum;
   constexpr int kAtOnce = 4;
   const auto load_term = [&](Index term) {
-    return Packs::load_pack(of.from, of.sorted.place(term) * packs + pack);
+    return Packs::load_pack(of.from, of.place(term) * packs + pack);
   };
-  const Index end = of.terms.begin[row + 1];
-  Index term = of.terms.begin[row];
-  if (term + 1 == end) return Packs::store_pack(of.to, row * packs + pack, load_term(term));
+  const Index end = of.end(row);
+  Index term = of.begin(row);
+  if constexpr (Result::kCopiesSingleTerms) {
+    if (term + 1 == end) return Packs::store_pack(of.to, row * packs + pack, load_term(term));
+  }
   Sum sums[Packs::kElements] = {};
+  Result::begin(of, row, pack, sums);
   const auto add = [&](const typename Packs::Pack& values) {
     for (int k = 0; k < Packs::kElements; ++k) sums[k] += ValueTraits<T>::widen(values.of[k]);
   };
@@ -98,15 +202,13 @@ __device__ void sum_few(const Summed& of, Index row, Index packs, Index pack) {
     for (int i = 0; i < kAtOnce; ++i) add(values[i]);
   }
   for (; term < end; ++term) add(load_term(term));
-  typename Packs::Pack result;
-  for (int k = 0; k < Packs::kElements; ++k) result.of[k] = ValueTraits<T>::narrow(sums[k]);
-  Packs::store_pack(of.to, row * packs + pack, result);
+  Result::end(of, row, pack, sums);
 }
 
 /// Sums 32 columns of a row of many terms: all warps bring terms near, and while they come the
 /// first one adds those that are there, in their order.
 /// @param staged  the block's shared memory, of 2 * kStage * 32 elements
-template <typename T, bool aligned, int kStage>
+template <typename T, bool aligned, typename Result, int kStage>
 __device__ void sum_many(const Summed& of, Index row, Index first_column, T* staged) {
   using Sum = typename ValueTraits<T>::Sum;
   constexpr int kWarps = kBlock / kWarp;
@@ -115,10 +217,11 @@ __device__ void sum_many(const Summed& of, Index row, Index first_column, T* sta
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const Index column = first_column + lane;
   const bool has_column = column < of.width;
-  const Index begin = of.terms.begin[row];
-  const Index count = of.terms.begin[row + 1] - begin;
+  const Index begin = of.begin(row);
+  const Index count = of.end(row) - begin;
   const Index stages = ceil_div<Index>(count, kStage);
   Sum sum{};
+  if (warp == 0 && has_column) Result::begin(of, row, column, &sum);
   // Two stages of memory in turn: terms of one come while those of the one before are added.
   for (Index stage = 0; stage <= stages; ++stage) {
     T* const coming = staged + stage % 2 * kStage * kWarp;
@@ -127,9 +230,9 @@ __device__ void sum_many(const Summed& of, Index row, Index first_column, T* sta
     for (int i = 0; i < kEach; ++i) {
       const Index term = stage * kStage + i * kWarps + warp;
       if (has_column && term < count) {
-        values[i] = Access<T, 1, aligned>::load_pack(
-                        of.from, of.sorted.place(begin + term) * of.width + column)
-                        .of[0];
+        values[i] =
+            Access<T, 1, aligned>::load_pack(of.from, of.place(begin + term) * of.width + column)
+                .of[0];
       }
     }
     if (warp == 0 && has_column && stage > 0) {
@@ -140,64 +243,75 @@ __device__ void sum_many(const Summed& of, Index row, Index first_column, T* sta
     for (int i = 0; i < kEach; ++i) coming[(i * kWarps + warp) * kWarp + lane] = values[i];
     __syncthreads();
   }
-  if (warp == 0 && has_column) {
-    Access<T, 1, aligned>::store_pack(of.to, row * of.width + column,
-                                      {{ValueTraits<T>::narrow(sum)}});
-  }
+  if (warp == 0 && has_column) Result::end(of, row, column, &sum);
 }
 
-template <typename T, int elements, bool aligned>
+template <typename T, int elements, bool aligned, template <typename, typename> typename Result>
 __global__ void sum_kernel(Summed of, Index packs, unsigned lane_bits) {
   // Of as many bytes for each type: as much as lets an H200's processor have all its threads.
   constexpr int kStage = 256 / static_cast<int>(sizeof(T));
+  using Packs = Access<T, elements, aligned>;
+  using Single = Access<T, 1, aligned>;
   __shared__ __align__(16) std::byte staged[2 * 256 * kWarp];
+  const RowTerms& terms = of.rows.terms;
   const Index chunks = ceil_div<Index>(of.width, kWarp);
-  const Index tasks = static_cast<Index>(*of.terms.many_count) * chunks;
+  const Index tasks = static_cast<Index>(*terms.many_count) * chunks;
   for (Index task = blockIdx.x; task < tasks; task += gridDim.x) {
-    sum_many<T, aligned, kStage>(of, of.terms.rows_of_many[task / chunks], task % chunks * kWarp,
-                                 reinterpret_cast<T*>(staged));
+    sum_many<T, aligned, Result<T, Single>, kStage>(
+        of, terms.rows_of_many[task / chunks], task % chunks * kWarp, reinterpret_cast<T*>(staged));
   }
-  const Index rows = *of.count;
+  const Index rows = *of.rows.count;
   const Index lanes = Index{1} << lane_bits;
   const Index lane = thread_number() & (lanes - 1);
   for (Index row = thread_number() >> lane_bits; row < rows; row += thread_count() >> lane_bits) {
-    if (of.terms.has_many(row)) continue;
+    if (terms.has_many(row)) continue;
     for (Index pack = lane; pack < packs; pack += lanes) {
-      sum_few<T, Access<T, elements, aligned>>(of, row, packs, pack);
+      sum_few<T, Packs, Result<T, Packs>>(of, row, packs, pack);
     }
   }
 }
 
-template <typename T, int elements, bool aligned>
-void sum_packs(const Context& context, const Summed& of, Index most_rows) {
+template <typename T, int elements, bool aligned, template <typename, typename> typename Result>
+void sum_packs(const Context& context, const Summed& of) {
   const Index packs = of.width / elements;
   const auto lane_bits =
       static_cast<unsigned>(std::min(bit_width_below(static_cast<std::uint64_t>(packs)), 5));
-  launch<sum_kernel<T, elements, aligned>>(context, blocks_for(context, most_rows << lane_bits),
-                                           kBlock, of, packs, lane_bits);
+  launch<sum_kernel<T, elements, aligned, Result>>(
+      context, blocks_for(context, of.rows.size << lane_bits), kBlock, of, packs, lane_bits);
 }
 
 }  // namespace detail
 
 /// to.row(i) = the sum of the i-th row's terms, rounded; a row of one term stays as it is. Does not
 /// synchronize the stream.
-/// @param terms   of each row
-/// @param sorted  says where in `from` each term stands
-/// @param count   of rows, at most `size`
-/// @param size    terms of all rows
+/// @param from  the values of the list
 template <typename T>
-void sum_terms(const Context& context, const RowTerms& terms, const SortedWords& sorted,
-               const Index* count, Index size, ConstMatrix from, Matrix to) {
+void write_sums(const Context& context, const DistinctRows& rows, ConstMatrix from, Matrix to) {
+  using detail::WriteRounded;
   if (from.width == 0) return;
-  const detail::Summed summed{terms, sorted, count, from.data, to.data, from.width};
+  const detail::Summed summed{rows, from.data, to.data, from.width};
   const int unit = common_unit(address_of(from.data) | address_of(to.data) |
                                static_cast<std::uint64_t>(from.row_bytes()));
   if (unit == 16) {
-    detail::sum_packs<T, 16 / sizeof(T), true>(context, summed, size);
+    detail::sum_packs<T, 16 / sizeof(T), true, WriteRounded>(context, summed);
   } else if (unit >= static_cast<int>(sizeof(T))) {
-    detail::sum_packs<T, 1, true>(context, summed, size);
+    detail::sum_packs<T, 1, true, WriteRounded>(context, summed);
   } else {
-    detail::sum_packs<T, 1, false>(context, summed, size);
+    detail::sum_packs<T, 1, false, WriteRounded>(context, summed);
+  }
+}
+
+/// sums.row(r) += the terms of row r, one after another. Does not synchronize the stream.
+/// @param from  the values of the list
+template <typename T>
+void add_to_sums(const Context& context, const DistinctRows& rows, ConstMatrix from, Matrix sums) {
+  using detail::AddToRows;
+  if (from.width == 0) return;
+  const detail::Summed summed{rows, from.data, sums.data, from.width};
+  if (address_of(from.data) % sizeof(T) == 0) {
+    detail::sum_packs<T, 1, true, AddToRows>(context, summed);
+  } else {
+    detail::sum_packs<T, 1, false, AddToRows>(context, summed);
   }
 }
 

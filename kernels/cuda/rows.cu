@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/job_table.h"
 #include "kernels/cuda/packs.h"
-#include "kernels/cuda/segments.h"
+#include "kernels/cuda/row_sums.h"
 #include "kernels/cuda/values.h"
 #include "kernels/sums.h"
 
@@ -210,9 +210,12 @@ void add_rows(const Context& context, ConstMatrix from, std::span<const Index> r
   SPARSESYNC_EXPECT(std::ssize(rows), ==, from.rows);
   expect_sums(sums.dtype, from.dtype);
   SPARSESYNC_EXPECT(sums.width, ==, from.width);
+  if (rows.empty()) return;
   Scratch scratch(context);
-  const SortedPlaces sorted = sort_places(context, scratch, rows, sums.rows);
-  for_dtype(from.dtype, [&]<typename T>(T) { add_segments<T>(context, sorted, from, sums); });
+  const DistinctRows distinct =
+      find_distinct(context, scratch, rows, sums.rows, 0, scratch.take<Index>(std::ssize(rows)),
+                    scratch.take<Index>(1).data());
+  for_dtype(from.dtype, [&]<typename T>(T) { add_to_sums<T>(context, distinct, from, sums); });
 }
 
 void add(const Context& context, ConstMatrix addends, Matrix sums) {

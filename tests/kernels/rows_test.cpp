@@ -209,6 +209,40 @@ TEST_F(Rows, AddRowsAddsInOrder) {
   EXPECT_EQ(sum[0], 2050);
 }
 
+/// The head words of a Zipf distribution: a row of many terms among others of a few.
+TEST_F(Rows, AddRowsAddsManyTermsOfARowInOrder) {
+  testing::Random random(testing::seed());
+  constexpr Index kTerms = 700;
+  constexpr Index kRows = 9;
+  std::vector<Index> rows;
+  for (Index i = 0; i < kTerms; ++i) {
+    rows.push_back(random.below(4) == 0 ? random.below(kRows - 1) : 5);
+  }
+  for_each_dtype([&]<typename T>(T) {
+    using Sum = typename ValueTraits<T>::Sum;
+    for (const Index width : {1, 3, 33, 64}) {
+      std::vector<T> values;
+      for (Index i = 0; i < kTerms * width; ++i) {
+        values.push_back(
+            value_of<T>((random.uniform() - 0.5) * (random.below(4) == 0 ? 0x1p12 : 4.0)));
+      }
+      std::vector<Sum> sums(static_cast<std::size_t>(kRows * width), Sum{3});
+      std::vector<Sum> expected = sums;
+      for (Index i = 0; i < kTerms * width; ++i) {
+        const Index row = rows[static_cast<std::size_t>(i / width)];
+        expected[static_cast<std::size_t>(row * width + i % width)] +=
+            ValueTraits<T>::widen(values[static_cast<std::size_t>(i)]);
+      }
+      std::vector<Sum> of_unaligned = sums;
+      add_rows(context_, matrix_of(std::as_const(values), width), rows, sums_of<T>(sums, width));
+      EXPECT_EQ(bits_of(sums), bits_of(expected)) << "width " << width;
+      add_rows(context_, Unaligned<T>(values, width).matrix(), rows,
+               sums_of<T>(of_unaligned, width));
+      EXPECT_EQ(bits_of(of_unaligned), bits_of(expected)) << "width " << width;
+    }
+  });
+}
+
 TEST_F(Rows, AddAddsElements) {
   for_each_dtype([&]<typename T>(T) {
     using Sum = typename ValueTraits<T>::Sum;
