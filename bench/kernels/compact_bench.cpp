@@ -115,23 +115,24 @@ void compact_clustered(benchmark::State& state, DType dtype) {
 }
 
 /// Compact and partition by the bijection in one pass.
-void compact_groups_dtype(benchmark::State& state, DType dtype, Index run = 1) {
+void compact_groups_dtype(benchmark::State& state, DType dtype, Index count = kGroups,
+                          Index run = 1) {
   const Dense dense(dtype, state.range(0), state.range(1), run);
-  const RowGroups groups({.rows = dense.rows, .groups = kGroups, .seed = kSeed + 1});
+  const RowGroups groups({.rows = dense.rows, .groups = count, .seed = kSeed + 1});
   Workplace workplace(1);
   const ConstMatrix from = dense.place(workplace);
   // The bijection spreads rows evenly; of a group that had more some would be missing.
-  const auto mean = static_cast<Index>(dense.touched.size()) / kGroups;
+  const auto mean = static_cast<Index>(dense.touched.size()) / count;
   const Index room = mean + mean / 8 + 64;
-  const std::span<Index> indices = workplace.room<Index>(static_cast<std::size_t>(kGroups * room));
+  const std::span<Index> indices = workplace.room<Index>(static_cast<std::size_t>(count * room));
   const std::span<std::byte> values =
-      workplace.room<std::byte>(static_cast<std::size_t>(kGroups * room * dense.row_bytes()));
-  const std::span<Index> counts = workplace.room<Index>(kGroups);
+      workplace.room<std::byte>(static_cast<std::size_t>(count * room * dense.row_bytes()));
+  const std::span<Index> counts = workplace.room<Index>(static_cast<std::size_t>(count));
   workplace.measure(state, [&] {
     compact_groups(workplace.context(), from, 0, groups, indices,
-                   {values.data(), dtype, kGroups * room, dense.width}, counts);
+                   {values.data(), dtype, count * room, dense.width}, counts);
   });
-  std::vector<std::vector<Index>> expected(kGroups);
+  std::vector<std::vector<Index>> expected(static_cast<std::size_t>(count));
   for (const Index row : dense.touched) {
     expected[static_cast<std::size_t>(groups.place(row).group)].push_back(row);
   }
@@ -152,8 +153,13 @@ void compact_groups_dtype(benchmark::State& state, DType dtype, Index run = 1) {
   set_compact_rates(state, dense);
 }
 
-void compact_groups_clustered(benchmark::State& state, DType dtype) {
+/// As many groups as the kernel of few groups takes: each has fewer threads that look back.
+void compact_many_groups(benchmark::State& state, DType dtype) {
   compact_groups_dtype(state, dtype, state.range(2));
+}
+
+void compact_groups_clustered(benchmark::State& state, DType dtype) {
+  compact_groups_dtype(state, dtype, kGroups, state.range(2));
 }
 
 /// Compact, then Algorithm 1 (Zen): what compact and the bijection are held against.
@@ -222,6 +228,15 @@ BENCHMARK_CAPTURE(compact_groups_dtype, bf16, DType::bf16)
     ->ArgNames({"width", "per_mille"})
     ->ArgsProduct({{1, 128}, {1, 10, 52}})
     ->Apply(timed);
+const auto kManyGroups = [](benchmark::internal::Benchmark* row) {
+  row->ArgNames({"width", "per_mille", "groups"})->ArgsProduct({{1}, {52}, {64}})->Apply(timed);
+};
+BENCHMARK_CAPTURE(compact_many_groups, f32, DType::f32)
+    ->Name("compact_many_groups/f32")
+    ->Apply(kManyGroups);
+BENCHMARK_CAPTURE(compact_many_groups, bf16, DType::bf16)
+    ->Name("compact_many_groups/bf16")
+    ->Apply(kManyGroups);
 BENCHMARK(compact_and_hash)
     ->ArgNames({"width", "per_mille"})
     ->ArgsProduct({{1, 128}, {10, 52}})
