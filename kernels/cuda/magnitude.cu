@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/packs.h"
+#include "kernels/cuda/take_largest.h"
 #include "kernels/cuda/tile_scan.h"
 #include "kernels/cuda/values.h"
 
@@ -218,12 +219,13 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
 /// 0.7 TB/s on an H200.
 constexpr int kItems = 32;
 constexpr Index kTakeTile = Index{kItems} * kBlock;
+static_assert(kItems == kWarp, "a ballot has the marks of one lane");
 
 /// What take() reads and writes.
 struct TakeTask {
   float* residual;
-  Index size;
-  float* velocity;  // null: left as it is
+  IndexRange range;  // elements that the launch examines
+  float* velocity;   // null: left as it is
   const MagnitudeCut* cut;
   Index* indices;
   std::byte* values;
@@ -231,7 +233,15 @@ struct TakeTask {
   Index room;
   Index* count;
   Index* not_finite;
+  const Index* before;  // elements above the level and on it before the range; null: none
+  Index* up_to_end;     // receives the same up to the end of the range
 };
+
+// Two counts in one number, so that one sum is made of both. In a word of Tiles 62 bits are free.
+constexpr int kLaunchBits = 31;
+static_assert(kMostTakenAtOnce < Index{1} << kLaunchBits);
+constexpr unsigned kTileBits = 16;
+static_assert(kTakeTile < Index{1} << kTileBits);
 
 template <typename T>
 __device__ void take_one(const TakeTask& task, Index element, Index place) {
@@ -247,54 +257,88 @@ __device__ void take_one(const TakeTask& task, Index element, Index place) {
   task.velocity[element] = 0;
 }
 
+/// Marks of 32 consecutive elements: bit i is the i-th.
+struct Marks {
+  unsigned above;  // the level of the cut
+  unsigned on;     // on it, and not zero
+};
+
+/// Compares 32 times 32 elements of a warp with a level. A lane loads every 32nd element and
+/// returns the marks of 32 consecutive ones.
+template <bool is_whole>
+__device__ Marks compare(const float* values, Index count, std::uint32_t level) {
+  constexpr int kInFlight = 8;  // loads that a lane waits for together
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const std::uint32_t lowest = level > 1 ? level : 1;
+  unsigned above = 0;
+  unsigned reached = 0;
+  for (int first = 0; first < kItems; first += kInFlight) {
+    std::uint32_t magnitudes[kInFlight];
+    for (int k = 0; k < kInFlight; ++k) {
+      const Index element = lane + (first + k) * kWarp;
+      magnitudes[k] = is_whole || element < count ? magnitude_of(values[element]) : 0;
+    }
+    for (int k = 0; k < kInFlight; ++k) {
+      const unsigned all_above = __ballot_sync(kAllLanes, magnitudes[k] > level ? 1 : 0);
+      const unsigned all_reached = __ballot_sync(kAllLanes, magnitudes[k] >= lowest ? 1 : 0);
+      if (lane == first + k) {
+        above = all_above;
+        reached = all_reached;
+      }
+    }
+  }
+  return {above, reached & ~above};
+}
+
 /// As select() of kernels/cuda/select.h, with two counts: of elements above the level and on it.
 template <typename T>
-__global__ void take(TakeTask task, Index tile_count, Tiles above_tiles, Tiles on_tiles) {
+__global__ void take(TakeTask task, Index tile_count, Tiles tiles) {
   __shared__ Index shared;
-  __shared__ Index sums[kWarp + 1];
-  const unsigned lane = threadIdx.x % kWarp;
-  const unsigned lanes_before = (1U << lane) - 1;
+  __shared__ unsigned sums[kWarp + 1];
   const std::uint32_t level = task.cut->level;
   const Index ties = task.cut->ties;
-  // Of a tile each warp has elements that follow each other, each of its lanes every 32nd.
-  const Index first = static_cast<Index>(threadIdx.x / kWarp) * kItems * kWarp + lane;
-  for (Index tile = above_tiles.take(&shared); tile < tile_count;
-       tile = above_tiles.take(&shared)) {
-    unsigned is_above = 0;
-    unsigned is_on = 0;
-    for (int i = 0; i < kItems; ++i) {
-      const Index element = tile * kTakeTile + first + i * kWarp;
-      const std::uint32_t magnitude =
-          element < task.size ? magnitude_of(task.residual[element]) : 0;
-      is_above |= (magnitude > level ? 1U : 0U) << static_cast<unsigned>(i);
-      is_on |= (magnitude == level && magnitude != 0 ? 1U : 0U) << static_cast<unsigned>(i);
-    }
-    Index above_here = 0;
-    Index on_here = 0;
-    const Index above_thread =
-        block_exclusive_sum(static_cast<Index>(__popc(is_above)), sums, &above_here);
-    __syncthreads();
-    const Index on_thread = block_exclusive_sum(static_cast<Index>(__popc(is_on)), sums, &on_here);
-    const Index above_tile = above_tiles.before(tile, above_here, &shared);
-    const Index on_tile = on_tiles.before(tile, on_here, &shared);
-    Index above = above_tile + __shfl_sync(kAllLanes, above_thread, 0);
-    Index on = on_tile + __shfl_sync(kAllLanes, on_thread, 0);
-    for (int i = 0; i < kItems; ++i) {
-      const bool own_above = (is_above >> static_cast<unsigned>(i) & 1U) != 0;
-      const bool own_on = (is_on >> static_cast<unsigned>(i) & 1U) != 0;
-      const unsigned warp_above = __ballot_sync(kAllLanes, own_above ? 1 : 0);
-      const unsigned warp_on = __ballot_sync(kAllLanes, own_on ? 1 : 0);
-      const Index rank = on + __popc(warp_on & lanes_before);
-      if (own_above || (own_on && rank < ties)) {
-        take_one<T>(task, tile * kTakeTile + first + i * kWarp,
-                    above + __popc(warp_above & lanes_before) + (rank < ties ? rank : ties));
+  const Index above_before = task.before == nullptr ? 0 : task.before[0];
+  const Index on_before = task.before == nullptr ? 0 : task.before[1];
+  // Elements of a tile that a warp examines, and those of them that a lane takes.
+  const Index of_warp = static_cast<Index>(threadIdx.x / kWarp) * kItems * kWarp;
+  const Index of_lane = of_warp + static_cast<Index>(threadIdx.x % kWarp) * kItems;
+  for (Index tile = tiles.take(&shared); tile < tile_count; tile = tiles.take(&shared)) {
+    const Index first = task.range.begin + tile * kTakeTile;
+    const Index left = task.range.end - first - of_warp;
+    const float* const values = task.residual + first + of_warp;
+    const Marks marks = left >= kItems * kWarp ? compare<true>(values, left, level)
+                                               : compare<false>(values, left, level);
+    unsigned here = 0;
+    const unsigned of_thread =
+        block_exclusive_sum(static_cast<unsigned>(__popc(marks.above)) |
+                                static_cast<unsigned>(__popc(marks.on)) << kTileBits,
+                            sums, &here);
+    const auto above_in = [](unsigned both) {
+      return static_cast<Index>(both & low_mask(kTileBits));
+    };
+    const auto on_in = [](unsigned both) { return static_cast<Index>(both >> kTileBits); };
+    const Index of_tile = tiles.before(tile, on_in(here) << kLaunchBits | above_in(here), &shared);
+    const Index above_tile = above_before + (of_tile & static_cast<Index>(low_mask(kLaunchBits)));
+    const Index on_tile = on_before + (of_tile >> kLaunchBits);
+    Index above = above_tile + above_in(of_thread);
+    Index on = on_tile + on_in(of_thread);
+    // Behind the last tie none is taken, and their number no longer matters.
+    unsigned which = marks.above | (on < ties ? marks.on : 0);
+    for (; which != 0; which &= which - 1) {
+      const int bit = __ffs(static_cast<int>(which)) - 1;
+      const bool is_on = (marks.on >> static_cast<unsigned>(bit) & 1U) != 0;
+      if (!is_on || on < ties) {
+        take_one<T>(task, first + of_lane + bit, above + (on < ties ? on : ties));
       }
-      above += __popc(warp_above);
-      on += __popc(warp_on);
+      above += is_on ? 0 : 1;
+      on += is_on ? 1 : 0;
     }
     if (tile == tile_count - 1 && threadIdx.x == 0) {
-      const Index all_on = on_tile + on_here;
-      *task.count = above_tile + above_here + (all_on < ties ? all_on : ties);
+      const Index all_above = above_tile + above_in(here);
+      const Index all_on = on_tile + on_in(here);
+      task.up_to_end[0] = all_above;
+      task.up_to_end[1] = all_on;
+      *task.count = all_above + (all_on < ties ? all_on : ties);
     }
   }
 }
@@ -331,29 +375,44 @@ void count_taken(const Context& context, std::span<const float> values, const Ma
   });
 }
 
-void take_largest(const Context& context, std::span<float> residual, std::span<float> velocity,
-                  const MagnitudeCut* cut, const Taken& taken, Count count, Count not_finite) {
+void take_largest_in_parts(const Context& context, std::span<float> residual,
+                           std::span<float> velocity, const MagnitudeCut* cut, const Taken& taken,
+                           Count count, Count not_finite, Index most) {
   sparsesync::detail::expect_places(residual, velocity, taken);
   if (residual.empty()) return clear(context, count.location(), sizeof(Index));
+  const auto size = std::ssize(residual);
   const bool has_velocity = !taken.velocities.empty();
-  const TakeTask task{residual.data(),
-                      std::ssize(residual),
-                      has_velocity ? velocity.data() : nullptr,
-                      cut,
-                      taken.indices.data(),
-                      taken.values.data,
-                      taken.velocities.data(),
-                      std::ssize(taken.indices),
-                      count.location(),
-                      not_finite.location()};
-  const Index tiles = ceil_div(task.size, kTakeTile);
   Scratch scratch(context);
-  const Tiles above_tiles = fresh_tiles(context, scratch, tiles);
-  const Tiles on_tiles = fresh_tiles(context, scratch, tiles);
-  for_owed_dtype(taken.values.dtype, [&]<typename T>(T) {
-    launch<take<T>>(context, blocks_for(context, tiles, 1), kBlock, task, tiles, above_tiles,
-                    on_tiles);
-  });
+  Index* up_to_end = scratch.take<Index>(2 * ceil_div(size, most)).data();
+  TakeTask task{residual.data(),
+                {},
+                has_velocity ? velocity.data() : nullptr,
+                cut,
+                taken.indices.data(),
+                taken.values.data,
+                taken.velocities.data(),
+                std::ssize(taken.indices),
+                count.location(),
+                not_finite.location(),
+                nullptr,
+                nullptr};
+  for (Index begin = 0; begin < size; begin += most) {
+    task.range = {begin, std::min(begin + most, size)};
+    task.up_to_end = up_to_end;
+    const Index tiles = ceil_div(task.range.size(), kTakeTile);
+    const Tiles fresh = fresh_tiles(context, scratch, tiles);
+    for_owed_dtype(taken.values.dtype, [&]<typename T>(T) {
+      launch<take<T>>(context, blocks_for(context, tiles, 1), kBlock, task, tiles, fresh);
+    });
+    task.before = up_to_end;
+    up_to_end += 2;
+  }
+}
+
+void take_largest(const Context& context, std::span<float> residual, std::span<float> velocity,
+                  const MagnitudeCut* cut, const Taken& taken, Count count, Count not_finite) {
+  take_largest_in_parts(context, residual, velocity, cut, taken, count, not_finite,
+                        kMostTakenAtOnce);
 }
 
 }  // namespace sparsesync::cuda

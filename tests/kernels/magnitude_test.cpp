@@ -11,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#if defined(SPARSESYNC_WITH_CUDA)
+#include "kernels/cuda/take_largest.h"
+#endif
 #include "kernels/threads.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
@@ -128,6 +131,36 @@ TEST_F(Magnitude, TheLargestAreTakenAndOfEqualOnesTheFirst) {
     }
   }
 }
+
+#if defined(SPARSESYNC_WITH_CUDA)
+TEST_F(Magnitude, SeveralLaunchesTakeTheSame) {
+  if (context_.device() != Device::cuda) GTEST_SKIP() << "not a device of CUDA";
+  Random random(testing::seed());
+  for (const Shape& shape : shapes()) {
+    const std::vector<float> values = drawn(shape, random, 40001);
+    for (const Index k : {400, 20000}) {
+      SCOPED_TRACE(std::string(shape.name) + ", " + std::to_string(k));
+      const std::vector<Index> expected = expected_places(values, k);
+      const std::vector<MagnitudeCut> cut{cut_of(values, k)};
+      std::vector<Index> counts{-1, 0};
+      std::vector<float> residual = values;
+      std::vector<Index> indices(expected.size());
+      std::vector<float> taken(expected.size());
+      cuda::take_largest_in_parts(context_, residual, {}, cut.data(),
+                                  {indices, matrix_of(taken, 1), {}}, Count(counts.data()),
+                                  Count(counts.data() + 1), 8 << 10);
+      synchronize(context_);
+      ASSERT_EQ(counts, (std::vector<Index>{std::ssize(expected), 0}));
+      ASSERT_EQ(indices, expected);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto place = static_cast<std::size_t>(expected[i]);
+        ASSERT_EQ(bits_of(taken[i]), bits_of(values[place]));
+        ASSERT_EQ(residual[place], 0);
+      }
+    }
+  }
+}
+#endif
 
 TEST_F(Magnitude, ValuesThatAreAlignedToElementsAlone) {
   Random random(testing::seed());
