@@ -37,13 +37,16 @@ __global__ void bracket(const float* values, Index size, Index high, Index low, 
   for (Index i = threadIdx.x; i < kCutSample; i += blockDim.x) {
     sample[i] = magnitude_of(values[sparsesync::detail::sampled_place(i, size)]);
   }
-  // Bitonic.
-  for (Index length = 2; length <= kCutSample; length *= 2) {
-    for (Index distance = length / 2; distance > 0; distance /= 2) {
+  // Bitonic. Lengths and distances are powers of two, so shifts do for quotients: 78 steps of one
+  // block are long enough.
+  constexpr auto kSampled = static_cast<unsigned>(kCutSample);
+  for (unsigned length = 2; length <= kSampled; length *= 2) {
+    for (unsigned distance = length / 2; distance > 0; distance /= 2) {
       __syncthreads();
-      for (Index i = threadIdx.x; i < kCutSample / 2; i += blockDim.x) {
-        const Index first = i / distance * 2 * distance + i % distance;
-        const Index second = first + distance;
+      for (unsigned i = threadIdx.x; i < kSampled / 2; i += blockDim.x) {
+        const unsigned within = i & (distance - 1);
+        const unsigned first = 2 * (i - within) + within;
+        const unsigned second = first + distance;
         const bool increases = (first & length) != 0;
         const std::uint32_t a = sample[first];
         const std::uint32_t b = sample[second];
@@ -145,6 +148,23 @@ __global__ void count_digits(const std::byte* values, Index size, const std::byt
   }
 }
 
+/// Chooses the next digit of the level, from the largest one downwards, and clears the histogram:
+/// one block, a thread for each digit.
+__global__ void choose_digit(Index* histogram, unsigned shift, Search* search) {
+  static_assert(kDigits == kBlock);
+  __shared__ Index sums[kWarp + 1];
+  const unsigned digit = kDigits - 1 - threadIdx.x;
+  const Index count = histogram[digit];
+  const Index left = search->left;
+  histogram[digit] = 0;
+  Index all = 0;
+  const Index above = block_exclusive_sum(count, sums, &all);
+  if (above < left && (left <= above + count || digit == 0)) {
+    search->left = left - above;
+    search->level |= digit << shift;
+  }
+}
+
 /// How many elements are above the level of a cut, and how many are on it.
 template <typename Elements>
 __global__ void count_about(const std::byte* values, Index size, const MagnitudeCut* cut,
@@ -196,17 +216,13 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
     search->left = is_near ? k - search->above : k;
   });
   const Index blocks = std::max(blocks_for(context, size), ceil_div(size, kMostOfThread * kBlock));
+  clear(context, digits, histogram.size_bytes());
   for (unsigned shift = 24;; shift -= kDigit) {
-    clear(context, digits, histogram.size_bytes());
     for_elements<float>(addresses, [&]<typename Elements>(Elements) {
       launch<count_digits<Elements>>(context, blocks, kBlock, bytes, size, near_bytes, search,
                                      shift, digits);
     });
-    for_each(context, 1, [=] __device__(Index) {
-      int digit = kDigits - 1;
-      for (; digit > 0 && digits[digit] < search->left; --digit) search->left -= digits[digit];
-      search->level |= static_cast<std::uint32_t>(digit) << shift;
-    });
+    launch<choose_digit>(context, 1, kBlock, digits, shift, search);
     if (shift == 0) break;
   }
   for_each(context, 1, [=] __device__(Index) {
