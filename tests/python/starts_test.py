@@ -25,8 +25,9 @@ import sparsesync  # noqa: E402 (needs torch)
 import torch.distributed as dist  # noqa: E402 (needs torch)
 from sparsesync import _native  # noqa: E402 (needs torch)
 from sparsesync.torch import DistributedDataParallel, launch, local_group  # noqa: E402 (needs torch)
-from sparsesync.torch.process_group import _Connecting  # noqa: E402 (needs torch)
+from sparsesync.torch.process_group import _Connecting, transport_over  # noqa: E402 (needs torch)
 from torch._C._distributed_c10d import TCPStore  # noqa: E402 (needs torch)
+from torch.distributed import distributed_c10d as c10d  # noqa: E402 (needs torch)
 
 SHORT, LONG = datetime.timedelta(seconds=2), datetime.timedelta(seconds=60)
 
@@ -113,6 +114,30 @@ def test_a_store_that_is_lost_is_worker_0s() -> None:
     with pytest.raises(sparsesync.PeerLostError, match="store.*is lost: Broken pipe") as raised, _Connecting(1, 2, LONG) as connecting:
         connecting.all_come(Lost(), "come")  # type: ignore[arg-type]
     assert raised.value.rank == 0
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_errors_of_torch_while_a_transport_is_made_are_translated(comes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker 1 does not come, or leaves while Gloo connects it."""
+    group, store = dist.ProcessGroup(0, 2), dist.HashStore()
+    monkeypatch.setattr(dist, "get_rank", lambda _: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda _: 2)
+    monkeypatch.setattr(c10d, "_get_process_group_store", lambda _: store)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("Gloo connectFullMesh failed")
+
+    monkeypatch.setattr(dist, "ProcessGroupGloo", fail)
+    if comes:
+        c10d.PrefixStore("sparsesync/transport 1", store).set("word of 1", "its machine")
+    with pytest.raises(sparsesync.Error) as raised:
+        transport_over(group, SHORT)
+    if comes:
+        assert isinstance(raised.value, sparsesync.PeerLostError) and raised.value.rank == 1
+        assert "worker 1 has left while the workers of the process group were connected by Gloo" in str(raised.value)
+    else:
+        assert isinstance(raised.value, sparsesync.DeadlineError)
+        assert "worker 1 has not made this DistributedDataParallel after 2 s" in str(raised.value)
 
 
 STOPPED = """
