@@ -50,7 +50,7 @@ def trained(scheme: str, budgets: tuple[int | None, int | None], leaves_out: boo
 @pytest.mark.parametrize("scheme", ["all_gather", "recursive_doubling"])  # what `auto` needs depends on what it measures
 def test_a_step_that_is_too_large_goes_in_more_rounds(scheme: str) -> None:
     freely = trained(scheme, (None, None))
-    budget = int(0.93 * freely[0][2])
+    budget = int(0.88 * freely[0][2])  # in one round it needs 0.91 of that, as bounded memory is not reserved ahead
     bounded = trained(scheme, (budget, None))
     assert bounded[0][2] <= budget
     for weights, errors, _ in bounded:
