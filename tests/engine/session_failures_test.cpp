@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/control_channel.h"
+#include "engine/log.h"
 #include "engine/progress_thread.h"
 #include "engine/session.h"
 #include "schemes/exchange.h"
@@ -155,6 +156,9 @@ TEST(Session, reasons_of_other_workers_are_shown_without_control_characters) {
   } catch (const AbortedError& error) {
     EXPECT_EQ(std::string(error.what()), "worker 3 ended the session: " + shown);
   }
+  ::testing::internal::CaptureStderr();
+  log(LogLevel::warning, hostile);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "sparsesync: warning: " + shown + "\n");
 }
 
 TEST(Session, a_budget_that_one_worker_lacks_is_known_to_all_at_registration) {

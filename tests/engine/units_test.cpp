@@ -1,13 +1,19 @@
-// Units of options and tables: what is read, what is refused, what is written.
+// Units of options and tables: what is read, what is refused, what is written. Texts as they are
+// printed.
 #include "engine/cli/units.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdio>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/cli/command.h"
 #include "kernels/error.h"
 
 namespace sparsesync {
@@ -130,6 +136,20 @@ TEST(Units, WritesWhatPeopleRead) {
   EXPECT_EQ(format_count(1'234'567), "1,234,567");
   EXPECT_EQ(format_count(-123'456), "-123,456");
   EXPECT_EQ(format_count(std::numeric_limits<std::int64_t>::min()), "-9,223,372,036,854,775,808");
+}
+
+struct Closed {
+  void operator()(std::FILE* file) const { static_cast<void>(std::fclose(file)); }
+};
+
+TEST(Print, ShowsNoControlCharactersButLineEnds) {
+  const std::unique_ptr<std::FILE, Closed> file(std::tmpfile());
+  ASSERT_NE(file, nullptr);
+  print(file.get(), "rows\n\x1b[31mred \x9b\u202e\n");
+  std::rewind(file.get());
+  std::array<char, 100> shown{};
+  const std::size_t bytes = std::fread(shown.data(), 1, shown.size(), file.get());
+  EXPECT_EQ(std::string(shown.data(), bytes), "rows\n\\x1b[31mred \\x9b\\u202e\n");
 }
 
 }  // namespace
