@@ -145,6 +145,27 @@ def test_compact_keeps_the_smallest_number_that_there_is(dtype):
     assert found.tolist() == [1] and same_bits(values, dense[1:])
 
 
+@pytest.fixture
+def no_denormals():
+    """The caller's thread takes numbers below the normal ones for zero, until the test ends."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor has no such mode")
+    yield
+    torch.set_flush_denormal(False)
+
+
+def test_coalesce_keeps_denormals_whatever_the_mode_of_the_caller(no_denormals):
+    least = np.array([[1], [1], [1]], np.uint32).view(np.float32)
+    found, sums = sparsesync.coalesce(np.array([4, 1, 4]), least, 5)
+    assert found.tolist() == [1, 4] and sums.view(np.uint32).tolist() == [[1], [2]]
+
+
+def test_compact_keeps_denormals_whatever_the_mode_of_the_caller(no_denormals):
+    found, values = sparsesync.compact(np.array([[0], [1]], np.uint32).view(np.float32))
+    assert found.tolist() == [1] and values.view(np.uint32).tolist() == [[1]]
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (5, 0), (0, 0)])
 def test_compact_of_nothing(shape):
     found, values = sparsesync.compact(np.ones(shape))
