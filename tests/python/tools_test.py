@@ -342,6 +342,12 @@ def test_names_of_tensors_are_shown_without_control_characters(trace):
     assert r"'\x1b[31m/\u202e'" in one_line(told.value)
 
 
+def test_errors_of_a_session_are_shown_without_control_characters():
+    with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as session, pytest.raises(InputError) as told:
+        session.register_bucket("\x1b[31m\u202e", [])
+    assert str(told.value).startswith(r"bucket '\x1b[31m\u202e' has no tensors")
+
+
 def test_schemes_are_those_of_the_program(run_program):
     names = [name for name, summary in sparsesync.schemes() if summary]
     assert len(names) == len(sparsesync.schemes()) and names == sorted(names)
