@@ -113,6 +113,17 @@ void step_with_one(Transport& transport, bool refuses) {
   exchange.step({}, inbox, [](Rank, std::span<const std::byte>) {});
 }
 
+/// Refuses a step that sends to worker 0 as worker 1.
+void refuse_to_zero(Transport& transport, const std::string& reason) {
+  HostMemory memory;
+  const Context context(memory);
+  const Pattern pattern{{{Rank{0}}, {}}};
+  std::uint64_t sequence = 0;
+  ExchangeWorkspace workspace;
+  Exchange exchange(transport, context, {1, 2, 5000}, sequence, pattern, 1, kDeadline, workspace);
+  exchange.refuse(Rank{1}, reason, [](Round, std::size_t) { return std::size_t{1}; });
+}
+
 TEST(PointToPoint, a_refusal_names_a_worker_that_may_have_refused) {
   const auto error = [](std::uint32_t who, std::size_t bytes) {
     std::vector<std::byte> refusal(bytes);
@@ -260,6 +271,52 @@ TEST(PointToPoint, a_payload_that_is_thrown_away_takes_the_memory_of_one_piece) 
         exchange_all(*end, 1, 1'000'000);  // whose pieces are put together again
       }));
   EXPECT_EQ(largest, std::size_t{4} << 20U);
+}
+
+TEST(PointToPoint, no_memory_is_allocated_for_a_size_that_a_header_alone_names) {
+  class Thrower : public ReceiveProvider {
+   public:
+    std::byte* provide(std::size_t, const Header&) override { return nullptr; }
+  };
+  for (const std::uint64_t bytes : {std::uint64_t{1} << 63U, ~std::uint64_t{0}}) {
+    const auto boxes = std::make_shared<Mailboxes>(2);
+    const std::unique_ptr<PointToPoint> liar = Mailboxes::end(boxes, Rank{1});
+    // The first call after the header: it receives the payload's first piece.
+    constexpr int kOfFirstPiece = 4;
+    const std::unique_ptr<Transport> end = transport_over(
+        std::make_unique<Watched>(Mailboxes::end(boxes, Rank{0}), kOfFirstPiece), Rank{0}, {0, 0});
+    const Header header{0, 0, 0, 0, bytes};
+    liar->send(Rank{0}, PointToPoint::Lane::headers, std::as_bytes(std::span(&header, 1)));
+    Thrower thrower;
+    const GroupId group = end->post(own_context(), {}, {}, std::array{Receive{Rank{1}}}, thrower);
+    try {
+      end->next(group, soon());
+      ADD_FAILURE() << "no error";
+    } catch (const PeerLostError& error) {
+      EXPECT_STREQ(error.what(), "a receive that fails");
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+TEST(Exchange, a_long_reason_of_a_refusal_is_cut_between_characters) {
+  std::string reason = "x";  // the other characters begin at odd bytes, and end at even ones
+  for (int i = 0; i < 3000; ++i) reason += "\u00e9";
+  const auto boxes = std::make_shared<Mailboxes>(2);
+  std::vector<std::unique_ptr<Transport>> ends;
+  for (const Rank rank : {Rank{0}, Rank{1}}) {
+    ends.push_back(transport_over(Mailboxes::end(boxes, rank), rank, {0, 0}));
+  }
+  const auto errors =
+      run_in_threads(std::move(ends), [&](std::unique_ptr<Transport>& end, std::size_t rank) {
+        if (rank == 0) return step_with_one(*end, false);
+        refuse_to_zero(*end, reason);
+      });
+  EXPECT_TRUE(is<RefusedError>(errors[0])) << text_of(errors[0]);
+  const std::string text = text_of(errors[0]);
+  EXPECT_TRUE(text.starts_with("worker 1 refused the step: x\u00e9\u00e9")) << text;
+  EXPECT_TRUE(text.ends_with("\u00e9\u00e9")) << text;
 }
 
 TEST(WholeCharacters, a_text_is_cut_between_characters) {
