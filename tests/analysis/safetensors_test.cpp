@@ -106,8 +106,8 @@ TEST_F(Safetensors, AcceptsMetadataUnknownDtypesAndNumbers) {
 }
 
 TEST_F(Safetensors, ReadsManyNames) {
-  // In quadratic time this would take minutes.
-  constexpr int kTensors = 40'000;
+  // In quadratic time this would take the better part of an hour, and reach the timeout of ctest.
+  constexpr int kTensors = 200'000;
   std::string header = "{";
   for (int i = 0; i < kTensors; ++i) {
     header += i == 0 ? "" : ",";
@@ -122,7 +122,7 @@ TEST_F(Safetensors, ReadsManyNames) {
     ASSERT_EQ(found->name, name);
   }
   header += fmt::format(R"(,"t{}":1}})", kTensors / 2);
-  expect_refused(file_of(header, ""), {"has the name 't20000' twice in one object"});
+  expect_refused(file_of(header, ""), {"has the name 't100000' twice in one object"});
 }
 
 TEST_F(Safetensors, RefusesDeepValuesWhereverTheyStand) {
