@@ -79,6 +79,7 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
     exchange.refuse(peer, reason, [&](Round round, std::size_t step) {
       return bucket.scheme().pieces(phase, round, step);
     });
+    synchronize(ground.context);  // who has waited may give the gradients' memory back
   };
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
     const std::exception_ptr error = std::current_exception();

@@ -599,6 +599,12 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return run_up_to(*event->stream, event->place) ? cudaSuccess : cudaErrorNotReady;
 }
 
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  const std::lock_guard lock(Machine::the().mutex);
+  const auto& asked = stream_of(stream);
+  return asked.done == asked.given ? cudaSuccess : cudaErrorNotReady;
+}
+
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   return remember(Machine::the().allocate(pointer, bytes, cudaMemoryTypeDevice));

@@ -22,7 +22,9 @@
 #include "kernels/index_code.h"
 #include "kernels/rows.h"
 #include "kernels/sort.h"
+#include "tests/engine/session_cases.h"
 #include "tests/support/devices.h"
+#include "tests/support/failing_memory.h"
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/scheme_variants.h"
 #include "tests/support/workers.h"
@@ -342,6 +344,59 @@ TEST_F(DeviceTest, errors_that_others_left_do_not_fail_a_sort) {
   sort_keys(context, keys, 4, workspace);
   synchronize(context);
   EXPECT_EQ(keys, (std::vector<Index>{1, 2, 3}));
+}
+#endif
+
+#if defined(SPARSESYNC_WITH_CUDA)
+/// Takes a step of two workers, of which worker 1 lacks memory at its k-th allocation, and looks at
+/// the session's stream once both phases were waited for.
+/// @return whether the allocation failed
+bool refuse_step(const Case& inputs, std::int64_t k) {
+  bool has_failed = false;
+  expect_no_errors(local_workers("local", {}).run(2, [&](std::unique_ptr<Transport>& transport) {
+    const bool is_poor = transport->rank() == Rank{1};
+    GpuWorker gpu(0, std::nullopt, 1);
+    OnDevice device = gpu.on_device();
+    FailingMemory memory(*device.memory);
+    device.memory = &memory;
+    HostMemory words;
+    SessionOptions options{kDeadline, 1};
+    options.device = device;
+    options.late_refusals = true;
+    Session session(std::move(transport), words, options);
+    const BucketId id = session.register_bucket(inputs.spec);
+    session.barrier();
+    if (is_poor) memory.fail(k, Failure::budget);
+    const std::vector<Gradient> gradients = inputs.of(session);
+    const Session::Ticket reduced = session.submit(id, Phase::reduce, gradients);
+    const Session::Ticket gathered = session.submit(id, Phase::gather);
+    for (const Session::Ticket& ticket : {gathered, reduced}) {
+      try {
+        session.wait(ticket);
+      } catch (const RefusedError&) {
+      } catch (const BudgetError&) {
+      }
+    }
+    EXPECT_EQ(cudaStreamQuery(static_cast<cudaStream_t>(device.queue->stream().handle)),
+              cudaSuccess)
+        << inputs.spec.scheme << ", allocation " << k << ", worker " << session.rank().value;
+    if (!is_poor) return;
+    has_failed = memory.has_failed();
+    memory.stop_failing();
+  }));
+  return has_failed;
+}
+
+// Who has waited may give the gradients' memory back.
+TEST_F(DeviceTest, nothing_of_a_refused_step_runs_after_the_wait) {
+  for (const char* const scheme : {"balanced", "owned", "all_gather"}) {
+    BucketSpec spec{"b", {{"t", 300, 8, DType::f32}, {"u", 90, 2, DType::bf16}}, scheme};
+    spec.rounds = 1;
+    const Case inputs(spec, 2, 1);
+    std::int64_t k = 1;
+    while (refuse_step(inputs, k) && !HasFailure()) ++k;
+    EXPECT_GT(k, 3) << scheme;
+  }
 }
 #endif
 
