@@ -318,14 +318,16 @@ PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients,
   return submit(bucket, Phase::reduce, views, std::move(held));
 }
 
-PythonTicket PythonSession::reduce_from(Index bucket, const std::vector<TensorSpec>& tensors,
-                                        std::shared_ptr<GradientSource> source,
-                                        std::vector<ConstArray> arrays) {
+void PythonSession::expect_tensors(Index bucket, const std::vector<TensorSpec>& tensors) {
   const Bucket& of = at(bucket);
   if (of.tensors != tensors) {
     throw InputError(fmt::format(
         "bucket '{}' has other tensors than the sparsifier: register it with `crossing`", of.name));
   }
+}
+
+PythonTicket PythonSession::reduce_from(Index bucket, std::shared_ptr<GradientSource> source,
+                                        std::vector<ConstArray> arrays) {
   Arrays held;
   held.values = std::move(arrays);
   held.source = std::move(source);

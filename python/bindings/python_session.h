@@ -71,10 +71,11 @@ class PythonSession {
   /// @param gradients  of each tensor: None, a dense array, or (indices, values)
   PythonTicket reduce(Index bucket, const nanobind::sequence& gradients,
                       const std::vector<StreamNumber>& streams);
-  /// @param tensors  what the bucket was registered with
-  /// @param arrays   that the source reads
-  PythonTicket reduce_from(Index bucket, const std::vector<TensorSpec>& tensors,
-                           std::shared_ptr<GradientSource> source, std::vector<ConstArray> arrays);
+  /// @throws InputError if the bucket was registered with others
+  void expect_tensors(Index bucket, const std::vector<TensorSpec>& tensors);
+  /// @param arrays  that the source reads
+  PythonTicket reduce_from(Index bucket, std::shared_ptr<GradientSource> source,
+                           std::vector<ConstArray> arrays);
   PythonTicket gather(Index bucket) { return submit(bucket, Phase::gather, {}, {}); }
   void wait(const PythonTicket& ticket);
 

@@ -86,7 +86,8 @@ class PythonSparsifier {
 
   // Of each tensor None, or all elements; streams of the program that use them.
 
-  /// Starts a step of a bucket: what crosses of the gradients is taken when its turn has come.
+  /// Starts a step of a bucket. What crosses is taken from the gradients, on a GPU when the step's
+  /// turn has come.
   PythonTicket reduce(Index bucket, const nanobind::sequence& gradients, const SparsifierStep& step,
                       const std::vector<StreamNumber>& streams);
   void undo(const nanobind::sequence& gradients, const std::vector<StreamNumber>& streams);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,7 +37,7 @@ Given array_at(nb::handle given, const std::string& what, Place place) {
   }
 }
 
-/// Has a sparsifier take what crosses of a step.
+/// Has a sparsifier take what crosses of a step: when the step's turn has come, or at once.
 class Taking final : public GradientSource {
  public:
   /// @param gradients  the program's, as Sparsifier::take() takes them
@@ -48,9 +49,25 @@ class Taking final : public GradientSource {
         step_(step),
         written_(std::move(written)) {}
 
+  /// Takes in the calling thread. Where that fails, gradients() throws.
+  void take_at_once() noexcept {
+    try {
+      taken_ = take();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
   std::span<const Gradient> gradients() override {
+    if (error_) std::rethrow_exception(error_);
+    if (!taken_) taken_ = take();
+    return *taken_;
+  }
+
+ private:
+  std::span<const Gradient> take() {
     std::span<const Gradient> taken;
-    const auto take = [&](Sparsifier& sparsifier, const Context& context) {
+    const auto work = [&](Sparsifier& sparsifier, const Context& context) {
       try {
         taken = sparsifier.take(gradients_, step_);
       } catch (...) {
@@ -59,15 +76,16 @@ class Taking final : public GradientSource {
       }
       sparsifier_->has_taken(sparsifier.not_finite());
     };
-    sparsifier_->call(written_.get(), {}, take);
+    sparsifier_->call(written_.get(), {}, work);
     return taken;
   }
 
- private:
   std::shared_ptr<SharedSparsifier> sparsifier_;
   std::vector<const std::byte*> gradients_;
   SparsifierStep step_;
   std::shared_ptr<const Mark> written_;
+  std::optional<std::span<const Gradient>> taken_;
+  std::exception_ptr error_;  // of take_at_once()
 };
 
 }  // namespace
@@ -174,12 +192,17 @@ PythonTicket PythonSparsifier::reduce(Index bucket, const nb::sequence& gradient
                                       const SparsifierStep& step,
                                       const std::vector<StreamNumber>& streams) {
   validate(step);
+  session_.expect_tensors(bucket, crossing());
   std::vector<ConstArray> held;
   std::vector<const std::byte*> pointers = pointers_to(gradients, held);
   auto taking = std::make_shared<Taking>(sparsifier_, std::move(pointers), step,
                                          session_.mark_behind(streams));
   sparsifier_->await();
-  last_ = session_.reduce_from(bucket, crossing(), std::move(taking), std::move(held));
+  // On the host there is nothing to wait for, and the gradients are still in the caches.
+  if (session_.on_device() == nullptr) {
+    session_.behind({}, [&](const Mark*) { taking->take_at_once(); });
+  }
+  last_ = session_.reduce_from(bucket, std::move(taking), std::move(held));
   return *last_;
 }
 
@@ -317,10 +340,11 @@ void bind_sparsifiers(nb::module_& module) {
           nb::arg("bucket"), nb::arg("gradients"), nb::arg("share") = 1.0, nb::arg("scale") = 1.0F,
           nb::arg("momentum") = 0.0F, nb::arg("nesterov") = false,
           nb::arg("streams") = nb::make_tuple(0),
-          "Starts a step of a bucket. When its turn has come gradients, of each tensor None or an "
-          "array of all elements, [rows, width] or flat, are added to what is owed, and what "
-          "crosses is taken out: of 'top_k' that share of each tensor's elements. Where memory "
-          "runs out then, all workers refuse the step, and nothing is taken here. scale: that the "
+          "Starts a step of a bucket. Gradients, of each tensor None or an array of all elements, "
+          "[rows, width] or flat, are added to what is owed, and what crosses is taken out, on a "
+          "GPU when the step's turn has come: of 'top_k' that share of each tensor's elements. "
+          "Where memory runs out, all workers refuse the step, and nothing is taken here. scale: "
+          "that the "
           "loss was multiplied by; what is owed follows it. streams: of a GPU, those that write "
           "the gradients, which stay as they are until wait().",
           nb::sig("def reduce(self, bucket: int, gradients: "
