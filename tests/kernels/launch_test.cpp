@@ -10,19 +10,18 @@
 #include <vector>
 
 #include "kernels/cuda/launch.h"
-#include "tests/kernels/values.h"
+#include "tests/kernels/kernel_test.h"
 
 namespace sparsesync::cuda {
 namespace {
 
-using Launch = OperationTest;
+using Launch = KernelTest;
 
 __global__ void count_blocks(unsigned* count) {
   if (threadIdx.x == 0) atomicAdd(count, 1U);
 }
 
 TEST_F(Launch, more_blocks_than_a_grid_has_are_refused) {
-  if (!testing::on_cuda()) GTEST_SKIP() << "on GPUs only";
   std::vector<unsigned> count(1);
   const auto launch_blocks = [&](Index blocks) {
     launch<count_blocks>(context_, blocks, 32, count.data());

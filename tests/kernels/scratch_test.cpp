@@ -17,7 +17,7 @@
 #endif
 
 #include "kernels/cuda/launch.h"
-#include "tests/kernels/values.h"
+#include "tests/kernels/kernel_test.h"
 
 namespace sparsesync::cuda {
 namespace {
@@ -34,12 +34,8 @@ __global__ SPARSESYNC_UNSEEN void write_element(float* elements, Index place) {
   if (threadIdx.x == 0) elements[place] = 1;
 }
 
-class ScratchTest : public OperationTest {
+class ScratchTest : public KernelTest {
  protected:
-  void SetUp() override {
-    if (!testing::on_cuda()) GTEST_SKIP() << "on GPUs only";
-  }
-
   /// An operation with three slices, of 100, 64 and no elements. Writes one element, counted from
   /// the begin of a slice.
   void operation(const Context& context, std::size_t slice, Index place) {
