@@ -1,4 +1,4 @@
-// What gives a step its gradients when the session comes to them.
+// GradientSource: gives a step its gradients when the session comes to the step's reduce.
 #pragma once
 
 #include <span>

@@ -153,7 +153,7 @@ void compact_groups_dtype(benchmark::State& state, DType dtype, Index count = kG
   set_compact_rates(state, dense);
 }
 
-/// As many groups as the kernel of few groups takes: each has fewer threads that look back.
+/// The most groups that the kernel of few groups takes: each has fewer threads that look back.
 void compact_many_groups(benchmark::State& state, DType dtype) {
   compact_groups_dtype(state, dtype, state.range(2));
 }

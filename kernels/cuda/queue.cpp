@@ -325,7 +325,7 @@ void Queue::check_red_zones() noexcept {
   try {
     wait_for_all();
   } catch (const std::exception&) {
-    // Nor does the next synchronization come to its end.
+    // The device has failed: the next synchronization throws its error.
   }
   for (const RedZone& zone : red_zones_) open_to_sanitizer(zone.bytes);
   try {
@@ -346,7 +346,7 @@ void Queue::check_red_zones() noexcept {
           other - found.begin(), slice + 1, red_zones_.size(), zone.slice_bytes);
     }
   } catch (const std::exception&) {
-    // As above.
+    // The device has failed: the next synchronization throws its error.
   }
   red_zones_.clear();
 }

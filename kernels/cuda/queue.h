@@ -125,7 +125,7 @@ class Queue : public DeviceQueue {
   std::size_t block_used_ = 0;
   int scratch_depth_ = 0;
 
-  // Of a checked queue.
+  // Red zones of a checked queue.
   struct RedZone {
     std::size_t slice_bytes = 0;
     std::span<std::byte> bytes;

@@ -10,7 +10,8 @@ namespace sparsesync::cuda {
 /// Elements that one launch examines: a word of the kernel holds two counts of them.
 inline constexpr Index kMostTakenAtOnce = Index{1} << 30;
 
-/// As take_largest(), in launches of at most `most` elements. Does not synchronize the stream.
+/// Does the work of take_largest() in launches of at most `most` elements. Does not synchronize the
+/// stream.
 /// @param most  at most kMostTakenAtOnce
 void take_largest_in_parts(const Context& context, std::span<float> residual,
                            std::span<float> velocity, const MagnitudeCut* cut, const Taken& taken,

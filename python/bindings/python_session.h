@@ -147,7 +147,7 @@ class PythonSession {
     const WithoutGil without_gil;
     work(mark.get());
   }
-  /// What a phase waits for; null on the host.
+  /// A mark behind what streams of the program were given so far; null on the host.
   std::shared_ptr<const Mark> mark_behind(const std::vector<StreamNumber>& streams);
 
   /// Null on the host.

@@ -27,7 +27,7 @@ class SharedSparsifier {
   SharedSparsifier(std::shared_ptr<PythonDevice> device, std::shared_ptr<HostMemory> memory,
                    const std::vector<TensorSpec>& tensors, const SparsifierOptions& options);
 
-  /// What its bucket is registered with.
+  /// Tensors that its bucket is registered with.
   const std::vector<TensorSpec>& crossing() const { return sparsifier_->crossing(); }
 
   /// @param before   what the work waits for; null: nothing
@@ -50,7 +50,7 @@ class SharedSparsifier {
   void has_taken(Index not_finite);
   /// Waits until the step has taken what crosses, or for so long.
   bool wait_for(std::chrono::milliseconds most);
-  /// As has_taken() was told of the last step; 0 where it took nothing.
+  /// Values of the last step that are infinite or not a number; 0 where it took nothing.
   Index not_finite();
   /// Whether the last step took something, which nobody gave back so far; nobody may afterwards.
   bool give_back();
@@ -84,7 +84,8 @@ class PythonSparsifier {
   /// Waits until the last step has taken what crosses.
   Index not_finite();
 
-  // Of each tensor None, or all elements; streams of the program that use them.
+  // `gradients`: of each tensor None, or all elements. `streams`: those of the program that use
+  // them.
 
   /// Starts a step of a bucket. What crosses is taken from the gradients, on a GPU when the step's
   /// turn has come.

@@ -227,7 +227,7 @@ TEST_F(Peers, those_that_do_not_reach_it_are_left_out) {
   EXPECT_TRUE(emulated_cuda::take_pools().at(0).peers.empty());
 }
 
-// Of four workers on a machine with three GPUs the first and the last one share GPU 0.
+// Four workers share three GPUs: the first and the last worker use GPU 0.
 TEST_F(Peers, a_comparison_maps_its_pools_on_the_gpus_of_its_process) {
   emulated_cuda::limits().devices = 3;
   const std::filesystem::path folder =

@@ -76,7 +76,7 @@ class Sparsifying:
         )
 
     def of_step(self) -> dict[str, Any]:
-        """What reduce() is told of the present step."""
+        """Returns the options of the native reduce() for the present step."""
         return {
             "share": self.sparsifier.share_of(self.step),
             "scale": 1.0 if self._scale is None else self._scale,
