@@ -17,16 +17,16 @@ import sys
 import time
 
 TELLING = [
-    "engine/cli/compare_command.cpp",
+    "analysis/cli/compare_command.cpp",
     "tests/schemes/conformance_test.cpp",
-    "kernels/cpu/index_code.cpp",
+    "kernels/indices/index_code.cpp",
     "schemes/push_pull/push_pull.cpp",
-    "engine/session.cpp",
-    "kernels/rows.h",
-    "kernels/index_code.h",
-    "kernels/sort.h",
-    "kernels/buffer.h",
-    "kernels/views.h",
+    "engine/session/session.cpp",
+    "kernels/rows/rows.h",
+    "kernels/indices/index_code.h",
+    "kernels/indices/sort.h",
+    "kernels/base/buffer.h",
+    "kernels/base/views.h",
 ]
 
 

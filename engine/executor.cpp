@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "analysis/median.h"
-#include "kernels/error.h"
+#include "engine/support/median.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync {
 namespace {

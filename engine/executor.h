@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "analysis/step_clock.h"
-#include "engine/schedule_planner.h"
-#include "engine/scheduled_step.h"
-#include "engine/session.h"
+#include "engine/planner/schedule/schedule_planner.h"
+#include "engine/planner/schedule/schedule_simulator.h"
+#include "engine/planner/schedule/scheduled_step.h"
+#include "engine/session/session.h"
 
 namespace sparsesync {
 

@@ -2,8 +2,8 @@
 // includes is what is installed, as <sparsesync/...>; <sparsesync/sparsesync.h> is this one.
 #pragma once
 
-#include "engine/memory.h"
-#include "engine/session.h"
+#include "engine/memory/memory.h"
+#include "engine/session/session.h"
 #include "engine/transport/local.h"
 #include "engine/transport/mpi.h"
 #include "schemes/bucket.h"

@@ -1,7 +1,7 @@
 // Statistics of what some schemes make of rows: blocks, and the unions of nodes.
 #include <algorithm>
 
-#include "schemes/block_space.h"
+#include "schemes/push_pull/block_space.h"
 #include "schemes/statistics.h"
 #include "schemes/two_level/nodes.h"
 

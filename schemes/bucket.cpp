@@ -6,7 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync {
 namespace {

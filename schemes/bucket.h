@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype.h"
-#include "kernels/views.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/views.h"
 #include "schemes/design_space.h"
 #include "schemes/tensor.h"
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "kernels/cast.h"
-#include "kernels/compact.h"
-#include "kernels/host_copy.h"
-#include "kernels/pieces.h"
-#include "kernels/rows.h"
+#include "kernels/base/host_copy.h"
+#include "kernels/base/pieces.h"
+#include "kernels/rows/cast.h"
+#include "kernels/rows/compact.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync {
 namespace {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/buffer.h"
-#include "kernels/coalesce.h"
-#include "kernels/context.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/context.h"
+#include "kernels/rows/coalesce.h"
 #include "schemes/bucket.h"
 
 namespace sparsesync {

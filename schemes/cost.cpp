@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/aggregate.h"
+#include "kernels/rows/aggregate.h"
 
 namespace sparsesync {
 

@@ -30,7 +30,7 @@ struct Work {
 };
 
 /// What the union of `total` indices of a range takes beyond what aggregated_rows stands for:
-/// unite() in kernels/aggregate.h.
+/// unite() in kernels/rows/aggregate.h.
 Work work_of_union(double range, double total);
 
 /// Seconds of a worker's processor for each of what Work counts; 0 where that is not known.

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync {
 namespace {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/printable.h"
-#include "kernels/whole_characters.h"
+#include "kernels/base/printable.h"
+#include "kernels/base/whole_characters.h"
 
 namespace sparsesync {
 namespace {

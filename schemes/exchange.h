@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/buffer.h"
-#include "kernels/function_view.h"
-#include "kernels/views.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/function_view.h"
+#include "kernels/base/views.h"
 #include "schemes/cost.h"
 #include "schemes/pattern.h"
 #include "schemes/transport.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/views.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync {
 

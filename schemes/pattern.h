@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/views.h"
+#include "kernels/base/views.h"
 #include "schemes/rank.h"
 
 namespace sparsesync {

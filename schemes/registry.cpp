@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync {
 namespace {

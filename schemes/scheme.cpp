@@ -1,6 +1,6 @@
 #include "schemes/scheme.h"
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync {
 

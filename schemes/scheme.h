@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/context.h"
+#include "kernels/base/context.h"
 #include "schemes/bucket.h"
 #include "schemes/index_sets.h"
 #include "schemes/pattern.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/even_ranges.h"
+#include "kernels/partition/even_ranges.h"
 
 namespace sparsesync {
 namespace {

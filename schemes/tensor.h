@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "kernels/dtype.h"
-#include "kernels/views.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync {
 

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "kernels/context.h"
-#include "kernels/dtype.h"
+#include "kernels/base/context.h"
+#include "kernels/base/dtype.h"
 #include "schemes/rank.h"
 #include "schemes/transport_errors.h"  // IWYU pragma: export: its calls throw them
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/printable.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 

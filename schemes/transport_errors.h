@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 #include "schemes/rank.h"
 
 namespace sparsesync {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "analysis/trace.h"
-#include "engine/memory.h"
-#include "engine/session.h"
+#include "analysis/trace/trace.h"
+#include "engine/memory/memory.h"
+#include "engine/session/session.h"
 #include "engine/transport/mpi.h"
 
 namespace sparsesync {

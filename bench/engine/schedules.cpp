@@ -16,20 +16,20 @@
 #include <thread>
 #include <vector>
 
-#include "analysis/median.h"
-#include "analysis/model.h"
-#include "analysis/model_costs.h"
-#include "analysis/random_draws.h"
-#include "analysis/step_clock.h"
-#include "analysis/table.h"
-#include "analysis/timeline.h"
-#include "engine/cli/command.h"
-#include "engine/cli/progress.h"
-#include "engine/cli/units.h"
+#include "analysis/cli/command.h"
+#include "analysis/cli/progress.h"
+#include "analysis/cli/table.h"
+#include "analysis/cli/units.h"
+#include "analysis/compare/launcher.h"
+#include "analysis/trace/random_draws.h"
 #include "engine/executor.h"
-#include "engine/json.h"
-#include "engine/memory.h"
-#include "engine/workers.h"
+#include "engine/memory/memory.h"
+#include "engine/planner/schedule/model.h"
+#include "engine/planner/schedule/model_costs.h"
+#include "engine/planner/schedule/schedule_simulator.h"
+#include "engine/planner/schedule/timeline.h"
+#include "engine/support/json.h"
+#include "engine/support/median.h"
 
 namespace sparsesync {
 namespace {

@@ -1,5 +1,5 @@
 // Unite and aggregate: the parts of n workers to their sum, beside the triad.
-#include "kernels/aggregate.h"
+#include "kernels/rows/aggregate.h"
 
 #include <benchmark/benchmark.h>
 

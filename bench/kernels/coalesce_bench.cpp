@@ -1,5 +1,5 @@
 // Coalesce: rows in no order, some of them several times, to increasing rows and their sums.
-#include "kernels/coalesce.h"
+#include "kernels/rows/coalesce.h"
 
 #include <benchmark/benchmark.h>
 
@@ -9,7 +9,7 @@
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
-#include "kernels/bits.h"
+#include "kernels/base/bits.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -1,6 +1,6 @@
 // Compact: a dense tensor to its non-zero rows, and to groups of them, beside what the memory
 // gives.
-#include "kernels/compact.h"
+#include "kernels/rows/compact.h"
 
 #include <benchmark/benchmark.h>
 
@@ -11,7 +11,7 @@
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
-#include "kernels/hierarchical_hash.h"
+#include "kernels/partition/hierarchical_hash.h"
 
 namespace sparsesync::bench {
 namespace {

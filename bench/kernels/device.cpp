@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "bench/kernels/inputs.h"
-#include "engine/device_memory.h"
-#include "kernels/error.h"
+#include "engine/memory/device_memory.h"
+#include "kernels/base/error.h"
 
 #if defined(SPARSESYNC_WITH_CUDA)
 #include <cuda_runtime.h>

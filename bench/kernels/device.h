@@ -9,12 +9,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/memory.h"
-#include "kernels/context.h"
-#include "kernels/device_queue.h"
-#include "kernels/host_copy.h"
-#include "kernels/threads.h"
-#include "kernels/views.h"
+#include "engine/memory/memory.h"
+#include "kernels/base/context.h"
+#include "kernels/base/device_stream.h"
+#include "kernels/base/host_copy.h"
+#include "kernels/base/threads.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync::bench {
 

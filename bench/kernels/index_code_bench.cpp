@@ -1,5 +1,5 @@
 // The index codes, and beside them Roaring bitmaps (CRoaring) of the same indices: bytes and speed.
-#include "kernels/index_code.h"
+#include "kernels/indices/index_code.h"
 
 #include <benchmark/benchmark.h>
 #include <roaring/roaring.h>
@@ -10,7 +10,7 @@
 
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
-#include "kernels/hash_domains.h"
+#include "kernels/partition/hash_bitmap.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/bijection.h"
-#include "kernels/views.h"
+#include "kernels/base/views.h"
+#include "kernels/partition/bijection.h"
 
 namespace sparsesync::bench {
 

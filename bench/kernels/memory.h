@@ -11,8 +11,8 @@
 
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
-#include "kernels/rows.h"
-#include "kernels/threads.h"
+#include "kernels/base/threads.h"
+#include "kernels/rows/rows.h"
 #if defined(SPARSESYNC_WITH_CUDA)
 #include "bench/kernels/read_reduce.h"
 #endif

@@ -1,6 +1,6 @@
 // Choosing owners of a million rows among 16 workers: from the places of their rows, and from their
 // sets.
-#include "kernels/owners.h"
+#include "kernels/partition/owners.h"
 
 #include <benchmark/benchmark.h>
 
@@ -9,8 +9,8 @@
 
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
-#include "kernels/aggregate.h"
-#include "kernels/bits.h"
+#include "kernels/base/bits.h"
+#include "kernels/rows/aggregate.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -1,5 +1,5 @@
 // Partition: rows to (group, position), grouped, sorted by position in each group; and back.
-#include "kernels/partition.h"
+#include "kernels/partition/partition.h"
 
 #include <benchmark/benchmark.h>
 
@@ -8,11 +8,11 @@
 
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
-#include "kernels/bits.h"
-#include "kernels/cpu/radix.h"
-#include "kernels/cpu/row_groups.h"
-#include "kernels/hierarchical_hash.h"
-#include "kernels/threads.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/threads.h"
+#include "kernels/indices/radix_sort.h"
+#include "kernels/partition/hierarchical_hash.h"
+#include "kernels/partition/split_row_groups.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/context.h"
+#include "kernels/base/context.h"
 
 namespace sparsesync::bench {
 

@@ -1,6 +1,6 @@
 // What sparsifiers do to a residual outside the caches, each in one pass, beside the triad:
 // gradients are added, chunks' norms made, the level of top-k found, elements and chunks taken.
-#include "kernels/residual.h"
+#include "kernels/topk/residual.h"
 
 #include <benchmark/benchmark.h>
 
@@ -9,8 +9,8 @@
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
-#include "kernels/chunk_norms.h"
-#include "kernels/magnitude.h"
+#include "kernels/topk/chunk_norms.h"
+#include "kernels/topk/topk.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -1,6 +1,6 @@
 // Gather and scatter of rows that lie anywhere in a tensor outside the caches, the sum of its
 // squares, and operations on each of its elements, beside the triad.
-#include "kernels/rows.h"
+#include "kernels/rows/rows.h"
 
 #include <benchmark/benchmark.h>
 
@@ -12,8 +12,8 @@
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
-#include "kernels/cast.h"
-#include "kernels/squares.h"
+#include "kernels/rows/cast.h"
+#include "kernels/topk/squares.h"
 
 namespace sparsesync::bench {
 namespace {

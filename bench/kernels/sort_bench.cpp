@@ -1,5 +1,5 @@
 // The sorts, of keys in no order.
-#include "kernels/sort.h"
+#include "kernels/indices/sort.h"
 
 #include <benchmark/benchmark.h>
 
@@ -7,8 +7,8 @@
 
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
-#include "kernels/bits.h"
-#include "kernels/rows.h"
+#include "kernels/base/bits.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -9,13 +9,13 @@
 #include <limits>
 #include <thread>
 
-#include "analysis/median.h"
-#include "analysis/table.h"
-#include "engine/auto_choice.h"
-#include "engine/cli/progress.h"
-#include "engine/cli/units.h"
-#include "engine/host_probe.h"
-#include "engine/json.h"
+#include "analysis/calibrate/measure_cpu.h"
+#include "analysis/cli/progress.h"
+#include "analysis/cli/table.h"
+#include "analysis/cli/units.h"
+#include "engine/session/auto_choice.h"
+#include "engine/support/json.h"
+#include "engine/support/median.h"
 #include "table_program.h"
 #include "ways.h"
 

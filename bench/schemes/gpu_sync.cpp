@@ -17,20 +17,20 @@
 #include <string>
 #include <vector>
 
-#include "analysis/npy.h"
-#include "analysis/table.h"
-#include "engine/cli/command.h"
-#include "engine/cli/units.h"
-#include "engine/device_memory.h"
-#include "engine/json.h"
-#include "engine/session.h"
+#include "analysis/cli/command.h"
+#include "analysis/cli/table.h"
+#include "analysis/cli/units.h"
+#include "analysis/compare/launcher.h"
+#include "analysis/trace/npy.h"
+#include "engine/memory/device_memory.h"
+#include "engine/session/session.h"
+#include "engine/support/json.h"
 #include "engine/transport/local.h"
-#include "engine/workers.h"
-#include "kernels/bits.h"
-#include "kernels/buffer.h"
-#include "kernels/error.h"
-#include "kernels/host_copy.h"
-#include "kernels/rows.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/error.h"
+#include "kernels/base/host_copy.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "analysis/table.h"
-#include "engine/cli/progress.h"
-#include "engine/cli/units.h"
-#include "engine/json.h"
+#include "analysis/cli/progress.h"
+#include "analysis/cli/table.h"
+#include "analysis/cli/units.h"
+#include "engine/support/json.h"
 #include "table_program.h"
 #include "ways.h"
 

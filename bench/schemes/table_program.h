@@ -7,7 +7,7 @@
 #include <exception>
 #include <string>
 
-#include "engine/cli/command.h"
+#include "analysis/cli/command.h"
 
 namespace sparsesync {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <system_error>
 
-#include "analysis/replay.h"
-#include "kernels/error.h"
+#include "analysis/replay/replay.h"
+#include "kernels/base/error.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {

@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <vector>
 
-#include "analysis/generate.h"
-#include "analysis/link.h"
-#include "analysis/npy.h"
-#include "analysis/plan.h"
-#include "analysis/trace.h"
-#include "engine/compare.h"
-#include "engine/workers.h"
+#include "analysis/compare/compare.h"
+#include "analysis/compare/launcher.h"
+#include "analysis/trace/generate.h"
+#include "analysis/trace/npy.h"
+#include "analysis/trace/trace.h"
+#include "engine/planner/scheme/plan.h"
+#include "engine/transport/link.h"
 
 namespace sparsesync {
 

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "engine/sparsifier/make.h"
-#include "kernels/chunk_norms.h"
-#include "kernels/host_copy.h"
-#include "kernels/rows.h"
+#include "kernels/base/host_copy.h"
+#include "kernels/rows/rows.h"
+#include "kernels/topk/chunk_norms.h"
 
 namespace sparsesync {
 namespace {

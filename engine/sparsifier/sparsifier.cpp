@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "engine/sparsifier/make.h"
-#include "kernels/bits.h"
-#include "kernels/float_environment.h"
-#include "kernels/host_copy.h"
-#include "kernels/rows.h"
-#include "kernels/squares.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/float_environment.h"
+#include "kernels/base/host_copy.h"
+#include "kernels/rows/rows.h"
+#include "kernels/topk/squares.h"
 
 namespace sparsesync {
 namespace {

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/buffer.h"
-#include "kernels/context.h"
-#include "kernels/dtype.h"
-#include "kernels/residual.h"
-#include "kernels/views.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/context.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/views.h"
+#include "kernels/topk/residual.h"
 #include "schemes/bucket.h"
 #include "schemes/tensor.h"
 

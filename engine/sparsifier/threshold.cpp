@@ -1,7 +1,7 @@
 // The elements whose magnitude is a level or more.
+#include "engine/sparsifier/element_sparsifier.h"
 #include "engine/sparsifier/make.h"
-#include "engine/sparsifier/of_elements.h"
-#include "kernels/host_copy.h"
+#include "kernels/base/host_copy.h"
 
 namespace sparsesync {
 namespace {

@@ -16,8 +16,8 @@
 #include <thread>
 #include <type_traits>
 
-#include "kernels/device_queue.h"
-#include "kernels/rows.h"
+#include "kernels/base/device_stream.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync {
 namespace {

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "engine/transport/mpi_endpoint.h"
-#include "kernels/bits.h"
-#include "kernels/start_thread.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/start_thread.h"
 
 namespace sparsesync {
 namespace {

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/queue.h"
+#include "engine/session/queue.h"
 #include "schemes/transport.h"
 
 namespace sparsesync::mpi {

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "engine/transport/mpi_endpoint.h"
-#include "kernels/whole_characters.h"
+#include "kernels/base/whole_characters.h"
 
 namespace sparsesync::mpi {
 namespace {

@@ -11,16 +11,16 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control_channel.h"
-#include "engine/cuda/nccl_library.h"
-#include "engine/log.h"
-#include "engine/memory.h"
-#include "kernels/buffer.h"
-#include "kernels/cuda/queue.h"
-#include "kernels/host_copy.h"
-#include "kernels/poll.h"
-#include "kernels/rows.h"
-#include "kernels/start_thread.h"
+#include "engine/memory/memory.h"
+#include "engine/session/control_channel.h"
+#include "engine/support/log.h"
+#include "engine/transport/nccl_library.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/host_copy.h"
+#include "kernels/base/poll.h"
+#include "kernels/base/start_thread.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/context.h"
+#include "kernels/base/context.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {

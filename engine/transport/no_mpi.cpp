@@ -1,6 +1,6 @@
 // What a build without MPI says of transport mpi.
 #include "engine/transport/mpi.h"
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync {
 

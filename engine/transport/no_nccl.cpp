@@ -1,6 +1,6 @@
 // What a build without CUDA says of NCCL.
 #include "engine/transport/nccl.h"
-#include "kernels/device_queue.h"
+#include "kernels/base/device_stream.h"
 
 namespace sparsesync {
 

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/queue.h"
-#include "kernels/whole_characters.h"
+#include "engine/session/queue.h"
+#include "kernels/base/whole_characters.h"
 
 namespace sparsesync {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/buffer.h"
-#include "kernels/device_queue.h"
-#include "kernels/rows.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/device_stream.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync {
 namespace {

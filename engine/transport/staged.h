@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/context.h"
+#include "kernels/base/context.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/bits.h"
-#include "kernels/cuda/queue.h"
-#include "kernels/views.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/views.h"
+#include "kernels/cuda/stream.h"
 
 namespace sparsesync::cuda {
 

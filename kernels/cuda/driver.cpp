@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/error.h"
 #include "kernels/cuda/check.h"
-#include "kernels/error.h"
 
 namespace sparsesync::cuda {
 namespace {

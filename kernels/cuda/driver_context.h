@@ -3,8 +3,8 @@
 // that works on another one, and an error if GPU 0 is exclusive to another process.
 #pragma once
 
-#include "kernels/device_queue.h"
-#include "kernels/error.h"
+#include "kernels/base/device_stream.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync::cuda {
 

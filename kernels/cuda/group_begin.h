@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/views.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync::cuda {
 

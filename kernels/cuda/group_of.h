@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/row_groups.h"
-#include "kernels/views.h"
+#include "kernels/base/views.h"
+#include "kernels/partition/row_groups.h"
 
 namespace sparsesync::cuda {
 

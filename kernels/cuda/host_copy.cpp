@@ -1,7 +1,7 @@
 // CUDA bodies of fetch and place.
-#include "kernels/host_copy.h"
+#include "kernels/base/host_copy.h"
 
-#include "kernels/cuda/queue.h"
+#include "kernels/cuda/stream.h"
 
 namespace sparsesync::cuda {
 

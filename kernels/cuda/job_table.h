@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "kernels/views.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync::cuda {
 

@@ -6,9 +6,9 @@
 #include <set>
 #include <vector>
 
+#include "kernels/base/device_stream.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/driver.h"
-#include "kernels/device_queue.h"
 
 namespace sparsesync::cuda {
 namespace {

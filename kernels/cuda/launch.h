@@ -8,12 +8,12 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/bits.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/error.h"
+#include "kernels/base/views.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/kernel_registry.h"
-#include "kernels/cuda/queue.h"
-#include "kernels/error.h"
-#include "kernels/views.h"
+#include "kernels/cuda/stream.h"
 
 namespace sparsesync::cuda {
 

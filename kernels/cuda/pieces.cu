@@ -1,13 +1,13 @@
 // CUDA bodies of fetch_pieces and place_pieces: the pieces, and what is to be placed, are a
 // kernel's parameters, so that nothing is copied beside them.
-#include "kernels/pieces.h"
+#include "kernels/base/pieces.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/base/error.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/error.h"
 
 namespace sparsesync::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // A kernel that keeps a stream busy, so that work to be timed is queued behind it. For benches.
 #pragma once
 
-#include "kernels/cuda/queue.h"
+#include "kernels/cuda/stream.h"
 
 namespace sparsesync::cuda {
 

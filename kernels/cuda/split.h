@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/queue.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/cuda/tile_scan.h"
 
 namespace sparsesync::cuda {

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/base/dtype.h"
+#include "kernels/base/error.h"
+#include "kernels/base/views.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/dtype.h"
-#include "kernels/error.h"
-#include "kernels/views.h"
 
 namespace sparsesync::cuda {
 

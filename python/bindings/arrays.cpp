@@ -10,8 +10,8 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/device_queue.h"
-#include "kernels/error.h"
+#include "kernels/base/device_stream.h"
+#include "kernels/base/error.h"
 #include "python/bindings/gil.h"
 
 namespace nb = nanobind;

@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "kernels/views.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync::python {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync::python {
 

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <system_error>
 
-#include "analysis/output_file.h"
-#include "engine/control_channel.h"
-#include "engine/phase_order.h"
-#include "kernels/error.h"
-#include "kernels/printable.h"
+#include "engine/session/control_channel.h"
+#include "engine/session/phase_order.h"
+#include "engine/support/output_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/closed.h"
 #include "schemes/exchange.h"

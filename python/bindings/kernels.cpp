@@ -12,11 +12,11 @@
 #include <string>
 #include <utility>
 
-#include "engine/memory.h"
-#include "kernels/coalesce.h"
-#include "kernels/compact.h"
-#include "kernels/float_environment.h"
-#include "kernels/index_code.h"
+#include "engine/memory/memory.h"
+#include "kernels/base/float_environment.h"
+#include "kernels/indices/index_code.h"
+#include "kernels/rows/coalesce.h"
+#include "kernels/rows/compact.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"

@@ -1,7 +1,7 @@
 // The Python module `sparsesync._native`: the library as Python sees it.
 #include <nanobind/nanobind.h>
 
-#include "engine/log.h"
+#include "engine/support/log.h"
 #include "python/bindings/bindings.h"
 
 NB_MODULE(_native, module) {

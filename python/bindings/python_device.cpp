@@ -10,10 +10,10 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/log.h"
+#include "engine/support/log.h"
 #include "engine/transport/nccl.h"
-#include "kernels/error.h"
-#include "kernels/host_copy.h"
+#include "kernels/base/error.h"
+#include "kernels/base/host_copy.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "schemes/transport_errors.h"

@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/device_memory.h"
-#include "engine/session.h"
-#include "kernels/context.h"
-#include "kernels/device_queue.h"
+#include "engine/memory/device_memory.h"
+#include "engine/session/session.h"
+#include "kernels/base/context.h"
+#include "kernels/base/device_stream.h"
 #include "python/bindings/closed.h"
 
 namespace sparsesync::python {

@@ -11,9 +11,9 @@
 #include <span>
 #include <utility>
 
-#include "engine/log.h"
-#include "kernels/rows.h"
-#include "kernels/start_thread.h"
+#include "engine/support/log.h"
+#include "kernels/base/start_thread.h"
+#include "kernels/rows/rows.h"
 #include "python/bindings/gil.h"
 
 namespace nb = nanobind;

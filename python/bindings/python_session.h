@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory.h"
-#include "engine/session.h"
+#include "engine/memory/memory.h"
+#include "engine/session/session.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/closed.h"
 #include "python/bindings/gil.h"

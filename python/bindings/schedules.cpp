@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/exposed.h"
-#include "analysis/model.h"
-#include "analysis/output_file.h"
-#include "analysis/schedule.h"
-#include "engine/schedule_planner.h"
-#include "engine/scheduled_step.h"
+#include "engine/planner/schedule/exposed_communication.h"
+#include "engine/planner/schedule/model.h"
+#include "engine/planner/schedule/schedule.h"
+#include "engine/planner/schedule/schedule_planner.h"
+#include "engine/planner/schedule/scheduled_step.h"
+#include "engine/support/output_file.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/python_session.h"
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "engine/gradient_source.h"
-#include "kernels/rows.h"
+#include "engine/session/gradient_source.h"
+#include "kernels/rows/rows.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/python_sparsifier.h"
 

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control_channel.h"
-#include "engine/log.h"
-#include "engine/memory.h"
+#include "engine/memory/memory.h"
+#include "engine/session/control_channel.h"
+#include "engine/support/log.h"
 #include "engine/transport/local.h"
 #include "engine/transport/mpi.h"
 #include "engine/transport/point_to_point.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "analysis/link.h"
+#include "engine/transport/link.h"
 #include "python/bindings/closed.h"
 #include "schemes/transport.h"
 

@@ -1,7 +1,7 @@
 #include "schemes/message/index_set_exchange.h"
 
-#include "kernels/index_code.h"
-#include "kernels/pieces.h"
+#include "kernels/base/pieces.h"
+#include "kernels/indices/index_code.h"
 #include "schemes/bucket_input.h"
 
 namespace sparsesync {

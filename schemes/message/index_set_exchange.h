@@ -4,13 +4,13 @@
 #include <span>
 #include <vector>
 
-#include "kernels/buffer.h"
-#include "kernels/context.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/context.h"
 #include "schemes/exchange.h"
-#include "schemes/message/known_numbers.h"
+#include "schemes/message/header_check.h"
+#include "schemes/message/local_rows.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
-#include "schemes/message/own_rows.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {

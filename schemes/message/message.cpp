@@ -6,9 +6,9 @@
 #include <array>
 #include <limits>
 
-#include "kernels/bits.h"
-#include "kernels/error.h"
-#include "kernels/host_copy.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/error.h"
+#include "kernels/base/host_copy.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {

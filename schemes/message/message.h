@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/index_code.h"
-#include "kernels/views.h"
+#include "kernels/base/views.h"
+#include "kernels/indices/index_code.h"
 
 namespace sparsesync {
 

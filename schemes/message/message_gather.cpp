@@ -4,9 +4,9 @@
 #include <array>
 #include <limits>
 
-#include "kernels/bits.h"
-#include "kernels/error.h"
-#include "kernels/rows.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/error.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync {
 namespace {

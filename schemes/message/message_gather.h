@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/buffer.h"
-#include "kernels/context.h"
-#include "kernels/function_view.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/context.h"
+#include "kernels/base/function_view.h"
 #include "schemes/cost.h"
 #include "schemes/design_space.h"
 #include "schemes/exchange.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/aggregate.h"
+#include "kernels/rows/aggregate.h"
 #include "schemes/message/message_gather.h"
 
 namespace sparsesync {

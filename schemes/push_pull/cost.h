@@ -3,9 +3,9 @@
 
 #include <span>
 
-#include "kernels/function_view.h"
+#include "kernels/base/function_view.h"
 #include "schemes/cost.h"
-#include "schemes/push_pull/placement.h"
+#include "schemes/push_pull/partitioner.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bits.h"
-#include "kernels/index_code.h"
+#include "kernels/base/bits.h"
+#include "kernels/indices/index_code.h"
 
 namespace sparsesync {
 namespace {

@@ -4,20 +4,20 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/compact.h"
-#include "kernels/locate.h"
-#include "kernels/pieces.h"
-#include "kernels/rows.h"
+#include "kernels/base/pieces.h"
+#include "kernels/indices/locate.h"
+#include "kernels/rows/compact.h"
+#include "kernels/rows/rows.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
-#include "schemes/message/known_numbers.h"
+#include "schemes/message/header_check.h"
 #include "schemes/message/message.h"
 #include "schemes/message/message_gather.h"
-#include "schemes/message/outbox.h"
-#include "schemes/message/row_sums.h"
+#include "schemes/message/message_writer.h"
+#include "schemes/message/row_reduction.h"
 #include "schemes/push_pull/cost.h"
-#include "schemes/push_pull/divided_rows.h"
-#include "schemes/push_pull/pulled_rows.h"
+#include "schemes/push_pull/gathered_rows.h"
+#include "schemes/push_pull/partitioned_rows.h"
 
 namespace sparsesync {
 namespace {

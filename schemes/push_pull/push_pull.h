@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "schemes/push_pull/placement.h"
+#include "schemes/push_pull/partitioner.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {

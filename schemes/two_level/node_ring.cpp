@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "kernels/rows.h"
+#include "kernels/rows/rows.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/buffer.h"
+#include "kernels/base/buffer.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
 #include "schemes/two_level/between_nodes.h"

@@ -2,7 +2,7 @@
 // divide among them. What two_level crosses in two levels.
 #pragma once
 
-#include "kernels/even_ranges.h"
+#include "kernels/partition/even_ranges.h"
 #include "schemes/index_sets.h"
 #include "schemes/rank.h"
 #include "schemes/statistics.h"

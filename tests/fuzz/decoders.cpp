@@ -5,9 +5,9 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "engine/memory.h"
-#include "kernels/error.h"
-#include "kernels/index_code.h"
+#include "engine/memory/memory.h"
+#include "kernels/base/error.h"
+#include "kernels/indices/index_code.h"
 #include "schemes/message/message.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"

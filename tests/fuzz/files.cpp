@@ -8,12 +8,12 @@
 #include <string>
 #include <system_error>
 
-#include "analysis/model.h"
-#include "analysis/network_file.h"
-#include "analysis/npy.h"
-#include "analysis/safetensors.h"
-#include "analysis/trace.h"
-#include "kernels/error.h"
+#include "analysis/trace/npy.h"
+#include "analysis/trace/safetensors.h"
+#include "analysis/trace/trace.h"
+#include "engine/planner/calibration/network_file.h"
+#include "engine/planner/schedule/model.h"
+#include "kernels/base/error.h"
 #include "tests/fuzz/targets.h"
 
 namespace sparsesync::fuzz {

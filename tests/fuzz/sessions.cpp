@@ -7,11 +7,11 @@
 #include <stdexcept>
 #include <thread>
 
-#include "engine/memory.h"
-#include "engine/session.h"
+#include "analysis/compare/launcher.h"
+#include "engine/memory/memory.h"
+#include "engine/session/session.h"
 #include "engine/transport/local.h"
-#include "engine/workers.h"
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 #include "schemes/registry.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"

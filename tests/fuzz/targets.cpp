@@ -6,7 +6,7 @@
 #include <array>
 #include <string>
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync::fuzz {
 namespace {

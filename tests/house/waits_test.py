@@ -19,7 +19,7 @@ OF_MPI = "in the MPI thread, which do_in_thread() leaves behind at its deadline"
 OF_DEVICE = "work of this process on its device"
 # {file: {the call, as it is written: what limits it}}
 LIMITS = {
-    "kernels/cuda/queue.cpp": {
+    "kernels/cuda/stream.cpp": {
         "cudaStreamSynchronize(stream_)": "with a watch, the loop below it; else " + OF_DEVICE,
         "cudaStreamSynchronize(queue.stream_)": OF_DEVICE,
         "cudaEventSynchronize(queue_.timing_[1])": OF_DEVICE,
@@ -27,16 +27,16 @@ LIMITS = {
         "poll.pause()": "the watch throws at its deadline",
         "cudaEventSynchronize(event_->handle)": OF_DEVICE,
     },
-    "kernels/poll.h": {"sleep_for(kAsleep)": "20 us"},
-    "kernels/threads.cpp": {
+    "kernels/base/poll.h": {"sleep_for(kAsleep)": "20 us"},
+    "kernels/base/threads.cpp": {
         "helper.join()": "the helpers were told to stop",
         "done_.wait(lock, [&] { return working_ == 0; })": "computation of this process",
         "wake_.wait(lock, [&] { return stopping_ || round_ != served; })": "of a helper: for work, or the end",
     },
-    "engine/compare_worker.cpp": {"session.wait(session.announce(bucket, announced_))": OF_SESSION},
+    "analysis/compare/rank_main.cpp": {"session.wait(session.announce(bucket, announced_))": OF_SESSION},
     "engine/executor.cpp": {"session_.wait(reduced)": OF_SESSION, "session_.wait(gathered)": OF_SESSION},
-    "engine/host_probe.cpp": {"network.join(rank)": "takes an end"},
-    "engine/progress_thread.cpp": {
+    "analysis/calibrate/measure_cpu.cpp": {"network.join(rank)": "takes an end"},
+    "engine/session/progress_thread.cpp": {
         "thread_.join()": "the thread was told to stop; the phase that it is in ends at the deadline",
         "changed_.wait(lock, [&] { return phase.done && !phase.held; })": "the progress thread ends each phase by its deadline",
         "changed_.wait_for(lock, most, [&] { return phase.done && !phase.held; })": "most, from the caller",
@@ -44,7 +44,7 @@ LIMITS = {
         "changed_.wait(lock)": "of the progress thread: for work, or the end",
         "changed_.wait_until(lock, until)": "deadline_, from the session",
     },
-    "engine/session.cpp": {
+    "engine/session/session.cpp": {
         "engine_->progress.wait(ticket.phase())": OF_SESSION,
         "engine_->progress.wait_for(ticket.phase(), most)": "most, from the caller",
     },
@@ -85,13 +85,13 @@ LIMITS = {
         "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, else the deadline of the step",
         "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
     },
-    "engine/transport/recording.cpp": {"changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })": OF_CALLER},
+    "analysis/replay/recording.cpp": {"changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })": OF_CALLER},
     "engine/transport/staged.cpp": {
         "done.wait()": OF_DEVICE,
         "outgoing_[message].done.wait()": OF_DEVICE,
         "stage.done.wait()": OF_DEVICE,
     },
-    "engine/workers.cpp": {
+    "analysis/compare/launcher.cpp": {
         "sleep_for(std::chrono::milliseconds(20))": "20 ms",
         "thread.join()": "workers, whose sessions have deadlines",
         "network_->join(rank)": "takes an end",

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/bits.h"
+#include "kernels/base/bits.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/index_code.h"
+#include "kernels/indices/index_code.h"
 
 namespace sparsesync {
 

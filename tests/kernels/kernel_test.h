@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "kernels/views.h"
+#include "kernels/base/views.h"
 #include "tests/emulated_cuda/controls.h"
 #include "tests/kernels/values.h"
 

@@ -7,7 +7,7 @@
 
 namespace sparsesync {
 
-/// A stretch by the words of kernels/lanes.h: lane by lane.
+/// A stretch by the words of kernels/topk/reduction_order.h: lane by lane.
 inline double sum_by_lanes(const std::vector<double>& numbers) {
   constexpr std::size_t kInLanes = 32;
   std::vector<double> sums(kInLanes);

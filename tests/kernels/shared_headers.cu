@@ -3,19 +3,19 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bijection.h"
-#include "kernels/bits.h"
-#include "kernels/cast.h"
-#include "kernels/dtype.h"
-#include "kernels/elias_fano.h"
-#include "kernels/hash.h"
-#include "kernels/host_device.h"  // IWYU pragma: keep
-#include "kernels/index_code.h"
-#include "kernels/magnitude.h"
-#include "kernels/owner_batches.h"
-#include "kernels/residual.h"
-#include "kernels/row_groups.h"
-#include "kernels/sums.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/host_device.h"  // IWYU pragma: keep
+#include "kernels/indices/elias_fano.h"
+#include "kernels/indices/index_code.h"
+#include "kernels/partition/bijection.h"
+#include "kernels/partition/hash.h"
+#include "kernels/partition/owner_batches.h"
+#include "kernels/partition/row_groups.h"
+#include "kernels/rows/cast.h"
+#include "kernels/rows/sums.h"
+#include "kernels/topk/residual.h"
+#include "kernels/topk/topk.h"
 
 namespace sparsesync {
 namespace {

@@ -16,10 +16,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/memory.h"
-#include "kernels/context.h"
-#include "kernels/dtype.h"
-#include "kernels/views.h"
+#include "engine/memory/memory.h"
+#include "kernels/base/context.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/views.h"
 #include "tests/support/devices.h"
 
 namespace sparsesync {

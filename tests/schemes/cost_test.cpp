@@ -8,8 +8,8 @@
 #include <memory>
 #include <numeric>
 
-#include "engine/memory.h"
-#include "kernels/index_code.h"
+#include "engine/memory/memory.h"
+#include "kernels/indices/index_code.h"
 #include "schemes/push_pull/grid.h"
 #include "schemes/registry.h"
 #include "tests/support/index_sets.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/error.h"
+#include "kernels/base/error.h"
 #include "schemes/registry.h"
 #include "tests/support/random.h"
 #include "tests/support/workers.h"

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/memory.h"
-#include "kernels/error.h"
-#include "schemes/message/known_numbers.h"
+#include "engine/memory/memory.h"
+#include "kernels/base/error.h"
+#include "schemes/message/header_check.h"
 #include "tests/support/random.h"
 
 namespace sparsesync::testing {

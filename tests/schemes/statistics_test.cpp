@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "schemes/block_space.h"
+#include "schemes/push_pull/block_space.h"
 #include "schemes/two_level/nodes.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/random.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/device_queue.h"
+#include "kernels/base/device_stream.h"
 #include "tests/support/devices.h"
 
 namespace {

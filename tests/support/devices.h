@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory.h"
-#include "kernels/context.h"
-#include "kernels/device_queue.h"
+#include "engine/memory/memory.h"
+#include "kernels/base/context.h"
+#include "kernels/base/device_stream.h"
 
 #if defined(SPARSESYNC_WITH_CUDA)
 #include <cuda_runtime.h>

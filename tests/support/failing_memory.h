@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <new>
 
-#include "kernels/context.h"
-#include "kernels/error.h"
+#include "kernels/base/context.h"
+#include "kernels/base/error.h"
 
 namespace sparsesync::testing {
 

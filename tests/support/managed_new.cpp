@@ -8,7 +8,7 @@
 #include <memory_resource>
 #include <new>
 
-#include "kernels/bits.h"
+#include "kernels/base/bits.h"
 #include "tests/support/devices.h"
 
 namespace {

@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/control_channel.h"
+#include "engine/session/control_channel.h"
 #include "engine/transport/mpi.h"
 #include "tests/support/workers.h"
 

@@ -19,9 +19,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "kernels/bits.h"
-#include "kernels/error.h"
-#include "kernels/views.h"
+#include "kernels/base/bits.h"
+#include "kernels/base/error.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync::testing {
 

@@ -1,6 +1,6 @@
 // one_server: worker 0 is the only server. A toy, which shows what a scheme is made of.
-#include "kernels/partition.h"
-#include "kernels/rows.h"
+#include "kernels/partition/partition.h"
+#include "kernels/rows/rows.h"
 #include "schemes/push_pull/cost.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"

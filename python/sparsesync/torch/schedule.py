@@ -21,7 +21,7 @@ from sparsesync.torch.sparsifying import Sparsifying
 from sparsesync.torch.usage import SummedUsage
 
 _KEPT = 32  # steps
-# Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed (engine/schedule_planner.cpp).
+# Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed (engine/planner/schedule/schedule_planner.cpp).
 _FIRST_LOOK = 7
 _LONGEST_BETWEEN_LOOKS = 1000
 MakeBucket = Callable[[Planned, bool], Bucket]  # and whether it announces

@@ -1,7 +1,7 @@
 // The part of NCCL that the transport uses, among threads of one process on the emulated device.
 #pragma once
 
-#include "engine/cuda/nccl_library.h"
+#include "engine/transport/nccl_library.h"
 
 namespace sparsesync::nccl {
 

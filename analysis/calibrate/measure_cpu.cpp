@@ -1,0 +1,129 @@
+#include "analysis/calibrate/measure_cpu.h"
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "analysis/compare/launcher.h"
+#include "analysis/replay/recording.h"
+#include "analysis/replay/replay.h"
+#include "analysis/trace/random_draws.h"
+#include "engine/memory/memory.h"
+#include "engine/planner/calibration/fit.h"
+#include "engine/session/session.h"
+#include "engine/transport/local.h"
+
+namespace sparsesync {
+namespace {
+
+constexpr std::chrono::seconds kDeadline{60};
+
+struct Shape {
+  int workers = 2;
+  Index rows = 1;
+  Index touched = 1;  // by each worker
+  Index width = 1;
+};
+// Between them every cost weighs: of a row, of a byte, of a message and of a step.
+constexpr std::array kShapes{
+    Shape{4, Index{1} << 20U, 20'000, 1}, Shape{2, Index{1} << 19U, 6'000, 1},
+    Shape{4, Index{1} << 17U, 4'000, 16}, Shape{8, Index{1} << 13U, 64, 16},
+    Shape{4, Index{1} << 14U, 1'500, 128}};
+
+const std::array kWays{Way{"dense_ring"},
+                       Way{"all_gather", Communication::ring},
+                       Way{"all_gather", Communication::point_to_point},
+                       Way{"recursive_doubling"},
+                       Way{"sparse_ps"},
+                       Way{"balanced"},
+                       Way{"owned"}};
+
+/// The rows of all workers in one step, and a bucket for them.
+class ProbeStep {
+ public:
+  ProbeStep(const Shape& shape, const Way& way) {
+    constexpr double kZipf = 0.6;  // some rows are many workers', most are one's
+    spec_.name = "probe";
+    spec_.tensors = {{"rows", shape.rows, shape.width, DType::f32}};
+    spec_.scheme = way.scheme;
+    spec_.options = options_for(way, {});
+    for (int worker = 0; worker < shape.workers; ++worker) {
+      CounterRandom random(static_cast<std::uint64_t>(worker));
+      rows_.push_back(draw_distinct_zipf(random, shape.rows, shape.touched, kZipf));
+    }
+    values_.assign(static_cast<std::size_t>(shape.touched * shape.width), 1.0F);
+  }
+
+  int workers() const { return static_cast<int>(rows_.size()); }
+  const BucketSpec& bucket() const { return spec_; }
+  Gradient gradient(Rank worker) const {
+    return Gradient::row_sparse(rows_[worker.index()],
+                                reinterpret_cast<const std::byte*>(values_.data()));
+  }
+
+  /// What the busiest worker's processor is expected to do.
+  Work work() const {
+    const std::vector<RowSpace> spaces = row_spaces(spec_.tensors);
+    const Statistics statistics{
+        statistics_of({rows_.begin(), rows_.end()}, spaces.front(), spec_.options)};
+    return scheme_named(spec_.scheme)
+        .cost({spaces, workers(), statistics, spec_.options})
+        .all_work();
+  }
+
+ private:
+  BucketSpec spec_;
+  std::vector<std::vector<Index>> rows_;  // [worker]
+  std::vector<float> values_;             // every worker's
+};
+
+/// One worker's part: a step that is not counted, and then `repeat` that are recorded.
+void run_worker(const ProbeStep& step, std::unique_ptr<Transport> transport, Recording& recording,
+                int repeat) {
+  HostMemory memory;
+  SessionOptions options;
+  options.deadline = kDeadline;
+  Session session(std::move(transport), memory, options);
+  const BucketId bucket = session.register_bucket(step.bucket());
+  const std::array gradients{step.gradient(session.rank())};
+  session.synchronize(bucket, gradients);
+  session.adapt(bucket);
+  for (int i = 0; i < repeat; ++i) {
+    session.barrier();
+    recording.begin_step(session.rank(), Clock::now() + kDeadline);
+    session.synchronize(bucket, gradients);
+    recording.end_step(session.rank());
+  }
+  // Nobody leaves while others still work.
+  session.barrier();
+}
+
+TimedWork timed(const ProbeStep& step, int repeat) {
+  LocalNetwork network(step.workers());
+  Recording recording(step.workers());
+  std::vector<std::unique_ptr<Transport>> ends;
+  for (const Rank rank : Ranks(step.workers())) {
+    ends.push_back(recording.wrap(network.join(rank)));
+  }
+  const auto errors =
+      run_in_threads(std::move(ends), [&](std::unique_ptr<Transport>& end, std::size_t) {
+        run_worker(step, std::move(end), recording, repeat);
+      });
+  if (const std::exception_ptr cause = first_cause(errors)) std::rethrow_exception(cause);
+  // On links that take no time.
+  return {step.work(), replayed_times({1, recording.take_steps()}, LocalLink{}).median};
+}
+
+}  // namespace
+
+HostCosts probe_host(int repeat) {
+  std::vector<TimedWork> samples;
+  for (const Shape& shape : kShapes) {
+    for (const Way& way : kWays) samples.push_back(timed(ProbeStep(shape, way), repeat));
+  }
+  return fit_host(samples);
+}
+
+}  // namespace sparsesync

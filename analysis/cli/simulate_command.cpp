@@ -1,0 +1,228 @@
+// `sparsesync simulate`: what a training step of a model takes, by schedule and number of workers.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/cli/command.h"
+#include "analysis/cli/predicted.h"
+#include "analysis/cli/progress.h"
+#include "analysis/cli/simulation.h"
+#include "analysis/cli/units.h"
+#include "analysis/simulate/training_simulator.h"
+#include "engine/planner/schedule/model.h"
+#include "engine/planner/schedule/timeline.h"
+#include "engine/support/output_file.h"
+#include "engine/support/quote.h"
+#include "kernels/base/error.h"
+
+namespace sparsesync {
+namespace {
+
+struct SimulateArguments {
+  std::string model;
+  std::string workers = "4..2048";
+  std::string schedules = "all";
+  std::string scheme = "auto";
+  NetworkArguments network;
+  std::string affine;
+  int workers_per_node = 0;
+  std::int64_t bucket_bytes = -1;  // not given
+  double stragglers = 0;
+  std::int64_t seed = 1;
+  bool announce = false;
+  std::string wire = "f32";
+  double coarse_grained = -1;  // not given
+  std::int64_t chunk = CrossingChunks{}.elements;
+  std::string timeline;
+  std::string json;
+};
+
+std::vector<const SchedulePolicy*> policies_from(const std::string& text) {
+  std::vector<const SchedulePolicy*> policies;
+  if (text == "all") {
+    for (const SchedulePolicy& each : schedule_policies()) policies.push_back(&each);
+    return policies;
+  }
+  for (const std::string& name : between_commas("--schedules", text)) {
+    policies.push_back(&schedule_policy_named(name));
+  }
+  return policies;
+}
+
+AffineAllReduce affine_from(const std::string& text) {
+  const std::vector<std::string> parts = between_commas("--affine", text);
+  if (parts.size() != 2) {
+    throw InputError(fmt::format(
+        "--affine {}: two numbers, such as 9.7e-5,3.1e-10: seconds, and seconds for each byte",
+        text));
+  }
+  constexpr double kMost = 1e6;
+  return {parse_number("--affine", parts[0], 0, kMost),
+          parse_number("--affine", parts[1], 0, kMost)};
+}
+
+CrossingOptions crossing_from(const SimulateArguments& given) {
+  CrossingOptions options;
+  options.scheme = given.scheme;
+  options.announce = given.announce;
+  options.wire = dtype_named(given.wire);
+  if (given.coarse_grained == 0) throw InputError("--coarse-grained 0: more than 0, and 1 at most");
+  if (given.coarse_grained > 0) options.chunks = CrossingChunks{given.coarse_grained, given.chunk};
+  if (!given.affine.empty()) {
+    if (given.network.is_given() || given.workers_per_node > 0) {
+      throw InputError(
+          "--affine is in the place of --rate, --latency, --network and --workers-per-node: give "
+          "one or the other");
+    }
+    options.affine = affine_from(given.affine);
+    return options;
+  }
+  const GivenNetwork found = network_from("simulate", given.network);
+  options.network = found.network;
+  if (given.workers_per_node > 0) {
+    if (!found.measured || !found.measured->intra || !found.measured->inter) {
+      throw InputError(
+          "--workers-per-node: --network with links inside and between nodes says what each takes");
+    }
+    options.nodes = NodeNetwork{given.workers_per_node, found.measured->network(false)};
+  }
+  return options;
+}
+
+/// What of gradients crosses, where that is not all of it.
+std::string compression_text(const CrossingOptions& options) {
+  std::string text;
+  if (options.wire != DType::f32)
+    text += fmt::format("; values cross as {}", name_of(options.wire));
+  if (options.chunks) {
+    text += fmt::format("; {:g} of all chunks of {} elements cross", options.chunks->share,
+                        format_count(options.chunks->elements));
+  }
+  return text;
+}
+
+std::string crossing_text(const CrossingOptions& options) {
+  if (options.affine) {
+    return fmt::format("an all-reduce takes {} and {:.3g} ns a byte",
+                       format_seconds(options.affine->start_s), options.affine->s_per_byte * 1e9);
+  }
+  return fmt::format("{} each way, latency {}", format_rate(options.network.rate_bps),
+                     format_seconds(options.network.latency_s));
+}
+
+/// The last steps of each result.
+std::string timelines_of(const Simulation& simulation) {
+  std::vector<std::string> layers;
+  for (const ModelLayer& layer : simulation.model.layers) layers.push_back(layer.name);
+  std::vector<NamedTimeline> timelines;
+  for (const SimulationResult& each : simulation.results) {
+    timelines.push_back({fmt::format("{}, {} workers", each.schedule, each.workers),
+                         each.step.schedule, each.step.timeline});
+  }
+  return chrome_trace(layers, timelines);
+}
+
+void run_simulate(const SimulateArguments& given) {
+  const std::vector<int> workers = workers_from(given.workers, 1);
+  const std::vector<const SchedulePolicy*> policies = policies_from(given.schedules);
+  const CrossingOptions crossing = crossing_from(given);
+  const Model model = read_model(given.model);
+  JsonOutput json(given.json);
+  std::optional<JsonOutput> timeline;
+  if (!given.timeline.empty()) timeline.emplace(given.timeline);
+  Stragglers stragglers;
+  stragglers.deviation = given.stragglers;
+  stragglers.seed = static_cast<std::uint64_t>(given.seed);
+  if (given.bucket_bytes == 0) throw InputError("--bucket 0: a byte at least");
+  const std::optional<double> full_bytes =
+      given.bucket_bytes > 0 ? std::optional<double>(given.bucket_bytes) : std::nullopt;
+  Simulation simulation{model, crossing, {}};
+  Progress progress("simulating");
+  const std::int64_t total = std::ssize(workers) * std::ssize(policies);
+  for (const int size : workers) {
+    const ModelCosts costs(model, size, crossing);
+    for (const SchedulePolicy* policy : policies) {
+      simulation.results.push_back(
+          {size,
+           std::string(policy->name),
+           simulate(costs, static_cast<std::size_t>(size), *policy, full_bytes, stragglers),
+           {}});
+      for (const LayerRange range : simulation.results.back().step.schedule.buckets) {
+        simulation.results.back().schemes.push_back(costs.scheme(range));
+      }
+      progress.update(std::ssize(simulation.results), total);
+    }
+  }
+  progress.erase();
+  print(json.tables(), fmt::format("{}, {} layers; {}{}\n\n{}", shortened(model.name),
+                                   model.layers.size(), crossing_text(crossing),
+                                   compression_text(crossing), simulation_table(simulation)));
+  if (timeline) timeline->write(timelines_of(simulation));
+  Json provenance = provenance_json();
+  provenance["model"] = given.model;
+  if (!given.network.file.empty()) provenance["network"] = given.network.file;
+  provenance["seed"] = given.seed;
+  json.write(simulation_json(simulation, provenance));
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& app) {
+  auto given = std::make_shared<SimulateArguments>();
+  CLI::App& command = *app.add_subcommand(
+      "simulate", "What a training step of a model takes, by schedule and number of workers");
+  command.add_option("model", given->model, "A model's file")->type_name("MODEL.json")->required();
+  command
+      .add_option("--workers", given->workers,
+                  "From the fewest to the most, by powers of two, or numbers with commas (4..2048 "
+                  "if not given; 65536 at most)")
+      ->type_name("4..2048|8,12,...");
+  command
+      .add_option("--schedules", given->schedules,
+                  "sequential, wfbp, merge_all, mg_wfbp, mg_wfbp_exact, lazy, dear, auto")
+      ->type_name("all|NAME,...");
+  command.add_option("--scheme", given->scheme, "Of sparse gradients (auto if not given)")
+      ->type_name("auto|NAME");
+  add_network(command, given->network);
+  command
+      .add_option("--affine", given->affine,
+                  "In place of a network: an all-reduce of m bytes takes A + B * m seconds")
+      ->type_name("A,B");
+  add_count(command, "--workers-per-node", given->workers_per_node, 1, 65'536,
+            "With a --network that knows the link inside a node");
+  add_bytes(command, "--bucket", given->bucket_bytes,
+            "What a bucket of lazy and dear is full with (what is the best if not given)");
+  add_number(command, "--stragglers", given->stragglers, 0, 10,
+             "Standard deviation of workers' compute times in a step, over their mean (0 if not "
+             "given)");
+  add_count(command, "--seed", given->seed, 0, std::int64_t{1} << 53U, "Of stragglers");
+  command.add_flag("--announce", given->announce,
+                   "Sparse gradients' rows cross ahead, under the forward pass");
+  command.add_option("--wire", given->wire, "What values cross as (f32 if not given)")
+      ->type_name("f32|bf16|f16");
+  CLI::Option* const share =
+      add_number(command, "--coarse-grained", given->coarse_grained, 0, 1,
+                 "Of dense gradients' chunks the share that crosses, and the norms of all (all of "
+                 "each gradient if not given)");
+  add_count(command, "--chunk", given->chunk, 1, std::int64_t{1} << 40U,
+            "Elements of such a chunk (32768 if not given)")
+      ->needs(share);
+  command
+      .add_option("--timeline", given->timeline,
+                  "A Chrome trace of the last steps, for ui.perfetto.dev")
+      ->type_name("FILE");
+  add_json(command, given->json);
+  command.footer(
+      "Examples:\n"
+      "  sparsesync simulate models/resnet50.json --workers 4..2048 --rate 10gbit --latency 20us\n"
+      "  sparsesync simulate models/lstm.json --workers 8 --network NETWORK.json --schedules "
+      "wfbp,dear --timeline steps.json\n"
+      "  sparsesync simulate models/alexnet.json --rate 56gbit --schedules lazy --wire f16 "
+      "--coarse-grained 0.1");
+  command.callback([given] { run_simulate(*given); });
+}
+
+}  // namespace sparsesync

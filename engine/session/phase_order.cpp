@@ -1,0 +1,96 @@
+#include "engine/session/phase_order.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace sparsesync {
+
+void PhaseOrder::add(const std::string& bucket_name, bool announces) {
+  const BucketId id{buckets_.size()};
+  buckets_.push_back({bucket_name, announces});
+  for (std::vector<OrderEntry>* order : {&order_, &next_order_}) {
+    if (announces) order->push_back({id, Phase::announce});
+    order->push_back({id, Phase::reduce});
+    order->push_back({id, Phase::gather});
+  }
+}
+
+void PhaseOrder::remove(BucketId bucket) {
+  buckets_[bucket.value].removed = true;
+  for (std::vector<OrderEntry>* order : {&order_, &next_order_}) {
+    std::erase_if(*order, [&](const OrderEntry& entry) { return entry.bucket == bucket; });
+  }
+}
+
+void PhaseOrder::check(OrderEntry entry) const {
+  SPARSESYNC_EXPECT(entry.bucket.value, <, buckets_.size());
+  const Bucket& bucket = buckets_[entry.bucket.value];
+  if (bucket.removed) {
+    throw InputError(fmt::format("the {}, which was released", describe(entry)));
+  }
+  if (entry.phase == Phase::announce && !bucket.announces) {
+    throw InputError(
+        fmt::format("bucket '{}' does not announce: register it as one that does", bucket.name));
+  }
+}
+
+void PhaseOrder::check(const std::vector<OrderEntry>& order, std::int64_t from_step) const {
+  if (from_step < step_) {
+    throw InputError(fmt::format(
+        "an order from step {} on: step {} is next, give that or a later one", from_step, step_));
+  }
+  std::vector<std::size_t> next;  // of each bucket's phases
+  for (const Bucket& bucket : buckets_) {
+    next.push_back(bucket.removed ? kPhases : bucket.announces ? 0 : 1);
+  }
+  for (const OrderEntry& entry : order) {
+    if (entry.bucket.value >= buckets_.size()) {
+      throw InputError(fmt::format("an order with the {}: there are {} buckets", describe(entry),
+                                   buckets_.size()));
+    }
+    check(entry);
+    const auto phase = static_cast<std::size_t>(entry.phase);
+    std::size_t& next_phase = next[entry.bucket.value];
+    if (phase < next_phase) {
+      throw InputError(fmt::format("an order with the {} twice", describe(entry)));
+    }
+    if (phase > next_phase) {
+      throw InputError(fmt::format("an order with the {} before its {}", describe(entry),
+                                   name_of(static_cast<Phase>(next_phase))));
+    }
+    ++next_phase;
+  }
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    if (next[i] < kPhases) {
+      throw InputError(fmt::format("an order without the {}: give all phases of all buckets",
+                                   describe({{i}, static_cast<Phase>(next[i])})));
+    }
+  }
+}
+
+void PhaseOrder::replace(std::vector<OrderEntry> order, std::int64_t from_step) {
+  next_order_ = std::move(order);
+  next_order_from_ = from_step;
+  begin_step();
+}
+
+void PhaseOrder::advance() {
+  if (++position_ < order_.size()) return;
+  position_ = 0;
+  ++step_;
+  begin_step();
+}
+
+void PhaseOrder::begin_step() {
+  if (step_ >= next_order_from_) order_ = next_order_;
+}
+
+std::string PhaseOrder::describe(OrderEntry entry) const {
+  const std::size_t number = entry.bucket.value;
+  const std::string name = number < buckets_.size() ? "'" + buckets_[number].name + "'"
+                                                    : fmt::format("number {}", number);
+  return fmt::format("{} of bucket {}", name_of(entry.phase), name);
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,200 @@
+#include "engine/session/run_phase.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/session/bucket_agreement.h"
+#include "engine/session/registered_bucket.h"
+#include "engine/support/log.h"
+#include "kernels/base/device_stream.h"
+
+namespace sparsesync {
+namespace {
+
+void run_round(Phase phase, RegisteredBucket& bucket, Exchange& exchange) {
+  switch (phase) {
+    case Phase::announce:
+      return bucket.scheme().announce(exchange, bucket.announced());
+    case Phase::reduce:
+      return bucket.scheme().reduce(exchange, bucket.input());
+    case Phase::gather:
+      return bucket.scheme().gather(exchange);
+  }
+}
+
+void take_result(RegisteredBucket& bucket, Rank rank) {
+  bucket.take_results();
+  // All workers see the same: one of them says so. Where they cross in their own type nothing
+  // became infinite on its way, and the program has made what is not finite itself.
+  if (bucket.non_finite() == 0 || !bucket.spec().options.wire || rank != Rank{0}) return;
+  log(LogLevel::warning,
+      fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
+                  "narrow for them, or a gradient was not finite",
+                  bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
+}
+
+/// Gradients in another memory than the session's are an error, not a fault of the device.
+/// Announced rows have no values.
+void expect_reachable(const Context& context, Phase phase, std::span<const Gradient> gradients) {
+  if (context.queue() == nullptr) return;
+  for (const Gradient& gradient : gradients) {
+    context.queue()->expect_reachable(gradient.indices().data(), "a gradient's indices");
+    if (phase == Phase::announce) continue;
+    if (gradient.layout() == Gradient::Layout::dense || !gradient.indices().empty()) {
+      context.queue()->expect_reachable(gradient.values(), "a gradient's values");
+    }
+  }
+}
+
+/// A bound on the bytes of a message of the bucket that holds for every scheme: all rows of all
+/// workers at the widest type, with more for each than an index code takes.
+std::uint64_t most_payload_of(const RegisteredBucket& bucket, int workers) {
+  constexpr double kOfElement = 8;
+  constexpr double kOfRow = 64;
+  constexpr double kOfMessage = 1 << 20U;
+  double bytes = kOfElement * static_cast<double>(bucket.spec().options.block) + kOfMessage;
+  for (const RowSpace& space : bucket.spaces()) {
+    bytes +=
+        static_cast<double>(space.rows) * (kOfRow + kOfElement * static_cast<double>(space.width));
+  }
+  constexpr double kMost = 9e18;
+  return static_cast<std::uint64_t>(std::min(bytes * workers, kMost));
+}
+
+/// @throws what is no refusal: it ends the session
+PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
+  const Rank rank = ground.transport.rank();
+  Exchange exchange(ground.transport, ground.context,
+                    {bucket.channel, bucket.signature,
+                     most_payload_of(bucket, ground.transport.size()), bucket.late_refusals},
+                    bucket.sequence, bucket.pattern(phase), bucket.rounds(), ground.deadline,
+                    ground.workspace);
+  const auto refuse_as = [&](Rank peer, const std::string& reason) {
+    exchange.refuse(peer, reason, [&](Round round, std::size_t step) {
+      return bucket.scheme().pieces(phase, round, step);
+    });
+    synchronize(ground.context);  // who has waited may give the gradients' memory back
+  };
+  const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
+    const std::exception_ptr error = std::current_exception();
+    if (!exchange.can_refuse() || (phase == Phase::gather && !bucket.late_refusals)) {
+      return {error, true};
+    }
+    refuse_as(rank, reason);
+    bucket.refused.emplace(rank, reason);
+    return {error, false, true};
+  };
+  try {
+    const std::span<const Gradient> gradients = bucket.gradients(phase, ground.workspace.stopwatch);
+    expect_reachable(ground.context, phase, gradients);
+    if (phase == Phase::announce) bucket.announced().set(gradients);
+    if (phase == Phase::reduce) bucket.input().set(gradients);
+    for (int round = 0; round < bucket.rounds(); ++round) {
+      run_round(phase, bucket, exchange);
+      exchange.next_round();
+    }
+    if (phase == Phase::reduce) bucket.note_squares();
+    if (phase == Phase::gather) take_result(bucket, rank);
+    synchronize(ground.context);
+  } catch (const RefusedError& refused) {
+    const std::exception_ptr error = std::current_exception();
+    refuse_as(refused.peer(), refused.reason());
+    bucket.refused.emplace(refused);
+    return {error, false, true};
+  } catch (const InputError& error) {
+    return refuse(error.what());
+  } catch (const BudgetError& error) {
+    return refuse(error.what());
+  } catch (const DeviceMemoryError& error) {
+    return refuse(error.what());
+  } catch (const std::bad_alloc&) {
+    return refuse("out of memory");
+  }
+  bucket.observe(phase, exchange.index_bytes_sent());
+  return {};
+}
+
+/// Spreads word of whether this worker could do a phase: after it a refusal is known to all.
+/// @throws what is no refusal: it ends the session
+void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
+  Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
+                    bucket.sequence, bucket.last_word(), 1, ground.deadline, ground.workspace);
+  const auto in_one_piece = [](Round, std::size_t) { return std::size_t{1}; };
+  try {
+    if (bucket.refused) throw RefusedError(*bucket.refused);
+    const Payload nothing;
+    InPlace nowhere(nullptr, 0);
+    for (std::size_t step = 0; step < bucket.last_word().size(); ++step) {
+      exchange.step(std::span(&nothing, 1), nowhere, [](Rank, std::span<const std::byte>) {});
+    }
+  } catch (const RefusedError& refused) {
+    exchange.refuse(refused.peer(), refused.reason(), in_one_piece);
+    bucket.refused.emplace(refused);
+  }
+}
+
+/// @throws what is no refusal: it ends the session
+PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
+  // All workers know of a refusal by the end of the phase: nobody goes on with the step.
+  if (bucket.begins_with(phase)) bucket.refused.reset();
+  if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
+  PhaseOutcome outcome = run_rounds_here(ground, bucket, phase);
+  if (!bucket.late_refusals || outcome.fatal) return outcome;
+  const bool was_refused = outcome.refused;
+  agree_on_outcome(ground, bucket);
+  if (bucket.refused && !was_refused) {
+    outcome = {std::make_exception_ptr(*bucket.refused), false, true};
+  }
+  return outcome;
+}
+
+/// Whether a step that was refused in a phase may begin again; the same on all workers.
+bool may_begin_again(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
+  if (bucket.begins_with(phase)) return true;
+  // Elsewhere nobody refuses but in a step's first message.
+  if (!bucket.late_refusals) return false;
+  constexpr const char* kIsGone = "gone";
+  const std::vector<std::string> all =
+      ground.control.all_gather(ground.hold_gradients() ? "" : kIsGone);
+  return std::find(all.begin(), all.end(), kIsGone) == all.end();
+}
+
+/// The step from its beginning to the end of a phase.
+PhaseOutcome run_again(const PhaseGround& ground, RegisteredBucket& bucket, Phase last) {
+  PhaseOutcome outcome;
+  for (const Phase phase : bucket.phases_to(last)) {
+    outcome = run_rounds(ground, bucket, phase);
+    if (outcome.error) break;
+  }
+  return outcome;
+}
+
+}  // namespace
+
+PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
+                       Phase phase, std::span<const Gradient> gradients, GradientSource* source) {
+  Stopwatch* const stopwatch =
+      choice != nullptr ? choice->begin_phase(phase, ground.control) : nullptr;
+  ground.workspace.stopwatch = stopwatch;
+  if (stopwatch != nullptr) stopwatch->go_on(false);
+  bucket.keep_gradients(phase, gradients, source);
+  PhaseOutcome outcome = run_rounds(ground, bucket, phase);
+  // A step that is too large for some worker's memory goes in more rounds: at once, where its
+  // gradients are as they were, or else from the next one on.
+  while (outcome.refused && take_more_rounds(ground.control, bucket, outcome.error) &&
+         may_begin_again(ground, bucket, phase)) {
+    outcome = run_again(ground, bucket, phase);
+  }
+  if (stopwatch != nullptr) stopwatch->stop();
+  if (choice != nullptr && !outcome.error) choice->end_phase(phase);
+  outcome.is_final = !bucket.late_refusals || phase == Phase::gather || outcome.error;
+  return outcome;
+}
+
+}  // namespace sparsesync

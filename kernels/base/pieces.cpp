@@ -1,0 +1,27 @@
+// CPU bodies of fetch_pieces and place_pieces.
+#include "kernels/base/pieces.h"
+
+#include <cstring>
+
+#include "kernels/base/error.h"
+
+namespace sparsesync::cpu {
+
+void fetch_pieces(const Context&, std::span<const std::span<const std::byte>> from, std::byte* to) {
+  for (const std::span<const std::byte> piece : from) {
+    if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+}
+
+void place_pieces(const Context&, std::span<const std::byte> from,
+                  std::span<const std::span<std::byte>> to) {
+  for (const std::span<std::byte> piece : to) {
+    SPARSESYNC_EXPECT(piece.size(), <=, from.size());
+    if (!piece.empty()) std::memcpy(piece.data(), from.data(), piece.size());
+    from = from.subspan(piece.size());
+  }
+  SPARSESYNC_EXPECT(from.size(), ==, std::size_t{0});
+}
+
+}  // namespace sparsesync::cpu

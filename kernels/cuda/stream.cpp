@@ -1,0 +1,506 @@
+// The queue of a GPU, marks in its work, and what there is of GPUs.
+#include "kernels/cuda/stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "kernels/base/bits.h"
+#include "kernels/base/error.h"
+#include "kernels/base/poll.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/driver_context.h"
+#include "kernels/cuda/kernel_registry.h"
+#include "kernels/cuda/spin.h"
+#include "kernels/rows/rows.h"
+
+#if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace sparsesync {
+
+/// A cudaEvent_t.
+class Mark::Event {
+ public:
+  explicit Event(int of_device) : device(of_device) {
+    const DeviceGuard here(device);
+    cuda::check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "making an event");
+  }
+  ~Event() {
+    cuda::on_device(device, [&] { cuda::ignore(cudaEventDestroy(handle)); });
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  int device;
+  cudaEvent_t handle = nullptr;
+};
+
+}  // namespace sparsesync
+
+namespace sparsesync::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+/// Bytes behind a slice of scratch, beyond the alignment of the next one, that only red zones have.
+constexpr std::size_t kRedZoneBytes = 256;
+constexpr std::byte kRedZoneByte{0xEF};
+
+/// Makes each access to a red zone an error of AddressSanitizer, which knows the memory of the
+/// emulated device alone.
+void close_to_sanitizer(std::span<const std::byte> red_zone) {
+#if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
+  ASAN_POISON_MEMORY_REGION(red_zone.data(), red_zone.size());
+#else
+  static_cast<void>(red_zone);
+#endif
+}
+void open_to_sanitizer(std::span<const std::byte> red_zone) {
+#if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(red_zone.data(), red_zone.size());
+#else
+  static_cast<void>(red_zone);
+#endif
+}
+
+/// @throws what a fault stands for
+[[noreturn]] void throw_fault(Fault fault) {
+  switch (fault) {
+    case Fault::none:
+      break;
+    case Fault::outside_range:
+      throw CorruptDataError("index code: an index outside its range");
+    case Fault::not_increasing:
+      throw CorruptDataError("index code: indices do not increase");
+    case Fault::wrong_count:
+      throw CorruptDataError("index code: another number of indices than announced");
+    case Fault::no_row_there:
+      throw CorruptDataError("a position that holds no row");
+    case Fault::row_of_another:
+      throw CorruptDataError("a row that is not of this partition");
+    case Fault::not_in_union:
+      throw ContractError("aggregate: an index that the union does not have");
+  }
+  throw ContractError("a fault that does not exist");
+}
+
+}  // namespace
+
+void check(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // which would else be told again
+  const std::string text =
+      fmt::format("{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
+  if (result == cudaErrorMemoryAllocation) throw DeviceMemoryError(text);
+  throw DeviceError(text);
+}
+
+Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options)
+    : memory_(memory),
+      pinned_(pinned),
+      device_(options.device),
+      checked_(options.checked),
+      own_stream_(!options.stream),
+      times_(options.times) {
+  load_kernels(device_);
+  const DeviceGuard here(device_);
+  check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
+        "asking for multiprocessors");
+  if (options.stream) {
+    stream_ = static_cast<cudaStream_t>(options.stream->handle);
+    int of_stream = 0;
+    check(cudaStreamGetDevice(stream_, &of_stream), "asking for a stream's device");
+    if (of_stream != device_) {
+      throw InputError(
+          fmt::format("a stream of GPU {} for work on GPU {}: give one of GPU {}, or none",
+                      of_stream, device_, device_));
+    }
+  } else {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+  for (cudaEvent_t* event : {&half_free_[0], &half_free_[1], &end_}) {
+    check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+  }
+  for (cudaEvent_t& event : timing_) {
+    if (times_ == nullptr) break;
+    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "making an event");
+  }
+  staging_ = static_cast<std::byte*>(
+      pinned_.allocate(2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream()));
+  faults_ = reinterpret_cast<FaultWord*>(staging_ + 2 * kStagingBytes);
+  *faults_ = 0;
+}
+
+Queue::~Queue() {
+  on_device(device_, [&] {
+    ignore(cudaStreamSynchronize(stream_));
+    release_scratch();
+    pinned_.deallocate(staging_, 2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream());
+    for (const cudaEvent_t event : {half_free_[0], half_free_[1], end_}) {
+      ignore(cudaEventDestroy(event));
+    }
+    for (const cudaEvent_t event : timing_) {
+      if (event != nullptr) ignore(cudaEventDestroy(event));
+    }
+    if (own_stream_) ignore(cudaStreamDestroy(stream_));
+  });
+}
+
+Queue::Timed::Timed(Queue& queue) : queue_(queue) {
+  if (queue.times_ == nullptr) return;
+  lock_ = std::unique_lock(queue.times_->one_at_a_time);
+  // The time excludes what the piece waits for, and the host's submission.
+  check(cudaStreamSynchronize(queue.stream_), "waiting for the device");
+  constexpr int kMicroseconds = 20;
+  spin(queue, kMicroseconds);
+  check(cudaEventRecord(queue.timing_[0], queue.stream_), "setting a mark");
+}
+
+Queue::Timed::~Timed() {
+  if (queue_.times_ == nullptr) return;
+  float milliseconds = 0;
+  // A failure here is that of the next call, too.
+  if (cudaEventRecord(queue_.timing_[1], queue_.stream_) != cudaSuccess ||
+      cudaEventSynchronize(queue_.timing_[1]) != cudaSuccess ||
+      cudaEventElapsedTime(&milliseconds, queue_.timing_[0], queue_.timing_[1]) != cudaSuccess) {
+    cudaGetLastError();
+    return;
+  }
+  queue_.times_->seconds += static_cast<double>(milliseconds) * 1e-3;
+  ++queue_.times_->pieces;
+}
+
+void Queue::make_current() const {
+  check(cudaSetDevice(device_), "choosing a device");
+  // Calls such as cudaEventQuery() in this thread would else invalidate a capture in another one.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "relaxing the capture mode");
+}
+
+void Queue::expect_reachable(const void* pointer, const char* what) const {
+  if (pointer == nullptr) return;  // of nothing
+  cudaPointerAttributes found{};
+  check(cudaPointerGetAttributes(&found, pointer), "asking for a pointer's memory");
+  switch (found.type) {
+    case cudaMemoryTypeManaged:
+    case cudaMemoryTypeHost:
+      return;
+    case cudaMemoryTypeDevice:
+      if (found.device == device_) return;
+      throw InputError(
+          fmt::format("{}: memory of GPU {}, where the work is on GPU {}: copy it there", what,
+                      found.device, device_));
+    default: {
+      int reaches_all = 0;
+      check(cudaDeviceGetAttribute(&reaches_all, cudaDevAttrPageableMemoryAccess, device_),
+            "asking what memory a device reaches");
+      if (reaches_all != 0) return;
+      throw InputError(fmt::format(
+          "{}: memory of the host, where the work is on GPU {}: copy it there", what, device_));
+    }
+  }
+}
+
+void Queue::synchronize() {
+  if (!overwritten_.empty()) throw ContractError(std::exchange(overwritten_, {}));
+  // Before the wait: what another thread notes while it lasts stays noted.
+  if (!has_work_.exchange(false)) return;
+  ++counters_.synchronizations;
+  try {
+    wait_for_all();
+  } catch (...) {
+    has_work_ = true;
+    throw;
+  }
+  if (*faults_ == 0) return;
+  const auto fault = static_cast<Fault>(*faults_);
+  *faults_ = 0;
+  throw_fault(fault);
+}
+
+void Queue::wait_for(const Mark& mark) {
+  ++counters_.synchronizations;
+  if (mark.event() != nullptr) wait_for_event(mark.event()->handle);
+}
+
+/// Waits for all work that the stream was given so far.
+void Queue::wait_for_all() {
+  if (watch_ == nullptr) return check(cudaStreamSynchronize(stream_), "waiting for the device");
+  check(cudaEventRecord(end_, stream_), "setting a mark");
+  wait_for_event(end_);
+}
+
+/// With a watch, polls the event and the watch.
+void Queue::wait_for_event(cudaEvent_t event) {
+  if (watch_ == nullptr) return check(cudaEventSynchronize(event), "waiting for the device");
+  const Poll poll;
+  while (true) {
+    const cudaError_t result = cudaEventQuery(event);
+    if (result == cudaSuccess) return;
+    if (result != cudaErrorNotReady) check(result, "waiting for the device");
+    poll.pause();
+    watch_->look(poll.since());
+  }
+}
+
+/// Room for so many bytes, which no copy reads any more.
+std::byte* Queue::next_staging(std::size_t bytes) {
+  if (half_used_ + bytes > kStagingBytes) {
+    check(cudaEventRecord(half_free_[half_], stream_), "setting a mark");
+    half_ = 1 - half_;
+    half_used_ = 0;
+    wait_for_event(half_free_[half_]);
+  }
+  std::byte* const room = staging_ + half_ * kStagingBytes + half_used_;
+  half_used_ += round_up<std::size_t>(bytes, 16);
+  return room;
+}
+
+void Queue::upload(std::span<const std::byte> from, std::byte* to) {
+  while (!from.empty()) {
+    const std::size_t bytes = std::min(from.size(), kStagingBytes);
+    std::byte* const staged = next_staging(bytes);
+    std::memcpy(staged, from.data(), bytes);
+    const Timed timed(*this);
+    check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
+          "copy to the device");
+    count_copy();
+    from = from.subspan(bytes);
+    to += bytes;
+  }
+}
+
+void Queue::download(std::span<const std::byte> from, std::byte* to) {
+  if (from.empty()) return synchronize();
+  while (!from.empty()) {
+    const std::size_t bytes = std::min(from.size(), kStagingBytes);
+    std::byte* const staged = next_staging(bytes);
+    {
+      const Timed timed(*this);
+      check(cudaMemcpyAsync(staged, from.data(), bytes, cudaMemcpyDeviceToHost, stream_),
+            "copy to the host");
+    }
+    count_copy();
+    synchronize();
+    std::memcpy(to, staged, bytes);
+    from = from.subspan(bytes);
+    to += bytes;
+  }
+}
+
+std::byte* Queue::scratch(std::size_t slice_bytes) {
+  const std::size_t bytes =
+      round_up(std::max<std::size_t>(slice_bytes, 1), kAlignment) + (checked_ ? kRedZoneBytes : 0);
+  if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
+    // As a Buffer: an eighth more than asked.
+    const std::size_t slack = memory_.has_to_spare(bytes + bytes / 8) ? bytes / 8 : 0;
+    const std::size_t wanted = round_up(std::max(bytes + slack, std::size_t{1} << 16), kAlignment);
+    blocks_.reserve(blocks_.size() + 1);
+    blocks_.push_back(
+        {static_cast<std::byte*>(memory_.allocate(wanted, kAlignment, stream())), wanted});
+    block_used_ = 0;
+  }
+  std::byte* const taken = blocks_.back().data + block_used_;
+  block_used_ += bytes;
+  if (checked_) add_red_zone(taken, slice_bytes, bytes);
+  return taken;
+}
+
+/// @param with_zone  bytes from the slice's begin to the next one
+void Queue::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_zone) {
+  const std::span<std::byte> zone{slice + bytes, with_zone - bytes};
+  check(cudaMemsetAsync(zone.data(), std::to_integer<int>(kRedZoneByte), zone.size(), stream_),
+        "setting a red zone");
+  wait_for_all();
+  red_zones_.push_back({bytes, zone});
+  close_to_sanitizer(zone);
+}
+
+/// Waits for the operation, and looks for what it wrote to red zones.
+void Queue::check_red_zones() noexcept {
+  try {
+    wait_for_all();
+  } catch (const std::exception&) {
+    // The device has failed: the next synchronization throws its error.
+  }
+  for (const RedZone& zone : red_zones_) open_to_sanitizer(zone.bytes);
+  try {
+    std::vector<std::byte> found;
+    for (std::size_t slice = 0; slice < red_zones_.size() && overwritten_.empty(); ++slice) {
+      const RedZone& zone = red_zones_[slice];
+      found.resize(zone.bytes.size());
+      check(cudaMemcpyAsync(found.data(), zone.bytes.data(), found.size(), cudaMemcpyDeviceToHost,
+                            stream_),
+            "reading a red zone");
+      wait_for_all();
+      const auto other = std::find_if(found.begin(), found.end(),
+                                      [](std::byte byte) { return byte != kRedZoneByte; });
+      if (other == found.end()) continue;
+      overwritten_ = fmt::format(
+          "scratch: something was written {} bytes behind the end of slice {} of {}, which has {} "
+          "bytes",
+          other - found.begin(), slice + 1, red_zones_.size(), zone.slice_bytes);
+    }
+  } catch (const std::exception&) {
+    // The device has failed: the next synchronization throws its error.
+  }
+  red_zones_.clear();
+}
+
+void Queue::close_scratch() noexcept {
+  if (--scratch_depth_ > 0) return;
+  if (checked_) check_red_zones();
+  block_used_ = 0;
+  if (blocks_.size() < 2) return;
+  // One block in their place, so that the next time none is allocated.
+  std::size_t all = 0;
+  for (const Block& block : blocks_) all += block.bytes;
+  release_scratch();
+  try {
+    blocks_.push_back({static_cast<std::byte*>(memory_.allocate(all, kAlignment, stream())), all});
+  } catch (...) {
+    // The next operation asks for what it needs, and throws if that is not to be had.
+    blocks_.clear();
+  }
+}
+
+void Queue::release_scratch() noexcept {
+  for (const Block& block : blocks_) {
+    memory_.deallocate(block.data, block.bytes, kAlignment, stream());
+  }
+  blocks_.clear();
+  block_used_ = 0;
+}
+
+}  // namespace sparsesync::cuda
+
+namespace sparsesync {
+namespace {
+
+#if defined(SPARSESYNC_CUDA_EMULATED)
+constexpr bool kEmulated = true;
+#else
+constexpr bool kEmulated = false;
+#endif
+
+/// As CUDA numbers versions.
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+}  // namespace
+
+DeviceGuard::DeviceGuard(int device) {
+  cuda::push_context(device);
+}
+
+DeviceGuard::~DeviceGuard() {
+  cuda::pop_context();
+}
+
+std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
+                                               const DeviceQueueOptions& options) {
+  expect_device(options.device);
+  return std::make_unique<cuda::Queue>(memory, pinned, options);
+}
+
+Mark::Mark(const Context& context) {
+  if (context.queue() == nullptr) return;
+  event_ = std::make_unique<Event>(context.queue()->device());
+}
+Mark::~Mark() = default;
+Mark::Mark(Mark&&) noexcept = default;
+
+void Mark::set(const Context& context) {
+  if (!event_) return;
+  cuda::check(cudaEventRecord(event_->handle, cuda::queue_of(context).handle()), "setting a mark");
+}
+
+void Mark::set(Stream stream) {
+  if (!event_) return;
+  const DeviceGuard here(event_->device);  // whose default stream is meant
+  cuda::check(cudaEventRecord(event_->handle, static_cast<cudaStream_t>(stream.handle)),
+              "setting a mark");
+}
+
+bool is_captured(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status),
+              "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void Mark::make_wait(const Context& context) const {
+  if (!event_) return;
+  cuda::check(cudaStreamWaitEvent(cuda::queue_of(context).handle(), event_->handle, 0),
+              "waiting for a mark");
+  context.queue()->note_work();
+}
+
+void Mark::make_wait(Stream stream) const {
+  if (!event_) return;
+  const DeviceGuard here(event_->device);  // whose default stream is meant
+  cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), event_->handle, 0),
+              "waiting for a mark");
+}
+
+void Mark::wait() const {
+  if (event_) cuda::check(cudaEventSynchronize(event_->handle), "waiting for a mark");
+}
+
+void copy_from(const Context& source, std::span<const std::byte> from, const Context& context,
+               std::byte* to) {
+  if (source.device() == Device::cpu || context.device() == Device::cpu ||
+      source.queue()->device() == context.queue()->device()) {
+    return copy(context, from, to);
+  }
+  if (from.empty()) return;
+  cuda::Queue& queue = cuda::queue_of(context);
+  const cuda::Queue::Timed timed(queue);
+  cuda::check(cudaMemcpyPeerAsync(to, queue.device(), from.data(), source.queue()->device(),
+                                  from.size(), queue.handle()),
+              "copy from another device");
+  queue.count_copy();
+}
+
+DeviceFacts device_facts() {
+  DeviceFacts facts;
+  facts.compiled_in = true;
+  facts.emulated = kEmulated;
+  int version = 0;
+  if (cudaRuntimeGetVersion(&version) == cudaSuccess) facts.runtime_version = version;
+  // 0: there is no driver.
+  if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) facts.driver_version = version;
+  const cudaError_t result = cudaGetDeviceCount(&facts.devices);
+  if (result != cudaSuccess) {
+    cudaGetLastError();
+    facts.devices = 0;
+  }
+  if (!facts.driver_version) {
+    facts.problem = "no GPU: this machine has no CUDA driver";
+  } else if (result == cudaErrorInsufficientDriver) {
+    facts.problem = fmt::format(
+        "no GPU: the driver is of CUDA {}, the library of CUDA {}: install a newer driver",
+        version_text(*facts.driver_version), version_text(facts.runtime_version.value_or(0)));
+  } else if (result != cudaSuccess) {
+    facts.problem = fmt::format("no GPU: {}", cudaGetErrorString(result));
+  } else if (facts.devices == 0) {
+    facts.problem = "no GPU: the driver finds none";
+  }
+  return facts;
+}
+
+void expect_device(int device) {
+  const DeviceFacts facts = device_facts();
+  if (!facts.problem.empty()) throw DeviceError(facts.problem);
+  if (device < 0 || device >= facts.devices) {
+    throw DeviceError(
+        fmt::format("no GPU {}: there are {}, counted from 0", device, facts.devices));
+  }
+}
+
+}  // namespace sparsesync

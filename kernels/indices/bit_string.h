@@ -1,0 +1,68 @@
+// Strings of bits, as some index codes are made of them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "kernels/base/error.h"
+
+namespace sparsesync::cpu {
+
+/// 8 bytes as a little-endian number.
+inline std::uint64_t load_whole_word(const std::byte* bytes) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof(word));
+  return word;
+}
+
+/// Up to 8 bytes at `offset` as a little-endian number; bytes past the end read as 0.
+inline std::uint64_t load_word(std::span<const std::byte> bytes, std::size_t offset) {
+  std::uint64_t word = 0;
+  if (offset + sizeof(word) <= bytes.size()) return load_whole_word(bytes.data() + offset);
+  if (offset < bytes.size()) {
+    std::memcpy(&word, bytes.data() + offset, bytes.size() - offset);
+  }
+  return word;
+}
+
+/// Bits count from the lowest of each byte on.
+inline void set_bit(std::span<std::byte> bits, std::uint64_t bit) {
+  bits[bit / 8] |= static_cast<std::byte>(1U << (bit % 8));
+}
+
+/// Calls found(bit) for each bit that is set, in increasing order; never more than `count` times.
+/// @param code   the name of the index code, for errors
+/// @param count  how many are announced
+/// @throws CorruptDataError if there are not exactly `count`
+template <typename Found>
+void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t count,
+                  Found&& found) {
+  std::size_t left = count;
+  const auto of_word = [&](std::size_t offset, std::uint64_t word) {
+    for (; word != 0; word &= word - 1) {
+      if (left == 0) {
+        throw CorruptDataError(
+            fmt::format("{} code: more than the {} indices announced", code, count));
+      }
+      --left;
+      found(offset * 8 + static_cast<std::size_t>(std::countr_zero(word)));
+    }
+  };
+  // Words that are whole need no look at the end: where few bits are set, that is most of the time.
+  const std::size_t whole = bits.size() / sizeof(std::uint64_t) * sizeof(std::uint64_t);
+  for (std::size_t offset = 0; offset < whole; offset += sizeof(std::uint64_t)) {
+    of_word(offset, load_whole_word(bits.data() + offset));
+  }
+  of_word(whole, load_word(bits, whole));
+  if (left != 0) {
+    throw CorruptDataError(
+        fmt::format("{} code: {} indices of {} announced", code, count - left, count));
+  }
+}
+
+}  // namespace sparsesync::cpu

@@ -1,0 +1,98 @@
+// The keyed bijection π of [0, R). Host and device share it, so a machine without a GPU tests what
+// a GPU runs.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/bits.h"
+#include "kernels/base/host_device.h"
+
+namespace sparsesync {
+
+/// π mixes the b = ceil(log2 R) bits of a row by rounds of (add, xor-shift, multiply by an odd
+/// number) modulo 2^b, each of which can be undone, and walks the cycle until it is back below R:
+/// fewer than two rounds of the walk on average, because 2^b < 2R. The key is drawn from a seed and
+/// never searched.
+class Bijection {
+ public:
+  static constexpr int kRounds = 3;
+
+  /// Draws the key.
+  /// @param rows  R >= 1
+  /// @param seed  the same on all workers
+  SPARSESYNC_HOST_DEVICE constexpr Bijection(std::int64_t rows, std::uint64_t seed)
+      : rows_(static_cast<std::uint64_t>(rows)) {
+    const int bits = bit_width_below(rows_);
+    mask_ = low_mask(bits);
+    shift_ = bits > 1 ? static_cast<unsigned>(bits + 1) / 2U : 1U;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto salt = static_cast<std::uint64_t>(2 * round);
+      rounds_[round].add = mix64(mix64(seed) + salt);
+      rounds_[round].multiply = mix64(mix64(seed) + salt + 1) | 1U;
+      rounds_[round].inverse = odd_inverse(rounds_[round].multiply);
+    }
+  }
+
+  SPARSESYNC_HOST_DEVICE constexpr std::int64_t rows() const {
+    return static_cast<std::int64_t>(rows_);
+  }
+
+  /// What forward() and backward() are made of, for bodies that do several rows at a time. Modulo
+  /// 2^b, so the lowest b bits of each number suffice.
+  struct Round {
+    std::uint64_t add = 0;
+    std::uint64_t multiply = 1;
+    std::uint64_t inverse = 1;
+  };
+  /// @param number  in [0, kRounds)
+  SPARSESYNC_HOST_DEVICE constexpr Round round(int number) const { return rounds_[number]; }
+  SPARSESYNC_HOST_DEVICE constexpr std::uint64_t mask() const { return mask_; }
+  SPARSESYNC_HOST_DEVICE constexpr unsigned shift() const { return shift_; }
+
+  /// π(row), in [0, R).
+  /// @param row  in [0, R)
+  SPARSESYNC_HOST_DEVICE constexpr std::int64_t forward(std::int64_t row) const {
+    auto x = static_cast<std::uint64_t>(row);
+    do {
+      for (const Round& round : rounds_) {
+        x = (x + round.add) & mask_;
+        x = x ^ (x >> shift_);
+        x = (x * round.multiply) & mask_;
+      }
+      x = x ^ (x >> shift_);
+    } while (x >= rows_);
+    return static_cast<std::int64_t>(x);
+  }
+
+  /// π⁻¹(image), in [0, R).
+  /// @param image  in [0, R)
+  SPARSESYNC_HOST_DEVICE constexpr std::int64_t backward(std::int64_t image) const {
+    auto x = static_cast<std::uint64_t>(image);
+    do {
+      x = x ^ (x >> shift_);
+      for (int round = kRounds - 1; round >= 0; --round) {
+        x = (x * rounds_[round].inverse) & mask_;
+        x = x ^ (x >> shift_);
+        x = (x - rounds_[round].add) & mask_;
+      }
+    } while (x >= rows_);
+    return static_cast<std::int64_t>(x);
+  }
+
+ private:
+  /// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the bits
+  /// that are right.
+  SPARSESYNC_HOST_DEVICE static constexpr std::uint64_t odd_inverse(std::uint64_t odd) {
+    std::uint64_t inverse = odd;  // right in the lowest 3 bits
+    for (int step = 0; step < 5; ++step) inverse *= 2U - odd * inverse;
+    return inverse;
+  }
+
+  // x ^ (x >> s) undoes itself because s >= b / 2: the upper half is not changed by it.
+  std::uint64_t rows_;
+  std::uint64_t mask_ = 0;
+  unsigned shift_ = 1;
+  Round rounds_[kRounds] = {};
+};
+
+}  // namespace sparsesync

@@ -1,0 +1,40 @@
+// Many rows of a RowGroups at a time, by SIMD where R < 2^32. The same numbers as
+// RowGroups::place() and RowGroups::row() give one by one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/bits.h"
+#include "kernels/base/views.h"
+#include "kernels/partition/row_groups.h"
+
+namespace sparsesync::cpu {
+
+/// A place as one number, ordered by (group, position): group << position_bits(groups) | position.
+constexpr int position_bits(const RowGroups& groups) {
+  return bit_width_below(static_cast<std::uint64_t>(groups.universe()));
+}
+/// Bits of such a number.
+constexpr int key_bits(const RowGroups& groups) {
+  return bit_width_below(static_cast<std::uint64_t>(groups.groups())) + position_bits(groups);
+}
+/// The number of a place.
+constexpr std::uint64_t key_of(const RowGroups& groups, RowGroups::Place place) {
+  return static_cast<std::uint64_t>(place.group) << static_cast<unsigned>(position_bits(groups)) |
+         static_cast<std::uint64_t>(place.position);
+}
+
+/// words[i] = key << low_bits | i for the place of rows[i] and the i of `range`.
+/// @param rows      each in [0, R)
+/// @param low_bits  key_bits(groups) + low_bits <= 64, and each i is below 2^low_bits
+/// @param words     rows.size() of them
+void pack_places(const RowGroups& groups, std::span<const Index> rows, IndexRange range,
+                 int low_bits, std::span<std::uint64_t> words);
+
+/// rows[i] = the row at positions[i] of `group`.
+/// @param positions  each in [0, groups.size(group))
+void unpack_rows(const RowGroups& groups, Index group, std::span<const Index> positions,
+                 Index* rows);
+
+}  // namespace sparsesync::cpu

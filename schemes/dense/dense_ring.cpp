@@ -1,0 +1,271 @@
+// dense_ring: ring all-reduce of the dense tensors, as reduce-scatter and all-gather: the
+// yardstick.
+//
+// All row spaces form one flat array of elements, cut into `size` even chunks. Chunk c starts at
+// worker c + 1 and is added to along the ring until it ends, complete, at its owner c: its order of
+// summation is ranks c + 1, ..., n - 1, 0, ..., c, the same in every run. Sums travel in their sum
+// type and are rounded once, by the owner; where the bucket asks for a narrower type on the wire,
+// at each worker that they pass.
+#include <algorithm>
+#include <array>
+
+#include "kernels/base/bits.h"
+#include "kernels/rows/rows.h"
+#include "schemes/bucket_input.h"
+#include "schemes/exchange.h"
+#include "schemes/registry.h"
+
+namespace sparsesync {
+namespace {
+
+/// One flat array of all row spaces' elements: where each of them is. The bytes of a row space
+/// begin at a multiple of 8, so that every element is aligned.
+class FlatArray {
+ public:
+  using TypeOf = DType (*)(DType);
+
+  /// @param type_of  what an element of a dtype is in this array
+  FlatArray(std::span<const RowSpace> spaces, TypeOf type_of) {
+    for (const RowSpace& space : spaces) {
+      const DType dtype = type_of(space.dtype);
+      parts_.push_back({elements_, round_up<Index>(bytes_, 8), space.elements(), dtype});
+      elements_ += space.elements();
+      bytes_ = parts_.back().first_byte + space.elements() * element_bytes(dtype);
+    }
+  }
+
+  Index elements() const { return elements_; }
+  Index bytes() const { return bytes_; }
+
+  /// The bytes between which a range of elements lies.
+  IndexRange bytes_of(IndexRange elements) const {
+    return {begin_of(elements.begin), begin_of(elements.end)};
+  }
+
+  /// What of a range of elements lies in one row space, as one row in the array at `base`.
+  template <typename Byte>
+  BasicMatrix<Byte> piece(std::size_t space, IndexRange elements, Byte* base) const {
+    const Part& part = parts_[space];
+    const Index begin = std::clamp<Index>(elements.begin - part.first_element, 0, part.elements);
+    const Index end = std::clamp<Index>(elements.end - part.first_element, 0, part.elements);
+    return {base + part.first_byte + begin * element_bytes(part.dtype), part.dtype, 1, end - begin};
+  }
+
+ private:
+  struct Part {
+    Index first_element = 0;
+    Index first_byte = 0;
+    Index elements = 0;
+    DType dtype = DType::f32;
+  };
+
+  Index begin_of(Index element) const {
+    for (const Part& part : parts_) {
+      const Index within = element - part.first_element;
+      if (within < part.elements) return part.first_byte + within * element_bytes(part.dtype);
+    }
+    return bytes_;
+  }
+
+  std::vector<Part> parts_;
+  Index elements_ = 0;
+  Index bytes_ = 0;
+};
+
+DType own_dtype(DType dtype) {
+  return dtype;
+}
+
+/// The bytes of the array that sums travel in, and of that of the values.
+FlatArray flat_sums(std::span<const RowSpace> spaces) {
+  return {spaces, sum_dtype};
+}
+FlatArray flat_values(std::span<const RowSpace> spaces) {
+  return {spaces, own_dtype};
+}
+
+bool are_own_sums(std::span<const RowSpace> spaces) {
+  return std::all_of(spaces.begin(), spaces.end(),
+                     [](const RowSpace& space) { return space.is_own_sum(); });
+}
+
+class DenseRing : public Scheme {
+ public:
+  explicit DenseRing(const SchemeEnvironment& environment)
+      : Scheme(environment),
+        flat_sums_(flat_sums(spaces_)),
+        flat_values_(flat_values(spaces_)),
+        own_sums_(are_own_sums(spaces_)),
+        narrow_(environment.bucket->options.wire && !own_sums_),
+        sums_(context_),
+        values_(context_),
+        inbox_(context_, 1) {
+    // The gaps between row spaces cross the wire too: nothing stray in them.
+    fill_zero(context_, sums_.reserve_exactly(flat_sums_.bytes()));
+    if (!own_sums_) fill_zero(context_, values_.reserve_exactly(flat_values_.bytes()));
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const RowSpace& space = spaces_[i];
+      const std::byte* const values = flat_values_.piece(i, all(), value_bytes()).data;
+      results_[i] = {Gradient::Layout::dense, {}, {values, space.dtype, space.rows, space.width}};
+    }
+  }
+
+  Pattern pattern(Phase) const override { return around_the_ring(rank_, size_); }
+
+  void reduce(Exchange& exchange, BucketInput& input) override {
+    if (exchange.round().index == 0) {
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        Matrix sums = flat_sums_.piece(i, all(), sums_.data());
+        sums.rows = spaces_[i].rows;
+        sums.width = spaces_[i].width;
+        input.start_sums(i, sums);
+      }
+    }
+    for (int step = 0; step + 1 < size_; ++step) {
+      const IndexRange outgoing = chunk(exchange.round(), -1 - step);
+      const IndexRange incoming = chunk(exchange.round(), -2 - step);
+      const IndexRange outgoing_bytes = crossing().bytes_of(outgoing);
+      const IndexRange incoming_bytes = crossing().bytes_of(incoming);
+      inbox_.set_limit(incoming_bytes.size());
+      if (narrow_) round_chunk(outgoing, 1);
+      const std::byte* const sums = narrow_ ? values_.data() : sums_.data();
+      const std::array payload{Payload{sums + outgoing_bytes.begin, outgoing_bytes.size()}};
+      exchange.step(payload, inbox_, [&](Rank, std::span<const std::byte> bytes) {
+        expect_bytes(bytes, incoming_bytes.size());
+        add_chunk(incoming, bytes.data());
+      });
+    }
+    if (!own_sums_ || scale_ != 1) round_chunk(chunk(exchange.round(), 0), scale_);
+  }
+
+  void gather(Exchange& exchange) override {
+    std::byte* const values = value_bytes();
+    for (int step = 0; step + 1 < size_; ++step) {
+      const IndexRange outgoing = flat_values_.bytes_of(chunk(exchange.round(), -step));
+      const IndexRange incoming = flat_values_.bytes_of(chunk(exchange.round(), -1 - step));
+      const std::array payload{Payload{values + outgoing.begin, outgoing.size()}};
+      InPlace place(values + incoming.begin, incoming.size());
+      exchange.step(payload, place, [&](Rank, std::span<const std::byte>) {});
+    }
+  }
+
+  bool list_owned(std::vector<OwnedPart>& parts) const override {
+    for (const Round round : Round::all(rounds_)) {
+      for (std::size_t i = 0; i < spaces_.size(); ++i) {
+        parts.push_back({i, as_const(flat_values_.piece(i, chunk(round, 0), value_bytes()))});
+      }
+    }
+    return true;
+  }
+
+  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
+    return Imbalance{};
+  }
+
+  Traffic traffic(std::span<const IndexSets>) const override {
+    Traffic traffic(size_);
+    for (const Round round : Round::all(rounds_)) {
+      for (const Rank worker : Ranks(size_)) {
+        const Rank right = ring_neighbour(worker, 1, size_);
+        for (int step = 0; step + 1 < size_; ++step) {
+          const IndexRange sums = chunk_of(worker, round, -1 - step);
+          const IndexRange values = chunk_of(worker, round, -step);
+          traffic.message(worker, right, crossing().bytes_of(sums).size());
+          traffic.message(worker, right, flat_values_.bytes_of(values).size());
+        }
+      }
+    }
+    return traffic;
+  }
+
+ private:
+  static void expect_bytes(std::span<const std::byte> payload, Index bytes) {
+    if (std::ssize(payload) != bytes) {
+      throw ProtocolError("dense_ring: a chunk of another size than was agreed");
+    }
+  }
+
+  IndexRange all() const { return {0, flat_sums_.elements()}; }
+
+  /// The chunk of a round's part of the flat array that belongs to the worker `steps` further on
+  /// around the ring.
+  IndexRange chunk_of(Rank worker, Round round, int steps) const {
+    const IndexRange part = round.part_of(flat_sums_.elements());
+    const Round within{ring_neighbour(worker, steps, size_).value, size_};
+    return within.part_of(part);
+  }
+  IndexRange chunk(Round round, int steps) const { return chunk_of(rank_, round, steps); }
+
+  /// Values that are their own sums need no second array.
+  std::byte* value_bytes() const { return own_sums_ ? sums_.data() : values_.data(); }
+
+  /// What partial sums cross as.
+  const FlatArray& crossing() const { return narrow_ ? flat_values_ : flat_sums_; }
+
+  /// @param bytes  of the chunk as the left neighbour has summed it so far
+  void add_chunk(IndexRange elements, const std::byte* bytes) {
+    const std::byte* const base = narrow_ ? values_.data() : sums_.data();
+    const std::byte* const first = base + crossing().bytes_of(elements).begin;
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      const Matrix sums = flat_sums_.piece(i, elements, sums_.data());
+      if (sums.width == 0) continue;
+      ConstMatrix addends = crossing().piece(i, elements, base);
+      addends.data = bytes + (addends.data - first);
+      add(context_, addends, sums);
+    }
+  }
+
+  void round_chunk(IndexRange elements, double scale) {
+    for (std::size_t i = 0; i < spaces_.size(); ++i) {
+      round_sums(context_, as_const(flat_sums_.piece(i, elements, sums_.data())), scale,
+                 flat_values_.piece(i, elements, value_bytes()));
+    }
+  }
+
+  FlatArray flat_sums_;
+  FlatArray flat_values_;
+  bool own_sums_;
+  bool narrow_;  // partial sums cross as the values do
+  Buffer<std::byte> sums_;
+  Buffer<std::byte> values_;
+  Inbox inbox_;
+};
+
+Cost cost(const Workload& workload) {
+  const double share = (workload.size - 1.0) / workload.size;
+  const auto phase = [&](const FlatArray& array) {
+    const double headers = (workload.size - 1.0) * static_cast<double>(kHeaderBytes);
+    const double bytes = share * static_cast<double>(array.bytes()) + headers;
+    return PhaseCost{workload.size - 1.0, workload.size - 1.0, bytes, bytes};
+  };
+  const FlatArray values = flat_values(workload.spaces);
+  Cost total{phase(workload.options.wire ? values : flat_sums(workload.spaces)), phase(values)};
+  // Written, and then added to.
+  total.reduce.work.added_bytes =
+      (1 + share) * static_cast<double>(flat_sums(workload.spaces).bytes());
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const double touched = workload.statistics[i].touched_max;
+    total.reduce.work += {touched, touched * static_cast<double>(workload.spaces[i].row_bytes())};
+  }
+  return total;
+}
+
+double workspace_bytes(const Workload& workload) {
+  const auto sums = static_cast<double>(flat_sums(workload.spaces).bytes());
+  const auto values = static_cast<double>(flat_values(workload.spaces).bytes());
+  return sums + (workload.size > 1 ? sums / workload.size : 0) +
+         (are_own_sums(workload.spaces) ? 0 : values);
+}
+
+const SchemeRegistration registration({
+    "dense_ring",
+    "ring all-reduce of the dense tensors: reduce-scatter, then all-gather",
+    {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
+     Format::dense},
+    make_scheme<DenseRing>,
+    cost,
+    workspace_bytes,
+});
+
+}  // namespace
+}  // namespace sparsesync

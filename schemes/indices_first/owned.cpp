@@ -1,0 +1,79 @@
+// owned: our own scheme for the fewest bytes. All workers know all index sets, and each row is
+// owned by one of the workers that touched it (design: "Our own schemes"): a row that t workers
+// touched takes t - 1 transfers to its owner and n - 1 from it, which no scheme without adding
+// switches can do with less.
+#include <algorithm>
+
+#include "kernels/partition/owners.h"
+#include "schemes/indices_first/cost.h"
+#include "schemes/indices_first/indices_first.h"
+#include "schemes/message/message.h"
+#include "schemes/push_pull/cost.h"
+#include "schemes/registry.h"
+
+namespace sparsesync {
+namespace {
+
+class TouchersOwn : public Ownership {
+ public:
+  TouchersOwn(const RowSpace&, int /*number*/, const SchemeEnvironment& environment)
+      : size_(environment.size) {}
+
+  Grid grid() const override { return {size_, 1}; }
+  void choose(const Context& context, std::span<const Index> united,
+              std::span<const std::span<const Index>> touched, std::span<std::int32_t> groups,
+              OwnersWorkspace& workspace) const override {
+    choose_owners(context, united, touched, groups, workspace);
+  }
+
+ private:
+  int size_;
+};
+
+Cost cost(const Workload& workload) {
+  const double n = workload.size;
+  const PhaseCost overhead = all_to_all_cost(workload.size, overhead_bytes(workload.spaces.size()));
+  Cost total{overhead, overhead};
+  if (!workload.announced) total += {set_exchange_cost(workload), {}};
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
+    const SpaceStatistics& known = workload.statistics[i];
+    const auto row = static_cast<double>(space.row_bytes());
+    const double pushed = (known.touched_mean - known.united / n) * row;
+    const double pulled = (n - 1) / n * known.united * row;
+    // What evens out does; rows that one worker alone touched do not.
+    const double more = std::max(0.0, known.sent_at_least * row - pushed - pulled);
+    total += {{0, 0, pushed, pushed}, {0, 0, pulled + more, pulled}};
+    // Values are brought to their places as they come.
+    Cost compute =
+        push_pull_compute(space, workload.size, known, {{workload.size, 1}, 1, 1, true}, true);
+    if (!workload.announced) {
+      const double touches = n * known.touched_mean;
+      compute.reduce.work.owned_rows = touches;
+      compute.reduce.work += work_of_union(static_cast<double>(space.rows), touches);
+    }
+    total += compute;
+  }
+  return total;
+}
+
+double workspace_bytes(const Workload& workload) {
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    return values_alone_workspace_bytes(space, workload.size, known);
+  });
+}
+
+const SchemeRegistration registration({
+    "owned",
+    "index sets first, then values alone, each row summed by one of those who touched it",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::balanced, Format::values_alone},
+    values_alone<TouchersOwn>,
+    cost,
+    workspace_bytes,
+    false,
+    {SchemeOption::announce},
+});
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,128 @@
+// balanced_hash: Zen's own scheme (OSDI 2025, section 4). Rows are hashed to the workers by
+// hierarchical hashing (Algorithm 1); a push names them by COO, a pull by hash bitmaps
+// (Algorithm 2), for which every worker keeps a table of all rows. A push calls rows by their own
+// numbers, a pull by their positions in the partition's domain.
+//
+// The paper's servers add what arrives as it arrives; ours add in rank order, so that the sums are
+// the same bits in every run.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/partition/hash_bitmap.h"
+#include "kernels/partition/hierarchical_hash.h"
+#include "schemes/push_pull/cost.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
+
+namespace sparsesync {
+namespace {
+
+class HashPlacement final : public Placement {
+ public:
+  /// Synchronizes the stream.
+  /// @throws BudgetError if a table of all rows does not fit
+  HashPlacement(const RowSpace& space, int number, const SchemeEnvironment& environment)
+      : Placement(space, {environment.size, 1}, {IndexCode::coo, IndexCode::bitmap}),
+        hash_(environment.size, environment.seed + static_cast<std::uint64_t>(number)),
+        domains_(environment.context),
+        memory_(environment.context),
+        positions_(environment.context) {
+    build_domains(environment.context, hash_, space.rows, domains_);
+    for (const Round round : Round::all(environment.bucket->rounds.value_or(1))) {
+      edges_.push_back(range(round).begin);
+    }
+    edges_.push_back(space.rows);
+    below_edges_.resize(static_cast<std::size_t>(environment.size) * edges_.size());
+    count_below(environment.context, domains_, edges_, below_edges_);
+  }
+
+  Index universe() const override { return space().rows; }
+  Index size(int) const override { return space().rows; }
+  Place place(Index row) const override { return {static_cast<int>(hash_.partition(row)), row}; }
+  /// @param share  of whole rounds
+  IndexRange pulled(int group, IndexRange share) const override {
+    return {position_of_edge(group, share.begin), position_of_edge(group, share.end)};
+  }
+
+  /// Synchronizes the stream: whether the serial memory was enough is known on the host.
+  void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
+              std::span<Index> sources, std::span<Index> group_begin) override {
+    partition_by_hash(context, hash_, rows, indices, sources, group_begin, memory_);
+  }
+  std::span<const Index> renumber(const Context& context, int group,
+                                  std::span<const Index> indices) override {
+    const std::span<Index> positions = positions_.reserve(std::ssize(indices));
+    positions_in_domain(context, domains_, group, indices, positions);
+    return positions;
+  }
+  void name_rows(const Context& context, std::span<const Naming> groups) override {
+    for (const Naming& of : groups) {
+      rows_in_domain(context, domains_, of.group, of.pulled, of.rows);
+    }
+  }
+
+  SpaceChoice choice() const override {
+    return {"coo, hash_bitmap", grid().row_groups, grid().column_slices};
+  }
+
+ private:
+  /// Where the rows from an edge on begin in a group's domain.
+  Index position_of_edge(int group, Index row) const {
+    const auto edge = std::lower_bound(edges_.begin(), edges_.end(), row);
+    SPARSESYNC_EXPECT(edge != edges_.end() && *edge == row, ==, true);
+    return below_edges_[static_cast<std::size_t>(group) * edges_.size() +
+                        static_cast<std::size_t>(edge - edges_.begin())];
+  }
+
+  RowHash hash_;
+  HashDomains domains_;
+  // Domains are the device's; what of them the host asks for in each round it knows beforehand.
+  std::vector<Index> edges_;        // rows: between them are the rounds
+  std::vector<Index> below_edges_;  // [group][edge]
+  HashMemory memory_;
+  Buffer<Index> positions_;
+};
+
+/// Hierarchical hashing of a row takes as long as so many rows' being sorted (bench/kernels).
+constexpr double kSortsOfHashing = 8;
+
+Cost cost(const Workload& workload) {
+  const double others = (workload.size - 1.0) / workload.size;
+  return push_pull_cost(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    const auto rows = static_cast<double>(space.rows);
+    const auto row_bytes = static_cast<double>(space.row_bytes());
+    const double imbalance = expected_imbalance(known.united, rows, workload.size);
+    const double pushed = others * known.touched_mean *
+                          (row_bytes + static_cast<double>(coo_index_bytes(space.rows)));
+    const double values = others * known.united * row_bytes;
+    const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
+    Cost bytes{{0, 0, pushed, pushed * imbalance},
+               {0, 0, values * imbalance + bitmaps, values + bitmaps}};
+    bytes.reduce.work.sorted_rows = kSortsOfHashing * known.touched_max;
+    return PlacedCost{bytes, {{workload.size, 1}, imbalance, imbalance}};
+  });
+}
+
+double workspace_bytes(const Workload& workload) {
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    const double domains =
+        static_cast<double>(space.rows) * static_cast<double>(domain_entry_bytes(space.rows));
+    const double cells = 2 * known.touched_max * 1.1 * sizeof(Index);
+    return domains + cells +
+           push_pull_workspace_bytes(workload, space, known, {workload.size, 1}, space.rows,
+                                     PulledOrder::mixed);
+  });
+}
+
+const SchemeRegistration registration({
+    "balanced_hash",
+    "rows hashed to the workers, COO push and hash-bitmap pull (Zen's Algorithms 1 and 2)",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::balanced, Format::coo_push_bitmap_pull},
+    push_and_pull<HashPlacement>,
+    cost,
+    workspace_bytes,
+});
+
+}  // namespace
+}  // namespace sparsesync

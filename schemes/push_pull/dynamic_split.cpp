@@ -1,0 +1,41 @@
+// dynamic_split (SparCML's "dynamic sparse allreduce", DSAR; Renggli et al., SC 2019): as
+// split_all_gather, but what a worker has of a range, or its sum, crosses dense (all rows, no
+// indices) where that takes fewer bytes. Each sender chooses for each range; its numbers tell.
+//
+// A range that one worker pushed dense has all rows in its sum, whatever was zero-filled: its union
+// is at least as large, so that the sum crosses dense too, and rows that are all zero are dropped
+// on arrival.
+#include "schemes/push_pull/even_partitioner.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
+
+namespace sparsesync {
+namespace {
+
+double workspace_bytes(const Workload& workload) {
+  return even_ranges_workspace_bytes(workload) +
+         sum_over_spaces(workload, [](const RowSpace& space, const SpaceStatistics& known) {
+           // What came dense is kept without its zeros.
+           const double kept = known.united * static_cast<double>(space.row_bytes());
+           return kept > 0.9 * static_cast<double>(space.dense_bytes()) ? kept : 0;
+         });
+}
+
+const SchemeRegistration registration({
+    "dynamic_split",
+    "as split_all_gather, but dense where that is smaller (SparCML, DSAR)",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::imbalanced, Format::coo_then_dense},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      const std::vector<RowSpace> spaces = row_spaces(environment.bucket->tensors);
+      return push_and_pull(environment, even_placements(spaces, environment, true),
+                           environment.bucket->options.pattern);
+    },
+    [](const Workload& workload) { return split_cost(workload, true); },
+    workspace_bytes,
+    false,
+    {SchemeOption::pattern},
+});
+
+}  // namespace
+}  // namespace sparsesync

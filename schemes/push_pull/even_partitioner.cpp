@@ -1,0 +1,150 @@
+#include "schemes/push_pull/even_partitioner.h"
+
+#include <algorithm>
+
+#include "kernels/partition/even_ranges.h"
+#include "kernels/partition/partition.h"
+#include "kernels/rows/rows.h"
+#include "schemes/message/message_gather.h"
+
+namespace sparsesync {
+namespace {
+
+class EvenPlacement : public Placement {
+ public:
+  EvenPlacement(const RowSpace& space, const SchemeEnvironment& environment, bool densifies)
+      : Placement(space, {environment.size, 1}, {IndexCode::coo, IndexCode::coo, densifies}),
+        ranges_(space.rows, environment.size) {}
+
+  Index universe() const override { return ranges_.range(0).size(); }
+  Index size(int group) const override { return ranges_.range(group).size(); }
+  bool keeps_order() const override { return true; }
+  Place place(Index row) const override {
+    const Index range = ranges_.part_of(row);
+    return {static_cast<int>(range), row - ranges_.range(range).begin};
+  }
+
+  void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
+              std::span<Index> sources, std::span<Index> group_begin) override {
+    divide_evenly(context, ranges_, rows, indices, group_begin);
+    number(context, sources);
+  }
+  void name_rows(const Context& context, std::span<const Naming> groups) override {
+    for (const Naming& of : groups) {
+      shift(context, of.pulled, ranges_.range(of.group).begin, of.rows);
+    }
+  }
+
+ private:
+  EvenRanges ranges_;
+};
+
+/// What a row space's rows cost in the even ranges of its servers, as expected from statistics.
+struct EvenRangesBytes {
+  double push_sent = 0;      // by the mean worker
+  double push_received = 0;  // by the fullest range's server
+  double sums = 0;           // of all ranges together
+  double fullest_sums = 0;
+  double emptiest_sums = 0;
+  // Rows that come dense, to the fullest range's server and to each worker.
+  double dense_pushed = 0;
+  double dense_sums = 0;
+};
+
+EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceStatistics& known,
+                                  bool densifies) {
+  const auto range = ceil_div<Index>(space.rows, size);
+  const auto row = static_cast<double>(space.row_bytes());
+  const double dense = static_cast<double>(range) * row;
+  const auto coo = [&](double rows) {
+    return rows * (row + static_cast<double>(coo_index_bytes(range)));
+  };
+  const auto bytes = [&](double rows) {
+    return densifies ? std::min(coo(rows), dense) : coo(rows);
+  };
+  const auto dense_rows = [&](double rows) {
+    return densifies && dense <= coo(rows) ? static_cast<double>(range) : 0;
+  };
+  if (size == 1) return {};
+  // Of the other ranges no more is known than what they have together.
+  const double others = size - 1.0;
+  const double pushed = known.touched_mean * known.push_skewness / size;
+  const double pulled = known.united * known.pull_skewness / size;
+  EvenRangesBytes all;
+  all.push_received = others * bytes(pushed);
+  all.push_sent =
+      others / size * (bytes(pushed) + others * bytes((known.touched_mean - pushed) / others));
+  all.fullest_sums = bytes(pulled);
+  all.emptiest_sums = bytes((known.united - pulled) / others);
+  all.sums = all.fullest_sums + others * all.emptiest_sums;
+  all.dense_pushed = size * dense_rows(pushed);
+  all.dense_sums = dense_rows(pulled) + others * dense_rows((known.united - pulled) / others);
+  return all;
+}
+
+/// How the processors come by rows that even ranges hold.
+PushPullWork work_of(int size, const SpaceStatistics& known) {
+  return {{size, 1}, known.push_skewness, known.pull_skewness, true};
+}
+
+}  // namespace
+
+Placements even_placements(std::span<const RowSpace> spaces, const SchemeEnvironment& environment,
+                           bool densifies) {
+  Placements placements;
+  for (const RowSpace& space : spaces) {
+    placements.push_back(std::make_unique<EvenPlacement>(space, environment, densifies));
+  }
+  return placements;
+}
+
+PlacedCost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& known) {
+  const EvenRangesBytes bytes = even_ranges_bytes(space, size, known, false);
+  const double others = size - 1.0;
+  return {{{0, 0, bytes.push_sent, bytes.push_received},
+           {0, 0, others * bytes.fullest_sums, others / size * bytes.sums}},
+          work_of(size, known)};
+}
+
+Cost split_cost(const Workload& workload, bool densifies) {
+  const int size = workload.size;
+  Cost total{all_to_all_cost(size, overhead_bytes(workload.spaces.size())), {}};
+  const bool in_pieces = workload.options.pattern == Communication::point_to_point && !densifies &&
+                         pulls_in_pieces(workload);
+  GatheredBytes sums;
+  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
+    const RowSpace& space = workload.spaces[i];
+    const SpaceStatistics& known = workload.statistics[i];
+    const EvenRangesBytes bytes = even_ranges_bytes(space, size, known, densifies);
+    total.reduce.bytes_sent += bytes.push_sent;
+    total.reduce.bytes_received += bytes.push_received;
+    sums.total += bytes.sums;
+    sums.smallest += bytes.emptiest_sums;
+    sums.largest += bytes.fullest_sums;
+    total += push_pull_compute(space, size, known, work_of(size, known), in_pieces);
+    // Each row of what is dense is written, and read to find those that are not zero.
+    const auto row = static_cast<double>(space.row_bytes());
+    total.reduce.work += {bytes.dense_pushed, bytes.dense_pushed * row};
+    total.gather.work += {bytes.dense_sums, bytes.dense_sums * row};
+  }
+  total += {{}, gather_cost(workload.options.pattern, size, sums, workload.spaces.size())};
+  if (in_pieces) total += {{}, pieces_overhead(size)};
+  // The fullest range's server, to which most is pushed, has its sums already.
+  total.gather.bytes_received -= sums.largest - sums.smallest;
+  return total;
+}
+
+double even_range_workspace_bytes(const Workload& workload, const RowSpace& space,
+                                  const SpaceStatistics& known) {
+  return push_pull_workspace_bytes(workload, space, known, {workload.size, 1},
+                                   ceil_div<Index>(space.rows, workload.size),
+                                   pulled_order(true, workload.rounds));
+}
+
+double even_ranges_workspace_bytes(const Workload& workload) {
+  return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    return even_range_workspace_bytes(workload, space, known);
+  });
+}
+
+}  // namespace sparsesync

@@ -1,0 +1,30 @@
+// sparse_ps: a sparse parameter server on every worker, each with an even range of the rows (Zen,
+// OSDI 2025, section 3: "Sparse PS"), that all workers push to and pull from.
+#include "schemes/push_pull/even_partitioner.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
+
+namespace sparsesync {
+namespace {
+
+Cost cost(const Workload& workload) {
+  return push_pull_cost(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
+    return even_servers_cost(space, workload.size, known);
+  });
+}
+
+const SchemeRegistration registration({
+    "sparse_ps",
+    "a server on every worker for an even range of the rows (Sparse PS)",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::imbalanced, Format::coo},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      const std::vector<RowSpace> spaces = row_spaces(environment.bucket->tensors);
+      return push_and_pull(environment, even_placements(spaces, environment));
+    },
+    cost,
+    even_ranges_workspace_bytes,
+});
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,29 @@
+// split_all_gather (SparCML's static sparse "split all-gather", SSAR; Renggli et al., SC 2019):
+// each worker sends each other one its rows of that one's even range, which are added up in rank
+// order; then the sums go to all workers (message_gather.h): around a ring, or by the hierarchy of
+// its authors, which spares a range that is fuller than the others most of the way around.
+#include "schemes/push_pull/even_partitioner.h"
+#include "schemes/push_pull/push_pull.h"
+#include "schemes/registry.h"
+
+namespace sparsesync {
+namespace {
+
+const SchemeRegistration registration({
+    "split_all_gather",
+    "rows to the owners of even ranges, whose sums go to all (SparCML, SSAR)",
+    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
+     Balance::imbalanced, Format::coo},
+    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+      const std::vector<RowSpace> spaces = row_spaces(environment.bucket->tensors);
+      return push_and_pull(environment, even_placements(spaces, environment),
+                           environment.bucket->options.pattern);
+    },
+    [](const Workload& workload) { return split_cost(workload, false); },
+    even_ranges_workspace_bytes,
+    false,
+    {SchemeOption::pattern},
+});
+
+}  // namespace
+}  // namespace sparsesync

@@ -1,0 +1,145 @@
+// The planner: what trials showed takes the place of what was expected; what is worth a trial.
+#include "engine/planner/scheme/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tests/support/networks.h"
+#include "tests/support/random.h"
+
+namespace sparsesync::testing {
+namespace {
+
+constexpr Network kSlow{50e-6, 200e6, kQuick.host};
+
+class Planner : public ::testing::Test {
+ protected:
+  std::vector<Prediction> plan_with(const Network& network, std::span<const Trial> trials,
+                                    int size = 4) const {
+    PlanQuestion question{spaces_, size, statistics_, network};
+    question.trials = trials;
+    return plan(question);
+  }
+
+  static const Prediction& of(const std::vector<Prediction>& predictions, const Way& way) {
+    return *prediction_of(predictions, way);
+  }
+
+ private:
+  std::vector<RowSpace> spaces_ = row_spaces(std::array{TensorSpec{"t", 4'000, 8, DType::f32}});
+  Statistics statistics_{[this] {
+    Random random(seed());
+    std::vector<std::vector<Index>> rows;
+    for (int worker = 0; worker < 4; ++worker) rows.push_back(distinct_rows(random, 4'000, 400));
+    return statistics_of({rows.begin(), rows.end()}, spaces_.front(), {});
+  }()};
+};
+
+TEST_F(Planner, takes_what_a_trial_showed_for_its_way_and_the_median_for_others) {
+  const std::vector<Prediction> before = plan_with(kQuick, {});
+  const auto trial_of = [&](const char* scheme, double times) {
+    const double expected = of(before, {scheme}).host_seconds;
+    const double quarter = times * expected / 4;
+    return Trial{{scheme}, {{quarter, quarter}, {quarter, quarter}}, expected};
+  };
+  // Of several the quickest counts.
+  const std::array trials{trial_of("owned", 3), trial_of("balanced", 0.5), trial_of("owned", 2.5),
+                          trial_of("sparse_ps", 2)};
+  const double median = (2 + 2.5) / 2;
+  const std::vector<Prediction> after = plan_with(kQuick, trials);
+  for (const Prediction& prediction : after) {
+    const Prediction& expected = of(before, prediction.way);
+    const std::string& scheme = prediction.way.scheme;
+    SCOPED_TRACE(prediction.way.label());
+    EXPECT_EQ(prediction.trials, scheme == "owned"                               ? 2
+                                 : scheme == "balanced" || scheme == "sparse_ps" ? 1
+                                                                                 : 0);
+    const double over_expected = scheme == "owned"       ? 2.5
+                                 : scheme == "balanced"  ? 0.5
+                                 : scheme == "sparse_ps" ? 2
+                                                         : median;
+    EXPECT_NEAR(prediction.host_seconds, over_expected * expected.host_seconds, 1e-15);
+    const bool costs = prediction.host_seconds > 0;
+    EXPECT_EQ(prediction.seconds_at_best < prediction.seconds, costs);
+    EXPECT_EQ(prediction.seconds_at_worst > prediction.seconds, costs && prediction.trials == 0);
+  }
+  EXPECT_TRUE(std::is_sorted(after.begin(), after.end(), is_better));
+}
+
+TEST_F(Planner, holds_a_trial_good_for_ways_that_cost_the_same) {
+  const std::vector<Prediction> before = plan_with(kQuick, {}, 2);
+  const Way tried{"all_gather", Communication::ring};
+  const double expected = of(before, tried).host_seconds;
+  const std::array trials{Trial{tried, {{2 * expected, 0}, {}}, expected},
+                          Trial{{"owned"}, {{expected, 0}, {}}, expected}};
+  const std::vector<Prediction> after = plan_with(kQuick, trials, 2);
+  for (const Communication pattern : kCommunications) {
+    EXPECT_EQ(of(after, {"all_gather", pattern}).trials, 1) << name_of(pattern);
+    EXPECT_EQ(of(after, {"all_gather", pattern}).seconds, of(after, tried).seconds);
+    EXPECT_EQ(of(after, {"split_all_gather", pattern}).trials, 0);
+  }
+}
+
+TEST_F(Planner, knows_what_hides_behind_the_wire_of_what_a_trial_took) {
+  const auto seconds_if = [&](const HostSeconds& took) {
+    const std::array trials{Trial{{"balanced"}, took, 1e-3}};
+    return of(plan_with(kSlow, trials), {"balanced"}).seconds;
+  };
+  const double apart = seconds_if({{1e-3, 0}, {0, 0}});
+  const double arriving = seconds_if({{0, 1e-3}, {0, 0}});
+  EXPECT_LT(arriving, apart);
+  EXPECT_GT(arriving, seconds_if({}));
+}
+
+TEST_F(Planner, finds_nothing_worth_a_trial_where_processors_cost_nothing) {
+  EXPECT_TRUE(worth_a_trial(plan_with({50e-6, 200e6}, {})).empty());
+  EXPECT_GT(worth_a_trial(plan_with(kQuick, {})).size(), 1U);
+}
+
+/// Seconds of a way whose processors take a second of what is expected.
+Prediction expected(const char* scheme, double seconds, double at_best, double at_worst) {
+  Prediction prediction{{scheme}};
+  prediction.seconds = seconds;
+  prediction.host_seconds = 1;
+  prediction.seconds_at_best = at_best;
+  prediction.seconds_at_worst = at_worst;
+  return prediction;
+}
+Prediction tried(const char* scheme, double seconds) {
+  Prediction prediction = expected(scheme, seconds, seconds, seconds);
+  prediction.trials = 4;
+  return prediction;
+}
+
+std::vector<std::string> schemes_of(const std::vector<Way>& ways) {
+  std::vector<std::string> schemes;
+  for (const Way& way : ways) schemes.push_back(way.scheme);
+  return schemes;
+}
+
+TEST(WorthATrial, is_what_may_turn_out_to_be_the_fastest) {
+  const auto worth = [](const std::vector<Prediction>& predictions) {
+    return schemes_of(worth_a_trial(predictions));
+  };
+  using Schemes = std::vector<std::string>;
+  EXPECT_EQ(worth({}), Schemes{});
+  EXPECT_EQ(worth({expected("a", 4, 3, 6)}), Schemes{});
+  // The first if it may fall behind, others if they may go ahead.
+  EXPECT_EQ(worth({expected("a", 4, 3, 6), expected("b", 8, 7, 9)}), Schemes{});
+  EXPECT_EQ(worth({expected("a", 4, 3, 6), expected("b", 6, 5, 7)}), Schemes{"a"});
+  EXPECT_EQ(worth({expected("a", 4, 3, 6), expected("b", 5, 3.9, 7), expected("c", 9, 5, 12)}),
+            (Schemes{"a", "b"}));
+  // What was tried often enough is not tried again.
+  EXPECT_EQ(worth({tried("a", 4), expected("b", 5, 3, 8)}), Schemes{"b"});
+  EXPECT_EQ(worth({expected("a", 4, 3, 6), tried("b", 5)}), Schemes{"a"});
+  EXPECT_EQ(worth({tried("a", 4), tried("b", 5)}), Schemes{});
+  // Nor what cannot be used.
+  std::vector<Prediction> ruled{expected("a", 4, 3, 6), expected("b", 5, 3, 8)};
+  ruled[1].ruled_out = "no room";
+  EXPECT_EQ(worth(ruled), Schemes{});
+}
+
+}  // namespace
+}  // namespace sparsesync::testing

@@ -1,0 +1,77 @@
+// fetch_pieces and place_pieces: there and back, whatever the number and the length of pieces.
+#include "kernels/base/pieces.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "tests/kernels/values.h"
+
+namespace sparsesync {
+namespace {
+
+using Pieces = OperationTest;
+
+/// Pieces of so many words each, one behind the other with a word between.
+struct Layout {
+  explicit Layout(const std::vector<std::size_t>& words) {
+    for (const std::size_t count : words) {
+      begins.push_back(memory.size());
+      sizes.push_back(count);
+      memory.resize(memory.size() + count + 1, kBetween);
+      total += count;
+    }
+  }
+  std::vector<std::span<std::byte>> pieces() {
+    std::vector<std::span<std::byte>> all;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      all.push_back(std::as_writable_bytes(std::span(memory).subspan(begins[i], sizes[i])));
+    }
+    return all;
+  }
+
+  static constexpr Index kBetween = -7;
+  std::vector<Index> memory;
+  std::vector<std::size_t> begins;
+  std::vector<std::size_t> sizes;
+  std::size_t total = 0;
+};
+
+// Pieces of one launch, words of one launch, and some around both.
+TEST_F(Pieces, go_there_and_come_back) {
+  std::vector<std::vector<std::size_t>> shapes{{},    {0},         {1},         {2, 2, 2},
+                                               {300}, {256, 1, 0}, {255, 2, 5}, {1000, 3}};
+  for (const std::size_t count : {63U, 64U, 65U, 200U}) shapes.emplace_back(count, 2);
+  for (const std::vector<std::size_t>& words : shapes) {
+    Layout layout(words);
+    std::vector<Index> given(layout.total);
+    std::iota(given.begin(), given.end(), Index{100});
+    const std::vector<std::span<std::byte>> pieces = layout.pieces();
+    place_pieces(context_, std::as_bytes(std::span(given)), pieces);
+    const std::vector<std::span<const std::byte>> read(pieces.begin(), pieces.end());
+    std::vector<Index> back(layout.total);
+    fetch_pieces(context_, read, std::as_writable_bytes(std::span(back)).data());
+    EXPECT_EQ(back, given) << words.size() << " pieces";
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      for (std::size_t k = 0; k < words[i]; ++k) {
+        EXPECT_EQ(layout.memory[layout.begins[i] + k], given[next++]);
+      }
+      EXPECT_EQ(layout.memory[layout.begins[i] + words[i]], Layout::kBetween);
+    }
+  }
+}
+
+TEST_F(Pieces, are_as_long_as_what_goes_there) {
+  Layout layout({2, 1});
+  const std::vector<Index> given(4);
+  EXPECT_THROW(place_pieces(context_, std::as_bytes(std::span(given)), layout.pieces()),
+               ContractError);
+  EXPECT_THROW(place_pieces(context_, std::as_bytes(std::span(given).first(2)), layout.pieces()),
+               ContractError);
+}
+
+}  // namespace
+}  // namespace sparsesync
