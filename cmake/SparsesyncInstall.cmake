@@ -1,24 +1,20 @@
-# What `cmake --install` leaves behind: the program, the libraries with their exported targets, and the public headers.
-#   find_package(sparsesync) gives sparsesync::sparsesync, which links all floors.
+# What `cmake --install` leaves behind: the library with its exported targets, the public headers, and the program.
+#   find_package(sparsesync) gives sparsesync::sparsesync, the whole library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sparsesync)
 
-# The engine is the topmost floor: a user of the library names no other.
+# The engine is the topmost layer of the library: its user names no other.
 set_target_properties(sparsesync_engine PROPERTIES EXPORT_NAME sparsesync)
 set_target_properties(sparsesync_options PROPERTIES EXPORT_NAME options)
 set_target_properties(sparsesync_kernels PROPERTIES EXPORT_NAME kernels)
 set_target_properties(sparsesync_schemes_files PROPERTIES EXPORT_NAME schemes_files)
 set_target_properties(sparsesync_schemes PROPERTIES EXPORT_NAME schemes)
-set_target_properties(sparsesync_analysis PROPERTIES EXPORT_NAME analysis)
 set_target_properties(sparsesync_memory PROPERTIES EXPORT_NAME memory)
 
-install(TARGETS sparsesync)
-# For `sparsesync simulate`.
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/models DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsesync FILES_MATCHING PATTERN "*.json")
 install(
-  TARGETS sparsesync_options sparsesync_kernels sparsesync_schemes_files sparsesync_schemes sparsesync_analysis
+  TARGETS sparsesync_options sparsesync_kernels sparsesync_schemes_files sparsesync_schemes
           sparsesync_memory sparsesync_engine
   EXPORT sparsesync
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

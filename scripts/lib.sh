@@ -108,7 +108,7 @@ prepare_build() {
 
 # prepare_python_build: the Python module, in build/dev.
 prepare_python_build() {
-  prepare_build "the Python module" dev sparsesync_python sparsesync_python_stub
+  prepare_build "the Python module" dev sparsesync_package
 }
 
 # log_of NAME: a file in build/logs for what would be noise on a terminal.

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "analysis/calibrate/calibrate.h"
 #include "analysis/cli/command.h"
 #include "analysis/cli/progress.h"
 #include "analysis/cli/table.h"

@@ -15,7 +15,7 @@
 #include "analysis/cli/compare_table.h"
 #include "analysis/cli/progress.h"
 #include "analysis/compare/compare.h"
-#include "analysis/compare/launcher.h"
+#include "analysis/launcher.h"
 #include "engine/planner/calibration/network_file.h"
 #include "schemes/registry.h"
 

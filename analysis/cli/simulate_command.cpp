@@ -11,6 +11,7 @@
 #include "analysis/cli/progress.h"
 #include "analysis/cli/simulation.h"
 #include "analysis/cli/units.h"
+#include "analysis/simulate/model_file.h"
 #include "analysis/simulate/training_simulator.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/timeline.h"

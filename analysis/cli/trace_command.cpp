@@ -13,9 +13,9 @@
 #include "analysis/cli/units.h"
 #include "analysis/trace/generate.h"
 #include "analysis/trace/npy.h"
-#include "analysis/trace/random_draws.h"
 #include "analysis/trace/trace.h"
 #include "engine/support/json.h"
+#include "engine/support/random_draws.h"
 
 namespace sparsesync {
 namespace {

@@ -12,18 +12,19 @@
 #include <utility>
 
 #include "analysis/compare/bounds.h"
-#include "analysis/compare/launcher.h"
 #include "analysis/compare/rank_main.h"
 #include "analysis/compare/rank_result.h"
-#include "analysis/replay/recording.h"
-#include "analysis/replay/replay.h"
+#include "analysis/launcher.h"
 #include "analysis/trace/space_sets.h"
+#include "engine/planner/calibration/recording.h"
+#include "engine/planner/calibration/replay.h"
 #include "engine/session/auto_choice.h"
 #include "engine/session/bucket_agreement.h"
 #include "engine/support/output_file.h"
 #include "engine/support/provenance.h"
 #include "engine/support/quote.h"
 #include "engine/support/system_error.h"
+#include "engine/transport/worker_threads.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/device_stream.h"
 

@@ -11,11 +11,11 @@
 #include <span>
 #include <vector>
 
-#include "analysis/compare/device_context.h"
 #include "analysis/compare/rank_result.h"
 #include "analysis/compare/reference.h"
-#include "analysis/replay/recording.h"
 #include "analysis/trace/trace.h"
+#include "engine/planner/calibration/recording.h"
+#include "engine/session/gpu_worker.h"
 #include "engine/session/session.h"
 
 namespace sparsesync {

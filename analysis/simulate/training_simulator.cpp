@@ -5,7 +5,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "analysis/trace/random_draws.h"
+#include "engine/support/random_draws.h"
 
 namespace sparsesync {
 namespace {

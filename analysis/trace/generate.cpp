@@ -9,9 +9,9 @@
 #include <memory>
 #include <utility>
 
-#include "analysis/trace/random_draws.h"
 #include "analysis/trace/tokenize.h"
 #include "engine/support/quote.h"
+#include "engine/support/random_draws.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/error.h"
 

@@ -235,7 +235,7 @@ def arguments() -> argparse.Namespace:
         if not file.exists():
             sys.exit(f"peers: {file} is not there: give the folder that holds it")
     if not list((given.build / "python/sparsesync").glob("_native.*.so")):
-        sys.exit(f"peers: there is no Python package in {given.build}: build the target sparsesync_python")
+        sys.exit(f"peers: there is no Python package in {given.build}: build the target sparsesync_package")
     return given
 
 

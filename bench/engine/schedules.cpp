@@ -20,8 +20,8 @@
 #include "analysis/cli/progress.h"
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
-#include "analysis/compare/launcher.h"
-#include "analysis/trace/random_draws.h"
+#include "analysis/launcher.h"
+#include "analysis/simulate/model_file.h"
 #include "engine/executor.h"
 #include "engine/memory/memory.h"
 #include "engine/planner/schedule/model.h"
@@ -30,6 +30,8 @@
 #include "engine/planner/schedule/timeline.h"
 #include "engine/support/json.h"
 #include "engine/support/median.h"
+#include "engine/support/random_draws.h"
+#include "engine/transport/worker_threads.h"
 
 namespace sparsesync {
 namespace {

@@ -9,10 +9,10 @@
 #include <limits>
 #include <thread>
 
-#include "analysis/calibrate/measure_cpu.h"
 #include "analysis/cli/progress.h"
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
+#include "engine/planner/calibration/measure_cpu.h"
 #include "engine/session/auto_choice.h"
 #include "engine/support/json.h"
 #include "engine/support/median.h"

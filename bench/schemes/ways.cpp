@@ -8,7 +8,7 @@
 #include <string>
 #include <system_error>
 
-#include "analysis/replay/replay.h"
+#include "engine/planner/calibration/replay.h"
 #include "kernels/base/error.h"
 #include "schemes/registry.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "analysis/compare/compare.h"
-#include "analysis/compare/launcher.h"
+#include "analysis/launcher.h"
 #include "analysis/trace/generate.h"
 #include "analysis/trace/npy.h"
 #include "analysis/trace/trace.h"

@@ -27,7 +27,7 @@ void close_sessions();
 void bind_schedules(nanobind::module_& module);
 /// Sparsifiers of buckets. After bind_session().
 void bind_sparsifiers(nanobind::module_& module);
-/// Traces, profile, compare and plan.
-void bind_tools(nanobind::module_& module);
+/// Names of schemes, and provenance.
+void bind_facts(nanobind::module_& module);
 
 }  // namespace sparsesync::python

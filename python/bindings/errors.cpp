@@ -1,8 +1,6 @@
 // C++ exceptions as those of sparsesync/errors.py.
 #include <nanobind/nanobind.h>
 
-#include <fmt/format.h>
-
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -116,16 +114,6 @@ void translate(const std::exception_ptr& thrown, void* payload) {
 }
 
 }  // namespace
-
-void throw_closed(std::string_view what) {
-  throw ClosedError(fmt::format("the {} is closed", what));
-}
-
-void Process::expect(std::string_view what) const {
-  if (!forked()) return;
-  throw ClosedError(fmt::format(
-      "this process was forked from {}, which has the {}: make another one here", id_, what));
-}
 
 void bind_errors(nb::module_& module) {
   const nb::module_ errors = nb::module_::import_("sparsesync.errors");

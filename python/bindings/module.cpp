@@ -16,7 +16,7 @@ NB_MODULE(_native, module) {
   sparsesync::python::bind_session(module);
   sparsesync::python::bind_schedules(module);
   sparsesync::python::bind_sparsifiers(module);
-  sparsesync::python::bind_tools(module);
+  sparsesync::python::bind_facts(module);
 #if defined(SPARSESYNC_PYTHON_EMULATED)
   sparsesync::python::bind_emulated(module);
 #endif

@@ -191,24 +191,6 @@ void bind_schedules(nb::module_& module) {
       "force: whether it may replace one.",
       nb::sig("def expect_writable(path: str | os.PathLike[str], force: bool = False) -> None"));
 
-  module.def(
-      "write_model",
-      [](const std::filesystem::path& path, const std::string& name,
-         const std::vector<ModelLayer>& layers,
-         const std::vector<std::pair<std::string, std::string>>& provenance, bool force) {
-        OutputFile file(path, force);
-        file.write(model_json({name, layers}, provenance) + "\n");
-        file.commit();
-      },
-      nb::arg("path"), nb::arg("name"), nb::arg("layers"),
-      nb::arg("provenance") = std::vector<std::pair<std::string, std::string>>(),
-      nb::arg("force") = false,
-      "Writes a model as `sparsesync simulate` reads it, whole or not at all. layers: in the order "
-      "of the forward pass. force: replace a file that is there. Raises InputError, IoError.",
-      nb::sig("def write_model(path: str | os.PathLike[str], name: str, layers: "
-              "collections.abc.Sequence[Layer], provenance: collections.abc.Sequence[tuple[str, "
-              "str]] = [], force: bool = False) -> None"));
-
   nb::class_<PythonStep>(module, "ScheduledStep",
                          "Where a step of a schedule stands: which buckets are complete. Layers "
                          "are those of the schedule; a step's calls are made in this order.")

@@ -1,6 +1,7 @@
 // What connects workers: threads of one process, processes of MPI, and point-to-point calls that
 // Python has.
 #include "python/bindings/transports.h"
+#include "python/bindings/link.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -295,17 +296,6 @@ std::chrono::milliseconds deadline_of(double seconds) {
   }
   return std::max(std::chrono::milliseconds(1),
                   std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
-}
-
-LocalLink link_of(const std::optional<double>& rate_bps, double latency_s) {
-  if (rate_bps && !(*rate_bps >= 1 && std::isfinite(*rate_bps))) {
-    throw InputError(fmt::format("a rate of {} bits/s: 1 or more", *rate_bps));
-  }
-  constexpr double kMost = 3600;
-  if (!(latency_s >= 0 && latency_s <= kMost)) {
-    throw InputError(fmt::format("a latency of {} s: 0 to {}", latency_s, kMost));
-  }
-  return {rate_bps, latency_s};
 }
 
 void bind_transports(nb::module_& module) {

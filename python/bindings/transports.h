@@ -3,9 +3,7 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 
-#include "engine/transport/link.h"
 #include "python/bindings/closed.h"
 #include "schemes/transport.h"
 
@@ -37,8 +35,5 @@ class TransportHandle {
 
 /// @throws InputError if it is not above 0, or no time that a clock has
 std::chrono::milliseconds deadline_of(double seconds);
-
-/// @throws InputError if it is no rate, or no latency
-LocalLink link_of(const std::optional<double>& rate_bps, double latency_s);
 
 }  // namespace sparsesync::python

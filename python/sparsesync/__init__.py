@@ -1,7 +1,7 @@
-"""Sparse gradient synchronization: traces, profile, compare and plan, kernels, transports and sessions.
+"""Sparse gradient synchronization: sessions, transports, kernels and schedules, and tools that study traces.
 
-`sparsesync.torch` is the PyTorch package, `sparsesync.report` draws reports. What a name means, with shapes and units,
-stands where it is defined; what goes wrong is an Error.
+`sparsesync.torch` is the PyTorch package, `sparsesync.report` draws reports. The library is `sparsesync._native`; traces,
+profile, compare and plan are `sparsesync._analysis`, which is loaded when one of them is first used. Failures raise an Error.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from sparsesync._analysis import Trace, TraceWriter, write_model
     from sparsesync._native import (
         Device,
         Layer,
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
         Sparsifier,
         TensorSpec,
         Ticket,
-        Trace,
-        TraceWriter,
         Transport,
         coalesce,
         compact,
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
         provenance,
         schedules,
         schemes,
-        write_model,
     )
+    from sparsesync.analysis import compare, plan, profile
     from sparsesync.errors import (
         AbortedError,
         AgreementError,
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
         RefusedError,
         UnsupportedError,
     )
-    from sparsesync.tools import compare, plan, profile
 
 __all__ = [
     "AbortedError",
@@ -107,7 +105,10 @@ __all__ = [
     "write_model",
 ]
 
-_TOOLS = ("compare", "plan", "profile")
+_MODULES = {
+    **dict.fromkeys(("compare", "plan", "profile"), "analysis"),
+    **dict.fromkeys(("Trace", "TraceWriter", "write_model"), "_analysis"),
+}
 
 
 class SupportsDLPack(Protocol):
@@ -126,7 +127,7 @@ if not TYPE_CHECKING:  # who checks types knows all names, and so that others ar
         # When it is first asked for: reports need nothing compiled.
         if name not in __all__:
             raise AttributeError(f"module 'sparsesync' has no attribute '{name}'")
-        module = "tools" if name in _TOOLS else "errors" if name.endswith("Error") else "_native"
+        module = "errors" if name.endswith("Error") else _MODULES.get(name, "_native")
         return getattr(importlib.import_module(f"sparsesync.{module}"), name)
 
 

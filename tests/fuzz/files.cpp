@@ -8,11 +8,11 @@
 #include <string>
 #include <system_error>
 
+#include "analysis/simulate/model_file.h"
 #include "analysis/trace/npy.h"
 #include "analysis/trace/safetensors.h"
 #include "analysis/trace/trace.h"
 #include "engine/planner/calibration/network_file.h"
-#include "engine/planner/schedule/model.h"
 #include "kernels/base/error.h"
 #include "tests/fuzz/targets.h"
 

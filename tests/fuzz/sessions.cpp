@@ -7,10 +7,10 @@
 #include <stdexcept>
 #include <thread>
 
-#include "analysis/compare/launcher.h"
 #include "engine/memory/memory.h"
 #include "engine/session/session.h"
 #include "engine/transport/local.h"
+#include "engine/transport/worker_threads.h"
 #include "kernels/base/error.h"
 #include "schemes/registry.h"
 #include "tests/fuzz/input.h"

@@ -35,7 +35,7 @@ LIMITS = {
     },
     "analysis/compare/rank_main.cpp": {"session.wait(session.announce(bucket, announced_))": OF_SESSION},
     "engine/executor.cpp": {"session_.wait(reduced)": OF_SESSION, "session_.wait(gathered)": OF_SESSION},
-    "analysis/calibrate/measure_cpu.cpp": {"network.join(rank)": "takes an end"},
+    "engine/planner/calibration/measure_cpu.cpp": {"network.join(rank)": "takes an end"},
     "engine/session/progress_thread.cpp": {
         "thread_.join()": "the thread was told to stop; the phase that it is in ends at the deadline",
         "changed_.wait(lock, [&] { return phase.done && !phase.held; })": "the progress thread ends each phase by its deadline",
@@ -85,13 +85,13 @@ LIMITS = {
         "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, else the deadline of the step",
         "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
     },
-    "analysis/replay/recording.cpp": {"changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })": OF_CALLER},
+    "engine/planner/calibration/recording.cpp": {"changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })": OF_CALLER},
     "engine/transport/staged.cpp": {
         "done.wait()": OF_DEVICE,
         "outgoing_[message].done.wait()": OF_DEVICE,
         "stage.done.wait()": OF_DEVICE,
     },
-    "analysis/compare/launcher.cpp": {
+    "analysis/launcher.cpp": {
         "sleep_for(std::chrono::milliseconds(20))": "20 ms",
         "thread.join()": "workers, whose sessions have deadlines",
         "network_->join(rank)": "takes an end",

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/transport/point_to_point.h"
+#include "engine/transport/worker_threads.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {

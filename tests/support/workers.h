@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/compare/launcher.h"
 #include "engine/memory/memory.h"
 #include "engine/session/session.h"
 #include "engine/transport/local.h"
+#include "engine/transport/worker_threads.h"
 #include "tests/support/devices.h"
 
 namespace sparsesync::testing {

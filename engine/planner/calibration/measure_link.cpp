@@ -12,8 +12,8 @@
 #include <span>
 #include <utility>
 
-#include "analysis/calibrate/measure_cpu.h"
 #include "engine/memory/memory.h"
+#include "engine/planner/calibration/measure_cpu.h"
 #include "engine/planner/calibration/timed_exchange.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
@@ -271,44 +271,6 @@ Network measure_network(Transport& transport, const Context& context,
   const FittedLink link = link_for_a_plan(links.inter.empty() ? links.intra : links.inter);
   const HostCosts host = probe_host(1);
   return {link.latency_s, link.rate_bps, host};
-}
-
-NetworkFile calibrate(Workers& workers, ProbeOptions options,
-                      const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  if (workers.size() < 2) {
-    throw InputError("one worker alone has no link: start 2 or more");
-  }
-  std::vector<std::unique_ptr<Transport>> ends = workers.connect();
-  const auto in_all = static_cast<std::int64_t>(probed_workers(*ends.front(), options).probes()) *
-                      (options.repeat + 1);
-  std::atomic<std::int64_t> done = 0;
-  options.probe_done = [&] { ++done; };
-  std::vector<ProbedLinks> found(ends.size());
-  const auto probe = [&](std::unique_ptr<Transport>& end, std::size_t place) {
-    HostMemory memory;
-    try {
-      found[place] = probe_links(*end, Context(memory), options);
-    } catch (const std::exception& error) {
-      end->abort(error.what());
-      throw;
-    }
-  };
-  const auto errors = run_in_threads(std::move(ends), probe, [&] { progress(done, in_all); });
-  if (const std::exception_ptr cause = first_cause(errors)) std::rethrow_exception(cause);
-  NetworkFile network;
-  workers.together([&] {
-    if (!workers.leads()) return;
-    const auto fitted = [](const std::vector<TimedTransfer>& samples) {
-      return samples.empty() ? std::nullopt : std::optional(fit_link(samples));
-    };
-    const ProbedLinks& links = found.front();
-    network.inter = fitted(links.inter);
-    network.intra = fitted(links.intra);
-    network.inter_loaded = fitted(links.inter_loaded);
-    network.intra_loaded = fitted(links.intra_loaded);
-    network.host = probe_host(std::min(options.repeat, 5));
-  });
-  return network;
 }
 
 }  // namespace sparsesync

@@ -7,10 +7,9 @@
 #include <functional>
 #include <vector>
 
-#include "analysis/compare/launcher.h"
 #include "engine/planner/calibration/fit.h"
-#include "engine/planner/calibration/network_file.h"
 #include "kernels/base/context.h"
+#include "schemes/cost.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
@@ -72,13 +71,5 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
 /// @throws what Transport throws
 Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline);
-
-/// All of it: probes and fits. Called in every process of the workers.
-/// @param progress  called from the calling thread: passes over a probe's sizes done, and in all
-/// @return what is known in the process that leads; elsewhere nothing is
-/// @throws InputError if there is one worker alone, Error if a worker failed or nothing can be
-///         fitted
-NetworkFile calibrate(Workers& workers, ProbeOptions options,
-                      const std::function<void(std::int64_t, std::int64_t)>& progress);
 
 }  // namespace sparsesync

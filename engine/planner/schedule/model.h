@@ -1,12 +1,9 @@
-// MODEL.json: a model as its training is simulated: layers, what their passes take, and what of
-// their gradients must cross.
+// A model as schedules see it: layers, the seconds of their passes, and their gradients.
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/base/views.h"
@@ -47,15 +44,5 @@ struct Model {
   std::string name;
   std::vector<ModelLayer> layers;  // one at least
 };
-
-/// The text of the file: {"name", "layers": [{"name", "forward_s", "backward_s", "bytes"} or {...,
-/// "sparse": {"rows", "width", "nnz", "densification": {"2": ..., ...}}}], "provenance": {...}}.
-std::string model_json(const Model& model,
-                       const std::vector<std::pair<std::string, std::string>>& provenance);
-
-/// Reads such a file. What it says beyond the above is not looked at.
-/// @throws InputError if the file cannot be read; if something is missing or makes no sense: the
-///                    text names it
-Model read_model(const std::filesystem::path& path);
 
 }  // namespace sparsesync

@@ -85,6 +85,8 @@ class ModelRecording(Recorder):
                 layers.append(_native.Layer(each.name, size, forward_s=forward, backward_s=backward))
             else:
                 layers.append(_sparse_layer(each, rows, len(told), forward, backward))
+        from sparsesync import _analysis
+
         provenance = [
             ("made_by", "sparsesync.torch.record_model"),
             ("steps", str(self.steps)),
@@ -92,7 +94,7 @@ class ModelRecording(Recorder):
             ("device", self._synchronizer.session.device),
             ("torch", torch.__version__),
         ]
-        _native.write_model(self._path, self._name, layers, provenance, self._force)
+        _analysis.write_model(self._path, self._name, layers, provenance, self._force)
 
 
 def _sparse_layer(each: Synchronized, rows: list[list[float]], workers: int, forward: float, backward: float) -> _native.Layer:

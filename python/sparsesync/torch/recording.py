@@ -158,8 +158,10 @@ class Recording(Recorder):
         super().__init__("record_trace", synchronizer, path, steps, force)
 
     def _expect_writable(self) -> None:
+        from sparsesync import _analysis
+
         # Made and dropped: it leaves nothing behind that was not committed.
-        _native.TraceWriter(self._path, [_native.TensorSpec("a tensor", 1, 1)], 1, 1, force=self._force)
+        _analysis.TraceWriter(self._path, [_native.TensorSpec("a tensor", 1, 1)], 1, 1, force=self._force)
 
     @property
     def steps(self) -> int:
@@ -195,10 +197,12 @@ class Recording(Recorder):
         self._steps = []
 
     def _write(self) -> None:
+        from sparsesync import _analysis
+
         specs = [each.spec(Kind.ROWS) for each in self._tensors]
         if not specs:
             raise _native.InputError("no gradient was row-sparse: there is nothing that a trace could hold")
-        writer = _native.TraceWriter(
+        writer = _analysis.TraceWriter(
             self._path,
             specs,
             self._synchronizer.session.size,

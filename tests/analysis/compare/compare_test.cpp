@@ -9,11 +9,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "analysis/compare/launcher.h"
 #include "analysis/compare/rank_result.h"
-#include "analysis/replay/replay.h"
+#include "analysis/launcher.h"
 #include "analysis/trace/generate.h"
 #include "analysis/trace/safetensors.h"
+#include "engine/planner/calibration/replay.h"
 #include "engine/support/provenance.h"
 #include "kernels/base/buffer.h"
 #include "schemes/bucket_input.h"

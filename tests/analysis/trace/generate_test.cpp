@@ -10,7 +10,7 @@
 #include <numeric>
 #include <set>
 
-#include "analysis/trace/random_draws.h"
+#include "engine/support/random_draws.h"
 #include "tests/support/scratch.h"
 
 namespace sparsesync {

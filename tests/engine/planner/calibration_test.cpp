@@ -1,6 +1,6 @@
 // The probe: which pairs it takes, what it times, and that nothing is faster than its link. How
 // near the link it comes depends on the machine and is not tested.
-#include "analysis/calibrate/measure_cpu.h"
+#include "engine/planner/calibration/measure_cpu.h"
 #include "engine/planner/calibration/measure_link.h"
 
 #include <algorithm>
@@ -154,35 +154,6 @@ TEST(ProbeHost, work_takes_time) {
     EXPECT_LT(costs.*cost.seconds, 1) << cost.name;
   }
   EXPECT_GT(costs.seconds({1000, 64'000, 1000, 64'000}), 0) << "to encode and to aggregate";
-}
-
-TEST(Calibrate, knows_links_and_hosts_in_the_end) {
-  LocalWorkers workers(3, {500e6, 1e-3});
-  ProbeOptions options;
-  options.repeat = 3;
-  options.longest_s = 1;  // however busy the machine is, large messages are sent
-  options.each_a_node = true;
-  options.under_load = true;
-  std::int64_t last = 0;
-  std::int64_t all = 0;
-  const NetworkFile network =
-      calibrate(workers, options, [&](std::int64_t done, std::int64_t total) {
-        EXPECT_GE(done, last);
-        last = done;
-        all = total;
-      });
-  EXPECT_EQ(all, 3 * 4) << "two pairs and all, in three passes and one that counts for nobody";
-  EXPECT_FALSE(network.intra);
-  EXPECT_FALSE(network.intra_loaded);
-  ASSERT_TRUE(network.inter);
-  ASSERT_TRUE(network.inter_loaded);
-  EXPECT_LE(network.inter_loaded->rate_bps, network.inter_loaded->rate_ci.high);
-  EXPECT_GT(network.inter->rate_bps, 0);
-  EXPECT_GT(network.inter->latency_s, 0);
-  for (const HostCost& cost : kHostCosts) EXPECT_GE(network.host.*cost.seconds, 0) << cost.name;
-  EXPECT_GT(network.host.seconds({1000, 64'000, 1000, 64'000}), 0);
-  LocalWorkers alone(1, {});
-  EXPECT_THROW(calibrate(alone, options, [](std::int64_t, std::int64_t) {}), InputError);
 }
 
 }  // namespace

@@ -1,11 +1,9 @@
 // What a GPU has that a CPU has not: its memory resources, its queue, errors that it tells later,
 // and a steady state that takes nothing from its allocator.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <functional>
 #include <set>
 #include <string>
@@ -13,12 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/compare/compare.h"
-#include "analysis/compare/device_context.h"
-#include "analysis/compare/launcher.h"
-#include "analysis/trace/generate.h"
 #include "engine/memory/device_memory.h"
+#include "engine/session/gpu_worker.h"
 #include "engine/transport/nccl.h"
+#include "engine/transport/worker_threads.h"
 #include "kernels/indices/index_code.h"
 #include "kernels/indices/sort.h"
 #include "kernels/rows/rows.h"
@@ -225,40 +221,6 @@ TEST_F(Peers, those_that_do_not_reach_it_are_left_out) {
   emulated_cuda::limits().reaches_peers = false;
   DeviceMemory(1, std::nullopt, std::array{0});
   EXPECT_TRUE(emulated_cuda::take_pools().at(0).peers.empty());
-}
-
-// Four workers share three GPUs: the first and the last worker use GPU 0.
-TEST_F(Peers, a_comparison_maps_its_pools_on_the_gpus_of_its_process) {
-  emulated_cuda::limits().devices = 3;
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("sparsesync_peers_" + std::to_string(::getpid()));
-  const auto run = [&](int workers, std::optional<int> gpu) {
-    GenerateOptions generated;
-    generated.width = 4;
-    generated.workers = workers;
-    generated.steps = 1;
-    write_trace(synthetic_trace(100, 0.1, 0.8, generated), folder, true);
-    CompareOptions options;
-    options.schemes = {"balanced"};
-    options.repeat = 1;
-    options.memory = 10'000'000;
-    options.gpu = CompareOptions::Gpu{gpu};
-    LocalWorkers local(workers, {});
-    const CompareReport report = Comparison(local, Trace::open(folder), options).run();
-    EXPECT_TRUE(report.schemes.at(0).correct) << report.schemes.at(0).first_difference;
-    const std::vector<emulated_cuda::PoolAccess> pools = emulated_cuda::take_pools();
-    EXPECT_EQ(std::ssize(pools), 2 * workers);
-    std::set<std::pair<int, int>> mapped;
-    for (const auto& [device, peers] : pools) {
-      for (const int peer : peers) mapped.emplace(device, peer);
-    }
-    return mapped;
-  };
-  using Mapped = std::set<std::pair<int, int>>;
-  EXPECT_EQ(run(4, std::nullopt), (Mapped{{0, 1}, {0, 2}, {1, 0}, {1, 2}, {2, 0}, {2, 1}}));
-  EXPECT_EQ(run(2, std::nullopt), (Mapped{{0, 1}, {1, 0}}));
-  EXPECT_EQ(run(2, 1), Mapped{});
-  std::filesystem::remove_all(folder);
 }
 
 /// Synchronizes one row by two workers on a GPU; `meanwhile` is called by worker 0 in between.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/transport/worker_threads.h"
 #include "kernels/base/whole_characters.h"
 #include "schemes/exchange.h"
 #include "tests/support/mailboxes.h"

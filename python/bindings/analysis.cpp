@@ -1,8 +1,10 @@
-// Traces, and what the commands profile, compare and plan tell of them: their JSON.
+// The Python module `sparsesync._analysis`: traces, models, and the results of profile, compare and
+// plan as JSON.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -20,19 +22,20 @@
 #include "analysis/cli/plan_json.h"
 #include "analysis/cli/profile_json.h"
 #include "analysis/compare/compare.h"
-#include "analysis/compare/launcher.h"
+#include "analysis/launcher.h"
 #include "analysis/plan/extrapolation.h"
 #include "analysis/plan/scale_plan.h"
 #include "analysis/profile/profile.h"
+#include "analysis/simulate/model_file.h"
 #include "analysis/trace/trace.h"
 #include "engine/planner/calibration/network_file.h"
-#include "engine/support/provenance.h"
+#include "engine/planner/schedule/model.h"
+#include "engine/support/log.h"
+#include "engine/support/output_file.h"
 #include "python/bindings/arrays.h"
-#include "python/bindings/bindings.h"
 #include "python/bindings/closed.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/transports.h"
-#include "schemes/registry.h"
+#include "python/bindings/link.h"
 
 namespace nb = nanobind;
 
@@ -119,14 +122,6 @@ std::string compare_of(const std::string& path, const std::vector<std::string>& 
   provenance["seed"] = trace.header().seed;
   Comparison comparison(workers, std::move(trace), std::move(options));
   return compare_json(comparison.run(), "local", provenance);
-}
-
-nb::list scheme_list() {
-  nb::list schemes;
-  for (const SchemeEntry& entry : all_schemes()) {
-    schemes.append(nb::make_tuple(std::string(entry.name), std::string(entry.summary)));
-  }
-  return schemes;
 }
 
 /// @throws InputError unless the trace has such a worker and step
@@ -216,8 +211,16 @@ class PythonTraceWriter {
 };
 
 }  // namespace
+}  // namespace sparsesync::python
 
-void bind_tools(nb::module_& module) {
+using namespace sparsesync;
+using namespace sparsesync::python;
+
+NB_MODULE(_analysis, module) {
+  module.doc() = "The laboratory behind sparsesync.analysis.";
+  // Exceptions and the classes that calls take are those of the library's module.
+  nb::module_::import_("sparsesync._native");
+  set_log_level_from_environment();
   module.def("profile_json", profile_of, nb::arg("trace"), nb::arg("partitions"),
              "JSON of sparsesync.profile().");
   module.def("plan_json", plan_of, nb::arg("trace"), nb::arg("workers"), nb::arg("rate_bps").none(),
@@ -227,18 +230,23 @@ void bind_tools(nb::module_& module) {
              nb::arg("rate_bps").none(), nb::arg("latency_s"), nb::arg("virtual_clock"),
              nb::arg("repeat"), nb::arg("wire").none(), nb::arg("announce"),
              "JSON of sparsesync.compare().");
-  module.def("schemes", scheme_list,
-             "The schemes that exist, by name: (name, what it does). 'auto' chooses among them.",
-             nb::sig("def schemes() -> list[tuple[str, str]]"));
   module.def(
-      "provenance",
-      [] {
-        nb::dict dict;
-        for (const auto& [name, value] : provenance()) dict[name.c_str()] = value;
-        return dict;
+      "write_model",
+      [](const std::filesystem::path& path, const std::string& name,
+         const std::vector<ModelLayer>& layers,
+         const std::vector<std::pair<std::string, std::string>>& provenance, bool force) {
+        OutputFile file(path, force);
+        file.write(model_json({name, layers}, provenance) + "\n");
+        file.commit();
       },
-      "Version, commit, compiler, processor, date: what a result needs to be measured again.",
-      nb::sig("def provenance() -> dict[str, str]"));
+      nb::arg("path"), nb::arg("name"), nb::arg("layers"),
+      nb::arg("provenance") = std::vector<std::pair<std::string, std::string>>(),
+      nb::arg("force") = false,
+      "Writes a model as `sparsesync simulate` reads it, whole or not at all. layers: in the order "
+      "of the forward pass. force: replace a file that is there. Raises InputError, IoError.",
+      nb::sig("def write_model(path: str | os.PathLike[str], name: str, layers: "
+              "collections.abc.Sequence[Layer], provenance: collections.abc.Sequence[tuple[str, "
+              "str]] = [], force: bool = False) -> None"));
 
   nb::class_<Trace>(
       module, "Trace",
@@ -293,5 +301,3 @@ void bind_tools(nb::module_& module) {
       .def("commit", &PythonTraceWriter::commit,
            "Puts the trace at its path, once every worker's every step is written.");
 }
-
-}  // namespace sparsesync::python

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from sparsesync import _native
+from sparsesync import _analysis, _native
 
 Path = str | os.PathLike[str]
 
@@ -18,7 +18,7 @@ def profile(trace: Path, *, partitions: Sequence[int] = ()) -> dict[str, Any]:
     partitions: numbers of even ranges that skewness is told for; 8, 16, 64 and 128 if not given. docs/measures.md says
     what each measure is. Raises InputError for what is no trace.
     """
-    result: dict[str, Any] = json.loads(_native.profile_json(os.fspath(trace), list(partitions)))
+    result: dict[str, Any] = json.loads(_analysis.profile_json(os.fspath(trace), list(partitions)))
     return result
 
 
@@ -39,7 +39,7 @@ def plan(
     """
     file = None if network is None else os.fspath(network)
     result: dict[str, Any] = json.loads(
-        _native.plan_json(os.fspath(trace), list(workers), rate_bps, latency_s, file, memory_bytes)
+        _analysis.plan_json(os.fspath(trace), list(workers), rate_bps, latency_s, file, memory_bytes)
     )
     return result
 
@@ -66,7 +66,7 @@ def compare(
     if clock not in ("real", "virtual"):
         raise _native.InputError(f"there is no clock '{clock}': real or virtual")
     result: dict[str, Any] = json.loads(
-        _native.compare_json(
+        _analysis.compare_json(
             os.fspath(trace), list(schemes), rate_bps, latency_s, clock == "virtual", repeat, wire, announce
         )
     )

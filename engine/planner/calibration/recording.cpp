@@ -1,4 +1,4 @@
-#include "analysis/replay/recording.h"
+#include "engine/planner/calibration/recording.h"
 
 #include <pthread.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "analysis/replay/processor_time.h"
+#include "engine/planner/calibration/processor_time.h"
 
 namespace sparsesync {
 namespace {

@@ -1,6 +1,6 @@
 // Recorded workers: the transport suite through a recording, records that agree with what was
 // moved and with theory, and turns that nobody waits for forever.
-#include "analysis/replay/recording.h"
+#include "engine/planner/calibration/recording.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "analysis/compare/device_context.h"
+#include "engine/session/gpu_worker.h"
 
 #include "engine/transport/nccl.h"
 #include "kernels/base/host_copy.h"

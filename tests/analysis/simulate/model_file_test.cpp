@@ -1,12 +1,12 @@
 // MODEL.json: what is written is read, what makes no sense is refused, and what is expected of rows
 // between and beyond the numbers of workers that are known.
-#include "engine/planner/schedule/model.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 
+#include "analysis/simulate/model_file.h"
 #include "kernels/base/error.h"
 #include "tests/support/scratch.h"
 

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 #include "engine/session/control_channel.h"
 #include "engine/transport/local.h"
 #include "engine/transport/mpi.h"
+#include "engine/transport/worker_threads.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {
@@ -53,21 +52,6 @@ class Workers {
   /// @throws where `work` threw, that; elsewhere InputError or Error with that worker's text
   void together(const std::function<void()>& work);
 };
-
-/// Runs `work` for each end of a network in a thread of its own, and waits for all.
-/// @param work       called with the end and its place; the end is gone once it has returned
-/// @param meanwhile  called from the calling thread again and again until then, where there is one
-/// @return what each threw, by place; null where nothing was thrown
-std::vector<std::exception_ptr> run_in_threads(
-    std::vector<std::unique_ptr<Transport>> ends,
-    const std::function<void(std::unique_ptr<Transport>& end, std::size_t place)>& work,
-    const std::function<void()>& meanwhile = nullptr);
-
-/// The error that several workers' errors follow from: a worker that only lost another one, or was
-/// told, is not it where there is another.
-/// @param errors  null where a worker had none
-/// @return null if all are
-std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors);
 
 /// All workers are threads of this process.
 class LocalWorkers : public Workers {

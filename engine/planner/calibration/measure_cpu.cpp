@@ -1,4 +1,4 @@
-#include "analysis/calibrate/measure_cpu.h"
+#include "engine/planner/calibration/measure_cpu.h"
 
 #include <array>
 #include <exception>
@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/compare/launcher.h"
-#include "analysis/replay/recording.h"
-#include "analysis/replay/replay.h"
-#include "analysis/trace/random_draws.h"
 #include "engine/memory/memory.h"
 #include "engine/planner/calibration/fit.h"
+#include "engine/planner/calibration/recording.h"
+#include "engine/planner/calibration/replay.h"
 #include "engine/session/session.h"
+#include "engine/support/random_draws.h"
 #include "engine/transport/local.h"
+#include "engine/transport/worker_threads.h"
 
 namespace sparsesync {
 namespace {

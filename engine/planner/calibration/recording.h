@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "analysis/replay/replay.h"
+#include "engine/planner/calibration/replay.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {

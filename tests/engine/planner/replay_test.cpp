@@ -1,6 +1,6 @@
 // The virtual clock: times that are known in closed form, contention at both ends, arrivals in
 // virtual order, and records that cannot end.
-#include "analysis/replay/replay.h"
+#include "engine/planner/calibration/replay.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "analysis/trace/random_draws.h"
+#include "engine/support/random_draws.h"
 
 #include <algorithm>
 #include <cmath>

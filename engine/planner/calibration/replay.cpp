@@ -1,7 +1,7 @@
 // Events are worked off in the order of virtual time, workers in turn where times are equal. So
 // when the clock stands at t, all that was posted before t is known, and with it every chunk that
 // arrives before t: those alone are settled, in order of arrival and then of the sender's rank.
-#include "analysis/replay/replay.h"
+#include "engine/planner/calibration/replay.h"
 
 #include <fmt/format.h>
 
