@@ -1,9 +1,9 @@
-# Installs engine/sparsesync.h as sparsesync.h, and what it includes, directly or not, under the names that it has
+# Installs include/sparsesync/sparsesync.h as sparsesync.h, and what it includes, directly or not, under the names that it has
 # here. An include of ours is written anew, "kernels/base/views.h" as "sparsesync/kernels/views.h": a user's include path
 # gains one name, and folders of the user's own that are called kernels/ or engine/ are not mistaken for ours.
 #   source, destination: this tree, and the folder include/sparsesync
 cmake_policy(VERSION 3.25)  # an installation begins with none
-set(waiting engine/sparsesync.h)
+set(waiting include/sparsesync/sparsesync.h)
 set(seen ${waiting})
 while(waiting)
   list(POP_FRONT waiting header)

@@ -14,7 +14,7 @@
 #include "engine/planner/schedule/schedule_planner.h"
 #include "engine/planner/schedule/schedule_simulator.h"
 #include "engine/planner/schedule/scheduled_step.h"
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 
 namespace sparsesync {
 

@@ -11,7 +11,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/base/views.h"
 #include "schemes/design_space.h"
-#include "schemes/tensor.h"
+#include "sparsesync/gradient.h"
 
 namespace sparsesync {
 

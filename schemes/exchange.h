@@ -16,7 +16,7 @@
 #include "kernels/base/views.h"
 #include "schemes/cost.h"
 #include "schemes/pattern.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

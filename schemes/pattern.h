@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/views.h"
-#include "schemes/rank.h"
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "schemes/rank.h"
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 

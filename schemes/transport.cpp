@@ -1,4 +1,4 @@
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 #include <fmt/format.h>
 

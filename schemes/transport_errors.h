@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "schemes/rank.h"
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 

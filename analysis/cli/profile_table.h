@@ -4,7 +4,7 @@
 #include <string>
 
 #include "analysis/profile/profile.h"
-#include "schemes/tensor.h"
+#include "sparsesync/gradient.h"
 
 namespace sparsesync {
 

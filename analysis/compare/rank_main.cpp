@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "analysis/trace/safetensors.h"
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "engine/support/output_file.h"
 #include "kernels/base/bits.h"
 

@@ -16,7 +16,7 @@
 #include "analysis/trace/trace.h"
 #include "engine/planner/calibration/recording.h"
 #include "engine/session/gpu_worker.h"
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 
 namespace sparsesync {
 

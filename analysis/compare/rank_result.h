@@ -8,7 +8,7 @@
 
 #include "engine/planner/scheme/plan.h"
 #include "schemes/scheme.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

@@ -13,8 +13,8 @@
 
 #include "engine/support/output_file.h"
 #include "kernels/base/views.h"
-#include "schemes/rank.h"
-#include "schemes/tensor.h"
+#include "sparsesync/rank.h"
+#include "sparsesync/gradient.h"
 
 namespace sparsesync {
 

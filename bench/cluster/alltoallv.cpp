@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "analysis/trace/trace.h"
-#include "engine/memory/memory.h"
-#include "engine/session/session.h"
-#include "engine/transport/mpi.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
+#include "sparsesync/transports/mpi.h"
 
 namespace sparsesync {
 namespace {

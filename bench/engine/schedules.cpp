@@ -23,7 +23,7 @@
 #include "analysis/launcher.h"
 #include "analysis/simulate/model_file.h"
 #include "engine/executor.h"
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/schedule_simulator.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "bench/kernels/inputs.h"
-#include "engine/memory/device_memory.h"
+#include "sparsesync/device.h"
 #include "kernels/base/error.h"
 
 #if defined(SPARSESYNC_WITH_CUDA)

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/base/context.h"
 #include "kernels/base/device_stream.h"
 #include "kernels/base/host_copy.h"

@@ -1,5 +1,5 @@
 // Memory of GPUs by the CUDA runtime.
-#include "engine/memory/device_memory.h"
+#include "sparsesync/device.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 
 #include <algorithm>
 #include <limits>

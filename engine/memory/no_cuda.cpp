@@ -1,5 +1,5 @@
 // What a build without CUDA says of GPUs' memory.
-#include "engine/memory/device_memory.h"
+#include "sparsesync/device.h"
 #include "kernels/base/device_stream.h"
 
 namespace sparsesync {

@@ -10,7 +10,7 @@
 
 #include "engine/session/control_channel.h"
 #include "schemes/bucket.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

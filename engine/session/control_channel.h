@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

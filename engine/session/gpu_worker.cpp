@@ -1,6 +1,6 @@
 #include "engine/session/gpu_worker.h"
 
-#include "engine/transport/nccl.h"
+#include "sparsesync/transports/nccl.h"
 #include "kernels/base/host_copy.h"
 
 namespace sparsesync {

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/memory/device_memory.h"
-#include "engine/session/session.h"
-#include "engine/session/tensor_result.h"
+#include "sparsesync/device.h"
+#include "sparsesync/session.h"
+#include "sparsesync/result.h"
 #include "kernels/base/buffer.h"
 #include "kernels/base/device_stream.h"
 

@@ -21,7 +21,7 @@
 #include "engine/session/run_phase.h"
 #include "kernels/base/device_stream.h"
 #include "schemes/bucket.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

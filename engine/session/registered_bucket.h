@@ -12,7 +12,7 @@
 
 #include "engine/planner/scheme/plan.h"
 #include "engine/session/gradient_source.h"
-#include "engine/session/tensor_result.h"
+#include "sparsesync/result.h"
 #include "schemes/bucket.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"

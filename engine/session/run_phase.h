@@ -10,7 +10,7 @@
 #include "kernels/base/function_view.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

@@ -1,4 +1,4 @@
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 
 #include <fmt/format.h>
 

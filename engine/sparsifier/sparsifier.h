@@ -16,7 +16,7 @@
 #include "kernels/base/views.h"
 #include "kernels/topk/residual.h"
 #include "schemes/bucket.h"
-#include "schemes/tensor.h"
+#include "sparsesync/gradient.h"
 
 namespace sparsesync {
 

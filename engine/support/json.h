@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/support/provenance.h"
-#include "schemes/tensor.h"
+#include "sparsesync/gradient.h"
 
 namespace sparsesync {
 

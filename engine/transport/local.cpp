@@ -3,7 +3,7 @@
 // for chunks that have arrived by now: what another worker posts later arrives later, so nothing
 // settled has to be changed. Payloads are copied as soon as both sides are there; only the arrival
 // is waited for.
-#include "engine/transport/local.h"
+#include "sparsesync/transports/local.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -1,4 +1,4 @@
-#include "engine/transport/mpi.h"
+#include "sparsesync/transports/mpi.h"
 
 #include <fmt/format.h>
 #include <mpi.h>

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "engine/session/queue.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync::mpi {
 

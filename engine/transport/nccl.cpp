@@ -1,4 +1,4 @@
-#include "engine/transport/nccl.h"
+#include "sparsesync/transports/nccl.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
 #include "engine/transport/nccl_library.h"

@@ -1,5 +1,5 @@
 // What a build without MPI says of transport mpi.
-#include "engine/transport/mpi.h"
+#include "sparsesync/transports/mpi.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync {

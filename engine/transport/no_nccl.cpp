@@ -1,5 +1,5 @@
 // What a build without CUDA says of NCCL.
-#include "engine/transport/nccl.h"
+#include "sparsesync/transports/nccl.h"
 #include "kernels/base/device_stream.h"
 
 namespace sparsesync {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "kernels/base/context.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

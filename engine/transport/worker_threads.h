@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

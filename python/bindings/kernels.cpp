@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/base/float_environment.h"
 #include "kernels/indices/index_code.h"
 #include "kernels/rows/coalesce.h"

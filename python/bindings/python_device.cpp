@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "engine/support/log.h"
-#include "engine/transport/nccl.h"
+#include "sparsesync/transports/nccl.h"
 #include "kernels/base/error.h"
 #include "kernels/base/host_copy.h"
 #include "python/bindings/bindings.h"

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/memory/device_memory.h"
-#include "engine/session/session.h"
+#include "sparsesync/device.h"
+#include "sparsesync/session.h"
 #include "kernels/base/context.h"
 #include "kernels/base/device_stream.h"
 #include "python/bindings/closed.h"

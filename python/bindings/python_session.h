@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/memory.h"
-#include "engine/session/session.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/closed.h"
 #include "python/bindings/gil.h"

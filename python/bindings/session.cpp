@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"

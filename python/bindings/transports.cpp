@@ -20,12 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
-#include "engine/transport/local.h"
-#include "engine/transport/mpi.h"
-#include "engine/transport/point_to_point.h"
+#include "sparsesync/transports/local.h"
+#include "sparsesync/transports/mpi.h"
+#include "sparsesync/transports/process_group.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "python/bindings/closed.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync::python {
 

@@ -11,7 +11,7 @@
 #include "kernels/rows/aggregate.h"
 #include "schemes/index_sets.h"
 #include "schemes/indices_first/owner_policy.h"
-#include "schemes/rank.h"
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 

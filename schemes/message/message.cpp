@@ -9,7 +9,7 @@
 #include "kernels/base/bits.h"
 #include "kernels/base/error.h"
 #include "kernels/base/host_copy.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 namespace {

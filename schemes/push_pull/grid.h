@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "schemes/cost.h"
-#include "schemes/rank.h"
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 

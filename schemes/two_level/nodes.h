@@ -4,7 +4,7 @@
 
 #include "kernels/partition/even_ranges.h"
 #include "schemes/index_sets.h"
-#include "schemes/rank.h"
+#include "sparsesync/rank.h"
 #include "schemes/statistics.h"
 
 namespace sparsesync {

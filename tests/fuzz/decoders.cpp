@@ -5,7 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/base/error.h"
 #include "kernels/indices/index_code.h"
 #include "schemes/message/message.h"

@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "engine/memory/memory.h"
-#include "engine/session/session.h"
-#include "engine/transport/local.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
+#include "sparsesync/transports/local.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/base/error.h"
 #include "schemes/registry.h"

@@ -79,7 +79,7 @@ LIMITS = {
         "ended.wait_for(kEnding)": "kEnding",
         "thread.join()": "the thread has ended",
     },
-    "engine/transport/point_to_point.cpp": {
+    "engine/transport/process_group.cpp": {
         "network_->wait(reason, until)": "kFarewell",
         "network_->wait(header, until_woken)": "kWaking",
         "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, else the deadline of the step",

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/base/context.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/views.h"

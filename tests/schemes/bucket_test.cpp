@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "tests/support/gradients.h"
 
 namespace sparsesync::testing {

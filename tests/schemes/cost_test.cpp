@@ -8,7 +8,7 @@
 #include <memory>
 #include <numeric>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/indices/index_code.h"
 #include "schemes/push_pull/grid.h"
 #include "schemes/registry.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/base/error.h"
 #include "schemes/message/header_check.h"
 #include "tests/support/random.h"

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/base/context.h"
 #include "kernels/base/device_stream.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync::testing {
 

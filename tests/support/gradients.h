@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/session/tensor_result.h"
+#include "sparsesync/result.h"
 #include "schemes/bucket.h"
 #include "tests/support/random.h"
 

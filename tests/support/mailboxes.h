@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/transport/point_to_point.h"
+#include "sparsesync/transports/process_group.h"
 #include "engine/transport/worker_threads.h"
 #include "tests/support/workers.h"
 

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "engine/session/control_channel.h"
-#include "engine/transport/mpi.h"
+#include "sparsesync/transports/mpi.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {

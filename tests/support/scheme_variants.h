@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 #include "schemes/registry.h"
 #include "tests/support/scheme_shapes.h"
 

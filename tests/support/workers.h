@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/memory.h"
-#include "engine/session/session.h"
-#include "engine/transport/local.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
+#include "sparsesync/transports/local.h"
 #include "engine/transport/worker_threads.h"
 #include "tests/support/devices.h"
 

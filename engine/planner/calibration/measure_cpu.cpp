@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "engine/planner/calibration/fit.h"
 #include "engine/planner/calibration/recording.h"
 #include "engine/planner/calibration/replay.h"
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 #include "engine/support/random_draws.h"
-#include "engine/transport/local.h"
+#include "sparsesync/transports/local.h"
 #include "engine/transport/worker_threads.h"
 
 namespace sparsesync {

@@ -12,7 +12,7 @@
 #include <span>
 #include <utility>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "engine/planner/calibration/measure_cpu.h"
 #include "engine/planner/calibration/timed_exchange.h"
 #include "engine/session/control_channel.h"

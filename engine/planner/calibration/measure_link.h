@@ -10,7 +10,7 @@
 #include "engine/planner/calibration/fit.h"
 #include "kernels/base/context.h"
 #include "schemes/cost.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

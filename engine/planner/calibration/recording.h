@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/planner/calibration/replay.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

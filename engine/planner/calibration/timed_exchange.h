@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/base/context.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

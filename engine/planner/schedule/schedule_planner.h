@@ -12,7 +12,7 @@
 #include "engine/planner/schedule/exposed_communication.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/schedule.h"
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 
 namespace sparsesync {
 

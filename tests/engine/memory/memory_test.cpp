@@ -1,5 +1,5 @@
 // HostMemory: the budget, the high-water mark, any std::pmr resource below it.
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 
 #include <gtest/gtest.h>
 

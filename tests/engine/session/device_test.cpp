@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/device_memory.h"
+#include "sparsesync/device.h"
 #include "engine/session/gpu_worker.h"
-#include "engine/transport/nccl.h"
+#include "sparsesync/transports/nccl.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/indices/index_code.h"
 #include "kernels/indices/sort.h"

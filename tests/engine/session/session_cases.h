@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 #include "tests/support/gradients.h"
 
 namespace sparsesync::testing {

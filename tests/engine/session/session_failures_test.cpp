@@ -17,7 +17,7 @@
 
 #include "engine/session/control_channel.h"
 #include "engine/session/progress_thread.h"
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 #include "engine/support/log.h"
 #include "schemes/exchange.h"
 #include "schemes/transport_errors.h"

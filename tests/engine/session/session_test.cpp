@@ -1,5 +1,5 @@
 // The Session: several buckets in flight, the agreed order, adapting.
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 
 #include <algorithm>
 #include <array>

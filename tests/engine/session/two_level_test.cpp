@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/session/bucket_agreement.h"
-#include "engine/session/session.h"
+#include "sparsesync/session.h"
 #include "schemes/registry.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/workers.h"

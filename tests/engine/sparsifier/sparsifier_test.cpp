@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "tests/kernels/values.h"
 #include "tests/support/failing_memory.h"
 #include "tests/support/flush_to_zero.h"

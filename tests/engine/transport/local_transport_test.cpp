@@ -1,5 +1,5 @@
 // Transport `local`: the conformance suite, without and with a link, and what a link promises.
-#include "engine/transport/local.h"
+#include "sparsesync/transports/local.h"
 
 #include "engine/transport/staged.h"
 #include "tests/support/transport_suite.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iomanip>
 
-#include "engine/transport/mpi.h"
+#include "sparsesync/transports/mpi.h"
 #include "tests/support/gradients.h"
 #include "tests/support/workers.h"
 

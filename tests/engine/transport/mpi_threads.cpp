@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "engine/transport/mpi.h"
+#include "sparsesync/transports/mpi.h"
 #include "tests/support/transport_suite.h"
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
 // Transport `nccl` among threads of this process: the conformance suites of transports and of
 // schemes, and what NCCL adds. On several GPUs, or on one where NCCL lets ranks share it
 // (NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30 on), or on the emulated device.
-#include "engine/transport/nccl.h"
+#include "sparsesync/transports/nccl.h"
 
 #include <gmock/gmock.h>
 

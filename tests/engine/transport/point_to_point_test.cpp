@@ -1,5 +1,5 @@
 // A transport over point-to-point calls: the conformance suites of transports and of schemes.
-#include "engine/transport/point_to_point.h"
+#include "sparsesync/transports/process_group.h"
 
 #include <fmt/format.h>
 

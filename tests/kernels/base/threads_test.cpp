@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "tests/support/flush_to_zero.h"
 
 namespace sparsesync {

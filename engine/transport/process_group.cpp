@@ -1,4 +1,4 @@
-#include "engine/transport/point_to_point.h"
+#include "sparsesync/transports/process_group.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 
 #include "kernels/base/context.h"
 #include "kernels/base/dtype.h"
-#include "schemes/rank.h"
+#include "sparsesync/rank.h"
 #include "schemes/transport_errors.h"  // IWYU pragma: export: its calls throw them
 
 namespace sparsesync {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

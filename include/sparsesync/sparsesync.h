@@ -2,9 +2,9 @@
 // includes is what is installed, as <sparsesync/...>; <sparsesync/sparsesync.h> is this one.
 #pragma once
 
-#include "engine/memory/memory.h"
-#include "engine/session/session.h"
-#include "engine/transport/local.h"
-#include "engine/transport/mpi.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
+#include "sparsesync/transports/local.h"
+#include "sparsesync/transports/mpi.h"
 #include "schemes/bucket.h"
 #include "schemes/registry.h"

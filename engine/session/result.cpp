@@ -1,4 +1,4 @@
-#include "engine/session/tensor_result.h"
+#include "sparsesync/result.h"
 
 #include "kernels/rows/rows.h"
 

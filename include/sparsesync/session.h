@@ -16,13 +16,13 @@
 #include "engine/planner/scheme/plan.h"
 #include "engine/session/gradient_source.h"
 #include "engine/session/phase_order.h"
-#include "engine/session/tensor_result.h"
+#include "sparsesync/result.h"
 #include "kernels/base/context.h"
 #include "kernels/base/device_stream.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"  // IWYU pragma: export: callers catch RefusedError
 #include "schemes/scheme.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

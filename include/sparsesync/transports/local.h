@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "engine/transport/link.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

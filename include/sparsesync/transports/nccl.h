@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/base/context.h"
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

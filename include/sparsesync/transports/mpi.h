@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

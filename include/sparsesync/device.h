@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/memory/memory.h"
+#include "sparsesync/memory.h"
 #include "kernels/base/context.h"
 
 namespace sparsesync {
