@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "engine/session/control_channel.h"
+#include "engine/transport/worker_threads.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/transport.h"
 #include "sparsesync/transports/local.h"
 #include "sparsesync/transports/mpi.h"
-#include "engine/transport/worker_threads.h"
-#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

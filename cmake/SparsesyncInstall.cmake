@@ -28,6 +28,4 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/sparsesync-config.cmake
               ${CMAKE_CURRENT_BINARY_DIR}/sparsesync-config-version.cmake
         DESTINATION ${package_dir})
 
-install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
-set(destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/sparsesync\")")
-install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/install-headers.cmake)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")

@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "sparsesync/bucket.h"
+
 namespace sparsesync {
 
-enum class Communication : std::uint8_t { ring, hierarchy, point_to_point };
 enum class Aggregation : std::uint8_t { incremental, one_shot };
 enum class Partition : std::uint8_t { centralization, parallelism };
 enum class Balance : std::uint8_t { balanced, imbalanced, none };

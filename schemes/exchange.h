@@ -20,16 +20,6 @@
 
 namespace sparsesync {
 
-/// A worker refused a step. All workers know; the next step works.
-class RefusedError : public PeerError {
- public:
-  RefusedError(Rank peer, std::string reason);
-  const std::string& reason() const { return reason_; }
-
- private:
-  std::string reason_;
-};
-
 /// A message's payload and how much of it says which rows there are.
 struct Payload {
   const std::byte* data = nullptr;

@@ -2,20 +2,14 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "kernels/base/views.h"
+#include "schemes/ring.h"  // IWYU pragma: export
+#include "sparsesync/bucket.h"
 #include "sparsesync/rank.h"
 
 namespace sparsesync {
-
-/// What is posted of a bucket in a step: that which rows will be touched is announced (where the
-/// bucket says so), then the two phases of the scheme.
-enum class Phase : std::uint8_t { announce, reduce, gather };
-inline constexpr std::size_t kPhases = 3;
-/// "announce", "reduce", "gather".
-const char* name_of(Phase phase);
 
 /// A cut of a phase into ranges of positions.
 struct Round {

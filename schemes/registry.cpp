@@ -56,4 +56,14 @@ SchemeEntry scheme_named(std::string_view name) {
   throw InputError(fmt::format("unknown scheme '{}': use one of {}", name, fmt::join(names, ", ")));
 }
 
+std::vector<SchemeInfo> schemes() {
+  std::vector<SchemeInfo> found;
+  for (const SchemeEntry& entry : all_schemes()) found.push_back({entry.name, entry.summary});
+  return found;
+}
+
+std::string Way::label() const {
+  return pattern ? fmt::format("{} ({})", scheme, name_of(*pattern)) : scheme;
+}
+
 }  // namespace sparsesync

@@ -16,6 +16,7 @@
 #include "schemes/pattern.h"
 #include "schemes/statistics.h"
 #include "schemes/traffic.h"
+#include "sparsesync/schemes.h"
 
 namespace sparsesync {
 
@@ -32,13 +33,6 @@ struct SpaceResult {
 struct OwnedPart {
   std::size_t space = 0;
   ConstMatrix values;
-};
-
-/// What a scheme chose for one row space; nothing where a scheme has no such choice.
-struct SpaceChoice {
-  std::string index_code;  // empty where no indices cross
-  std::optional<int> row_groups;
-  std::optional<int> column_slices;
 };
 
 /// How unevenly a mapping spreads rows over servers (Zen, Definitions 5 and 6): 1 is perfect.

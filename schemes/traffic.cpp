@@ -1,5 +1,6 @@
 #include "schemes/traffic.h"
 
+#include "schemes/transport.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "engine/planner/calibration/measure_cpu.h"
 #include "engine/transport/worker_threads.h"
+#include "sparsesync/memory.h"
 
 namespace sparsesync {
 

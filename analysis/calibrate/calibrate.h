@@ -6,7 +6,7 @@
 
 #include "analysis/launcher.h"
 #include "engine/planner/calibration/measure_link.h"
-#include "engine/planner/calibration/network_file.h"
+#include "sparsesync/network_file.h"
 
 namespace sparsesync {
 

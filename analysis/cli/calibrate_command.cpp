@@ -13,8 +13,8 @@
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
 #include "engine/planner/calibration/measure_link.h"
-#include "engine/planner/calibration/network_file.h"
 #include "engine/support/provenance.h"
+#include "sparsesync/network_file.h"
 
 namespace sparsesync {
 namespace {

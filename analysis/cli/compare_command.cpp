@@ -16,8 +16,8 @@
 #include "analysis/cli/progress.h"
 #include "analysis/compare/compare.h"
 #include "analysis/launcher.h"
-#include "engine/planner/calibration/network_file.h"
 #include "schemes/registry.h"
+#include "sparsesync/network_file.h"
 
 namespace sparsesync {
 namespace {

@@ -10,13 +10,13 @@
 #include "analysis/cli/command.h"
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
-#include "sparsesync/device.h"
 #include "engine/support/json.h"
 #include "engine/support/provenance.h"
-#include "sparsesync/transports/mpi.h"
-#include "sparsesync/transports/nccl.h"
 #include "kernels/base/device_stream.h"
 #include "schemes/registry.h"
+#include "sparsesync/device.h"
+#include "sparsesync/transports/mpi.h"
+#include "sparsesync/transports/nccl.h"
 
 namespace sparsesync {
 namespace {

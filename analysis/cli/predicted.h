@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/planner/calibration/network_file.h"
 #include "schemes/cost.h"
+#include "sparsesync/network_file.h"
 
 namespace sparsesync {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "analysis/trace/safetensors.h"
-#include "sparsesync/memory.h"
 #include "engine/support/output_file.h"
 #include "kernels/base/bits.h"
+#include "sparsesync/memory.h"
 
 namespace sparsesync {
 namespace {
@@ -75,7 +75,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
       if (repeat == 0) {
         check(session, bucket, step, record);
         if (rank == Rank{0}) {
-          if (const auto imbalance = task_.imbalance_of(session.scheme(bucket), step)) {
+          if (const auto imbalance = task_.imbalance_of(scheme_of(session, bucket), step)) {
             record.imbalances.push_back(*imbalance);
           }
         }

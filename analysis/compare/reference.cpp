@@ -8,6 +8,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/base/dtype.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync {

@@ -14,6 +14,7 @@
 #include "engine/support/input_json.h"
 #include "engine/support/quote.h"
 #include "kernels/base/bits.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync {

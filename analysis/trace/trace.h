@@ -13,8 +13,8 @@
 
 #include "engine/support/output_file.h"
 #include "kernels/base/views.h"
-#include "sparsesync/rank.h"
 #include "sparsesync/gradient.h"
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 

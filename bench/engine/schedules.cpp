@@ -23,7 +23,6 @@
 #include "analysis/launcher.h"
 #include "analysis/simulate/model_file.h"
 #include "engine/executor.h"
-#include "sparsesync/memory.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/schedule_simulator.h"
@@ -32,6 +31,7 @@
 #include "engine/support/median.h"
 #include "engine/support/random_draws.h"
 #include "engine/transport/worker_threads.h"
+#include "sparsesync/memory.h"
 
 namespace sparsesync {
 namespace {

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "bench/kernels/inputs.h"
-#include "sparsesync/device.h"
 #include "kernels/base/error.h"
+#include "sparsesync/device.h"
 
 #if defined(SPARSESYNC_WITH_CUDA)
 #include <cuda_runtime.h>

@@ -9,12 +9,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "kernels/base/context.h"
 #include "kernels/base/device_stream.h"
 #include "kernels/base/host_copy.h"
 #include "kernels/base/threads.h"
 #include "kernels/base/views.h"
+#include "sparsesync/memory.h"
 
 namespace sparsesync::bench {
 

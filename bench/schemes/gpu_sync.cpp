@@ -22,16 +22,17 @@
 #include "analysis/cli/units.h"
 #include "analysis/launcher.h"
 #include "analysis/trace/npy.h"
-#include "sparsesync/device.h"
-#include "sparsesync/session.h"
 #include "engine/support/json.h"
-#include "sparsesync/transports/local.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/buffer.h"
+#include "kernels/base/device_stream.h"
 #include "kernels/base/error.h"
 #include "kernels/base/host_copy.h"
 #include "kernels/rows/rows.h"
+#include "sparsesync/device.h"
+#include "sparsesync/session.h"
+#include "sparsesync/transports/local.h"
 
 namespace sparsesync {
 namespace {

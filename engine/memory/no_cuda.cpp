@@ -1,6 +1,6 @@
 // What a build without CUDA says of GPUs' memory.
-#include "sparsesync/device.h"
 #include "kernels/base/device_stream.h"
+#include "sparsesync/device.h"
 
 namespace sparsesync {
 

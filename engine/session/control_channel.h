@@ -13,13 +13,6 @@
 
 namespace sparsesync {
 
-/// Workers that disagree. Nothing was changed, on any of them; the text names the thing and both
-/// sides.
-class AgreementError : public Error {
- public:
-  using Error::Error;
-};
-
 /// The control channel of one worker: every call is made by all workers, in the same order.
 class ControlChannel {
  public:

@@ -1,7 +1,7 @@
 #include "engine/session/gpu_worker.h"
 
-#include "sparsesync/transports/nccl.h"
 #include "kernels/base/host_copy.h"
+#include "sparsesync/transports/nccl.h"
 
 namespace sparsesync {
 

@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "sparsesync/device.h"
-#include "sparsesync/session.h"
-#include "sparsesync/result.h"
 #include "kernels/base/buffer.h"
 #include "kernels/base/device_stream.h"
+#include "sparsesync/device.h"
+#include "sparsesync/result.h"
+#include "sparsesync/session.h"
 
 namespace sparsesync {
 

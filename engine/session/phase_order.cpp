@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "kernels/base/error.h"
+
 namespace sparsesync {
 
 void PhaseOrder::add(const std::string& bucket_name, bool announces) {

@@ -6,29 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/error.h"
-#include "schemes/pattern.h"
+#include "sparsesync/bucket.h"
+#include "sparsesync/errors.h"
 
 namespace sparsesync {
-
-/// A phase that was submitted waits, until the deadline, behind one that was not.
-class OrderError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Names a registered bucket of a session.
-struct BucketId {
-  std::size_t value = 0;
-  friend bool operator==(BucketId, BucketId) = default;
-};
-
-/// One entry of the order in which phases are posted.
-struct OrderEntry {
-  BucketId bucket;
-  Phase phase = Phase::reduce;
-  friend bool operator==(OrderEntry, OrderEntry) = default;
-};
 
 /// Walks the order, step after step. A step posts every entry once.
 class PhaseOrder {

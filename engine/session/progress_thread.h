@@ -15,12 +15,12 @@
 #include <thread>
 #include <vector>
 
-#include "engine/session/gradient_source.h"
 #include "engine/session/phase_order.h"
 #include "engine/session/queue.h"
 #include "engine/session/run_phase.h"
 #include "kernels/base/device_stream.h"
 #include "schemes/bucket.h"
+#include "sparsesync/session.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {

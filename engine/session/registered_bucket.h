@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "engine/planner/scheme/plan.h"
-#include "engine/session/gradient_source.h"
-#include "sparsesync/result.h"
 #include "schemes/bucket.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
 #include "schemes/registry.h"
 #include "schemes/scheme.h"
+#include "sparsesync/result.h"
+#include "sparsesync/session.h"
 
 namespace sparsesync {
 

@@ -1,4 +1,5 @@
 #include "sparsesync/result.h"
+#include "kernels/base/error.h"
 
 #include "kernels/rows/rows.h"
 

@@ -6,10 +6,10 @@
 
 #include "engine/session/auto_choice.h"
 #include "engine/session/control_channel.h"
-#include "engine/session/gradient_source.h"
 #include "kernels/base/function_view.h"
 #include "schemes/bucket.h"
 #include "schemes/exchange.h"
+#include "sparsesync/session.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {

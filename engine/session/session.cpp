@@ -293,8 +293,8 @@ int Session::rounds(BucketId bucket) const {
 std::vector<SpaceChoice> Session::choices(BucketId bucket) const {
   return engine_->registered(bucket).choices();
 }
-const Scheme& Session::scheme(BucketId bucket) const {
-  return engine_->registered(bucket).scheme();
+const Scheme& scheme_of(const Session& session, BucketId bucket) {
+  return session.engine_->registered(bucket).scheme();
 }
 BucketUse Session::use(BucketId bucket) const {
   return engine_->at(bucket).use;

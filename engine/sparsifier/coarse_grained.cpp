@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/sparsifier/make.h"
+#include "engine/sparsifier/residual_sparsifier.h"
 #include "kernels/base/host_copy.h"
 #include "kernels/rows/rows.h"
 #include "kernels/topk/chunk_norms.h"
@@ -18,11 +19,11 @@ std::string name_of_all(std::span<const TensorSpec> tensors) {
   return fmt::format("{} and {} more", tensors.front().name, tensors.size() - 1);
 }
 
-class CoarseGrained final : public Sparsifier {
+class CoarseGrained final : public ResidualSparsifier {
  public:
   CoarseGrained(const Context& context, std::vector<TensorSpec> tensors,
                 const SparsifierOptions& options)
-      : Sparsifier(context, std::move(tensors), options, options.chunk),
+      : ResidualSparsifier(context, std::move(tensors), options, options.chunk),
         chunks_(std::ssize(residual()) / options.chunk),
         chosen_(static_cast<std::size_t>(chunks_)),
         rows_(context),

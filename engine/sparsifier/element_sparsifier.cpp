@@ -7,7 +7,7 @@ namespace sparsesync {
 
 OfElements::OfElements(const Context& context, std::vector<TensorSpec> tensors,
                        const SparsifierOptions& options)
-    : Sparsifier(context, std::move(tensors), options),
+    : ResidualSparsifier(context, std::move(tensors), options),
       masks_(options.corrects_momentum && options.masks_momentum),
       cuts_(context),
       counts_(context) {

@@ -4,13 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/sparsifier/sparsifier.h"
+#include "engine/sparsifier/residual_sparsifier.h"
 #include "kernels/topk/topk.h"
 
 namespace sparsesync {
 
 /// Each tensor crosses as one of rows of one element.
-class OfElements : public Sparsifier {
+class OfElements : public ResidualSparsifier {
  protected:
   OfElements(const Context& context, std::vector<TensorSpec> tensors,
              const SparsifierOptions& options);

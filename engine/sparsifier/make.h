@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/sparsifier/sparsifier.h"
+#include "sparsesync/sparsifier.h"
 
 namespace sparsesync {
 

@@ -13,12 +13,6 @@
 
 namespace sparsesync {
 
-/// The system refused to write at run time: a full disk, a device that fails.
-class IoError : public Error {
- public:
-  using Error::Error;
-};
-
 /// A file that gets its name only when it is complete: it is written to a hidden sibling, and
 /// renamed by commit(). The destructor removes what was not committed. A path that exists and is
 /// neither a regular file nor a folder (a pipe, a terminal, /dev/null) is written to directly.

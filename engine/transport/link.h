@@ -1,16 +1,11 @@
-// What a worker's link to the others is taken for, in real time and on the virtual clock.
+// How a link of the local network cuts messages, in real time and on the virtual clock.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+
+#include "sparsesync/transports/local.h"  // IWYU pragma: export
 
 namespace sparsesync {
-
-/// The link of each worker, in each direction.
-struct LocalLink {
-  std::optional<double> rate_bps;  // nothing: as fast as memory
-  double latency_s = 0;
-};
 
 /// What comes in over a link that has a rate comes in chunks of so many bytes, in the order of
 /// their arrival, whoever sent them.

@@ -4,6 +4,8 @@
 // settled has to be changed. Payloads are copied as soon as both sides are there; only the arrival
 // is waited for.
 #include "sparsesync/transports/local.h"
+#include "engine/transport/link.h"
+#include "schemes/transport.h"
 
 #include <algorithm>
 #include <condition_variable>

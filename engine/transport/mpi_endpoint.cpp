@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "schemes/ring.h"
+
 namespace sparsesync::mpi {
 namespace {
 

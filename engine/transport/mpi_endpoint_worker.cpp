@@ -3,6 +3,7 @@
 
 #include "engine/transport/mpi_endpoint.h"
 #include "kernels/base/whole_characters.h"
+#include "schemes/transport.h"
 
 namespace sparsesync::mpi {
 namespace {

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
 #include "engine/transport/nccl_library.h"
@@ -21,6 +20,7 @@
 #include "kernels/base/start_thread.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/rows/rows.h"
+#include "sparsesync/memory.h"
 
 namespace sparsesync {
 namespace {

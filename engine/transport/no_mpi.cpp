@@ -1,6 +1,6 @@
 // What a build without MPI says of transport mpi.
-#include "sparsesync/transports/mpi.h"
 #include "kernels/base/error.h"
+#include "sparsesync/transports/mpi.h"
 
 namespace sparsesync {
 

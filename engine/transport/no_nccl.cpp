@@ -1,6 +1,6 @@
 // What a build without CUDA says of NCCL.
-#include "sparsesync/transports/nccl.h"
 #include "kernels/base/device_stream.h"
+#include "sparsesync/transports/nccl.h"
 
 namespace sparsesync {
 

@@ -1,4 +1,6 @@
 #include "sparsesync/transports/process_group.h"
+#include "schemes/ring.h"
+#include "schemes/transport.h"
 
 #include <fmt/format.h>
 

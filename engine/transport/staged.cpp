@@ -7,6 +7,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/device_stream.h"
 #include "kernels/rows/rows.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 namespace {

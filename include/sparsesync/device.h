@@ -5,9 +5,11 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 
+#include "sparsesync/context.h"
+#include "sparsesync/device_stream.h"  // IWYU pragma: export
 #include "sparsesync/memory.h"
-#include "kernels/base/context.h"
 
 namespace sparsesync {
 

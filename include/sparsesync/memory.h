@@ -7,7 +7,7 @@
 #include <mutex>
 #include <optional>
 
-#include "kernels/base/context.h"
+#include "sparsesync/context.h"
 
 namespace sparsesync {
 

@@ -3,7 +3,6 @@
 
 #include <compare>
 #include <cstddef>
-#include <vector>
 
 namespace sparsesync {
 
@@ -37,18 +36,5 @@ class Ranks {
  private:
   int size_;
 };
-
-/// The worker `steps` further on around the ring of all; backwards where they are negative.
-constexpr Rank ring_neighbour(Rank rank, int steps, int size) {
-  return {((rank.value + steps) % size + size) % size};
-}
-
-/// The workers other than `rank`, from rank + 1 on, around: so that not all start with the same
-/// peer.
-inline std::vector<Rank> peers_after(Rank rank, int size) {
-  std::vector<Rank> peers;
-  for (int step = 1; step < size; ++step) peers.push_back(ring_neighbour(rank, step, size));
-  return peers;
-}
 
 }  // namespace sparsesync

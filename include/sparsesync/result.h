@@ -3,9 +3,9 @@
 
 #include <span>
 
-#include "kernels/base/context.h"
-#include "kernels/base/views.h"
-#include "schemes/bucket.h"
+#include "sparsesync/context.h"
+#include "sparsesync/gradient.h"
+#include "sparsesync/matrix.h"
 
 namespace sparsesync {
 

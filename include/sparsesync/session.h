@@ -13,20 +13,33 @@
 #include <utility>
 #include <vector>
 
-#include "engine/planner/scheme/plan.h"
-#include "engine/session/gradient_source.h"
-#include "engine/session/phase_order.h"
+#include "sparsesync/bucket.h"
+#include "sparsesync/context.h"
+#include "sparsesync/device_stream.h"
+#include "sparsesync/errors.h"  // IWYU pragma: export: its calls throw them
+#include "sparsesync/gradient.h"
+#include "sparsesync/network.h"
 #include "sparsesync/result.h"
-#include "kernels/base/context.h"
-#include "kernels/base/device_stream.h"
-#include "schemes/bucket.h"
-#include "schemes/exchange.h"  // IWYU pragma: export: callers catch RefusedError
-#include "schemes/scheme.h"
+#include "sparsesync/schemes.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {
 
+class Scheme;           // of the implementation
 struct SubmittedPhase;  // of the implementation
+
+/// Gives a step its gradients once the session comes to the step's reduce: finding them may take
+/// long, and who submits them does not wait for it.
+class GradientSource {
+ public:
+  virtual ~GradientSource() = default;
+  /// Called in the session's thread, in each step until it has returned once.
+  /// @return one for each tensor, written, in memory as of Session::submit(), unchanged until the
+  ///         reduce or the gather is waited for, whichever is first
+  /// @throws InputError, BudgetError, DeviceMemoryError, std::bad_alloc: all workers refuse the
+  ///         step. Anything else ends the session
+  virtual std::span<const Gradient> gradients() = 0;
+};
 
 /// When a phase ran in the background.
 struct PhaseTime {
@@ -250,9 +263,6 @@ class Session {
   int rounds(BucketId bucket) const;
   /// What the scheme chose, for each tensor.
   std::vector<SpaceChoice> choices(BucketId bucket) const;
-  /// The scheme itself, for its cost.
-  const Scheme& scheme(BucketId bucket) const;
-
   /// What crossed for a bucket so far, and how long its phases ran.
   BucketUse use(BucketId bucket) const;
   /// Of each row space of a bucket, in the order of row_spaces() of its tensors.
@@ -267,6 +277,8 @@ class Session {
   TransportCounters counters() const;
 
  private:
+  friend const Scheme& scheme_of(const Session& session, BucketId bucket);
+
   struct Engine;
   std::unique_ptr<Engine> engine_;
 };

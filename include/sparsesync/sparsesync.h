@@ -1,10 +1,25 @@
-// All that a program needs: buckets, sessions, and what connects the workers. What this header
-// includes is what is installed, as <sparsesync/...>; <sparsesync/sparsesync.h> is this one.
+// The whole public interface of sparsesync.
 #pragma once
 
+#include "sparsesync/all_reduce.h"
+#include "sparsesync/bucket.h"
+#include "sparsesync/context.h"
+#include "sparsesync/device.h"
+#include "sparsesync/device_stream.h"
+#include "sparsesync/dtype.h"
+#include "sparsesync/errors.h"
+#include "sparsesync/gradient.h"
+#include "sparsesync/matrix.h"
 #include "sparsesync/memory.h"
+#include "sparsesync/network.h"
+#include "sparsesync/network_file.h"
+#include "sparsesync/rank.h"
+#include "sparsesync/result.h"
+#include "sparsesync/schemes.h"
 #include "sparsesync/session.h"
+#include "sparsesync/sparsifier.h"
+#include "sparsesync/transport.h"
 #include "sparsesync/transports/local.h"
 #include "sparsesync/transports/mpi.h"
-#include "schemes/bucket.h"
-#include "schemes/registry.h"
+#include "sparsesync/transports/nccl.h"
+#include "sparsesync/transports/process_group.h"

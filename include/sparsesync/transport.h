@@ -1,4 +1,4 @@
-// The Transport port: all that a scheme and a Session know of the network.
+// The Transport interface: all that schemes and sessions know of the network.
 #pragma once
 
 #include <chrono>
@@ -10,8 +10,8 @@
 
 #include "kernels/base/context.h"
 #include "kernels/base/dtype.h"
-#include "sparsesync/rank.h"
 #include "schemes/transport_errors.h"  // IWYU pragma: export: its calls throw them
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 
@@ -33,11 +33,6 @@ struct Header {
 };
 inline constexpr std::int64_t kHeaderBytes = sizeof(Header);
 static_assert(kHeaderBytes == 32);
-
-/// Whether a message's payload is in the host's memory. Does not synchronize the stream.
-inline bool is_on_host(const Context& context, const Header& header) {
-  return context.device() == Device::cpu || (header.flags & Header::kRefused) != 0;
-}
 
 /// A number of payload bytes that may still be in the context's memory.
 class PayloadBytes {
@@ -169,16 +164,5 @@ class Transport {
   virtual void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
                           Clock::time_point until);
 };
-
-/// Bytes that each worker sends, and receives, at least in an all-reduce of so many bytes among
-/// `size` workers: 2 (n - 1) / n of them.
-std::int64_t all_reduce_bytes(std::int64_t bytes, int size);
-
-// ---- For transports: one check in all of them.
-
-/// @throws ProtocolError naming what differs
-void check_header(Rank from, const Header& expected, const Header& got);
-/// @param peer  in [0, size) and not the rank itself (a broken contract otherwise)
-void expect_peer(Rank peer, Rank self, int size);
 
 }  // namespace sparsesync

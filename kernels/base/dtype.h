@@ -1,34 +1,15 @@
-// Element types of values: their sizes, names, and arithmetic. Host and device share it.
+// Arithmetic of element types. Host and device share it.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/base/error.h"
 #include "kernels/base/host_device.h"
+#include "sparsesync/dtype.h"  // IWYU pragma: export
 
 namespace sparsesync {
-
-/// An element type.
-enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64 };
-
-/// All of them, in the order in which they are listed to people.
-inline constexpr std::array kDTypes{DType::f32,  DType::f64, DType::f16,
-                                    DType::bf16, DType::i32, DType::i64};
-
-/// IEEE-754 binary16 as its bits.
-struct f16 {
-  std::uint16_t bits = 0;
-};
-
-/// bfloat16 as its bits: the upper half of an IEEE-754 binary32.
-struct bf16 {
-  std::uint16_t bits = 0;
-};
 
 /// How an element type is summed: in `Sum`, rounded once at the end (design: "Bits"). A sum is in
 /// memory an element of `sum_dtype`. Both widen() and narrow() keep a number that the other type
@@ -210,11 +191,6 @@ void for_float_dtype(DType dtype, Body&& body) {
   });
 }
 
-/// Bytes of one element.
-inline std::int64_t element_bytes(DType dtype) {
-  return for_dtype(dtype, []<typename T>(T) { return static_cast<std::int64_t>(sizeof(T)); });
-}
-
 /// The type that sums of elements of `dtype` are made in: f32 for f16 and bf16, else its own.
 inline DType sum_dtype(DType dtype) {
   return for_dtype(dtype, []<typename T>(T) { return ValueTraits<T>::sum_dtype; });
@@ -224,15 +200,5 @@ inline DType sum_dtype(DType dtype) {
 inline bool is_integer(DType dtype) {
   return for_dtype(dtype, []<typename T>(T) { return std::is_integral_v<T>; });
 }
-
-/// The name in options, JSON and messages: "f32", "bf16", ...
-std::string_view name_of(DType dtype);
-
-/// The names of all of them, with `separator` between.
-std::string dtype_names(std::string_view separator);
-
-/// The element type of that name.
-/// @throws InputError if there is none; the text lists those that exist
-DType dtype_named(std::string_view name);
 
 }  // namespace sparsesync

@@ -1,5 +1,6 @@
 #include "kernels/base/threads.h"
 
+#include "kernels/base/error.h"
 #include "kernels/base/start_thread.h"
 
 namespace sparsesync {

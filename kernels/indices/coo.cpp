@@ -1,5 +1,6 @@
 // CPU body of the COO index code.
 #include "kernels/indices/bodies.h"
+#include "sparsesync/errors.h"
 
 #include <fmt/format.h>
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/error.h"
+
 namespace sparsesync::cpu {
 
 void locate(const Context&, std::span<const Index> indices, IndexRange range,

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/base/bits.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/threads.h"
 #include "kernels/rows/rows.h"
 

@@ -28,7 +28,6 @@
 #include "analysis/profile/profile.h"
 #include "analysis/simulate/model_file.h"
 #include "analysis/trace/trace.h"
-#include "engine/planner/calibration/network_file.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/support/log.h"
 #include "engine/support/output_file.h"
@@ -36,6 +35,7 @@
 #include "python/bindings/closed.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/link.h"
+#include "sparsesync/network_file.h"
 
 namespace nb = nanobind;
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/base/device_stream.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/error.h"
 #include "python/bindings/gil.h"
 

@@ -12,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include "sparsesync/memory.h"
 #include "kernels/base/float_environment.h"
 #include "kernels/indices/index_code.h"
 #include "kernels/rows/coalesce.h"
@@ -20,6 +19,7 @@
 #include "python/bindings/arrays.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
+#include "sparsesync/memory.h"
 
 namespace nb = nanobind;
 

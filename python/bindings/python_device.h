@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "sparsesync/device.h"
-#include "sparsesync/session.h"
 #include "kernels/base/context.h"
 #include "kernels/base/device_stream.h"
 #include "python/bindings/closed.h"
+#include "sparsesync/device.h"
+#include "sparsesync/session.h"
 
 namespace sparsesync::python {
 

@@ -18,13 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/memory.h"
-#include "sparsesync/session.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/closed.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"
 #include "python/bindings/transports.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
 
 namespace sparsesync::python {
 

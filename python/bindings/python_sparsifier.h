@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/sparsifier/sparsifier.h"
 #include "python/bindings/arrays.h"
 #include "python/bindings/python_session.h"
+#include "sparsesync/sparsifier.h"
 
 namespace sparsesync::python {
 

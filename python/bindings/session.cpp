@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/session.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"
 #include "python/bindings/python_session.h"
 #include "python/bindings/transports.h"
+#include "sparsesync/session.h"
 
 namespace nb = nanobind;
 

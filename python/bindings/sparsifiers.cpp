@@ -11,10 +11,10 @@
 #include <string>
 #include <utility>
 
-#include "engine/session/gradient_source.h"
 #include "kernels/rows/rows.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/python_sparsifier.h"
+#include "sparsesync/session.h"
 
 namespace nb = nanobind;
 

@@ -20,15 +20,15 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
-#include "sparsesync/transports/local.h"
-#include "sparsesync/transports/mpi.h"
-#include "sparsesync/transports/process_group.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/transports/local.h"
+#include "sparsesync/transports/mpi.h"
+#include "sparsesync/transports/process_group.h"
 
 namespace nb = nanobind;
 

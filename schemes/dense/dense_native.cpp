@@ -7,6 +7,7 @@
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
 #include "schemes/registry.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 namespace {

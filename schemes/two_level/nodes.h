@@ -4,8 +4,8 @@
 
 #include "kernels/partition/even_ranges.h"
 #include "schemes/index_sets.h"
-#include "sparsesync/rank.h"
 #include "schemes/statistics.h"
+#include "sparsesync/rank.h"
 
 namespace sparsesync {
 

@@ -5,10 +5,10 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "sparsesync/memory.h"
 #include "kernels/base/error.h"
 #include "kernels/indices/index_code.h"
 #include "schemes/message/message.h"
+#include "sparsesync/memory.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 

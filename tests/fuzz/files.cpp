@@ -12,8 +12,8 @@
 #include "analysis/trace/npy.h"
 #include "analysis/trace/safetensors.h"
 #include "analysis/trace/trace.h"
-#include "engine/planner/calibration/network_file.h"
 #include "kernels/base/error.h"
+#include "sparsesync/network_file.h"
 #include "tests/fuzz/targets.h"
 
 namespace sparsesync::fuzz {

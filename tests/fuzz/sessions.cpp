@@ -7,12 +7,12 @@
 #include <stdexcept>
 #include <thread>
 
-#include "sparsesync/memory.h"
-#include "sparsesync/session.h"
-#include "sparsesync/transports/local.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/base/error.h"
 #include "schemes/registry.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
+#include "sparsesync/transports/local.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 #include "tests/support/forwarding_transport.h"

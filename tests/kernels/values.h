@@ -16,10 +16,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "kernels/base/context.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/views.h"
+#include "sparsesync/memory.h"
 #include "tests/support/devices.h"
 
 namespace sparsesync {

@@ -8,10 +8,10 @@
 #include <memory>
 #include <numeric>
 
-#include "sparsesync/memory.h"
 #include "kernels/indices/index_code.h"
 #include "schemes/push_pull/grid.h"
 #include "schemes/registry.h"
+#include "sparsesync/memory.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/random.h"
 #include "tests/support/scheme_variants.h"

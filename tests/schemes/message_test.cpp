@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "sparsesync/memory.h"
 #include "kernels/base/error.h"
 #include "schemes/message/header_check.h"
+#include "sparsesync/memory.h"
 #include "tests/support/random.h"
 
 namespace sparsesync::testing {

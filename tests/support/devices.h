@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "kernels/base/context.h"
 #include "kernels/base/device_stream.h"
+#include "sparsesync/memory.h"
 
 #if defined(SPARSESYNC_WITH_CUDA)
 #include <cuda_runtime.h>

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "sparsesync/result.h"
 #include "schemes/bucket.h"
+#include "sparsesync/result.h"
 #include "tests/support/random.h"
 
 namespace sparsesync::testing {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/transports/process_group.h"
 #include "engine/transport/worker_threads.h"
+#include "sparsesync/transports/process_group.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <string>
 
+#include "engine/session/scheme_of.h"
 #include "schemes/registry.h"
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/scheme_variants.h"
@@ -132,7 +133,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
               of_step += bits_of(result);
             }
             if (step == 0) {
-              check_account(session.scheme(id).traffic(sets), rank, before, after);
+              check_account(scheme_of(session, id).traffic(sets), rank, before, after);
             }
             if (step == 0 && squares) {
               check_squares(session, id, shape.tensors.size(), *own_squares);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "sparsesync/session.h"
 #include "schemes/registry.h"
+#include "sparsesync/session.h"
 #include "tests/support/scheme_shapes.h"
 
 namespace sparsesync::testing {

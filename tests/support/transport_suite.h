@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "schemes/ring.h"
+#include "schemes/transport.h"
 #include "tests/support/workers.h"
 
 namespace sparsesync::testing {

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "engine/transport/worker_threads.h"
 #include "sparsesync/memory.h"
 #include "sparsesync/session.h"
 #include "sparsesync/transports/local.h"
-#include "engine/transport/worker_threads.h"
 #include "tests/support/devices.h"
 
 namespace sparsesync::testing {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "schemes/cost.h"
+#include "sparsesync/network_file.h"
 
 namespace sparsesync {
 
@@ -13,20 +14,6 @@ struct TimedTransfer {
   double bytes = 0;  // on the wire, headers among them
   double seconds = 0;
   int pass = 0;  // over all sizes: transfers of one share what the machine did meanwhile
-};
-
-/// What holds a number with 95% confidence.
-struct Interval {
-  double low = 0;
-  double high = 0;
-};
-
-/// The α-β model of a link: bytes take latency_s + bytes · 8 / rate_bps.
-struct FittedLink {
-  double latency_s = 0;
-  double rate_bps = 0;
-  Interval latency_ci;
-  Interval rate_ci;
 };
 
 /// Fits the line that is nearest to the median time of each size, in relative terms: a transfer of

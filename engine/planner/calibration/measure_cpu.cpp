@@ -6,14 +6,16 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/memory.h"
 #include "engine/planner/calibration/fit.h"
 #include "engine/planner/calibration/recording.h"
 #include "engine/planner/calibration/replay.h"
-#include "sparsesync/session.h"
+#include "engine/planner/scheme/plan.h"
 #include "engine/support/random_draws.h"
-#include "sparsesync/transports/local.h"
 #include "engine/transport/worker_threads.h"
+#include "schemes/registry.h"
+#include "sparsesync/memory.h"
+#include "sparsesync/session.h"
+#include "sparsesync/transports/local.h"
 
 namespace sparsesync {
 namespace {

@@ -12,11 +12,12 @@
 #include <span>
 #include <utility>
 
-#include "sparsesync/memory.h"
 #include "engine/planner/calibration/measure_cpu.h"
 #include "engine/planner/calibration/timed_exchange.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
+#include "schemes/ring.h"
+#include "sparsesync/memory.h"
 
 namespace sparsesync {
 namespace {

@@ -1,9 +1,10 @@
-#include "engine/planner/calibration/network_file.h"
+#include "sparsesync/network_file.h"
 
 #include <nlohmann/json.hpp>
 
 #include "engine/support/input_json.h"
 #include "kernels/base/error.h"
+#include "schemes/cost.h"
 
 namespace sparsesync {
 namespace {

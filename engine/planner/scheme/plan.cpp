@@ -129,10 +129,6 @@ Prediction predict(const PlanQuestion& question, const Candidate& candidate,
 
 }  // namespace
 
-std::string Way::label() const {
-  return pattern ? fmt::format("{} ({})", scheme, name_of(*pattern)) : scheme;
-}
-
 Way way_of(const SchemeEntry& entry, const SchemeOptions& options) {
   Way way{std::string(entry.name)};
   if (entry.heeds.has(SchemeOption::pattern)) way.pattern = options.pattern;

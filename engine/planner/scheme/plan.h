@@ -9,18 +9,9 @@
 
 #include "schemes/cost.h"
 #include "schemes/registry.h"
+#include "sparsesync/schemes.h"  // IWYU pragma: export
 
 namespace sparsesync {
-
-/// One way to synchronize a bucket.
-struct Way {
-  std::string scheme;
-  std::optional<Communication> pattern = std::nullopt;  // where the scheme has a choice of it
-
-  /// "all_gather (hierarchy)".
-  std::string label() const;
-  friend bool operator==(const Way&, const Way&) = default;
-};
 
 /// What the busiest processor took when a way was tried. What it took over what was expected of it
 /// holds for other rows too, and the median of trials for ways that were not tried.
@@ -50,21 +41,6 @@ Way way_of(const SchemeEntry& entry, const SchemeOptions& options);
 
 /// The options with which a bucket goes this way, all others as they are.
 SchemeOptions options_for(const Way& way, SchemeOptions options);
-
-/// What a way is expected to take.
-struct Prediction {
-  Way way;
-  double seconds = 0;
-  double bytes_busiest = 0;
-  double memory_bytes = 0;  // of each worker's workspace
-  Work work = {};           // of the busiest worker's processor
-  double host_seconds = 0;  // what that takes; some of it may hide behind the wire
-  int trials = 0;           // that host_seconds come from, of this way or one that costs the same
-  // If host_seconds are as far off as they may be, a model's further than those of trials.
-  double seconds_at_best = 0;
-  double seconds_at_worst = 0;
-  std::string ruled_out = {};  // why it cannot be used; empty where it can
-};
 
 /// Whether `a` goes before `b`: what can be used goes before what cannot, and then the faster one.
 bool is_better(const Prediction& a, const Prediction& b);

@@ -5,10 +5,15 @@
 #include <memory>
 #include <optional>
 
-#include "engine/transport/link.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {
+
+/// The link of each worker, in each direction.
+struct LocalLink {
+  std::optional<double> rate_bps;  // nothing: as fast as memory
+  double latency_s = 0;
+};
 
 /// The network between the workers of one process. Messages leave a worker one after another in the
 /// order in which it posted them, cross a switch that never drops, and enter a worker chunk by

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/base/context.h"
+#include "sparsesync/context.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {

@@ -1,11 +1,12 @@
 // NETWORK.json: what is written is read back to the bit; what is missing or makes no sense is
 // named.
-#include "engine/planner/calibration/network_file.h"
+#include "sparsesync/network_file.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "schemes/cost.h"
 #include "tests/support/scratch.h"
 
 namespace sparsesync {

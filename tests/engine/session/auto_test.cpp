@@ -8,6 +8,7 @@
 #include <set>
 
 #include "engine/session/auto_choice.h"
+#include "engine/session/scheme_of.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/networks.h"
 #include "tests/support/workers.h"
@@ -174,7 +175,7 @@ TEST(Auto, tells_nothing_in_steady_state) {
           steps[step].synchronize(session, id);
           std::int64_t messages = 0;
           for (const Phase phase : {Phase::reduce, Phase::gather}) {
-            for (const Step& of_pattern : session.scheme(id).pattern(phase)) {
+            for (const Step& of_pattern : scheme_of(session, id).pattern(phase)) {
               messages += static_cast<std::int64_t>(of_pattern.to.size());
             }
           }

@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "sparsesync/device.h"
 #include "engine/session/gpu_worker.h"
-#include "sparsesync/transports/nccl.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/indices/index_code.h"
 #include "kernels/indices/sort.h"
 #include "kernels/rows/rows.h"
+#include "sparsesync/device.h"
+#include "sparsesync/transports/nccl.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/devices.h"
 #include "tests/support/failing_memory.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/buffer.h"
 #include "tests/support/gradients.h"
 #include "tests/support/workers.h"
 

@@ -17,10 +17,10 @@
 
 #include "engine/session/control_channel.h"
 #include "engine/session/progress_thread.h"
-#include "sparsesync/session.h"
 #include "engine/support/log.h"
 #include "schemes/exchange.h"
 #include "schemes/transport_errors.h"
+#include "sparsesync/session.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/forwarding_transport.h"
 #include "tests/support/networks.h"

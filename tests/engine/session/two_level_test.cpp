@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/session/bucket_agreement.h"
-#include "sparsesync/session.h"
 #include "schemes/registry.h"
+#include "sparsesync/session.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/workers.h"
 

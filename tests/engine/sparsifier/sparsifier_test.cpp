@@ -1,6 +1,6 @@
 // Sparsifiers: nothing is lost, nothing is sent twice; by the words of their papers; and all
 // workers of a session together.
-#include "engine/sparsifier/sparsifier.h"
+#include "sparsesync/sparsifier.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/topk/residual.h"
 #include "sparsesync/memory.h"
 #include "tests/kernels/values.h"
 #include "tests/support/failing_memory.h"

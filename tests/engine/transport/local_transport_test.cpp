@@ -1,4 +1,5 @@
 // Transport `local`: the conformance suite, without and with a link, and what a link promises.
+#include "schemes/ring.h"
 #include "sparsesync/transports/local.h"
 
 #include "engine/transport/staged.h"

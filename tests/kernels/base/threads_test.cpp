@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "sparsesync/errors.h"
 #include "sparsesync/memory.h"
 #include "tests/support/flush_to_zero.h"
 

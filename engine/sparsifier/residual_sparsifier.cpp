@@ -1,4 +1,4 @@
-#include "engine/sparsifier/sparsifier.h"
+#include "engine/sparsifier/residual_sparsifier.h"
 
 #include <fmt/format.h>
 
@@ -86,8 +86,8 @@ void validate(const SparsifierStep& step) {
   }
 }
 
-Sparsifier::Sparsifier(const Context& context, std::vector<TensorSpec> tensors,
-                       SparsifierOptions options, Index round_to)
+ResidualSparsifier::ResidualSparsifier(const Context& context, std::vector<TensorSpec> tensors,
+                                       SparsifierOptions options, Index round_to)
     : context_(context),
       tensors_(std::move(tensors)),
       options_(options),
@@ -107,33 +107,33 @@ Sparsifier::Sparsifier(const Context& context, std::vector<TensorSpec> tensors,
   fetched_.resize(tensors_.size());
 }
 
-std::span<float> Sparsifier::residual(std::size_t tensor) {
+std::span<float> ResidualSparsifier::residual(std::size_t tensor) {
   return part_of(residual(), {begins_[tensor], begins_[tensor + 1]});
 }
 
-std::span<float> Sparsifier::velocity() {
+std::span<float> ResidualSparsifier::velocity() {
   return velocity_.first(options_.corrects_momentum ? begins_.back() : 0);
 }
 
-std::span<float> Sparsifier::velocity(std::size_t tensor) {
+std::span<float> ResidualSparsifier::velocity(std::size_t tensor) {
   if (!options_.corrects_momentum) return {};
   return part_of(velocity(), {begins_[tensor], begins_[tensor + 1]});
 }
 
-void Sparsifier::choose(std::span<const Index>) {
+void ResidualSparsifier::choose(std::span<const Index>) {
   throw ContractError("a sparsifier of elements takes no chunks");
 }
 
-ConstMatrix Sparsifier::gradient_of(std::size_t tensor, const std::byte* data) const {
+ConstMatrix ResidualSparsifier::gradient_of(std::size_t tensor, const std::byte* data) const {
   const TensorSpec& spec = tensors_[tensor];
   return {data, spec.dtype, spec.rows, spec.width};
 }
 
-Velocity Sparsifier::velocity_of(std::size_t tensor, const SparsifierStep& step) {
+Velocity ResidualSparsifier::velocity_of(std::size_t tensor, const SparsifierStep& step) {
   return {velocity(tensor), step.momentum, step.nesterov};
 }
 
-void Sparsifier::rescale(float scale) {
+void ResidualSparsifier::rescale(float scale) {
   if (scale == scale_) return;
   const double ratio = static_cast<double>(scale) / static_cast<double>(scale_);
   for (const std::span<float> owed : {residual(), velocity()}) {
@@ -143,7 +143,7 @@ void Sparsifier::rescale(float scale) {
   scale_ = scale;
 }
 
-void Sparsifier::find_factors(std::span<const std::byte* const> gradients) {
+void ResidualSparsifier::find_factors(std::span<const std::byte* const> gradients) {
   std::ranges::fill(factors_, 1.0F);
   if (!options_.clip) return;
   const std::span<double> squares = squares_.first(std::ssize(tensors_));
@@ -161,8 +161,8 @@ void Sparsifier::find_factors(std::span<const std::byte* const> gradients) {
   }
 }
 
-std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gradients,
-                                           const SparsifierStep& step) {
+std::span<const Gradient> ResidualSparsifier::take(std::span<const std::byte* const> gradients,
+                                                   const SparsifierStep& step) {
   SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
   validate(step);
   const DefaultFloatEnvironment default_modes;
@@ -189,21 +189,21 @@ std::span<const Gradient> Sparsifier::take(std::span<const std::byte* const> gra
   return taken_;
 }
 
-void Sparsifier::give_back() {
+void ResidualSparsifier::give_back() {
   SPARSESYNC_EXPECT(has_taken_, ==, true);
   const DefaultFloatEnvironment default_modes;
   put_back();
   has_taken_ = false;
 }
 
-void Sparsifier::undo(std::span<const std::byte* const> gradients) {
+void ResidualSparsifier::undo(std::span<const std::byte* const> gradients) {
   SPARSESYNC_EXPECT(gradients.size(), ==, tensors_.size());
   const DefaultFloatEnvironment default_modes;
   give_back();
   remove(gradients);
 }
 
-void Sparsifier::remove(std::span<const std::byte* const> gradients) {
+void ResidualSparsifier::remove(std::span<const std::byte* const> gradients) {
   for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     if (gradients[tensor] == nullptr) continue;
     remove_gradient(context_, gradient_of(tensor, gradients[tensor]), factors_[tensor],

@@ -7,10 +7,23 @@
 #include <utility>
 #include <vector>
 
-#include "engine/planner/calibration/fit.h"
-#include "schemes/cost.h"
+#include "sparsesync/network.h"
 
 namespace sparsesync {
+
+/// What holds a number with 95% confidence.
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+
+/// The α-β model of a link: bytes take latency_s + bytes · 8 / rate_bps.
+struct FittedLink {
+  double latency_s = 0;
+  double rate_bps = 0;
+  Interval latency_ci;
+  Interval rate_ci;
+};
 
 /// Links and hosts as they were found. One link at least is known.
 struct NetworkFile {

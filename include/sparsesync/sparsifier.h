@@ -10,13 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/buffer.h"
-#include "kernels/base/context.h"
-#include "kernels/base/dtype.h"
-#include "kernels/base/views.h"
-#include "kernels/topk/residual.h"
-#include "schemes/bucket.h"
+#include "sparsesync/context.h"
+#include "sparsesync/dtype.h"
 #include "sparsesync/gradient.h"
+#include "sparsesync/matrix.h"
 
 namespace sparsesync {
 
@@ -76,7 +73,7 @@ class Sparsifier {
   Sparsifier& operator=(const Sparsifier&) = delete;
 
   /// What the bucket is registered with.
-  const std::vector<TensorSpec>& crossing() const { return crossing_; }
+  virtual const std::vector<TensorSpec>& crossing() const = 0;
 
   /// Starts a step.
   /// @param gradients  one for each tensor, all elements of it, in the context's memory, or null:
@@ -85,83 +82,42 @@ class Sparsifier {
   ///         until the next call. Synchronizes the stream
   /// @throws what validate() throws. BudgetError, DeviceMemoryError, std::bad_alloc: nothing is
   ///         taken then, and what is owed is what it was, but for rounding of sums
-  std::span<const Gradient> take(std::span<const std::byte* const> gradients,
-                                 const SparsifierStep& step);
+  virtual std::span<const Gradient> take(std::span<const std::byte* const> gradients,
+                                         const SparsifierStep& step) = 0;
   /// Values of the last step that are infinite or not a number: gradients, which were left out, and
   /// what is once it is rounded for the wire, which crosses so and stays owed.
-  Index not_finite() const { return not_finite_; }
+  virtual Index not_finite() const = 0;
 
   /// Undoes the last take(), of the same gradients, but for rounding of sums: the step is skipped.
   /// Before the next choose().
   /// @throws ContractError where there is nothing to undo
-  void undo(std::span<const std::byte* const> gradients);
+  virtual void undo(std::span<const std::byte* const> gradients) = 0;
   /// Gives back what the last take() took, where its sums are not used: it is owed as it was
   /// before. Before the next choose().
   /// @throws ContractError where there is nothing to give back
-  void give_back();
+  virtual void give_back() = 0;
 
   // ---- What is owed, in the context's memory: of each tensor as many as it has elements.
 
   /// That it is multiplied by: the last step's; 1 before the first one.
-  float scale() const { return scale_; }
+  virtual float scale() const = 0;
 
   /// What of its gradients did not cross.
-  std::span<float> residual(std::size_t tensor);
+  virtual std::span<float> residual(std::size_t tensor) = 0;
   /// Empty where momentum is not corrected.
-  std::span<float> velocity(std::size_t tensor);
+  virtual std::span<float> velocity(std::size_t tensor) = 0;
 
   // ---- Of chunks.
 
   /// The sums of the absolute values of what was owed in each chunk before the last take() took
   /// from it, in the context's memory; none of other sparsifiers.
-  virtual std::span<double> norms() { return {}; }
+  virtual std::span<double> norms() = 0;
   /// Which chunks the next steps take, increasing; before that is said, all.
   /// @throws ContractError where there are no such chunks
-  virtual void choose(std::span<const Index> chunks);
+  virtual void choose(std::span<const Index> chunks) = 0;
 
  protected:
-  /// @param round_to  elements of the residual are a multiple of it; those behind the tensors' are
-  /// 0
-  Sparsifier(const Context& context, std::vector<TensorSpec> tensors, SparsifierOptions options,
-             Index round_to = 1);
-
-  virtual void select(const SparsifierStep& step) = 0;
-  /// Adds what select() took to what is owed again.
-  virtual void put_back() = 0;
-
-  const Context& context() const { return context_; }
-  const SparsifierOptions& options() const { return options_; }
-  const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  std::span<float> residual() { return residual_.first(padded_); }
-  Count not_finite_count() { return Count(not_finite_place_.data()); }
-
-  std::vector<TensorSpec> crossing_;
-  std::vector<Gradient> taken_;  // as crossing_
-
- private:
-  void rescale(float scale);
-  void find_factors(std::span<const std::byte* const> gradients);
-  /// Takes gradients that were added out again, but for rounding.
-  void remove(std::span<const std::byte* const> gradients);
-  std::span<float> velocity();
-  ConstMatrix gradient_of(std::size_t tensor, const std::byte* data) const;
-  Velocity velocity_of(std::size_t tensor, const SparsifierStep& step);
-
-  Context context_;
-  std::vector<TensorSpec> tensors_;
-  SparsifierOptions options_;
-  std::vector<Index> begins_;  // of each tensor in what lies end to end, and behind the last one
-  Index padded_ = 0;           // elements of the residual
-  Buffer<float> residual_;
-  Buffer<float> velocity_;
-  Buffer<Index> not_finite_place_;
-  Buffer<double> squares_;
-  Index not_finite_ = 0;
-  bool has_taken_ = false;
-  float scale_ = 1;
-  SparsifierStep last_;
-  std::vector<float> factors_;   // that each tensor's gradient was multiplied by
-  std::vector<double> fetched_;  // squares
+  Sparsifier() = default;
 };
 
 /// A sparsifier that owes nothing yet. Does not synchronize the stream.
