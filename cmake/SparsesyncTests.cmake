@@ -2,6 +2,7 @@
 # stops the configuration at its end; scripts/check-registered finds the file that is not listed.
 
 find_package(GTest REQUIRED)
+include(${CMAKE_CURRENT_LIST_DIR}/SparsesyncGpuCheck.cmake)
 
 # GoogleTest's headers take 2 to 3 s to read; every test reads the outcome of this target instead.
 # An executable, because the compiler's flags must be those of the tests.
@@ -25,37 +26,6 @@ function(sparsesync_add_to_folder folder target)
     add_custom_target(tests_${folder})
   endif()
   add_dependencies(tests_${folder} ${target})
-endfunction()
-
-# sparsesync_gpu_check(KIND NAME TARGET [ARGUMENT...]): a program that scripts/gpu-check runs on a GPU. Of kind test
-# (GoogleTest), nccl (the same over NCCL), bench (Google Benchmark), or table (a bench of its own, which takes --json FILE).
-# The target gpu_check builds them all, and gpu-check.list in the build's folder names them.
-function(sparsesync_gpu_check kind name target)
-  if(NOT SPARSESYNC_CUDA)
-    return()
-  endif()
-  add_dependencies(gpu_check ${target})
-  set(program $<PATH:RELATIVE_PATH,$<TARGET_FILE:${target}>,${PROJECT_BINARY_DIR}>)
-  list(JOIN ARGN "\t" arguments)
-  set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK "${kind}\t${name}\t${program}\t${arguments}\n")
-endfunction()
-if(SPARSESYNC_CUDA)
-  add_custom_target(gpu_check DEPENDS sparsesync)
-endif()
-
-# Call it when all is declared: writes gpu-check.list.
-function(sparsesync_write_gpu_check)
-  if(SPARSESYNC_CUDA STREQUAL "EMULATED")
-    set(built "emulated on the host, ${CMAKE_BUILD_TYPE}")
-  elseif(SPARSESYNC_CUDA)
-    list(TRANSFORM SPARSESYNC_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE architectures)
-    list(JOIN architectures " " architectures)
-    set(built "nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${architectures}, ${CMAKE_BUILD_TYPE}")
-  else()
-    return()
-  endif()
-  get_property(programs GLOBAL PROPERTY SPARSESYNC_GPU_CHECK)
-  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu-check.list CONTENT "built\t${built}\n${programs}")
 endfunction()
 
 # The beginning of sparsesync_test and sparsesync_python_test, in whose place it stands: reads the arguments, sets
@@ -161,73 +131,6 @@ function(sparsesync_test test)
     sparsesync_gpu_check_tests(${folder}.${name}_cuda ${target} "${cases}" "${arg_NCCL}" "${arg_SHARDS}")
   endif()
   sparsesync_add_to_folder(${folder} ${target})
-endfunction()
-
-# sparsesync_gpu_check_tests(NAME TARGET SLOW NCCL SHARDS): as sparsesync_test takes them; for scripts/gpu-check, in parts.
-function(sparsesync_gpu_check_tests name target slow nccl shards)
-  if(SPARSESYNC_STATIC AND NOT nccl)
-    sparsesync_add_to_bundle(${target} "${slow}")
-    return()
-  endif()
-  set(kind test)
-  if(nccl)
-    set(kind nccl)
-  endif()
-  if(slow STREQUAL "")
-    sparsesync_gpu_check(${kind} ${name} ${target})
-    return()
-  endif()
-  sparsesync_gpu_check(${kind} ${name} ${target} "--gtest_filter=-${slow}")
-  if(shards STREQUAL "")
-    sparsesync_gpu_check(${kind} ${name}_slow ${target} "--gtest_filter=${slow}")
-    return()
-  endif()
-  foreach(shard RANGE 1 ${shards})
-    math(EXPR index "${shard} - 1")
-    sparsesync_gpu_check(${kind} ${name}_slow_${shard} ${target} "--gtest_filter=${slow}" "shard=${index}/${shards}")
-  endforeach()
-endfunction()
-
-# In a bundle's place for many programs are two, which hold the tests of all: of kernels, and of the floors above.
-# sparsesync_add_to_bundle(TARGET SLOW): the sources of a test that is declared, too.
-function(sparsesync_add_to_bundle target slow)
-  set(all gpu_tests)
-  if(target MATCHES "^kernels_")
-    set(all gpu_kernel_tests)
-  endif()
-  get_target_property(sources ${target} SOURCES)
-  get_target_property(libraries ${target} LINK_LIBRARIES)
-  if(NOT TARGET ${all})
-    add_executable(${all})
-    set_target_properties(${all} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-    sparsesync_test_options(${all})
-    target_precompile_headers(${all} REUSE_FROM sparsesync_test_prelude)
-    target_link_libraries(${all} PRIVATE ${libraries})
-  endif()
-  get_target_property(there ${all} SOURCES)
-  foreach(source ${sources})
-    if(NOT source IN_LIST there)
-      target_sources(${all} PRIVATE ${source})
-    endif()
-  endforeach()
-  set_property(GLOBAL APPEND PROPERTY SPARSESYNC_SLOW_IN_BUNDLE ${slow})
-endfunction()
-
-# sparsesync_end_of_bundle(): what scripts/gpu-check runs of these, in parts.
-function(sparsesync_end_of_bundle)
-  foreach(shard RANGE 0 7)
-    sparsesync_gpu_check(test kernels.part_${shard}_cuda gpu_kernel_tests "shard=${shard}/8")
-  endforeach()
-  get_property(slow GLOBAL PROPERTY SPARSESYNC_SLOW_IN_BUNDLE)
-  list(JOIN slow ":" slow)
-  # 16: on an H200 machine each of 4 shards took more than 80 s. One of 16 ends within gpu-check's limit of an item, and
-  # less is lost when it is killed.
-  foreach(shard RANGE 0 15)
-    sparsesync_gpu_check(test floors.part_${shard}_cuda gpu_tests "--gtest_filter=-${slow}" "shard=${shard}/16")
-  endforeach()
-  foreach(shard RANGE 0 7)
-    sparsesync_gpu_check(test floors.slow_${shard}_cuda gpu_tests "--gtest_filter=${slow}" "shard=${shard}/8")
-  endforeach()
 endfunction()
 
 # sparsesync_python_test(FOLDER/NAME [EMULATED [QUICK]] [LABELS ...] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.py, run by pytest in .venv,
