@@ -2,21 +2,24 @@
 
 # sparsesync_gpu_check(KIND NAME TARGET [ARGUMENT...]): a program that scripts/gpu-check runs on a GPU. Of kind test
 # (GoogleTest), nccl (the same over NCCL), bench (Google Benchmark), or table (a bench of its own, which takes --json FILE).
-# The target gpu_check builds them all, and gpu-check.list in the build's folder names them.
+# The target gpu_check builds all of them.
 function(sparsesync_gpu_check kind name target)
-  if(NOT SPARSESYNC_CUDA)
-    return()
+  if(SPARSESYNC_CUDA)
+    add_dependencies(gpu_check ${target})
+    sparsesync_gpu_check_program(${kind} ${name} $<PATH:RELATIVE_PATH,$<TARGET_FILE:${target}>,${PROJECT_BINARY_DIR}> ${ARGN})
   endif()
-  add_dependencies(gpu_check ${target})
-  set(program $<PATH:RELATIVE_PATH,$<TARGET_FILE:${target}>,${PROJECT_BINARY_DIR}>)
-  list(JOIN ARGN "\t" arguments)
-  set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK "${kind}\t${name}\t${program}\t${arguments}\n")
 endfunction()
 if(SPARSESYNC_CUDA)
   add_custom_target(gpu_check DEPENDS sparsesync)
 endif()
 
-# Call it when all is declared: writes gpu-check.list.
+# sparsesync_gpu_check_program(KIND NAME PROGRAM [ARGUMENT...]): the same for a program that no target builds; also of kind python.
+function(sparsesync_gpu_check_program kind name)
+  list(JOIN ARGN "\" \"" command)
+  set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK "item(${kind} \"${name}\" \"${command}\")\n")
+endfunction()
+
+# Writes gpu_check/CTestTestfile.cmake, which holds what ctest needs to run all these programs. Call it last.
 function(sparsesync_write_gpu_check)
   if(SPARSESYNC_CUDA STREQUAL "EMULATED")
     set(built "emulated on the host, ${CMAKE_BUILD_TYPE}")
@@ -27,8 +30,11 @@ function(sparsesync_write_gpu_check)
   else()
     return()
   endif()
-  get_property(programs GLOBAL PROPERTY SPARSESYNC_GPU_CHECK)
-  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu-check.list CONTENT "built\t${built}\n${programs}")
+  set(head ${PROJECT_SOURCE_DIR}/cmake/gpu-check-items.cmake)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${head})
+  file(READ ${head} head)
+  get_property(items GLOBAL PROPERTY SPARSESYNC_GPU_CHECK)
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu_check/CTestTestfile.cmake CONTENT "# built by ${built}\n${head}${items}")
 endfunction()
 
 # sparsesync_gpu_check_tests(NAME TARGET SLOW NCCL SHARDS): as sparsesync_test takes them; for scripts/gpu-check, in parts.

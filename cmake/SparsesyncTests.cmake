@@ -159,8 +159,8 @@ function(sparsesync_python_test test)
     set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=emulated)
   endif()
   if("cuda" IN_LIST labels AND SPARSESYNC_CUDA)
-    set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK
-      "python\t${folder}.${name}\t${PROJECT_SOURCE_DIR}/cmake/python-test.sh\t${PROJECT_SOURCE_DIR}\t${CMAKE_CURRENT_SOURCE_DIR}/${file}\n")
+    sparsesync_gpu_check_program(python ${folder}.${name} ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
+                                 ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   endif()
 endfunction()
 

@@ -84,7 +84,7 @@ TEST_F(Nccl, one_worker_connects_and_sums) {
   expect_sums(1);
 }
 
-// scripts/gpu-runner asks this first: NCCL may not let two ranks share a GPU.
+// scripts/gpu-run asks this first: NCCL may not let two ranks share a GPU.
 TEST_F(Nccl, two_workers_connect_and_sum) {
   expect_sums(2);
 }
