@@ -132,6 +132,11 @@ def test_the_most_valuable_come_first(bundle):
     assert found == [*names[:3], "memcheck.kernels.a", *names[3:], *(f"{tool}.kernels.a" for tool in TOOLS[1:])]
 
 
+@pytest.mark.parametrize("arguments", [("--time-limit", "soon"), ("--out",), ("--sanitizer", "nocheck"), ("-R", "nothing")])
+def test_wrong_arguments(bundle, arguments):
+    assert bundle.run(*arguments) == (2, set())
+
+
 def test_nccl_that_does_not_share_a_gpu(bundle):
     bundle.add("nccl", "engine.nccl_transport_cuda", "case $* in *=Nccl.two_*) exit 1 ;; esac\n" + PASSES)
     assert bundle.run("-R", "^engine") == (0, {"skipped: engine.nccl_transport_cuda"})
