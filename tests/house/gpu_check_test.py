@@ -11,6 +11,8 @@ import pytest
 from trees import ROOT, tree
 
 BUILD = Path(os.environ.get("SPARSESYNC_BUILD_DIR", "/none"))
+LIST = BUILD / "gpu_check/CTestTestfile.cmake"
+EMULATED = LIST.exists() and LIST.read_text(encoding="utf-8").startswith("# built by emulated")
 PROGRAM = """case $1 in
   info) [[ $3 == - ]] && out=/dev/stdout || out=$3; cp "$(dirname "$0")/info.json" "$out" ;;
   trace) mkdir "${@: -2:1}" ;;
@@ -123,6 +125,16 @@ def test_the_sanitizer(bundle, runs, errors, status):
     assert bundle.run("--sanitizer", "memcheck") == good
 
 
+def test_the_tools_of_a_bundle_come_first(bundle):
+    bundle.add("test", "kernels.a", PASSES)
+    bundle.put("path/compute-sanitizer", SANITIZER % (RAN, 3, 1))
+    bundle.put("tools/compute-sanitizer", SANITIZER % ('"${@:5}"', 0, 0))
+    assert bundle.pack() == 0
+    shutil.copy(bundle.folder / "build/bin/info.json", bundle.folder / "bundle/bin")
+    bundle.call("/bin/tar", "-C", bundle.folder / "tools", "-czf", bundle.folder / "bundle/tools.tar.gz", ".")
+    assert bundle.run("-L", "sanitizer", pack=False) == (0, set()) and len(bundle.outcomes()) == 4
+
+
 def test_the_most_valuable_come_first(bundle):
     names = "bench.kernels.compact_headline kernels.a bench.schemes.gpu_sync bench.kernels.rows floors.part_0 floors.slow_0".split()
     for name in reversed(names):
@@ -152,7 +164,7 @@ def test_what_a_bundle_refuses(bundle):
     assert bundle.pack() == 1 and (bundle.folder / "bundle/thesis.txt").exists()
 
 
-@pytest.mark.skipif(not (BUILD / "gpu_check").exists(), reason="this build has no emulated GPU")
+@pytest.mark.skipif(not EMULATED, reason="this build has no emulated GPU")
 def test_real_programs_on_the_emulated_gpu(bundle):
     bundle.add("test", "kernels.cast", "")
     shutil.copy(BUILD / "tests/kernels/kernels_cast_test", bundle.folder / "build/tests/kernels.cast")
