@@ -1,4 +1,5 @@
 #include "sparsesync/transport.h"
+#include "kernels/base/error.h"
 
 #include <fmt/format.h>
 

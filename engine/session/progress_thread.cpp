@@ -10,6 +10,7 @@
 #include "engine/support/log.h"
 #include "kernels/base/error.h"
 #include "kernels/base/start_thread.h"
+#include "schemes/transport_errors.h"
 
 namespace sparsesync {
 namespace {

@@ -5,7 +5,10 @@
 // is waited for.
 #include "sparsesync/transports/local.h"
 #include "engine/transport/link.h"
+#include "kernels/base/error.h"
 #include "schemes/transport.h"
+#include "schemes/transport_errors.h"
+#include "sparsesync/transport.h"
 
 #include <algorithm>
 #include <condition_variable>

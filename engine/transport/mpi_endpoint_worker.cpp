@@ -4,6 +4,7 @@
 #include "engine/transport/mpi_endpoint.h"
 #include "kernels/base/whole_characters.h"
 #include "schemes/transport.h"
+#include "schemes/transport_errors.h"
 
 namespace sparsesync::mpi {
 namespace {

@@ -1,6 +1,7 @@
 #include "sparsesync/transports/process_group.h"
 #include "schemes/ring.h"
 #include "schemes/transport.h"
+#include "schemes/transport_errors.h"
 
 #include <fmt/format.h>
 

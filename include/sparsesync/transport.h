@@ -8,9 +8,9 @@
 #include <span>
 #include <string>
 
-#include "kernels/base/context.h"
-#include "kernels/base/dtype.h"
-#include "schemes/transport_errors.h"  // IWYU pragma: export: its calls throw them
+#include "sparsesync/context.h"
+#include "sparsesync/dtype.h"
+#include "sparsesync/errors.h"  // IWYU pragma: export: its calls throw them
 #include "sparsesync/rank.h"
 
 namespace sparsesync {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/support/log.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/start_thread.h"
 #include "kernels/rows/rows.h"
 #include "python/bindings/gil.h"

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/planner/calibration/processor_time.h"
+#include "schemes/transport_errors.h"
 
 namespace sparsesync {
 namespace {
