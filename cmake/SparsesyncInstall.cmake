@@ -1,6 +1,5 @@
 # What `cmake --install` leaves behind: the library with its exported targets, the public headers, and the program.
 #   find_package(sparsesync) gives sparsesync::sparsesync, the whole library.
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sparsesync)
