@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scrip
 
 import sparsesync  # noqa: E402 (needs torch)
 import sparsesync.torch as st  # noqa: E402 (needs torch)
-from sparsesync.torch.sparsifier_state import SparsifierState  # noqa: E402 (needs torch)
+from sparsesync.torch.sparsify.sparsifier_state import SparsifierState  # noqa: E402 (needs torch)
 from workers import good, run_workers  # noqa: E402 (needs torch)
 
 State = dict[str, Any]

@@ -23,8 +23,9 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     train_by_torch,
     weights,
 )
-from sparsesync.torch import DistributedDataParallel, pending, wrap_optimizer  # noqa: E402 (needs torch)
-from sparsesync.torch.norm import norm_of  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch.schedule import deferred_params  # noqa: E402 (needs torch)
+from sparsesync.torch.schedule.norm import norm_of  # noqa: E402 (needs torch)
 from workers import good, run_workers  # noqa: E402 (needs torch)
 
 
@@ -40,7 +41,7 @@ def clipping(most, steps=4, **options):
                 each.zero_grad()
             loss_of(ddp, batch(rank, step), step).backward()
             norms.append(ddp.clip_grad_norm_(most, **options))
-            crossing.append(sum(isinstance(each, pending.Pending) for each in module.parameters()))
+            crossing.append(sum(isinstance(each, deferred_params.Pending) for each in module.parameters()))
             for each in optimizers:
                 each.step()
         return {**weights(module), "norms": torch.stack(norms)}
@@ -159,7 +160,7 @@ def test_gradients_that_are_clipped_twice_have_the_smaller_norm():
         after_backward(rank, ddp, module, factor=100.0)
         first = ddp.clip_grad_norm_(0.5)
         second = ddp.clip_grad_norm_(0.01)
-        assert isinstance(module.last.weight, pending.Pending)
+        assert isinstance(module.last.weight, deferred_params.Pending)
         ddp.synchronize()
         norm = norm_of([each.grad for each in module.parameters() if each.grad is not None], 2.0)
         assert first > 1

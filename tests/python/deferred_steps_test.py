@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 from schedule_cases import batch, expect_as_sequential, loss_of, optimizers_of, run, sgd, train, weights  # noqa: E402 (needs torch)
-from sparsesync.torch import DistributedDataParallel, bucket, buffers, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, buffers, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch.schedule import bucket  # noqa: E402 (needs torch)
 from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
 OPTIMIZERS = {

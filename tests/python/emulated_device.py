@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from sparsesync import _native
-from sparsesync.torch import bucket, buffers, device, gradients, small_sums, sparsifying
+from sparsesync.torch import buffers, device, gradients
+from sparsesync.torch.schedule import bucket, scalar_allreduce
+from sparsesync.torch.sparsify import sparsifier_runtime
 from torch._C import _to_dlpack
 
 
@@ -146,6 +148,6 @@ _use: Any = device.use
 def install() -> None:
     """From here on all modules are on the emulated GPU."""
     device.use = use
-    for each in (bucket, buffers, small_sums, sparsifying):
+    for each in (bucket, buffers, scalar_allreduce, sparsifier_runtime):
         each.Result = WaitingResult
-    sparsifying.NativeSparsifier = WaitingSparsifier
+    sparsifier_runtime.NativeSparsifier = WaitingSparsifier

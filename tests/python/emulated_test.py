@@ -25,14 +25,13 @@ from sparsesync.torch import (  # noqa: E402
     DistributedDataParallel,
     LossScaler,
     TopK,
-    bucket,
     buffers,
     device,
     gradients,
     local_group,
-    small_sums,
-    sparsifying,
 )
+from sparsesync.torch.schedule import bucket, scalar_allreduce  # noqa: E402
+from sparsesync.torch.sparsify import sparsifier_runtime  # noqa: E402
 from workers import Table, good, run_workers  # noqa: E402
 
 emulated = _native.emulated
@@ -212,8 +211,8 @@ def sums_in_streams(on_device, monkeypatch, sparsifier, moves):
 
     moves: torch works in another stream in each step."""
     made = on_device()
-    monkeypatch.setattr(sparsifying, "NativeSparsifier", WaitingSparsifier)
-    for each in (bucket, buffers, small_sums, sparsifying):
+    monkeypatch.setattr(sparsifier_runtime, "NativeSparsifier", WaitingSparsifier)
+    for each in (bucket, buffers, scalar_allreduce, sparsifier_runtime):
         monkeypatch.setattr(each, "Result", WaitingResult)
 
     def work(rank, member):

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 import sparsesync  # noqa: E402 (needs torch)
-from sparsesync.torch import layout  # noqa: E402 (needs torch)
 from sparsesync.torch.gradients import Kind, Synchronized  # noqa: E402 (needs torch)
+from sparsesync.torch.schedule import bucketing  # noqa: E402 (needs torch)
 
 FULL = 1000.0
 
@@ -26,8 +26,8 @@ def planned(
     parameters = [
         Synchronized(i, f"p{i}", torch.nn.Parameter(torch.zeros(elements[i], dtype=(dtypes or {}).get(i, torch.float32)))) for i in order
     ]
-    seen = layout.Observed(order, {i: (kinds or {}).get(i, Kind.DENSE) for i in order}, touched or {}, [])
-    layers = layout.layers_of(parameters, [seen], frozenset())
+    seen = bucketing.Observed(order, {i: (kinds or {}).get(i, Kind.DENSE) for i in order}, touched or {}, [])
+    layers = bucketing.layers_of(parameters, [seen], frozenset())
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as session:
         planner = sparsesync.SchedulePlanner(session, layers.native(), "lazy", FULL, first)
         buckets = planner.buckets
@@ -61,7 +61,7 @@ def in_order_of(*ready: int) -> list[int] | None:
     """Of five parameters whose gradients came as they are numbered."""
     order = list(range(5))
     parameters = [Synchronized(i, f"p{i}", torch.nn.Parameter(torch.zeros(1))) for i in order]
-    layers = layout.layers_of(parameters, [layout.Observed(order, dict.fromkeys(order, Kind.DENSE), {}, [])], frozenset())
+    layers = bucketing.layers_of(parameters, [bucketing.Observed(order, dict.fromkeys(order, Kind.DENSE), {}, [])], frozenset())
     changed = layers.reordered(ready)
     if changed is not None:
         assert [each.index for each in reversed(layers.in_order(changed).members)] == changed

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scrip
 import sparsesync.torch  # noqa: E402 (needs torch)
 from bindings_support import expect_tasks, tasks  # noqa: E402 (needs torch)
 from sparsesync.torch import DistributedDataParallel, TopK, wrap_optimizer  # noqa: E402 (needs torch)
-from sparsesync.torch.pending import Pending  # noqa: E402 (needs torch)
+from sparsesync.torch.schedule.deferred_params import Pending  # noqa: E402 (needs torch)
 from torch.utils.checkpoint import checkpoint  # noqa: E402 (needs torch)
 from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 

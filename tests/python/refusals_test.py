@@ -12,9 +12,9 @@ import torch
 from sparsesync import _native
 from sparsesync.torch import DGC, CoarseGrained, DistributedDataParallel, LocalMember, wrap_optimizer
 from sparsesync.torch import buffers as of_buffers
-from sparsesync.torch.bucket import Bucket
-from sparsesync.torch.small_sums import SmallSums
-from sparsesync.torch.usage import SummedUsage
+from sparsesync.torch.schedule.bucket import Bucket
+from sparsesync.torch.schedule.scalar_allreduce import SmallSums
+from sparsesync.torch.schedule.usage import SummedUsage
 from workers import good, run_workers, seeded
 
 ROWS, WIDTH, STEPS, REFUSED = 50, 4, 6, 3

@@ -27,7 +27,8 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     train_by_torch,
     weights,
 )
-from sparsesync.torch import DistributedDataParallel, pending, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch.schedule import deferred_params  # noqa: E402 (needs torch)
 from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
 
@@ -96,7 +97,7 @@ def test_whoever_looks_sees_the_last_step(look):
     def work(rank, ddp, module):
         optimizers = trained(rank, ddp, module)
         if ddp.statistics()["schedule"]["name"] == "dear":
-            assert isinstance(module.last.weight, pending.Pending), "the step is still under way"
+            assert isinstance(module.last.weight, deferred_params.Pending), "the step is still under way"
         return LOOKS[look](ddp, module, optimizers)
 
     expect_as_sequential(work)
@@ -109,7 +110,7 @@ def test_what_asks_for_no_values_does_not_wait():
         assert isinstance(weight, torch.nn.Parameter)
         assert (weight.shape, weight.dtype, weight.numel(), weight.requires_grad) == ((3, 8), torch.float32, 24, True)
         assert weight in set(module.parameters())
-        return isinstance(weight, pending.Pending)
+        return isinstance(weight, deferred_params.Pending)
 
     assert run(work, "dear") == [True] * WORKERS
 

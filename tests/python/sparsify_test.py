@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup
 import sparsesync
 import sparsesync.torch as st
 import torch
-from sparsesync.torch.pending import Pending
+from sparsesync.torch.schedule.deferred_params import Pending
 from workers import good, run_workers
 
 LEAST = 200  # elements that the models' weights have, and their biases have not

@@ -3,12 +3,12 @@
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.hook import CommHookState, comm_hook
 from sparsesync.torch.launch import LocalMember, local_group
-from sparsesync.torch.loss_scaler import LossScaler
 from sparsesync.torch.model_recording import ModelRecording, record_model
-from sparsesync.torch.optimizer import wrap_optimizer
+from sparsesync.torch.optimizer.deferred_steps import wrap_optimizer
+from sparsesync.torch.optimizer.loss_scaler import LossScaler
 from sparsesync.torch.recording import Recording, record_trace
-from sparsesync.torch.sparsifier_state import resharded
-from sparsesync.torch.sparsifiers import DGC, CoarseGrained, Sparsifier, Threshold, TopK
+from sparsesync.torch.sparsify.sparsifier_state import resharded
+from sparsesync.torch.sparsify.sparsifiers import DGC, CoarseGrained, Sparsifier, Threshold, TopK
 
 __all__ = [
     "DGC",

@@ -9,7 +9,7 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import DTYPES, Result, wait_for_step
-from sparsesync.torch.state import ModuleState, bytes_of
+from sparsesync.torch.module_state import ModuleState, bytes_of
 
 _DTYPES = {**DTYPES, torch.int32: "i32", torch.int64: "i64"}
 _WORD = 4  # bytes: buffers of other types cross as words, of type i32

@@ -15,11 +15,11 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
-from sparsesync.torch import observing, torch_surface
+from sparsesync.torch import safe_logging, torch_surface
 from sparsesync.torch.gradients import OnModule, clear
 from sparsesync.torch.launch import Group
-from sparsesync.torch.layout import Options
-from sparsesync.torch.sparsifiers import Sparsifier
+from sparsesync.torch.schedule.bucketing import Options
+from sparsesync.torch.sparsify.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
 from sparsesync.torch.unconnected import Unconnected
 
@@ -271,7 +271,7 @@ def _leave(synchronizer: Synchronizer) -> None:
     try:
         synchronizer.close()
     except Exception as error:  # nobody called
-        observing.log(logging.WARNING, "a DistributedDataParallel was dropped, and its last step did not end: %s", error)
+        safe_logging.log(logging.WARNING, "a DistributedDataParallel was dropped, and its last step did not end: %s", error)
 
 
 def _device_named(

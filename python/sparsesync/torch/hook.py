@@ -12,10 +12,10 @@ from torch._C._distributed_c10d import GradBucket
 
 from sparsesync import _native
 from sparsesync.torch import device as of_device
-from sparsesync.torch import layout
-from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.gradients import Synchronized, synchronized
 from sparsesync.torch.launch import connect
+from sparsesync.torch.schedule import bucketing
+from sparsesync.torch.schedule.bucket import Bucket
 
 Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -83,7 +83,7 @@ class CommHookState:
         transport: str | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self._options = layout.Options(scheme, gradient, wire, bucket_cap_mb)
+        self._options = bucketing.Options(scheme, gradient, wire, bucket_cap_mb)
         self._group = dist.group.WORLD if process_group is None else process_group
         if device is None:
             of_module = (each.device for each in module.parameters() if each.requires_grad) if module is not None else iter(())
@@ -92,7 +92,7 @@ class CommHookState:
         connection = connect(process_group, deadline, self._device, transport)
         self.session = connection.open(self._device, threads, memory_bytes)
         self._dense_scheme = connection.dense_scheme
-        self.session.agree("the hook", layout.statement([], [], self._options, announce=False, broadcast_buffers=False))
+        self.session.agree("the hook", bucketing.statement([], [], self._options, announce=False, broadcast_buffers=False))
         self._names: dict[torch.Tensor, str] = {}
         if module is not None:
             self._names = {parameter: name for name, parameter in module.named_parameters()}
@@ -151,8 +151,8 @@ class CommHookState:
         self._waiting = []
 
     def _learn(self, bucket: _TorchBucket) -> None:
-        seen = layout.tell(self.session, layout.observe(bucket.members, (each.index for each in bucket.members), []))
-        layers = layout.layers_of(bucket.members, seen, frozenset())
+        seen = bucketing.tell(self.session, bucketing.observe(bucket.members, (each.index for each in bucket.members), []))
+        layers = bucketing.layers_of(bucket.members, seen, frozenset())
         planner = _native.SchedulePlanner(self.session, layers.native(), "lazy", self._options.full_bytes)
         bucket.ours = [
             Bucket(self.session, self._device, each, self._options, self._dense_scheme, announces=False)

@@ -8,7 +8,7 @@ import torch
 
 from sparsesync import _native
 from sparsesync.torch.gradients import Synchronized
-from sparsesync.torch.state import ModuleState
+from sparsesync.torch.module_state import ModuleState
 
 _WRAP_AGAIN = "its gradient would stay on each worker: call close() on the DistributedDataParallel, and wrap the module again"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sparsesync import _native
-from sparsesync.torch import observing
+from sparsesync.torch import safe_logging
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.gradients import Kind, Submitted, Synchronized, distinct, nonzero_rows
 from sparsesync.torch.synchronizer import Listener, Synchronizer
@@ -134,7 +134,7 @@ class Recorder(Listener):
         if self._synchronizer.listener is self:
             self._synchronizer.listener = None
         if self._synchronizer.session.rank == 0:
-            observing.warn(f"{self._what}: nothing was recorded in '{self._path}', and the training goes on: {problem}")
+            safe_logging.warn(f"{self._what}: nothing was recorded in '{self._path}', and the training goes on: {problem}")
 
 
 # Of what a worker gives in a step, within what Session.all_gather takes.

@@ -16,23 +16,25 @@ import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import all of dynamo at once
 
 from sparsesync import _native
-from sparsesync.torch import backward_optimizers, layout, observing, pending, state, usage
 from sparsesync.torch import device as of_device
 from sparsesync.torch import gradients as of_torch
+from sparsesync.torch import module_state, safe_logging
 from sparsesync.torch.announcements import Announcements
-from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.buffers import Buffers
 from sparsesync.torch.gradients import Kind, OnModule, Submitted, Synchronized
-from sparsesync.torch.joining import Joining
 from sparsesync.torch.launch import Group, connect
-from sparsesync.torch.layout import Planned
 from sparsesync.torch.membership import Membership
-from sparsesync.torch.results import OF_ONE_STEP, Action, Results
-from sparsesync.torch.schedule import Schedule
-from sparsesync.torch.sparsifier_state import SparsifierState
-from sparsesync.torch.sparsifying import Sparsifying, Wrapped
-from sparsesync.torch.state import ModuleState
-from sparsesync.torch.stepping import Stepping
+from sparsesync.torch.module_state import ModuleState
+from sparsesync.torch.optimizer import backward_optimizers
+from sparsesync.torch.optimizer.grad_ops import Stepping
+from sparsesync.torch.schedule import bucketing, deferred_params, usage
+from sparsesync.torch.schedule.bucket import Bucket
+from sparsesync.torch.schedule.bucketing import Planned
+from sparsesync.torch.schedule.pending_results import OF_ONE_STEP, Action, Results
+from sparsesync.torch.schedule.schedule import Schedule
+from sparsesync.torch.sparsify.sparsifier_runtime import Sparsifying, Wrapped
+from sparsesync.torch.sparsify.sparsifier_state import SparsifierState
+from sparsesync.torch.uneven_inputs import Joining
 
 _FAILED = (
     "the last backward pass failed on its way, and the workers are out of step: wrap the module again, on all workers, which closes "
@@ -68,7 +70,7 @@ class Synchronizer:
         self,
         module: torch.nn.Module,
         group: Group,
-        options: layout.Options,
+        options: bucketing.Options,
         *,
         deadline: float | datetime.timedelta | None,
         announce: bool,
@@ -117,7 +119,7 @@ class Synchronizer:
         if options.sparsifier:
             options.sparsifier.check((each.name, each.parameter) for each in self.parameters)
             self._sparsifying = Sparsifying(options.sparsifier, self.session, self._device)
-        sparse = layout.sparse_parameters(module)
+        sparse = bucketing.sparse_parameters(module)
         self._sparse_by_module = frozenset(each.index for each in self.parameters if each.parameter in sparse)
         self._schedule: Schedule | None = None  # before the first step: none
         self._wrapped: list[Wrapped] = []
@@ -145,7 +147,7 @@ class Synchronizer:
         self._sharing: dict[int, weakref.WeakSet[Synchronizer]] = {}
         self._copies: dict[int, torch.Tensor] = {}
         self._joining: Joining | None = None
-        stated = layout.statement(self.parameters, self._state.buffers(), options, announce, broadcast_buffers)
+        stated = bucketing.statement(self.parameters, self._state.buffers(), options, announce, broadcast_buffers)
         self.session.agree("the model", stated)
         if init_sync:
             self._state.take_over(self.session, root=0)
@@ -260,8 +262,8 @@ class Synchronizer:
             if times:
                 times.leave()
             for each in parameters:
-                if isinstance(each.parameter, pending.Pending):
-                    pending.finish(each.parameter)
+                if isinstance(each.parameter, deferred_params.Pending):
+                    deferred_params.finish(each.parameter)
         if times:
             times.enter(schedule.layer_of(parameters[0].index))
 
@@ -291,7 +293,7 @@ class Synchronizer:
     def _refresh_buffers(self, root: int = 0) -> None:
         """Broadcasts the buffers of worker `root`."""
         if self._broadcasts:
-            state.broadcast_together(self.session, [buffer for _, buffer in self._state.buffers()], root)
+            module_state.broadcast_together(self.session, [buffer for _, buffer in self._state.buffers()], root)
 
     def _refresh_joined(self, root: int) -> None:
         """Within join(): buffers that were sent behind the last step are equal."""
@@ -372,7 +374,7 @@ class Synchronizer:
             )
         if not elsewhere and not self._warned:
             self._warned = True
-            observing.log(
+            safe_logging.log(
                 logging.WARNING,
                 "parameter '%s' got a gradient that no forward pass of the DistributedDataParallel led to: it stays on this worker. Call "
                 "the wrapper, not the module, if workers should exchange it",
@@ -576,7 +578,7 @@ class Synchronizer:
     def _learn(self) -> Schedule:
         """Makes the schedule of what the first backward pass showed all workers."""
         untold = self._announcements.untold(self.parameters) if self._announcements else []
-        seen = layout.tell(self.session, layout.observe(self.parameters, self._ready, untold))
+        seen = bucketing.tell(self.session, bucketing.observe(self.parameters, self._ready, untold))
         under_forward = bool(self._wrapped) or self._options.schedule == "dear"
         if under_forward and self._broadcasts:
             self._buffers = Buffers(self.session, self._device, self._state)
@@ -588,7 +590,7 @@ class Synchronizer:
             for each in self._module.modules():
                 if not isinstance(each, torch.jit.ScriptModule):  # which takes no such hook
                     self._hooks.append(each.register_state_dict_pre_hook(OnModule(finish_all)))  # type: ignore[no-untyped-call]
-        layers = layout.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier)
+        layers = bucketing.layers_of(self.parameters, seen, self._sparse_by_module, self._options.sparsifier)
         if self._sparsifying:
             sparsified = [each for each in self.parameters if layers.kinds[each.index] is Kind.SPARSIFIED]
             self._sparsifying.take_momentum(self._wrapped, sparsified)
@@ -618,7 +620,7 @@ class Synchronizer:
         if self._announcements:
             telling = {b.number: tuple(each.index for each in b.planned.members) for b in schedule.buckets if b.announces}
             self._announcements.start(self.session, telling, tells, self._results.take_numbered)
-        observing.log(logging.INFO if self.session.rank == 0 else logging.DEBUG, "%s", self._decided(schedule))
+        safe_logging.log(logging.INFO if self.session.rank == 0 else logging.DEBUG, "%s", self._decided(schedule))
 
     def _decided(self, schedule: Schedule) -> str:
         of_kinds = {kind: [b for b in schedule.buckets if b.planned.kind is kind] for kind in Kind}
@@ -803,8 +805,8 @@ def _finisher(parameter: torch.nn.Parameter) -> Callable[[object], None]:
 
     def call(_: object) -> None:
         held = reference()
-        if isinstance(held, pending.Pending):
-            pending.finish(held)
+        if isinstance(held, deferred_params.Pending):
+            deferred_params.finish(held)
 
     return call
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinConfig
 
 from sparsesync import _native
-from sparsesync.torch.joining import Joining
 from sparsesync.torch.launch import Group, LocalMember
 from sparsesync.torch.synchronizer import Synchronizer
+from sparsesync.torch.uneven_inputs import Joining
 
 TorchDistributedDataParallel = torch.nn.parallel.DistributedDataParallel
 

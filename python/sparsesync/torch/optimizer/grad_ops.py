@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from sparsesync.torch.gradients import Synchronized
-from sparsesync.torch.norm import factor_of, norm_of, scale, values_of, wide
-from sparsesync.torch.results import Results
-from sparsesync.torch.schedule import Schedule
-from sparsesync.torch.sparsifying import Wrapped
+from sparsesync.torch.schedule.norm import factor_of, norm_of, scale, values_of, wide
+from sparsesync.torch.schedule.pending_results import Results
+from sparsesync.torch.schedule.schedule import Schedule
+from sparsesync.torch.sparsify.sparsifier_runtime import Wrapped
 
 
 class Stepping:

@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from sparsesync import _native
-from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.layout import Layers, Options, Planned
-from sparsesync.torch.norm import Norm
-from sparsesync.torch.pass_times import PassTimes
-from sparsesync.torch.sparsifying import Sparsifying
-from sparsesync.torch.usage import SummedUsage
+from sparsesync.torch.schedule.bucket import Bucket
+from sparsesync.torch.schedule.bucketing import Layers, Options, Planned
+from sparsesync.torch.schedule.layer_timer import PassTimes
+from sparsesync.torch.schedule.norm import Norm
+from sparsesync.torch.schedule.usage import SummedUsage
+from sparsesync.torch.sparsify.sparsifier_runtime import Sparsifying
 
 _KEPT = 32  # steps
-# Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed (engine/planner/schedule/schedule_planner.cpp).
+# Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed
+# (engine/planner/schedule/schedule_planner.cpp).
 _FIRST_LOOK = 7
 _LONGEST_BETWEEN_LOOKS = 1000
 MakeBucket = Callable[[Planned, bool], Bucket]  # and whether it announces

@@ -11,7 +11,7 @@ import torch
 
 from sparsesync import _native
 from sparsesync.torch.gradients import Kind, Synchronized, nonzero_rows
-from sparsesync.torch.sparsifiers import CoarseGrained, Sparsifier
+from sparsesync.torch.sparsify.sparsifiers import CoarseGrained, Sparsifier
 
 # Of a dense gradient's rows: from here on it is not worth telling which are not zero.
 MOST_ROWS = 0.5

@@ -11,14 +11,14 @@ import torch
 from sparsesync import _native
 from sparsesync._native import Sparsifier as NativeSparsifier
 from sparsesync.torch import gradients as of_torch
-from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Result, Submitted, Synchronized
-from sparsesync.torch.layout import Options, Planned
-from sparsesync.torch.results import OF_ONE_STEP
-from sparsesync.torch.small_sums import SmallSums
-from sparsesync.torch.sparsifier_state import Owed, SparsifierState
-from sparsesync.torch.sparsifiers import CoarseGrained, Sparsifier
+from sparsesync.torch.schedule.bucket import Bucket
+from sparsesync.torch.schedule.bucketing import Options, Planned
+from sparsesync.torch.schedule.pending_results import OF_ONE_STEP
+from sparsesync.torch.schedule.scalar_allreduce import SmallSums
+from sparsesync.torch.sparsify.sparsifier_state import Owed, SparsifierState
+from sparsesync.torch.sparsify.sparsifiers import CoarseGrained, Sparsifier
 
 _TORCHS = {name: dtype for dtype, name in of_torch.DTYPES.items()}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sparsesync import _native
-from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.small_sums import SmallSums
+from sparsesync.torch.schedule.bucket import Bucket
+from sparsesync.torch.schedule.scalar_allreduce import SmallSums
 
 
 class SummedUsage:

@@ -14,7 +14,7 @@ from sparsesync import _native
 from sparsesync.torch import gradients as of_torch
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Kind, Result, Submitted, wait_for_step
-from sparsesync.torch.layout import Options, Planned
+from sparsesync.torch.schedule.bucketing import Options, Planned
 
 
 class Bucket:

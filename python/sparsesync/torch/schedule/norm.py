@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from sparsesync import _native
-from sparsesync.torch.bucket import Bucket
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.small_sums import SmallSums
+from sparsesync.torch.schedule.bucket import Bucket
+from sparsesync.torch.schedule.scalar_allreduce import SmallSums
 
 _EPSILON = 1e-6  # as torch's own has it
 

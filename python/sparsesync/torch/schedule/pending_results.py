@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from sparsesync import _native
-from sparsesync.torch import pending
-from sparsesync.torch.bucket import Bucket
+from sparsesync.torch.schedule import deferred_params
+from sparsesync.torch.schedule.bucket import Bucket
 
 # After these the next step works: all workers know of them.
 OF_ONE_STEP = (_native.InputError, _native.BudgetError, _native.DeviceMemoryError, _native.RefusedError)
@@ -66,7 +66,7 @@ class Results:
         """Does something with parameters: now, or with those whose gradients still cross once they are there."""
         here, later = [], False
         for each in parameters:
-            if pending.is_marked(each, self):
+            if deferred_params.is_marked(each, self):
                 later = True
             else:
                 here.append(each)
@@ -84,7 +84,7 @@ class Results:
     def are_unchanged(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
         """Whether nobody else has changed gradients since they were taken: to read them is no change. The same on all workers where
         these change gradients alike."""
-        return all(pending.is_marked(each, self) or self._is_unchanged(each) for each in parameters)
+        return all(deferred_params.is_marked(each, self) or self._is_unchanged(each) for each in parameters)
 
     def _is_unchanged(self, parameter: torch.nn.Parameter) -> bool:
         left = None if self._left is None else self._left.get(id(parameter))
@@ -103,7 +103,7 @@ class Results:
 
     def _mark(self, bucket: Bucket) -> None:
         for each in bucket.planned.members:
-            pending.mark(each.parameter, self, functools.partial(self._take, bucket))
+            deferred_params.mark(each.parameter, self, functools.partial(self._take, bucket))
 
     def _take(self, bucket: Bucket) -> None:
         # Whoever happens to use a parameter first: gradients and updates are not its pass's.
@@ -151,4 +151,4 @@ class Results:
 
 def _unmark(bucket: Bucket) -> None:
     for each in bucket.planned.members:
-        pending.unmark(each.parameter)
+        deferred_params.unmark(each.parameter)

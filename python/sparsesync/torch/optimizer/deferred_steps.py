@@ -13,7 +13,7 @@ import torch
 from torch.optim import optimizer as of_torch
 
 from sparsesync import _native
-from sparsesync.torch.master_weights import MasterWeights
+from sparsesync.torch.optimizer.master_weights import MasterWeights
 
 if TYPE_CHECKING:
     from sparsesync.torch.distributed import DistributedDataParallel
