@@ -245,8 +245,8 @@ NB_MODULE(_analysis, module) {
       "Writes a model as `sparsesync simulate` reads it, whole or not at all. layers: in the order "
       "of the forward pass. force: replace a file that is there. Raises InputError, IoError.",
       nb::sig("def write_model(path: str | os.PathLike[str], name: str, layers: "
-              "collections.abc.Sequence[Layer], provenance: collections.abc.Sequence[tuple[str, "
-              "str]] = [], force: bool = False) -> None"));
+              "collections.abc.Sequence[sparsesync.Layer], provenance: "
+              "collections.abc.Sequence[tuple[str, str]] = [], force: bool = False) -> None"));
 
   nb::class_<Trace>(
       module, "Trace",
@@ -291,8 +291,8 @@ NB_MODULE(_analysis, module) {
           nb::arg("source") = "", nb::arg("seed") = 1, nb::arg("force") = false,
           "source: where it comes from, for people. force: replaces a trace that is there.",
           nb::sig("def __init__(self, path: str | os.PathLike[str], tensors: "
-                  "collections.abc.Sequence[TensorSpec], workers: int, steps: int, source: str = "
-                  "'', seed: int = 1, force: bool = False) -> None"))
+                  "collections.abc.Sequence[sparsesync.TensorSpec], workers: int, steps: int, "
+                  "source: str = '', seed: int = 1, force: bool = False) -> None"))
       .def("write", &PythonTraceWriter::write, nb::arg("worker"), nb::arg("step"),
            nb::arg("indices"),
            "One worker's step, once: of each tensor int64 [nnz], any order, repeats allowed.",

@@ -1,5 +1,6 @@
 // Names of schemes and provenance, for Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <string>
 
