@@ -1,4 +1,4 @@
-"""Every wait of the library and its bindings, each with what limits it. The Python package's are in tests/python/starts_test.py."""
+"""Every wait of the library and its bindings, each with what limits it. The Python package's are in tests/python/launch/starts_test.py."""
 
 import re
 

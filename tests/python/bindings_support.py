@@ -148,6 +148,11 @@ def package_folder():
     return pathlib.Path(_native.__file__).parent
 
 
+def python_path():
+    """PYTHONPATH of a program of the tests: the package, and the helpers of this folder."""
+    return os.pathsep.join([str(package_folder().parent), str(pathlib.Path(__file__).resolve().parent)])
+
+
 def python(script, *arguments, launcher=()):
     """Another interpreter, or those that a launcher starts, that finds the same package."""
     environment = {**os.environ, "PYTHONPATH": str(package_folder().parent), "PYTHONFAULTHANDLER": "1"}

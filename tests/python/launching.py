@@ -18,8 +18,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def environment(**more: str) -> dict[str, str]:
-    """One thread for each process: there are more processes than cores. One that crashes says where."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", **more}
+    """One thread for each process: there are more processes than cores. One that crashes says where. Helpers of this folder are found."""
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(HERE)])
+    fixed = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
+    return {**os.environ, **fixed, **more}
 
 
 def free_port() -> int:

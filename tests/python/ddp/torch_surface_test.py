@@ -85,7 +85,7 @@ def test_every_method_of_torchs_is_replaced_or_refused() -> None:
 
 def test_under_torchrun(tmp_path: Path) -> None:
     """Join, DCP, meshes, fused optimizers: with torch's groups."""
-    found = launching.outcomes(launching.torchrun(2, launching.HERE / "torch_surface_cases.py", tmp_path), tmp_path, 2)
+    found = launching.outcomes(launching.torchrun(2, Path(__file__).with_name("torch_surface_cases.py"), tmp_path), tmp_path, 2)
     for rank, each in enumerate(found):
         assert each["join"] == {"lazy": 0, "dear": 0}
         assert ("Throwing across all ranks" if rank else "exhausted all inputs") in each["throws"]

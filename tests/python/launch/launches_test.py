@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup
 import launching
 from sparsesync.torch import launch
 
-PROGRAM = launching.HERE / "launch_cases.py"
+PROGRAM = Path(__file__).with_name("launch_cases.py")
 LAUNCHERS = {"torchrun": launching.torchrun, "mpirun": launching.mpirun}
 
 

@@ -22,7 +22,7 @@ if FACTS["problem"] or not torch.cuda.is_available():
 import launching  # noqa: E402
 from sparsesync.torch import DistributedDataParallel, local_group  # noqa: E402
 
-PROGRAM = launching.HERE / "gpu_cases.py"
+PROGRAM = Path(__file__).with_name("gpu_cases.py")
 WORKERS = 2
 
 

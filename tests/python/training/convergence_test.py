@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed; run scripts/setup")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BENCH = ROOT / "bench/python/convergence.py"
 BUILD = Path(os.environ.get("SPARSESYNC_PROGRAM", ROOT / "build/release/bin/sparsesync")).parents[1]
 sys.path.insert(0, str(BENCH.parent))

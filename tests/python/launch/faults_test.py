@@ -12,7 +12,7 @@ from typing import Any
 
 import fault_cases
 import pytest
-from bindings_support import package_folder
+from bindings_support import python_path
 
 FULL = os.environ.get("SPARSESYNC_FULL") == "1"
 FIRST = 100
@@ -29,7 +29,7 @@ def faults(tmp_path: Path, over: str, runs: int, *options: object, seed: int = F
     command = [sys.executable, fault_cases.__file__, "--over", over, "--runs", runs, "--seed", seed, "--grace", GRACE_S, "--json", result]
     done = subprocess.run(
         [str(each) for each in [*command, *options]],
-        env={**os.environ, "PYTHONPATH": str(package_folder().parent)},
+        env={**os.environ, "PYTHONPATH": python_path()},
         capture_output=True,
         text=True,
         timeout=800,

@@ -9,7 +9,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 CLUSTER = ROOT / "bench" / "cluster"
 PROGRAM = pathlib.Path(os.environ.get("SPARSESYNC_PROGRAM", ROOT / "build/release/bin/sparsesync"))
 BUILD = PROGRAM.parents[1]

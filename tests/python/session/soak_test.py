@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import soak_cases
-from bindings_support import LOCAL, package_folder
+from bindings_support import LOCAL, python_path
 
 FULL = os.environ.get("SPARSESYNC_FULL") == "1"
 FIRST = 20_240_607
@@ -22,7 +22,7 @@ def soak(tmp_path: Path, *options: object) -> tuple[int, str, dict[str, object]]
     result = tmp_path / "soak.json"
     done = subprocess.run(
         [sys.executable, soak_cases.__file__, "--json", str(result), *map(str, options)],
-        env={**os.environ, "PYTHONPATH": str(package_folder().parent), "PYTHONFAULTHANDLER": "1"},
+        env={**os.environ, "PYTHONPATH": python_path(), "PYTHONFAULTHANDLER": "1"},
         capture_output=True,
         text=True,
         timeout=900,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "python"
+PACKAGE = Path(__file__).resolve().parents[3] / "python"
 # Modules that run what they read, and calls that unpickle: of torch, its collectives of objects and its files.
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 CALLS = {

@@ -19,7 +19,7 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python/examples"))
 import common
 
 

@@ -17,7 +17,7 @@ from schedule_cases import Model, Turning, batch, loss_of, optimizers_of, sgd, t
 from sparsesync.torch import DistributedDataParallel, record_model, wrap_optimizer  # noqa: E402 (needs torch)
 from workers import good, run_workers  # noqa: E402 (needs torch)
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAM = pathlib.Path(os.environ.get("SPARSESYNC_PROGRAM", ROOT / "build/release/bin/sparsesync"))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python" / "examples"))
 
 import click_prediction
 import common

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python" / "examples"))
 
 import common
 import sparsesync.torch
