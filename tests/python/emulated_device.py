@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from sparsesync import _native
-from sparsesync.torch import buffers, device, gradients
+from sparsesync.torch import device, gradients, module_state
 from sparsesync.torch.schedule import bucket, scalar_allreduce
 from sparsesync.torch.sparsify import sparsifier_runtime
 from torch._C import _to_dlpack
@@ -148,6 +148,6 @@ _use: Any = device.use
 def install() -> None:
     """From here on all modules are on the emulated GPU."""
     device.use = use
-    for each in (bucket, buffers, scalar_allreduce, sparsifier_runtime):
+    for each in (bucket, module_state, scalar_allreduce, sparsifier_runtime):
         each.Result = WaitingResult
     sparsifier_runtime.NativeSparsifier = WaitingSparsifier

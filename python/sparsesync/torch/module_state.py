@@ -1,13 +1,21 @@
-"""Parameters and buffers of a module that workers share, made those of one worker."""
+"""Parameters and buffers of a module that workers share: made those of one worker, checked to be the same ones, and buffers sent behind
+the gradients, which forward passes need not wait for."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from sparsesync import _native
+from sparsesync.torch.device import CpuDevice
+from sparsesync.torch.gradients import DTYPES, Result, Synchronized, wait_for_step
+
+_WRAP_AGAIN = "its gradient would stay on each worker: call close() on the DistributedDataParallel, and wrap the module again"
+_DTYPES = {**DTYPES, torch.int32: "i32", torch.int64: "i64"}
+_WORD = 4  # bytes: buffers of other types cross as words, of type i32
 
 
 class ModuleState:
@@ -102,3 +110,131 @@ def broadcast_together(session: _native.Session, tensors: Sequence[torch.Tensor]
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements as uint8, in its own memory where they lie one after another."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
+class Membership:
+    """Checks before each forward pass that the gradients of a module's parameters are those that are synchronized."""
+
+    def __init__(self, state: ModuleState, synchronized: Sequence[Synchronized]) -> None:
+        self._state = state
+        self._synchronized = {id(each.parameter) for each in synchronized}
+        self._first = synchronized[0]
+        self._type = (self._first.parameter.dtype, self._first.parameter.device)
+        self._look()
+
+    def _look(self) -> None:
+        # The modules are kept, so that no other object has the address of one of these.
+        self._modules = list(self._state.module.modules())
+        self._owned = [owned for each in self._modules for owned in (each._parameters, each._modules)]
+        self._seen = self._identities()
+        self._frozen = [each for _, each in self._state.parameters() if id(each) not in self._synchronized]
+
+    def _identities(self) -> list[int]:
+        return [id(each) for owned in self._owned for each in owned.values()]
+
+    def check(self) -> None:
+        """Raises OrderError for a parameter that requires a gradient, and did not when the module was wrapped, or was not there;
+        and where the module has another type or device since."""
+        first = self._first.parameter
+        if (first.dtype, first.device) != self._type:
+            raise _native.OrderError(
+                f"parameter '{self._first.name}' was {self._type[0]} on {self._type[1]} when the module was wrapped, and is "
+                f"{first.dtype} on {first.device}: call close() on the DistributedDataParallel, and wrap the module again"
+            )
+        if self._identities() == self._seen and not any(each.requires_grad for each in self._frozen):
+            return
+        frozen = {id(each) for each in self._frozen}
+        for name, each in self._state.parameters():
+            if id(each) in self._synchronized or not isinstance(each, torch.nn.Parameter) or each.numel() == 0:
+                continue
+            if each.requires_grad:
+                was = "did not require a gradient" if id(each) in frozen else "was not part of the module"
+                raise _native.OrderError(f"parameter '{name}' {was} when the module was wrapped, and {_WRAP_AGAIN}")
+        self._look()
+
+
+class BackgroundBuffers:
+    """Makes all shared buffers those of one worker: the sum of that worker's and of nothing from the others. All workers make one,
+    between the same steps."""
+
+    def __init__(self, session: _native.Session, device: CpuDevice, state: ModuleState) -> None:
+        self._session = session
+        self._device = device
+        self._state = state
+        self._shapes = {name: (each.shape, each.dtype) for name, each in state.buffers()}
+        crossing = [_as_crossing(each.detach()) for _, each in state.buffers()]
+        self._crossing = [(each.numel(), each.dtype) for each in crossing]
+        specs = [_native.TensorSpec(name, each.numel(), 1, _DTYPES[each.dtype]) for name, each in zip(self._shapes, crossing, strict=True)]
+        self.number = session.register_bucket("(buffers)", specs, "dense_ring")
+        self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
+        self._submitted: list[tuple[torch.Tensor, int]] = []  # and the version that was sent
+
+    def submit(self, is_root: bool) -> None:
+        """Call it once a step. is_root: whether this worker's buffers become everyone's. Raises UnsupportedError for a buffer that
+        has another shape or type than at the first step, or is new."""
+        named = self._state.buffers()
+        for name, each in named:
+            if self._shapes.get(name) != (each.shape, each.dtype):
+                raise _native.UnsupportedError(
+                    f"buffer '{name}' is {list(each.shape)} {each.dtype} now, and was not so in the first step: schedules that send "
+                    "buffers under the forward pass need the same ones in all steps; use schedule='lazy' without wrap_optimizer(), "
+                    "or broadcast_buffers=False"
+                )
+        by_name = dict(named)
+        missing = next((name for name in self._shapes if name not in by_name), None)
+        if missing is not None:
+            raise _native.UnsupportedError(f"buffer '{missing}' is gone: it is sent in all steps; use broadcast_buffers=False")
+        self._submitted = [(by_name[name], by_name[name]._version) for name in self._shapes]
+        given: list[Any] = [self._device.view(_as_crossing(each.detach())) if is_root else None for each, _ in self._submitted]
+        reduced = self._session.reduce(self.number, given, [self._device.stream()])
+        self._tickets = (reduced, self._session.gather(self.number))
+
+    @property
+    def pending(self) -> bool:
+        """Whether buffers were sent, and are not written yet."""
+        return self._tickets is not None
+
+    def finish(self) -> None:
+        """Writes what was sent to the buffers. Call it before they are used again. A buffer that the program has replaced
+        or written to since, such as by load_state_dict(), stays as it is."""
+        if self._tickets is None:
+            return
+        try:
+            wait_for_step(self._session, self._tickets)
+            self._write()
+        except (_native.Error, RuntimeError):
+            self._tickets = None
+            raise
+        self._tickets = None  # what a signal's handler raises leaves them pending
+        self._submitted = []
+
+    def _write(self) -> None:
+        now = {id(each) for _, each in self._state.buffers()}
+        for place, (each, version) in enumerate(self._submitted):
+            if id(each) not in now or each._version != version:
+                continue
+            result = Result(self._session, self.number, place, self._device)
+            if each.dtype in _DTYPES and each.is_contiguous():
+                result.write(each.detach())
+            else:
+                size, dtype = self._crossing[place]
+                whole = torch.empty(size, dtype=dtype, device=each.device)
+                result.write(whole)
+                each.detach().copy_(_as_buffer(whole, each))
+
+
+def _as_crossing(buffer: torch.Tensor) -> torch.Tensor:
+    """Its elements one after another, in a type that can be summed."""
+    if buffer.dtype in _DTYPES:
+        return buffer.contiguous()
+    own = bytes_of(buffer)
+    whole = own.new_zeros(-(-len(own) // _WORD) * _WORD)
+    whole[: len(own)] = own
+    return whole.view(torch.int32)
+
+
+def _as_buffer(crossed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if like.dtype in _DTYPES:
+        return crossed.view(like.shape)
+    own = crossed.view(torch.uint8)[: like.numel() * like.element_size()]
+    return own.view(like.dtype).view(like.shape)

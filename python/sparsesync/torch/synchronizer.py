@@ -20,21 +20,20 @@ from sparsesync.torch import device as of_device
 from sparsesync.torch import gradients as of_torch
 from sparsesync.torch import module_state, safe_logging
 from sparsesync.torch.announcements import Announcements
-from sparsesync.torch.buffers import Buffers
 from sparsesync.torch.gradients import Kind, OnModule, Submitted, Synchronized
 from sparsesync.torch.launch import Group, connect
-from sparsesync.torch.membership import Membership
-from sparsesync.torch.module_state import ModuleState
+from sparsesync.torch.module_state import BackgroundBuffers, Membership, ModuleState
 from sparsesync.torch.optimizer import backward_optimizers
-from sparsesync.torch.optimizer.grad_ops import Stepping
-from sparsesync.torch.schedule import bucketing, deferred_params, usage
+from sparsesync.torch.optimizer.grad_ops import GradientOps
+from sparsesync.torch.schedule import bucketing, deferred_params
 from sparsesync.torch.schedule.bucket import Bucket
 from sparsesync.torch.schedule.bucketing import Planned
-from sparsesync.torch.schedule.pending_results import OF_ONE_STEP, Action, Results
+from sparsesync.torch.schedule.pending_results import OF_ONE_STEP, Action, PendingResults
+from sparsesync.torch.schedule.scalar_allreduce import ask_all
 from sparsesync.torch.schedule.schedule import Schedule
-from sparsesync.torch.sparsify.sparsifier_runtime import Sparsifying, Wrapped
+from sparsesync.torch.sparsify.sparsifier_runtime import SparsifierRuntime, Wrapped
 from sparsesync.torch.sparsify.sparsifier_state import SparsifierState
-from sparsesync.torch.uneven_inputs import Joining
+from sparsesync.torch.uneven_inputs import UnevenInputs
 
 _FAILED = (
     "the last backward pass failed on its way, and the workers are out of step: wrap the module again, on all workers, which closes "
@@ -87,7 +86,7 @@ class Synchronizer:
         self._module = module
         self._options = options
         self._broadcasts = broadcast_buffers and bool(self._state.buffers())
-        self._buffers: Buffers | None = None  # that cross under the forward pass
+        self._buffers: BackgroundBuffers | None = None  # that cross under the forward pass
         # Whether the next pass makes buffers worker 0's. None: they are equal, and no pass has run since the module was wrapped.
         self._refresh_due: bool | None = None
         self._with_buffers = [each for each in module.modules() if each._buffers]
@@ -115,18 +114,18 @@ class Synchronizer:
     def _set_up(self, module: torch.nn.Module, announce: bool, broadcast_buffers: bool, init_sync: bool) -> None:
         """Agrees with the other workers on the model, and listens to it."""
         options = self._options
-        self._sparsifying: Sparsifying | None = None
+        self._sparsifying: SparsifierRuntime | None = None
         if options.sparsifier:
             options.sparsifier.check((each.name, each.parameter) for each in self.parameters)
-            self._sparsifying = Sparsifying(options.sparsifier, self.session, self._device)
+            self._sparsifying = SparsifierRuntime(options.sparsifier, self.session, self._device)
         sparse = bucketing.sparse_parameters(module)
         self._sparse_by_module = frozenset(each.index for each in self.parameters if each.parameter in sparse)
         self._schedule: Schedule | None = None  # before the first step: none
         self._wrapped: list[Wrapped] = []
         self._scaler: Scaler | None = None
         self._is_left_out = False  # the last step: refused, or the sparsifier found what is not finite
-        self._results = Results(of_torch.weakly(self._scale_of_results))
-        self.stepping = Stepping(
+        self._results = PendingResults(of_torch.weakly(self._scale_of_results))
+        self.stepping = GradientOps(
             self.parameters,
             self._wrapped,
             self._results,
@@ -146,7 +145,7 @@ class Synchronizer:
         # Other wrapped modules that share a parameter, by its index, and its gradient as this one found it in the step.
         self._sharing: dict[int, weakref.WeakSet[Synchronizer]] = {}
         self._copies: dict[int, torch.Tensor] = {}
-        self._joining: Joining | None = None
+        self._joining: UnevenInputs | None = None
         stated = bucketing.statement(self.parameters, self._state.buffers(), options, announce, broadcast_buffers)
         self.session.agree("the model", stated)
         if init_sync:
@@ -450,7 +449,7 @@ class Synchronizer:
             self._skip(not_finite)
         if is_due or self._joining or not schedule.under_forward:
             self._take_all_or_none()
-            usage.ask_all(self.session, schedule.buckets, self._scale_of_results())
+            ask_all(self.session, schedule.buckets, self._scale_of_results())
         else:
             self._results.mark()
         if self._with_optimizers:
@@ -483,7 +482,7 @@ class Synchronizer:
                 'on_not_finite="skip" skips such steps'
             )
 
-    # ---- Results.
+    # ---- PendingResults.
 
     def _take_all_or_none(self) -> None:
         """Waits for all results. Where workers refused a step of one of the buckets, for want of memory, say, parameters are left without
@@ -534,7 +533,7 @@ class Synchronizer:
     # ---- Between backward and step().
 
     def clip(self, most: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
-        """As Stepping.clip()."""
+        """As GradientOps.clip()."""
         self._expect_open()
         return self.stepping.clip(most, norm_type, error_if_nonfinite)
 
@@ -581,7 +580,7 @@ class Synchronizer:
         seen = bucketing.tell(self.session, bucketing.observe(self.parameters, self._ready, untold))
         under_forward = bool(self._wrapped) or self._options.schedule == "dear"
         if under_forward and self._broadcasts:
-            self._buffers = Buffers(self.session, self._device, self._state)
+            self._buffers = BackgroundBuffers(self.session, self._device, self._state)
             if not isinstance(self._module, torch.jit.ScriptModule):
                 finish_buffers = of_torch.weakly(self._finish_buffers)
                 self._hooks.append(self._module.register_forward_pre_hook(OnModule(finish_buffers)))
@@ -672,7 +671,7 @@ class Synchronizer:
                 "for it in those of the other: wrap one torch.nn.Module that holds both models, and join() its DistributedDataParallel"
             )
         _joins.is_within = True
-        joining = Joining(of_all, throws)
+        joining = UnevenInputs(of_all, throws)
         try:
             self.begin_join(joining)
             yield
@@ -683,7 +682,7 @@ class Synchronizer:
             _joins.is_within = False
             self._joining = None
 
-    def begin_join(self, joining: Joining) -> None:
+    def begin_join(self, joining: UnevenInputs) -> None:
         """From the next step on workers report whether they have inputs."""
         if self._sparsifying and self._scaler:
             raise _native.UnsupportedError(
@@ -692,7 +691,7 @@ class Synchronizer:
             )
         self._joining = joining
 
-    def shadow(self, joining: Joining) -> bool:
+    def shadow(self, joining: UnevenInputs) -> bool:
         """Takes part, without inputs, in a step of workers that have some. Returns whether any had."""
         self.begin_join(joining)
         if not joining.shadow(self.session):
@@ -705,7 +704,7 @@ class Synchronizer:
         self._next = _Next.FORWARD
         return True
 
-    def end_join(self, joining: Joining) -> None:
+    def end_join(self, joining: UnevenInputs) -> None:
         """No worker has inputs: parameters become those of one that was last."""
         self._state.take_over(self.session, joining.root)
         self._refresh_due = None

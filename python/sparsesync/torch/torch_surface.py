@@ -14,7 +14,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinCon
 from sparsesync import _native
 from sparsesync.torch.launch import Group, LocalMember
 from sparsesync.torch.synchronizer import Synchronizer
-from sparsesync.torch.uneven_inputs import Joining
+from sparsesync.torch.uneven_inputs import UnevenInputs
 
 TorchDistributedDataParallel = torch.nn.parallel.DistributedDataParallel
 
@@ -78,7 +78,7 @@ def _fixed(name: str, remedy: str) -> Any:
     return property(get, put)
 
 
-class _JoiningByTorch(Joining):
+class _JoiningByTorch(UnevenInputs):
     """Within torch's Join: the first of its Joinables reports each step of a worker that has inputs."""
 
     def __init__(self, of_all: bool, joinable: Surface) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparsesync import _native
 
 
-class Joining:
+class UnevenInputs:
     """What the workers of a join() tell each other at the beginning of each step."""
 
     def __init__(self, of_all: bool, throws: bool) -> None:

@@ -24,8 +24,8 @@ from schedule_cases import (  # noqa: E402 (needs torch)
     weights,
 )
 from sparsesync.torch import DistributedDataParallel, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch.optimizer.grad_ops import norm_of  # noqa: E402 (needs torch)
 from sparsesync.torch.schedule import deferred_params  # noqa: E402 (needs torch)
-from sparsesync.torch.schedule.norm import norm_of  # noqa: E402 (needs torch)
 from workers import good, run_workers  # noqa: E402 (needs torch)
 
 

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 
 from schedule_cases import batch, expect_as_sequential, loss_of, optimizers_of, run, sgd, train, weights  # noqa: E402 (needs torch)
-from sparsesync.torch import DistributedDataParallel, buffers, wrap_optimizer  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel, module_state, wrap_optimizer  # noqa: E402 (needs torch)
 from sparsesync.torch.schedule import bucket  # noqa: E402 (needs torch)
 from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
@@ -70,7 +70,7 @@ def warnings_are_errors():
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
-@pytest.mark.parametrize("of", [bucket, buffers])
+@pytest.mark.parametrize("of", [bucket, module_state])
 def test_a_wait_that_a_signal_ends_loses_no_update(of, raised, monkeypatch):
     waits, left = of.wait_for_step, {}  # waits of threads that end by themselves
 
@@ -95,7 +95,7 @@ def test_a_wait_that_a_signal_ends_loses_no_update(of, raised, monkeypatch):
                 for each in optimizers:
                     each.step()
                 if of_signals and rank == 0 and step > 0:
-                    left[threading.get_ident()] = 0 if of is buffers else step % 3
+                    left[threading.get_ident()] = 0 if of is module_state else step % 3
                     with pytest.raises(raised):
                         ddp.state_dict()
             return ddp.state_dict()

@@ -10,11 +10,9 @@ import pytest
 import sparsesync
 import torch
 from sparsesync import _native
-from sparsesync.torch import DGC, CoarseGrained, DistributedDataParallel, LocalMember, wrap_optimizer
-from sparsesync.torch import buffers as of_buffers
+from sparsesync.torch import DGC, CoarseGrained, DistributedDataParallel, LocalMember, module_state, wrap_optimizer
 from sparsesync.torch.schedule.bucket import Bucket
-from sparsesync.torch.schedule.scalar_allreduce import SmallSums
-from sparsesync.torch.schedule.usage import SummedUsage
+from sparsesync.torch.schedule.scalar_allreduce import ScalarAllReduce, UsageCounts
 from workers import good, run_workers, seeded
 
 ROWS, WIDTH, STEPS, REFUSED = 50, 4, 6, 3
@@ -83,7 +81,7 @@ def equal(results: list[Any]) -> None:
 
 
 def test_counts_of_users_that_are_refused_are_so_for_those_that_used_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = Refusing(monkeypatch, SummedUsage, "are_used")
+    refusing = Refusing(monkeypatch, UsageCounts, "are_used")
 
     def work(rank: int, member: LocalMember) -> Any:
         model, raised = Model(), 0
@@ -145,7 +143,7 @@ def test_what_was_to_be_done_with_a_refused_step_is_not_done_with_the_next(monke
 )
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_step_whose_counts_are_refused_stays_owed(monkeypatch: pytest.MonkeyPatch, sparsifier: Any, step: int) -> None:
-    refusing = Refusing(monkeypatch, SmallSums, "sums")
+    refusing = Refusing(monkeypatch, ScalarAllReduce, "sums")
 
     def work(rank: int, member: LocalMember) -> Any:
         with seeded(3):
@@ -206,7 +204,7 @@ def test_a_worker_without_inputs_goes_on_as_the_others_do(monkeypatch: pytest.Mo
 
 def test_buffers_whose_step_is_refused_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = threading.local()
-    wait = of_buffers.wait_for_step
+    wait = module_state.wait_for_step
 
     def refusing(session: _native.Session, tickets: Any) -> None:
         wait(session, tickets)
@@ -214,7 +212,7 @@ def test_buffers_whose_step_is_refused_are_sent_again(monkeypatch: pytest.Monkey
             refused.now = False
             raise refusal()
 
-    monkeypatch.setattr(of_buffers, "wait_for_step", refusing)
+    monkeypatch.setattr(module_state, "wait_for_step", refusing)
 
     def work(rank: int, member: LocalMember) -> Any:
         with seeded(3):

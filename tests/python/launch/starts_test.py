@@ -323,7 +323,7 @@ WITHOUT = {
     ("process_group.py", "group.recv"): "starts a call, which work.wait waits for",
     ("hook.py", "each.wait"): "of the session",
     ("pending_results.py", "bucket.wait"): "of the session",
-    ("usage.py", "self._sums.wait"): "of the session",
+    ("scalar_allreduce.py", "self._sums.wait"): "of the session",
     ("scalar_allreduce.py", "self.wait"): "of the session",
     ("torch_surface.py", "work.wait"): "by the group that torch's Join runs on, with its timeout",
     ("hook.py", "dist.all_reduce"): "the first step of torch's own, by its group, with its timeout",

@@ -14,7 +14,7 @@ from bindings_support import (
 )
 from sparsesync import InputError, TensorSpec
 
-# Results
+# PendingResults
 
 
 def test_a_result_is_there_from_its_gather_until_the_next_step():

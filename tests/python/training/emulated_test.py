@@ -25,10 +25,10 @@ from sparsesync.torch import (  # noqa: E402
     DistributedDataParallel,
     LossScaler,
     TopK,
-    buffers,
     device,
     gradients,
     local_group,
+    module_state,
 )
 from sparsesync.torch.schedule import bucket, scalar_allreduce  # noqa: E402
 from sparsesync.torch.sparsify import sparsifier_runtime  # noqa: E402
@@ -212,7 +212,7 @@ def sums_in_streams(on_device, monkeypatch, sparsifier, moves):
     moves: torch works in another stream in each step."""
     made = on_device()
     monkeypatch.setattr(sparsifier_runtime, "NativeSparsifier", WaitingSparsifier)
-    for each in (bucket, buffers, scalar_allreduce, sparsifier_runtime):
+    for each in (bucket, module_state, scalar_allreduce, sparsifier_runtime):
         monkeypatch.setattr(each, "Result", WaitingResult)
 
     def work(rank, member):

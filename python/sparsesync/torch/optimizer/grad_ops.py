@@ -4,24 +4,26 @@ their norm, whether they are finite, and what they are multiplied by."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
 from sparsesync.torch.gradients import Synchronized
-from sparsesync.torch.schedule.norm import factor_of, norm_of, scale, values_of, wide
-from sparsesync.torch.schedule.pending_results import Results
+from sparsesync.torch.schedule.pending_results import PendingResults
 from sparsesync.torch.schedule.schedule import Schedule
 from sparsesync.torch.sparsify.sparsifier_runtime import Wrapped
 
+_EPSILON = 1e-6  # as torch's own has it
 
-class Stepping:
+
+class GradientOps:
     """All workers ask alike."""
 
     def __init__(
         self,
         named: Sequence[Synchronized],
         wrapped: Sequence[Wrapped],
-        results: Results,
+        results: PendingResults,
         schedule: Callable[[], Schedule | None],
     ) -> None:
         """wrapped: optimizers, which may become more. schedule: nothing before the first step."""
@@ -111,3 +113,36 @@ class Stepping:
         for each in self._parameters:
             if each.grad is not None:
                 yield each.grad.float() * self.unscaled_by if self._has_master(each) else each.grad
+
+
+def norm_of(gradients: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
+    """Returns the norm of all gradients together, sparse ones too. Gradients without elements count as zeros."""
+    values = [each for each in map(values_of, gradients) if each.numel() > 0]
+    if not values:
+        return torch.tensor(0.0)
+    # In f16 a norm would overflow where none of the gradients does.
+    norms = [torch.linalg.vector_norm(each, norm_type, dtype=wide(each.dtype)) for each in values]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0]) for each in norms]), norm_type)
+    return norm
+
+
+def scale(gradients: Iterable[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiplies gradients by a factor, in place."""
+    for each in gradients:
+        values = values_of(each)
+        values.mul_(factor.to(values))
+
+
+def factor_of(most: float, norm: torch.Tensor) -> torch.Tensor:
+    """Returns the factor that makes gradients of this norm no longer than `most`."""
+    return torch.clamp(most / (norm + _EPSILON), max=1.0)
+
+
+def values_of(gradient: torch.Tensor) -> Any:
+    """Its elements, or those that a sparse one has."""
+    return gradient._values() if gradient.is_sparse else gradient.detach()
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What its norms are told in."""
+    return torch.promote_types(dtype, torch.float32)

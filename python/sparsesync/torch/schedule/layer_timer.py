@@ -7,7 +7,7 @@ from typing import Any
 from sparsesync.torch.device import CpuDevice
 
 
-class PassTimes:
+class LayerTimer:
     """Of one step after another. Layers are those of the schedule."""
 
     def __init__(self, layers: int, device: CpuDevice) -> None:

@@ -18,7 +18,7 @@ OF_ONE_STEP = (_native.InputError, _native.BudgetError, _native.DeviceMemoryErro
 Action = Callable[[Sequence[torch.nn.Parameter]], None]
 
 
-class Results:
+class PendingResults:
     def __init__(self, scale: Callable[[], float]) -> None:
         """scale: what results are multiplied by as they are taken."""
         self._scale = scale

@@ -1,7 +1,9 @@
-"""A few numbers that are added up over workers behind the gradients of each step."""
+"""A few numbers that are added up over workers behind the gradients of each step: the workers that use a parameter, the sums of squares
+that a norm is made of, and what else asks for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,9 +11,10 @@ import torch
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Result, wait_for_step
+from sparsesync.torch.schedule.bucket import Bucket
 
 
-class SmallSums:
+class ScalarAllReduce:
     """A bucket of its own, whose phases stand behind the last gradients' reduce. All workers make one between the same steps."""
 
     def __init__(self, session: _native.Session, device: CpuDevice, name: str, size: int, where: torch.device) -> None:
@@ -57,3 +60,74 @@ class SmallSums:
         """Between steps, all workers."""
         self.forget()
         self._session.release_bucket(self.number)
+
+
+class Norm:
+    """Sums of squares of what workers own once sums are made, a number for each bucket. They cross as one more bucket, behind the
+    last sums. All workers make one, between the same steps."""
+
+    def __init__(self, session: _native.Session, device: CpuDevice, where: torch.device, most: int) -> None:
+        """most: buckets that there may be."""
+        self._squares = ScalarAllReduce(session, device, "(sums of squares)", most, where)
+        self.number = self._squares.number
+
+    def watch(self, buckets: Sequence[Bucket]) -> None:
+        """Between steps: there are these buckets now, without a step."""
+        self._squares.forget()
+        self._squares.own.zero_()
+        for place, bucket in enumerate(buckets):
+            bucket.keep_squares(self._squares.own[place : place + 1])
+
+    def submit(self) -> None:
+        """Once a step, behind all buckets."""
+        self._squares.submit()
+
+    def of(self, buckets: Iterable[Bucket]) -> torch.Tensor | None:
+        """Of the gradients of the step under way, without their being gathered. Nothing, on all workers, where a scheme has no sums
+        before that."""
+        if not self._squares.submitted or not all(bucket.has_squares() for bucket in buckets):
+            return None
+        return self._squares.sums().sum().sqrt()
+
+
+class UsageCounts:
+    """Counts the workers that use each parameter, in every step, behind the last reduce. For results that are taken at different times
+    on different workers, and for announced rows, which a result has whether they are used or not. All workers make one."""
+
+    def __init__(self, session: _native.Session, device: CpuDevice, buckets: Sequence[Bucket]) -> None:
+        members = sorted(each.index for bucket in buckets for each in bucket.planned.members)
+        self._session = session
+        self._places = {index: place for place, index in enumerate(members)}
+        where = buckets[0].planned.device
+        self._sums = ScalarAllReduce(session, device, "(workers that use a parameter)", len(members), where)
+        self.number = self._sums.number
+        self.release = self._sums.release
+
+    def submit(self, buckets: Iterable[Bucket]) -> None:
+        """Call it once a step, after all buckets were submitted."""
+        self._sums.own.fill_(1)
+        for bucket in buckets:
+            for place, each in enumerate(bucket.planned.members):
+                if not bucket.is_used_here(place):
+                    self._sums.own[self._places[each.index]].zero_()
+        self._sums.submit()
+
+    def are_used(self, indices: Sequence[int]) -> list[bool]:
+        """Returns whether any worker used each of these parameters in the last step. Waits for the counts."""
+        self._sums.wait()
+        counts = self._session.result(self.number, 0)
+        assert not isinstance(counts, tuple)
+        used = counts.reshape(-1) != 0
+        return [bool(used[self._places[index]]) for index in indices]
+
+
+def ask_all(session: _native.Session, buckets: Iterable[Bucket], scale: float) -> None:
+    """Writes the results that are undecided, once workers have told each other whether they used those parameters. Call it between
+    steps, on all workers. They communicate only where some result is undecided."""
+    undecided = [(bucket, place) for bucket in buckets for place in bucket.undecided]
+    if not undecided:
+        return
+    told = session.all_gather(bytes(bucket.is_used_here(place) for bucket, place in undecided))
+    for (bucket, place), flags in zip(undecided, zip(*told, strict=True), strict=True):
+        if any(flags):
+            bucket.write_result(place, scale)

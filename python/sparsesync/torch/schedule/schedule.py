@@ -15,10 +15,9 @@ from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.schedule.bucket import Bucket
 from sparsesync.torch.schedule.bucketing import Layers, Options, Planned
-from sparsesync.torch.schedule.layer_timer import PassTimes
-from sparsesync.torch.schedule.norm import Norm
-from sparsesync.torch.schedule.usage import SummedUsage
-from sparsesync.torch.sparsify.sparsifier_runtime import Sparsifying
+from sparsesync.torch.schedule.layer_timer import LayerTimer
+from sparsesync.torch.schedule.scalar_allreduce import Norm, UsageCounts
+from sparsesync.torch.sparsify.sparsifier_runtime import SparsifierRuntime
 
 _KEPT = 32  # steps
 # Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed
@@ -44,7 +43,7 @@ class Schedule:
         announce: bool,
         under_forward: bool,
         extra: Sequence[int] = (),
-        sparsifying: Sparsifying | None = None,
+        sparsifying: SparsifierRuntime | None = None,
     ) -> None:
         """first_bytes: what the first bucket is full with. under_forward: whether forward passes can wait for one bucket after
         another. extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
@@ -55,7 +54,7 @@ class Schedule:
         self._sparsifying = sparsifying
         self._of_sparsifier: Sequence[int] = ()  # buckets
         self.norm: Norm | None = None  # of gradients that still cross, where somebody asks for it
-        self._usage: SummedUsage | None = None
+        self._usage: UsageCounts | None = None
         self._planning = (
             options.schedule,
             options.full_bytes,
@@ -69,7 +68,7 @@ class Schedule:
         self._look_at = _FIRST_LOOK
         self._take_layers(layers, {})
         self._plans = options.measures
-        self.times = PassTimes(len(layers.members), device) if options.measures else None
+        self.times = LayerTimer(len(layers.members), device) if options.measures else None
         self.passes: tuple[list[float], list[float]] | None = None  # of the last step: seconds of each layer, forward and backward
         self._steps: collections.deque[tuple[float, float]] = collections.deque(maxlen=_KEPT)  # seconds of each, and of its passes
         self._ended: float | None = None
@@ -106,7 +105,7 @@ class Schedule:
             self._usage.release()
             self._usage = None
         if with_rows and (self.under_forward or announces):
-            self._usage = SummedUsage(self._session, self._device, with_rows)
+            self._usage = UsageCounts(self._session, self._device, with_rows)
         for bucket in with_rows:
             bucket.usage = self._usage.are_used if self._usage else None
 
@@ -191,7 +190,7 @@ class Schedule:
     def measure(self) -> None:
         """From the next step on passes are measured, whether schedules are planned by them or not."""
         if self.times is None:
-            self.times = PassTimes(len(self._layers.members), self._device)
+            self.times = LayerTimer(len(self._layers.members), self._device)
 
     def review(self, ready: Sequence[int]) -> bool:
         """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now.
@@ -222,7 +221,7 @@ class Schedule:
             seconds = {index: (self.passes[0][layer], self.passes[1][layer]) for index, layer in self._layer_of.items()}
         self._take_layers(layers, seconds)
         if self.times:
-            self.times = PassTimes(len(layers.members), self._device)
+            self.times = LayerTimer(len(layers.members), self._device)
         self._make_buckets()
         return True
 

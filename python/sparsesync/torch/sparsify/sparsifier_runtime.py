@@ -16,7 +16,7 @@ from sparsesync.torch.gradients import Result, Submitted, Synchronized
 from sparsesync.torch.schedule.bucket import Bucket
 from sparsesync.torch.schedule.bucketing import Options, Planned
 from sparsesync.torch.schedule.pending_results import OF_ONE_STEP
-from sparsesync.torch.schedule.scalar_allreduce import SmallSums
+from sparsesync.torch.schedule.scalar_allreduce import ScalarAllReduce
 from sparsesync.torch.sparsify.sparsifier_state import Owed, SparsifierState
 from sparsesync.torch.sparsify.sparsifiers import CoarseGrained, Sparsifier
 
@@ -38,7 +38,7 @@ class Wrapped(Protocol):
     def has_master(self, parameter: torch.nn.Parameter) -> bool: ...
 
 
-class Sparsifying:
+class SparsifierRuntime:
     """All workers make one, and end each step, alike."""
 
     def __init__(self, sparsifier: Sparsifier, session: _native.Session, device: CpuDevice) -> None:
@@ -50,7 +50,7 @@ class Sparsifying:
         self._session = session
         self._device = device
         self._norms: _Norms | None = None
-        self._counts: SmallSums | None = None  # of the step: values that are not finite; workers that use each parameter
+        self._counts: ScalarAllReduce | None = None  # of the step: values that are not finite; workers that use each parameter
         self._counted: list[int] = []  # parameters, in the order of their counts
         self._buckets: list[SparsifiedBucket] = []
         self.not_finite = 0  # values, so far
@@ -228,7 +228,7 @@ class Sparsifying:
         if own and self._counts is None:
             self._counted = sorted(each.index for bucket in own for each in bucket.planned.members)
             where = own[0].planned.device
-            self._counts = SmallSums(self._session, self._device, "(what is not finite, what is used)", 1 + len(self._counted), where)
+            self._counts = ScalarAllReduce(self._session, self._device, "(what is not finite, what is used)", 1 + len(self._counted), where)
         if isinstance(self.sparsifier, CoarseGrained) and own:
             self._norms = _Norms(self._session, self._device, own)
         return [each.number for each in (self._counts, self._norms) if each]
@@ -291,7 +291,7 @@ class SparsifiedBucket(Bucket):
         planned: Planned,
         options: Options,
         dense_scheme: str,
-        sparsifying: Sparsifying,
+        sparsifying: SparsifierRuntime,
     ) -> None:
         self._sparsifying = sparsifying
         specs = [each.spec(planned.kind) for each in planned.members]
@@ -446,7 +446,7 @@ class _Norms:
         self._ranges = list(zip(buckets, [0, *ends], ends, strict=False))  # of their chunks among all
         self._chunks = ends[-1]
         self._device = device
-        self._sums = SmallSums(session, device, "(norms of chunks)", self._chunks, buckets[0].planned.device)
+        self._sums = ScalarAllReduce(session, device, "(norms of chunks)", self._chunks, buckets[0].planned.device)
         self.number = self._sums.number
         self.release = self._sums.release
         self._is_chosen = True  # by the last sums
