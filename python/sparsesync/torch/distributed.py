@@ -16,8 +16,9 @@ from torch.distributed.utils import _to_kwargs
 
 from sparsesync import _native
 from sparsesync.torch import safe_logging, torch_surface
-from sparsesync.torch.gradients import OnModule, clear
+from sparsesync.torch.gradients import clear
 from sparsesync.torch.launch import Group
+from sparsesync.torch.module_hooks import OnModule
 from sparsesync.torch.schedule.bucketing import Options
 from sparsesync.torch.sparsify.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
@@ -148,10 +149,10 @@ class DistributedDataParallel(torch_surface.Surface):
         weakref.finalize(self, _leave, self._synchronizer).atexit = False
         if sparsifier:
             self.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                OnModule(lambda own, state, *_: own.synchronizer.add_state(state))
+                OnModule(lambda own, state, *_: own.synchronizer.exchange.add_state(state))
             )
         self.register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
-            OnModule(lambda own, state, *_: own.synchronizer.take_state(state))
+            OnModule(lambda own, state, *_: own.synchronizer.exchange.take_state(state))
         )
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -67,84 +66,6 @@ def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchr
     for each in parameters:
         check(each)
     return parameters
-
-
-def before_ready(parameter: torch.nn.Parameter, call: Callable[..., None]) -> Hook:
-    """Calls, with a tuple of gradients, whenever one is about to be accumulated."""
-    node = _accumulates(parameter)
-    return Hook(node, node.register_prehook(call))
-
-
-def when_ready(parameter: torch.nn.Parameter, call: Callable[..., None]) -> Hook:
-    """Calls whenever the parameter's gradient has been accumulated, and all hooks of the program's own that take it have run: they
-    may change the gradient, and may be registered at any time.
-
-    call: with the tuples of gradients that autograd gives to hooks of a node; the second has the one that was accumulated.
-    """
-    node = _accumulates(parameter)
-    return Hook(node, node.register_hook(call))
-
-
-def _accumulates(parameter: torch.nn.Parameter) -> Any:
-    with torch.enable_grad():
-        return torch.autograd.graph.get_gradient_edge(parameter).node
-
-
-@dataclasses.dataclass(frozen=True)
-class Hook:
-    """A hook of the autograd node that accumulates a parameter's gradient. The parameter alone does not keep its node."""
-
-    node: Any
-    handle: torch.utils.hooks.RemovableHandle
-
-    def remove(self) -> None:
-        self.handle.remove()
-
-
-def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of a bound method that does not keep its object, and returns None once that is gone: hooks of a module or a parameter
-    outlive the wrapper that registered them."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*given: Any, **named: Any) -> Any:
-        alive = reference()
-        return None if alive is None else alive(*given, **named)
-
-    return call
-
-
-def tensors_in(result: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors that a backward pass can begin at, in what a forward pass returns: in lists, tuples, mappings and dataclasses.
-    Not parameters and inputs that it passes on: hooks of these would stay."""
-    if isinstance(result, torch.Tensor):
-        if result.grad_fn is not None and not torch._C._functorch.is_functorch_wrapped_tensor(result):
-            yield result
-    elif isinstance(result, Mapping):
-        for each in result.values():
-            yield from tensors_in(each)
-    elif isinstance(result, list | tuple):
-        for each in result:
-            yield from tensors_in(each)
-    elif dataclasses.is_dataclass(result):
-        for field in dataclasses.fields(result):
-            yield from tensors_in(getattr(result, field.name, None))
-
-
-class OnModule:
-    """A hook of a module, which copies of the module do not have."""
-
-    def __init__(self, call: Callable[..., None] | None) -> None:
-        self._call = call
-
-    def __call__(self, *given: Any, **named: Any) -> None:
-        if self._call is not None:
-            self._call(*given, **named)
-
-    def __deepcopy__(self, _: dict[int, Any]) -> OnModule:
-        return OnModule(None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return OnModule, (None,)
 
 
 def check(parameter: Synchronized) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from sparsesync import _native
-from sparsesync.torch import device as of_device
+from sparsesync.torch import device as torch_device
 from sparsesync.torch.gradients import Synchronized, synchronized
 from sparsesync.torch.launch import connect
 from sparsesync.torch.schedule import bucketing
@@ -88,7 +88,7 @@ class CommHookState:
         if device is None:
             of_module = (each.device for each in module.parameters() if each.requires_grad) if module is not None else iter(())
             device = next(of_module, torch.device("cpu"))
-        self._device = of_device.use(torch.device(device), "the module", memory_bytes)
+        self._device = torch_device.use(torch.device(device), "the module", memory_bytes)
         connection = connect(process_group, deadline, self._device, transport)
         self.session = connection.open(self._device, threads, memory_bytes)
         self._dense_scheme = connection.dense_scheme
@@ -159,7 +159,7 @@ class CommHookState:
             for each in layers.planned(planner.buckets)
         ]
         for each in bucket.ours:
-            each.usage = lambda indices: [True] * len(indices)  # torch itself agrees on which parameters are used
+            each.use.ask = lambda indices: [True] * len(indices)  # torch itself agrees on which parameters are used
 
     def _by_torch(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()

@@ -47,7 +47,7 @@ class ModelRecording(Recorder):
         if self._schedule.layers is not self._layers:  # learned anew: what was seen so far is of another order
             self._layers, self._seen, self._counted, self._passes, self._rows = self._schedule.layers, 0, 0, [], []
         self._seen += 1
-        passes = self._schedule.passes
+        passes = self._schedule.timer.passes
         if self._seen <= _WARM_UP or passes is None:
             return
         self._counted += 1  # whatever goes wrong: all workers end with the same step

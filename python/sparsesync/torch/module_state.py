@@ -153,6 +153,76 @@ class Membership:
         self._look()
 
 
+class SharedBuffers:
+    """Has forward passes see the buffers of worker 0: they are broadcast before a pass, or sent behind the last step."""
+
+    def __init__(self, session: _native.Session, device: CpuDevice, state: ModuleState, broadcasts: bool) -> None:
+        self.state = state
+        self.broadcasts = broadcasts and bool(state.buffers())
+        self._session = session
+        self._device = device
+        self._background: BackgroundBuffers | None = None  # buffers that cross under the forward pass
+        # Whether the next pass makes buffers worker 0's. None: they are equal, and no pass has run since the module was wrapped.
+        self._refresh_due: bool | None = None
+        self._modules = [module for module in state.module.modules() if module._buffers]
+
+    def begin_forward(self, begins_step: bool, synchronize: bool) -> None:
+        """Before a pass that keeps gradients. begins_step: whether it is the first of a step; synchronize: whether its gradients
+        cross."""
+        self.finish()
+        # torch's rule, but that a second pass of a step leaves buffers alone, as backward may need what they were.
+        if begins_step and self._refresh_due is not False:
+            self._refresh(0)
+        self._refresh_due = synchronize
+
+    def begin_evaluation(self, joins: bool, accumulates: bool) -> None:
+        """Before a pass without gradients, which sees the buffers of worker 0. They are broadcast once for all passes that leave them as
+        they are, in the place of the next step's broadcast: so workers may evaluate on different numbers of batches.
+
+        joins: whether inputs may be uneven. accumulates: whether gradients of passes stay here."""
+        self.finish()
+        if joins:
+            return
+        if self._refresh_due:
+            self._refresh(0)
+            self._refresh_due = False
+        if not accumulates and any(module.training for module in self._modules):
+            self._refresh_due = True
+
+    def begin_joined(self, root: int) -> None:
+        """Within join(): buffers become those of worker `root`. Those that were sent behind the last step are equal."""
+        self.finish()
+        if not self._background:
+            self._refresh(root)
+
+    def are_equal(self) -> None:
+        """The module was made that of one worker."""
+        self._refresh_due = None
+
+    def _refresh(self, root: int) -> None:
+        if self.broadcasts:
+            broadcast_together(self._session, [buffer for _, buffer in self.state.buffers()], root)
+
+    def send_behind_steps(self) -> list[int]:
+        """Between steps, all workers: from now on buffers are sent behind each step. Returns the numbers of their buckets."""
+        if not self.broadcasts:
+            return []
+        self._background = BackgroundBuffers(self._session, self._device, self.state)
+        return [self._background.number]
+
+    def submit(self, root: int) -> None:
+        """Once a step: sends the buffers of worker `root` where they are sent behind steps."""
+        if self._background:
+            self._background.submit(self._session.rank == root)
+
+    def finish(self) -> None:
+        """Writes the buffers that were sent behind the last step. Call it before anything may write to them: torch's batch_norm
+        leaves no trace of that it did."""
+        if self._background and self._background.pending and not self._session.closed:
+            self._background.finish()
+            self._refresh_due = False
+
+
 class BackgroundBuffers:
     """Makes all shared buffers those of one worker: the sum of that worker's and of nothing from the others. All workers make one,
     between the same steps."""

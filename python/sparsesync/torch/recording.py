@@ -14,7 +14,8 @@ from sparsesync import _native
 from sparsesync.torch import safe_logging
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.gradients import Kind, Submitted, Synchronized, distinct, nonzero_rows
-from sparsesync.torch.synchronizer import Listener, Synchronizer
+from sparsesync.torch.step_exchange import Listener
+from sparsesync.torch.synchronizer import Synchronizer
 
 
 class Recorder(Listener):
@@ -34,7 +35,7 @@ class Recorder(Listener):
         self._problem = ""  # why there is no file
         session = synchronizer.session
         wrong = ""
-        if synchronizer.listener is not None:
+        if synchronizer.exchange.listener is not None:
             wrong = f"{what}: a recording runs already; close() it first"
         elif not isinstance(steps, int) or steps < 1:
             wrong = f"{what}: {steps} steps; at least 1"
@@ -43,7 +44,7 @@ class Recorder(Listener):
         agree_on_problems(session, wrong)
         session.agree("the recording", [("function", what), ("steps", str(steps))])
         self._begin()
-        synchronizer.listener = self
+        synchronizer.exchange.listener = self
 
     def _problem_of(self, path: str | os.PathLike[str]) -> str:
         """Why nothing can be written there; worker 0 asks."""
@@ -71,7 +72,7 @@ class Recorder(Listener):
     @property
     def complete(self) -> bool:
         """Whether the recording is over: the file has been written, or `problem` says why not."""
-        return self._synchronizer.listener is not self
+        return self._synchronizer.exchange.listener is not self
 
     @property
     def problem(self) -> str | None:
@@ -82,7 +83,7 @@ class Recorder(Listener):
         """Writes what there is, if it has not been written: all workers call it, after the same step."""
         if self.complete:
             return
-        self._synchronizer.listener = None
+        self._synchronizer.exchange.listener = None
         if self.steps:
             self._finish()
 
@@ -131,8 +132,8 @@ class Recorder(Listener):
 
     def _give_up(self, problem: str) -> None:
         self._problem = problem
-        if self._synchronizer.listener is self:
-            self._synchronizer.listener = None
+        if self._synchronizer.exchange.listener is self:
+            self._synchronizer.exchange.listener = None
         if self._synchronizer.session.rank == 0:
             safe_logging.warn(f"{self._what}: nothing was recorded in '{self._path}', and the training goes on: {problem}")
 

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
 from sparsesync import _native
+
+_joins = threading.local()  # is_within: whether this thread, which may be a worker, is within a join()
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """A join() of this thread. Raises OrderError within another one."""
+    if getattr(_joins, "is_within", False):
+        raise _native.OrderError(
+            "join: within another join() a worker without inputs would take part in the steps of one model alone, and the others wait "
+            "for it in those of the other: wrap one torch.nn.Module that holds both models, and join() its DistributedDataParallel"
+        )
+    _joins.is_within = True
+    try:
+        yield
+    finally:
+        _joins.is_within = False
 
 
 class UnevenInputs:

@@ -526,8 +526,8 @@ def test_momentum_is_what_the_optimizer_says_once_its_state_is_loaded() -> None:
             optimizer.step()
             optimizer.load_state_dict(optimizer.state_dict())
             optimizer.param_groups[0]["momentum"] = 0.5
-            assert ddp.synchronizer._sparsifying is not None
-            assert ddp.synchronizer._sparsifying.of_step()["momentum"] == 0.5
+            assert ddp.synchronizer.exchange.sparsifier is not None
+            assert ddp.synchronizer.exchange.sparsifier.of_step()["momentum"] == 0.5
 
     good(run_workers(2, work))
 

@@ -198,8 +198,8 @@ def test_a_bucket_waits_for_every_stream_that_wrote_it(on_device, monkeypatch, f
         return sums, late
 
     if forgets:
-        submit = sparsesync.torch.synchronizer.Bucket.submit
-        monkeypatch.setattr(sparsesync.torch.synchronizer.Bucket, "submit", lambda bucket, _, copies: submit(bucket, copies=copies))
+        submit = bucket.Bucket.submit
+        monkeypatch.setattr(bucket.Bucket, "submit", lambda own, _, copies: submit(own, copies=copies))
     results = good(run_workers(2, work))
     assert all(len(set(late)) == 2 for _, late in results)
     right = [[36.0, 12.0]] * 3

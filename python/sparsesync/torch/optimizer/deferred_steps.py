@@ -123,9 +123,9 @@ class _Deferring:
         if closure is not None or hooks or not self._per_parameter:
             self._synchronizer.synchronize()
             with self._of(list(self._parameters())):
-                return self._stepped(self._synchronizer.stepping.unscaled_by, closure)
+                return self._stepped(self._synchronizer.gradient_ops.unscaled_by, closure)
         groups = [_copied(group) for group in optimizer.param_groups]
-        factor = self._synchronizer.stepping.unscaled_by
+        factor = self._synchronizer.gradient_ops.unscaled_by
         self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups, factor))
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
         return None

@@ -3,8 +3,8 @@ their norm, whether they are finite, and what they are multiplied by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -16,32 +16,49 @@ from sparsesync.torch.sparsify.sparsifier_runtime import Wrapped
 _EPSILON = 1e-6  # as torch's own has it
 
 
+class Scaler(Protocol):
+    """Scales losses, and has steps skipped that overflow."""
+
+    skipped_steps: int
+
+    def get_scale(self) -> float: ...
+
+    def begin_step(self) -> None: ...
+
+
 class GradientOps:
     """All workers ask alike."""
 
     def __init__(
         self,
         named: Sequence[Synchronized],
-        wrapped: Sequence[Wrapped],
         results: PendingResults,
-        schedule: Callable[[], Schedule | None],
     ) -> None:
-        """wrapped: optimizers, which may become more. schedule: nothing before the first step."""
-        self._names = {id(each.parameter): each.name for each in named}
-        self._parameters = [each.parameter for each in named]
-        self._wrapped = wrapped
+        self._names = {id(member.parameter): member.name for member in named}
+        self._parameters = [member.parameter for member in named]
         self._results = results
-        self._schedule = schedule
+        self.wrapped: list[Wrapped] = []  # optimizers that wait for each gradient apart
+        self.scaler: Scaler | None = None
+        self.is_left_out = False  # the last step: refused, or the sparsifier found what is not finite
         self.unscaled_by = 1.0  # what gradients of parameters with master weights are still to be multiplied by
         self._clipped_by: torch.Tensor | float = 1.0  # what all gradients of the step are multiplied by since they crossed
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> float | None:
+        """Before the first gradients of a step cross. Returns what the loss is multiplied by, where there is a LossScaler."""
+        self.is_left_out = False
         self.unscaled_by = 1.0
         self._clipped_by = 1.0
+        if self.scaler is None:
+            return None
+        self.scaler.begin_step()
+        return self.scaler.get_scale()
 
-    def are_finite(self) -> bool:
-        """Whether all gradients of all workers are, as they are summed."""
-        total = self._norm_of_crossing()
+    def statistics(self) -> dict[str, Any]:
+        return {"loss_scale": self.scaler.get_scale(), "skipped_steps": self.scaler.skipped_steps} if self.scaler else {}
+
+    def are_finite(self, schedule: Schedule | None) -> bool:
+        """Whether all gradients of all workers are, as they are summed. schedule: that may know their norm while they cross."""
+        total = self._norm_of_crossing(schedule)
         if total is not None:
             return bool(torch.isfinite(total))
         told = [torch.isfinite(values_of(each)).all() for each in self._gradients()]
@@ -49,7 +66,7 @@ class GradientOps:
 
     def cannot_unscale(self, held: torch.nn.Parameter) -> str:
         """What speaks against it of what an optimizer holds; empty if nothing does."""
-        if any(each.parameter_of(held) is not held for each in self._wrapped):
+        if any(each.parameter_of(held) is not held for each in self.wrapped):
             return ""
         name = self._names.get(id(held))
         if name is None:
@@ -69,9 +86,9 @@ class GradientOps:
         self.unscaled_by *= factor
         self._results.once_there(self._parameters, multiply)
 
-    def clip(self, most: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
-        """Makes the norm of all gradients `most` at most. Returns the norm that they had."""
-        total = self._norm_of_crossing() if norm_type == 2 else None
+    def clip(self, most: float, norm_type: float, error_if_nonfinite: bool, schedule: Schedule | None) -> torch.Tensor:
+        """Makes the norm of all gradients `most` at most. Returns the norm that they had. schedule: as for are_finite()."""
+        total = self._norm_of_crossing(schedule) if norm_type == 2 else None
         if total is None:
             self._results.take_all()
             total = norm_of(list(self._gradients()), norm_type)
@@ -91,16 +108,15 @@ class GradientOps:
         return norm
 
     def _has_master(self, parameter: torch.nn.Parameter) -> bool:
-        return any(each.has_master(parameter) for each in self._wrapped)
+        return any(each.has_master(parameter) for each in self.wrapped)
 
-    def _norm_of_crossing(self) -> torch.Tensor | None:
+    def _norm_of_crossing(self, schedule: Schedule | None) -> torch.Tensor | None:
         """Of all gradients, as they cross. If it cannot be told, all of them are there: from the next step on it can, where that is
         worth it."""
-        schedule = self._schedule()
         early = schedule if schedule and schedule.under_forward else None
         total = None
-        if early and early.norm and self._results.are_unchanged(self._parameters):
-            total = early.norm.of(early.buckets)
+        if early and self._results.are_unchanged(self._parameters):
+            total = early.norm()
         if total is None:
             self._results.take_all()
             if early:

@@ -3,6 +3,7 @@ overflow."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,6 +13,16 @@ from sparsesync import _native
 from sparsesync.torch.distributed import DistributedDataParallel
 
 _LARGEST = 2.0**24
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalePolicy:
+    """How the scale follows steps; the arguments of LossScaler."""
+
+    dynamic: bool
+    growth_factor: float
+    backoff_factor: float
+    growth_interval: int
 
 
 class LossScaler:
@@ -48,10 +59,7 @@ class LossScaler:
             raise _native.InputError("growth_factor: more than 1; backoff_factor: between 0 and 1; growth_interval: 1 step or more")
         self._synchronizer = ddp.synchronizer
         self._scale = float(scale)
-        self._dynamic = dynamic
-        self._growth_factor = growth_factor
-        self._backoff_factor = backoff_factor
-        self._growth_interval = growth_interval
+        self._policy = ScalePolicy(dynamic, growth_factor, backoff_factor, growth_interval)
         self._good_steps = 0  # since the scale changed
         self._is_good: bool | None = None  # the step under way; nothing before somebody asks
         self._is_unscaled = False
@@ -59,8 +67,8 @@ class LossScaler:
         self._was_asked = False
         self._was_skipped = False
         self.skipped_steps = 0
-        stated = ("scale", "dynamic", "growth_factor", "backoff_factor", "growth_interval")
-        self._synchronizer.session.agree("the LossScaler", [(name, repr(getattr(self, f"_{name}"))) for name in stated])
+        stated = {"scale": self._scale, **dataclasses.asdict(self._policy)}
+        self._synchronizer.session.agree("the LossScaler", [(name, repr(value)) for name, value in stated.items()])
         self._synchronizer.scaled(self)
 
     def get_scale(self) -> float:
@@ -77,7 +85,7 @@ class LossScaler:
         self._check(optimizer)
         if self._good() and not self._is_unscaled:
             self._is_unscaled = True
-            self._synchronizer.stepping.unscale(1 / self._scale)
+            self._synchronizer.gradient_ops.unscale(1 / self._scale)
 
     def step(self, optimizer: torch.optim.Optimizer) -> Any:
         """optimizer.step(), or nothing where the step is skipped. Raises as unscale_()."""
@@ -88,15 +96,15 @@ class LossScaler:
         """Once a step, behind all optimizers'. Raises OrderError where there was none."""
         if not self._was_asked:
             raise _native.OrderError("LossScaler.update(): call step() of it before")
-        if not self._dynamic:
+        if not self._policy.dynamic:
             pass
         elif self._is_good is False or self._was_skipped:
-            self._scale *= self._backoff_factor
+            self._scale *= self._policy.backoff_factor
             self._good_steps = 0
         else:
             self._good_steps += 1
-            if self._good_steps >= self._growth_interval:
-                self._scale = max(self._scale, min(self._scale * self._growth_factor, _LARGEST))
+            if self._good_steps >= self._policy.growth_interval:
+                self._scale = max(self._scale, min(self._scale * self._policy.growth_factor, _LARGEST))
                 self._good_steps = 0
         self._is_good, self._is_unscaled = None, False
         self._was_asked = self._was_skipped = False
@@ -132,6 +140,6 @@ class LossScaler:
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
             for held in group["params"]:
-                problem = self._synchronizer.stepping.cannot_unscale(held)
+                problem = self._synchronizer.gradient_ops.cannot_unscale(held)
                 if problem:
                     raise _native.InputError(f"LossScaler: {problem}")

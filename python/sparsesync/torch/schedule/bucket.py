@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +12,31 @@ from typing import Any
 import torch
 
 from sparsesync import _native
-from sparsesync.torch import gradients as of_torch
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Kind, Result, Submitted, wait_for_step
+from sparsesync.torch.gradients import Kind, Result, Submitted, counts_changes, handed_over, submitted, wait_for_step, write_back
 from sparsesync.torch.schedule.bucketing import Options, Planned
+
+
+@dataclasses.dataclass
+class MemberUse:
+    """Which members of a bucket have gradients in the step."""
+
+    here: list[bool]
+    all_here: torch.Tensor  # what a bucket of dense gradients sends of them where all have some
+    # Says whether any worker used parameters, by their indices, where rows of gradients are sent. None: once results are written,
+    # `undecided` lists the members that the rows of the result say nothing of.
+    ask: Callable[[Sequence[int]], Sequence[bool]] | None = None
+    anywhere: Sequence[bool] | None = None  # what `ask` said of the step
+    undecided: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Totals:
+    """What a bucket took so far."""
+
+    steps: int = 0
+    waited_s: float = 0.0  # that the program stood still for it
+    non_finite: int = 0
 
 
 class Bucket:
@@ -34,22 +56,15 @@ class Bucket:
     ) -> None:
         self.planned = planned
         self.announces = announces
-        # Says whether any worker used parameters, by their indices, where rows of gradients are sent. None: once results are written,
-        # `undecided` lists the members that the rows of the result say nothing of.
-        self.usage: Callable[[Sequence[int]], Sequence[bool]] | None = None
-        self.undecided: list[int] = []
+        dtype = planned.members[0].parameter.dtype.to_real()
+        ones = torch.ones(len(planned.members), dtype=dtype, device=planned.device)
+        self.use = MemberUse([True] * len(planned.members), ones)
         self._session = session
         self._device = device
-        dtype = planned.members[0].parameter.dtype.to_real()
-        self._all_used = torch.ones(len(planned.members), dtype=dtype, device=planned.device)
-        self._used = [True] * len(planned.members)  # here, of the step
-        self._counted: Sequence[bool] | None = None  # what `usage` said of the step
         self._versions: list[tuple[torch.Tensor, int] | None] = []  # of gradients, as they were submitted
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # of reduce and gather
-        self._waited = 0.0  # seconds that the program stood still for it
-        self._non_finite = 0
-        self._steps = 0
-        self._chosen_by = options.scheme
+        self._totals = Totals()
+        self._scheme_option = options.scheme
         tensors, scheme, wire = self._crossing(options, dense_scheme)
         self._scheme = scheme
         with self._naming():
@@ -75,7 +90,7 @@ class Bucket:
             # would sum that by itself.
             alone = scheme != "dense_native"
             rows, width = (1, 1 + len(tensors)) if alone else (len(tensors), 1)
-            self._all_used = self._all_used.new_ones(rows, width)
+            self.use.all_here = self.use.all_here.new_ones(rows, width)
             tensors.append(_native.TensorSpec("(which of them are used)", rows, width, dtype))
         return tensors, scheme, wire
 
@@ -95,10 +110,10 @@ class Bucket:
         streams: that wrote them, beside the one that torch works in. copies: gradients of parameters, by index, in the place of those
         that the parameters have by now."""
         kind, members = self.planned.kind, self.planned.members
-        gradients = [copies.get(each.index, each.parameter.grad) for each in members]
-        given = [of_torch.submitted(each, kind) for each in gradients]
-        self._versions = [(each, each._version) if each is not None and of_torch.counts_changes(each) else None for each in gradients]
-        self._used = [each is not None for each in given]
+        gradients = [copies.get(member.index, member.parameter.grad) for member in members]
+        given = [submitted(gradient, kind) for gradient in gradients]
+        self._versions = [(held, held._version) if held is not None and counts_changes(held) else None for held in gradients]
+        self.use.here = [gradient is not None for gradient in given]
         with torch.profiler.record_function(f"sparsesync::submit {self.planned.name()}"), self._naming():
             reduced = self._start(given, sorted({*streams, self._device.stream()}))
             self._tickets = (reduced, self._session.gather(self.number))
@@ -106,18 +121,18 @@ class Bucket:
 
     def _start(self, given: Sequence[Submitted], streams: Sequence[int]) -> _native.Ticket:
         """The reduce of a step."""
-        crossing = [of_torch.handed_over(each, self._device) for each in given]
+        crossing = [handed_over(gradient, self._device) for gradient in given]
         if self.planned.kind is Kind.DENSE:
-            crossing.append(of_torch.handed_over(self._flags(), self._device))
+            crossing.append(handed_over(self._flags(), self._device))
         return self._session.reduce(self.number, crossing, streams)
 
     def _flags(self) -> torch.Tensor:
         """Which parameters are used here. Made on the device: a copy from the host would wait for it."""
-        if all(self._used):
-            return self._all_used
-        flags = self._all_used.clone()
+        if all(self.use.here):
+            return self.use.all_here
+        flags = self.use.all_here.clone()
         of_members = flags.view(-1)
-        for place, used in enumerate(self._used):
+        for place, used in enumerate(self.use.here):
             if not used:
                 of_members[place].zero_()
         return flags
@@ -138,16 +153,16 @@ class Bucket:
         """Waits for the step. Raises what it ended with: refusals, which all workers know of, are raised here alone. What a signal's
         handler raises ends the wait, which may be repeated."""
         self._wait()
-        if self.usage is not None:
+        if self.use.ask is not None:
             # Also where all are used here: what is waited for decides whether the step counts, and is the same on all workers.
-            self._counted = self.usage([each.index for each in self.planned.members])
+            self.use.anywhere = self.use.ask([member.index for member in self.planned.members])
 
     def finish(self, scale: float = 1.0) -> None:
         """Makes the result of the step that was waited for, times `scale`, the gradients of the parameters."""
         self._expect_unchanged()
         with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
             self._write(scale)
-        self._non_finite += self._session.non_finite(self.number)
+        self._totals.non_finite += self._session.non_finite(self.number)
 
     def drop(self, stays_owed: bool) -> None:
         """Waits, if results are not taken yet, and leaves the parameters without gradients: the step is skipped.
@@ -156,9 +171,9 @@ class Bucket:
         try:
             self._wait()
         finally:
-            self.undecided = []
-            for each in self.planned.members:
-                each.parameter.grad = None
+            self.use.undecided = []
+            for member in self.planned.members:
+                member.parameter.grad = None
 
     def _wait(self) -> None:
         if self._tickets is None:
@@ -171,51 +186,47 @@ class Bucket:
                 self._tickets = None
                 raise
         self._tickets = None
-        self._waited += time.perf_counter() - began
-        self._steps += 1
+        self._totals.waited_s += time.perf_counter() - began
+        self._totals.steps += 1
 
     def _expect_unchanged(self) -> None:
         """Raises OrderError naming a parameter whose gradient the program changed once it was submitted: it is not known what of the
         change was sent."""
         versions, self._versions = self._versions, []  # looked at once: results that are written change gradients, too
-        for each, held in zip(self.planned.members, versions, strict=False):
+        for member, held in zip(self.planned.members, versions, strict=False):
             if held is not None and held[0]._version != held[1]:
                 raise _native.OrderError(
-                    f"parameter '{each.name}': its gradient was changed in place while workers exchanged it, such as by a hook of another "
-                    "parameter: change it in a hook of its own, or after backward()"
+                    f"parameter '{member.name}': its gradient was changed in place while workers exchanged it, such as by a hook of "
+                    "another parameter: change it in a hook of its own, or after backward()"
                 )
 
     def _write(self, scale: float) -> None:
         used = self._used_by_any()
-        self.undecided = [place for place, each in enumerate(used) if each is None]
-        for place, each in enumerate(used):
-            if each:  # else the gradient stays as it is
+        self.use.undecided = [place for place, is_used in enumerate(used) if is_used is None]
+        for place, is_used in enumerate(used):
+            if is_used:  # else the gradient stays as it is
                 self.write_result(place, scale)
 
     def write_result(self, place: int, scale: float) -> None:
         """Makes the result times `scale` the gradient of one member."""
-        each = self.planned.members[place]
-        of_torch.write_back(Result(self._session, self.number, place, self._device), each, self.planned.kind)
-        if scale != 1 and each.parameter.grad is not None:
-            each.parameter.grad.mul_(scale)
-
-    def is_used_here(self, place: int) -> bool:
-        """Whether a member had a gradient on this worker in the last step."""
-        return self._used[place]
+        member = self.planned.members[place]
+        write_back(Result(self._session, self.number, place, self._device), member, self.planned.kind)
+        if scale != 1 and member.parameter.grad is not None:
+            member.parameter.grad.mul_(scale)
 
     def _used_by_any(self) -> Sequence[bool | None]:
         """Returns whether some worker used each member; None where the result does not say. A result with rows is of a parameter that
         was used. One without rows is of a parameter that was not used, or whose gradients were zero."""
         if self.planned.kind is Kind.DENSE:
-            return self._used if all(self._used) else self._flags_of_any()
-        if self._counted is None:
-            return [True if self._session.result_rows(self.number, place) else None for place in range(len(self._used))]
-        return self._counted
+            return self.use.here if all(self.use.here) else self._flags_of_any()
+        if self.use.anywhere is None:
+            return [True if self._session.result_rows(self.number, place) else None for place in range(len(self.use.here))]
+        return self.use.anywhere
 
     def _flags_of_any(self) -> list[bool]:
-        flags = self._session.result(self.number, len(self._used))
+        flags = self._session.result(self.number, len(self.use.here))
         assert not isinstance(flags, tuple)
-        return [bool(each) for each in flags.reshape(-1)[: len(self._used)]]
+        return [bool(flag) for flag in flags.reshape(-1)[: len(self.use.here)]]
 
     def release(self) -> None:
         """Between steps, all workers: gives up what it has at the session. Its results were taken."""
@@ -231,23 +242,23 @@ class Bucket:
             "scheme": choice["scheme"],
             "why": self._reason(choice),
             "announced": self.announces,
-            "steps": self._steps,
+            "steps": self._totals.steps,
             "bytes_sent": use["bytes_sent"],
             "bytes_received": use["bytes_received"],
             "index_bytes_sent": use["index_bytes_sent"],
             "seconds": use["seconds"],
-            "seconds_exposed": self._waited,
-            "non_finite": self._non_finite,
+            "seconds_exposed": self._totals.waited_s,
+            "non_finite": self._totals.non_finite,
         }
 
     def _reason(self, choice: dict[str, Any]) -> str:
         if self.planned.kind is Kind.DENSE:
             return "at least half of its rows are not zero, or it is small"
-        if self._chosen_by != "auto":
+        if self._scheme_option != "auto":
             return "given"
         expected: dict[str, float] = {}
-        for each in choice["expected"]:  # best first; a scheme may stand there in several ways
-            expected.setdefault(each["scheme"], each["seconds"])
+        for candidate in choice["expected"]:  # best first; a scheme may stand there in several ways
+            expected.setdefault(candidate["scheme"], candidate["seconds"])
         if not expected:
             return "auto has not chosen yet"
         listed = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in list(expected.items())[:3])
@@ -259,7 +270,7 @@ class Bucket:
         try:
             yield
         except _native.Error as error:
-            names = ", ".join(each.name for each in self.planned.members[:4])
+            names = ", ".join(member.name for member in self.planned.members[:4])
             more = f" and {len(self.planned.members) - 4} more" if len(self.planned.members) > 4 else ""
             error.args = (f"{error} (while synchronizing {names}{more})", *error.args[1:])
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -165,6 +166,11 @@ class Layers:
     touched: dict[int, float]  # of a parameter's rows the share that some worker touched the most of
     untold: frozenset[int]  # parameters that touch rows somewhere which no embedding was asked for
     sparsifier: Sparsifier | None = None
+
+    @functools.cached_property
+    def layer_of(self) -> dict[int, int]:
+        """The layer of each parameter, by its place in the module."""
+        return {member.index: layer for layer, member in enumerate(self.members)}
 
     def reordered(self, ready: Sequence[int]) -> list[int] | None:
         """Parameters in the order of their gradients, where that is another one now. ready: those that were seen, as they came."""

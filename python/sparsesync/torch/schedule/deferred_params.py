@@ -1,4 +1,18 @@
-"""Parameters whose gradients are still on their way: whoever uses one waits for it first."""
+"""Parameters whose gradients still cross: whoever uses one waits for it first.
+
+A schedule may gather sums under the next forward pass. Until then a parameter has an old gradient, and an old weight. Nothing tells
+which line of a program uses it first: a layer, an optimizer, `print(weight)`.
+
+mark() therefore swaps `parameter.__class__` for a class that derives from Pending and from the parameter's own class.
+torch hands every operation on such an object to `Pending.__torch_function__`. That calls finish() first: it waits for the gather,
+writes the gradient, makes the deferred optimizer step, and calls unmark(). unmark() puts the own class back. The operation then
+runs on a plain parameter.
+
+The object stays the same: modules, optimizers and programs hold references to it, so a proxy or a copy could not stand in for it.
+Operations that read neither values nor gradients, such as `shape`, do not wait: _harmless() lists them. Copying and pickling wait.
+Python allows the swap because the derived class adds no slots. Code in C++ that bypasses __torch_function__, such as autograd and a
+ScriptModule, does not see it: the hooks of module_hooks.py and Synchronizer.begin_forward() wait there.
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ Action = Callable[[Sequence[torch.nn.Parameter]], None]
 
 
 class PendingResults:
-    def __init__(self, scale: Callable[[], float]) -> None:
-        """scale: what results are multiplied by as they are taken."""
-        self._scale = scale
+    """Results of one step after another. Actions wait for the gradients that they need."""
+
+    def __init__(self) -> None:
+        self._scale = 1.0
         self._pending: dict[Bucket, None] = {}  # not taken, in the order in which they cross
         self._actions: list[Action] = []  # what is to be done with their parameters
         # The gradient of each parameter that was taken, by the parameter's id(), and its version. None: nobody asks for it.
@@ -32,8 +33,9 @@ class PendingResults:
         """Buckets whose results are not taken, in the order in which they cross."""
         return list(self._pending)
 
-    def begin(self, buckets: Iterable[Bucket]) -> None:
-        """All these are submitted."""
+    def begin(self, buckets: Iterable[Bucket], scale: float) -> None:
+        """All these are submitted. scale: what their results are multiplied by as they are taken."""
+        self._scale = scale
         self._pending = dict.fromkeys(buckets)
         self._actions.clear()
         if self._left:
@@ -122,7 +124,7 @@ class PendingResults:
                 return  # a signal's handler took it meanwhile
             actions = self._begin_take(bucket)
             try:
-                bucket.finish(self._scale())
+                bucket.finish(self._scale)
             except (_native.Error, RuntimeError, MemoryError) as error:
                 self.leave()
                 if isinstance(error, OF_ONE_STEP):

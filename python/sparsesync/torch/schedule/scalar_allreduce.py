@@ -108,7 +108,7 @@ class UsageCounts:
         self._sums.own.fill_(1)
         for bucket in buckets:
             for place, each in enumerate(bucket.planned.members):
-                if not bucket.is_used_here(place):
+                if not bucket.use.here[place]:
                     self._sums.own[self._places[each.index]].zero_()
         self._sums.submit()
 
@@ -124,10 +124,10 @@ class UsageCounts:
 def ask_all(session: _native.Session, buckets: Iterable[Bucket], scale: float) -> None:
     """Writes the results that are undecided, once workers have told each other whether they used those parameters. Call it between
     steps, on all workers. They communicate only where some result is undecided."""
-    undecided = [(bucket, place) for bucket in buckets for place in bucket.undecided]
+    undecided = [(bucket, place) for bucket in buckets for place in bucket.use.undecided]
     if not undecided:
         return
-    told = session.all_gather(bytes(bucket.is_used_here(place) for bucket, place in undecided))
+    told = session.all_gather(bytes(bucket.use.here[place] for bucket, place in undecided))
     for (bucket, place), flags in zip(undecided, zip(*told, strict=True), strict=True):
         if any(flags):
             bucket.write_result(place, scale)

@@ -2,29 +2,133 @@
 
 from __future__ import annotations
 
-import collections
+import dataclasses
 import json
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
+from sparsesync.torch.gradients import Kind
 from sparsesync.torch.schedule.bucket import Bucket
-from sparsesync.torch.schedule.bucketing import Layers, Options, Planned
-from sparsesync.torch.schedule.layer_timer import LayerTimer
+from sparsesync.torch.schedule.bucketing import Layers, Options
+from sparsesync.torch.schedule.layer_timer import StepTimer
 from sparsesync.torch.schedule.scalar_allreduce import Norm, UsageCounts
 from sparsesync.torch.sparsify.sparsifier_runtime import SparsifierRuntime
 
-_KEPT = 32  # steps
 # Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed
 # (engine/planner/schedule/schedule_planner.cpp).
 _FIRST_LOOK = 7
 _LONGEST_BETWEEN_LOOKS = 1000
-MakeBucket = Callable[[Planned, bool], Bucket]  # and whether it announces
+
+
+@dataclasses.dataclass
+class OrderClock:
+    """Counts steps until the order of gradients is looked at again, where nothing is planned anew: it may change all the same."""
+
+    steps: int = 0
+    next_look: int = _FIRST_LOOK
+
+    def end_step(self) -> None:
+        self.steps += 1
+
+    def is_due(self) -> bool:
+        if self.steps < self.next_look:
+            return False
+        self.next_look += min(self.steps, _LONGEST_BETWEEN_LOOKS)
+        return True
+
+
+class Extras:
+    """Buckets that cross behind the last gradients, and are no part of the schedule."""
+
+    def __init__(
+        self, session: _native.Session, device: CpuDevice, sparsifier: SparsifierRuntime | None, numbers: Sequence[int]
+    ) -> None:
+        """numbers: of buckets that somebody else submits, in all steps."""
+        self._session = session
+        self._device = device
+        self._sparsifier = sparsifier
+        self._of_others = tuple(numbers)
+        self._of_sparsifier: Sequence[int] = ()
+        self._norm: Norm | None = None  # of gradients that still cross, where somebody asks for it
+        self._usage: UsageCounts | None = None
+
+    def watch(self, buckets: Sequence[Bucket], counts_usage: bool) -> None:
+        """Between steps, all workers: there are these buckets now. counts_usage: whether results alone cannot tell the workers that use
+        a parameter."""
+        if self._sparsifier:
+            self._of_sparsifier = self._sparsifier.watch(buckets)
+        if self._norm:
+            self._norm.watch(buckets)
+        if self._usage:
+            self._usage.release()
+            self._usage = None
+        with_rows = _with_rows(buckets)
+        if with_rows and counts_usage:
+            self._usage = UsageCounts(self._session, self._device, with_rows)
+        for bucket in with_rows:
+            bucket.use.ask = self._usage.are_used if self._usage else None
+
+    def watch_norm(self, buckets: Sequence[Bucket], most: int) -> bool:
+        """Between steps, all workers: from the next step on norm() knows that of gradients that still cross. Returns whether it did not.
+
+        most: buckets that there may be."""
+        if self._norm is not None:
+            return False
+        self._norm = Norm(self._session, self._device, buckets[0].planned.device, most)
+        self._norm.watch(buckets)
+        return True
+
+    def norm(self, buckets: Sequence[Bucket]) -> torch.Tensor | None:
+        return self._norm.of(buckets) if self._norm else None
+
+    def numbers(self) -> list[int]:
+        """In the order in which they cross."""
+        of_steps = [sums.number for sums in (self._norm, self._usage) if sums]
+        return [*of_steps, *self._of_sparsifier, *self._of_others]
+
+    def submit(self, buckets: Sequence[Bucket]) -> None:
+        """Once all buckets are submitted. Those of others, and of the sparsifier, submit themselves."""
+        if self._norm:
+            self._norm.submit()
+        if self._usage:
+            self._usage.submit(_with_rows(buckets))
+
+
+def _with_rows(buckets: Sequence[Bucket]) -> list[Bucket]:
+    return [bucket for bucket in buckets if bucket.planned.kind.has_rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class Planning:
+    """What a schedule is planned for, besides its layers; the same on all workers."""
+
+    options: Options
+    dense_scheme: str
+    first_bytes: float | None  # what the first bucket is full with
+    announce: bool
+    under_forward: bool  # whether forward passes can wait for one bucket after another
+
+    def planner(
+        self, session: _native.Session, layers: Layers, seconds: dict[int, tuple[float, float]]
+    ) -> _native.SchedulePlanner:
+        """seconds: of the passes of parameters, by their places in the module, where they are known."""
+        options = self.options
+        return _native.SchedulePlanner(
+            session,
+            layers.native(seconds),
+            options.schedule,
+            options.full_bytes,
+            self.first_bytes,
+            options.scheme,
+            self.dense_scheme,
+            self.announce,
+            self.under_forward,
+        )
 
 
 class Schedule:
@@ -35,98 +139,59 @@ class Schedule:
         session: _native.Session,
         device: CpuDevice,
         layers: Layers,
-        options: Options,
-        make_bucket: MakeBucket,
+        planning: Planning,
         *,
-        dense_scheme: str,
-        first_bytes: float | None,
-        announce: bool,
-        under_forward: bool,
         extra: Sequence[int] = (),
-        sparsifying: SparsifierRuntime | None = None,
+        sparsifier: SparsifierRuntime | None = None,
     ) -> None:
-        """first_bytes: what the first bucket is full with. under_forward: whether forward passes can wait for one bucket after
-        another. extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
+        """extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
         self._session = session
         self._device = device
-        self._make_bucket = make_bucket
-        self._extra = tuple(extra)
-        self._sparsifying = sparsifying
-        self._of_sparsifier: Sequence[int] = ()  # buckets
-        self.norm: Norm | None = None  # of gradients that still cross, where somebody asks for it
-        self._usage: UsageCounts | None = None
-        self._planning = (
-            options.schedule,
-            options.full_bytes,
-            first_bytes,
-            options.scheme,
-            dense_scheme,
-            announce,
-            under_forward,
-        )
-        self._steps_seen = 0
-        self._look_at = _FIRST_LOOK
-        self._take_layers(layers, {})
-        self._plans = options.measures
-        self.times = LayerTimer(len(layers.members), device) if options.measures else None
-        self.passes: tuple[list[float], list[float]] | None = None  # of the last step: seconds of each layer, forward and backward
-        self._steps: collections.deque[tuple[float, float]] = collections.deque(maxlen=_KEPT)  # seconds of each, and of its passes
-        self._ended: float | None = None
+        self._planning = planning
+        self._sparsifier = sparsifier
+        self._extras = Extras(session, device, sparsifier, extra)
+        self._order_clock = OrderClock()
+        self._layers = layers
+        self._planner = planning.planner(session, layers, {})
+        self.timer = StepTimer(device)
+        if planning.options.measures:
+            self.timer.measure(len(layers.members))
         self.buckets: list[Bucket] = []
         self._make_buckets()
-
-    def _take_layers(self, layers: Layers, seconds: dict[int, tuple[float, float]]) -> None:
-        """seconds: of the passes of parameters, by their places in the module, where they are known."""
-        self._layers = layers
-        self._layer_of = {each.index: layer for layer, each in enumerate(layers.members)}
-        self._planner = _native.SchedulePlanner(self._session, layers.native(seconds), *self._planning)
 
     def _make_buckets(self) -> None:
         """Those of the planner, in the place of those that there are."""
         for bucket in self.buckets:
-            if self._sparsifying:
-                self._sparsifying.keep(bucket)
+            if self._sparsifier:
+                self._sparsifier.keep(bucket)
             bucket.release()
         self._step = self._planner.step()
         announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
-        planned = self._layers.planned(self._planner.buckets)
-        self.buckets = [self._make_bucket(each, number in announcing) for number, each in enumerate(planned)]
-        if self._sparsifying:
-            self._of_sparsifier = self._sparsifying.watch(self.buckets)
-        if self.norm:
-            self.norm.watch(self.buckets)
-        self._watch_usage(bool(announcing))
+        options, dense_scheme = self._planning.options, self._planning.dense_scheme
+        made: list[Bucket] = []
+        for number, planned in enumerate(self._layers.planned(self._planner.buckets)):
+            if self._sparsifier and planned.kind is Kind.SPARSIFIED:
+                made.append(self._sparsifier.bucket(planned, options, dense_scheme))
+            else:
+                made.append(Bucket(self._session, self._device, planned, options, dense_scheme, number in announcing))
+        self.buckets = made
+        self._extras.watch(self.buckets, counts_usage=self.under_forward or bool(announcing))
         self._set_order()
-
-    def _watch_usage(self, announces: bool) -> None:
-        """Counts the workers that use a parameter where results alone cannot tell."""
-        with_rows = self._with_rows()
-        if self._usage:
-            self._usage.release()
-            self._usage = None
-        if with_rows and (self.under_forward or announces):
-            self._usage = UsageCounts(self._session, self._device, with_rows)
-        for bucket in with_rows:
-            bucket.usage = self._usage.are_used if self._usage else None
-
-    def _with_rows(self) -> list[Bucket]:
-        return [bucket for bucket in self.buckets if bucket.planned.kind.has_rows]
 
     def _set_order(self) -> None:
         order = [(self.buckets[bucket].number, phase) for bucket, phase in self._planner.order]
         behind = 1 + max(place for place, (_, phase) in enumerate(order) if phase == "reduce")
-        of_steps = [each.number for each in (self.norm, self._usage) if each]
-        extra = (*of_steps, *self._of_sparsifier, *self._extra)
-        order[behind:behind] = [(number, phase) for number in extra for phase in ("reduce", "gather")]
+        order[behind:behind] = [(number, phase) for number in self._extras.numbers() for phase in ("reduce", "gather")]
         self._session.set_order(order, self._session.step)
 
     def watch_norm(self) -> None:
-        """Between steps, all workers: from the next step on `norm` knows that of gradients that still cross."""
-        if self.norm is None:
-            where = self.buckets[0].planned.device
-            self.norm = Norm(self._session, self._device, where, len(self._layers.members))
-            self.norm.watch(self.buckets)
+        """Between steps, all workers: from the next step on norm() knows that of gradients that still cross."""
+        if self._extras.watch_norm(self.buckets, len(self._layers.members)):
             self._set_order()
+
+    def norm(self) -> torch.Tensor | None:
+        """Of the gradients of the step under way, without their being gathered. Nothing, on all workers, where it is not known."""
+        return self._extras.norm(self.buckets)
 
     @property
     def layers(self) -> Layers:
@@ -139,10 +204,10 @@ class Schedule:
 
     def bucket_of(self, parameter: int) -> Bucket:
         """That a parameter, by its place in the module, crosses in."""
-        return self.buckets[self._step.bucket_of(self._layer_of[parameter])]
+        return self.buckets[self._step.bucket_of(self._layers.layer_of[parameter])]
 
     def layer_of(self, parameter: int) -> int:
-        return self._layer_of[parameter]
+        return self._layers.layer_of[parameter]
 
     def in_order_of_gathers(self) -> list[Bucket]:
         return [self.buckets[bucket] for bucket, phase in self._planner.order if phase == "gather"]
@@ -151,9 +216,9 @@ class Schedule:
 
     def ready(self, parameter: int) -> Bucket | None:
         """A gradient is ready. The bucket that is to be submitted now, if there is one."""
-        layer = self._layer_of[parameter]
-        if self.times:
-            self.times.ready(layer)
+        layer = self._layers.layer_of[parameter]
+        if self.timer.layers:
+            self.timer.layers.ready(layer)
         complete = self._step.ready(layer)
         return None if complete is None else self.buckets[complete]
 
@@ -163,40 +228,31 @@ class Schedule:
 
     def submit_numbers(self) -> None:
         """Submits what is summed beside gradients, once all buckets are submitted."""
-        if self.norm:
-            self.norm.submit()
-        if self._usage:
-            self._usage.submit(self._with_rows())
+        self._extras.submit(self.buckets)
 
     def end_step(self) -> bool:
         """Everything is submitted. Whether a review is due."""
-        now = time.perf_counter()
-        self._steps_seen += 1
-        if self.times is None:
-            return self._is_look_due()
-        forward, backward = self.passes = self.times.end_step()
-        if self._ended is not None:
-            self._steps.append((now - self._ended, sum(forward) + sum(backward)))
-        self._ended = now
-        return self._planner.add_step(forward, backward) if self._plans else self._is_look_due()
+        self._order_clock.end_step()
+        self.timer.end_step(time.perf_counter())
+        if self._plans and self.timer.passes:
+            return self._planner.add_step(*self.timer.passes)
+        return self._order_clock.is_due()
 
-    def _is_look_due(self) -> bool:
-        """Where nothing is planned anew the order of gradients may change all the same."""
-        if self._steps_seen < self._look_at:
-            return False
-        self._look_at += min(self._steps_seen, _LONGEST_BETWEEN_LOOKS)
-        return True
+    @property
+    def _plans(self) -> bool:
+        """Whether schedules are planned by what passes take."""
+        return self._planning.options.measures
 
     def measure(self) -> None:
         """From the next step on passes are measured, whether schedules are planned by them or not."""
-        if self.times is None:
-            self.times = LayerTimer(len(self._layers.members), self._device)
+        if self.timer.layers is None:
+            self.timer.measure(len(self._layers.members))
 
     def review(self, ready: Sequence[int]) -> bool:
         """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now.
 
         ready: parameters, as their gradients became ready in the last step."""
-        self._ended = None  # a step that is planned behind is like no other
+        self.timer.pause()  # a step that is planned behind is like no other
         if self._learn_order(ready):
             return True
         if not self._plans:
@@ -217,11 +273,13 @@ class Schedule:
             return False
         layers = self._layers.in_order(json.loads(told))
         seconds = {}
-        if self._plans and self.passes:
-            seconds = {index: (self.passes[0][layer], self.passes[1][layer]) for index, layer in self._layer_of.items()}
-        self._take_layers(layers, seconds)
-        if self.times:
-            self.times = LayerTimer(len(layers.members), self._device)
+        if self._plans and self.timer.passes:
+            forward, backward = self.timer.passes
+            seconds = {index: (forward[layer], backward[layer]) for index, layer in self._layers.layer_of.items()}
+        self._layers = layers
+        self._planner = self._planning.planner(self._session, layers, seconds)
+        if self.timer.layers:
+            self.timer.measure(len(layers.members))
         self._make_buckets()
         return True
 
@@ -229,7 +287,7 @@ class Schedule:
         """Between steps, when all results were taken: of each layer of which rows cross those that this worker touched in the last
         step, and those of all workers. Rows of tensors alike are known together: each has its share by what was first seen of it."""
         found = {}
-        for bucket in self._with_rows():
+        for bucket in _with_rows(self.buckets):
             members = bucket.planned.members
             spaces: dict[tuple[int, torch.dtype], list[int]] = {}
             for place, each in enumerate(members):
@@ -239,7 +297,7 @@ class Schedule:
                 weights = [self._layers.touched.get(members[p].index, 0.0) * members[p].parameter.shape[0] for p in places]
                 whole = sum(weights) or 1.0
                 for place, weight in zip(places, weights, strict=True):
-                    found[self._layer_of[members[place].index]] = (touched * weight / whole, united * weight / whole)
+                    found[self._layers.layer_of[members[place].index]] = (touched * weight / whole, united * weight / whole)
         return found
 
     # ---- What it is.
@@ -252,9 +310,10 @@ class Schedule:
     @property
     def measured(self) -> dict[str, float] | None:
         """The same as it was here: medians of the last steps; what crosses, a mean of all steps of the present buckets."""
-        if not self._steps:
+        medians = self.timer.medians()
+        if medians is None:
             return None
-        iteration, compute = (statistics.median(each) for each in zip(*self._steps, strict=True))
+        iteration, compute = medians
         crossing = (bucket.statistics() for bucket in self.buckets)
         return {
             "iteration_s": iteration,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
@@ -10,9 +11,8 @@ import torch
 
 from sparsesync import _native
 from sparsesync._native import Sparsifier as NativeSparsifier
-from sparsesync.torch import gradients as of_torch
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import Result, Submitted, Synchronized
+from sparsesync.torch.gradients import DTYPES, Result, Submitted, Synchronized, dense_gradient, handed_over, write_dense
 from sparsesync.torch.schedule.bucket import Bucket
 from sparsesync.torch.schedule.bucketing import Options, Planned
 from sparsesync.torch.schedule.pending_results import OF_ONE_STEP
@@ -20,7 +20,7 @@ from sparsesync.torch.schedule.scalar_allreduce import ScalarAllReduce
 from sparsesync.torch.sparsify.sparsifier_state import Owed, SparsifierState
 from sparsesync.torch.sparsify.sparsifiers import CoarseGrained, Sparsifier
 
-_TORCHS = {name: dtype for dtype, name in of_torch.DTYPES.items()}
+_TORCHS = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class Wrapped(Protocol):
@@ -38,26 +38,103 @@ class Wrapped(Protocol):
     def has_master(self, parameter: torch.nn.Parameter) -> bool: ...
 
 
+class CorrectedMomentum:
+    """The momentum that was taken out of an optimizer: velocities are added up here, and cross in the place of gradients."""
+
+    def __init__(self) -> None:
+        # The optimizer whose momentum was taken out, and the place of its group: load_state_dict() puts another dict there.
+        self._taken_from: tuple[torch.optim.Optimizer, int] | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return self._taken_from is not None
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """The optimizer's group whose momentum was taken out; empty where none was."""
+        if self._taken_from is None:
+            return {}
+        optimizer, place = self._taken_from
+        return optimizer.param_groups[place]
+
+    def take(self, sparsifier: Sparsifier, wrapped: Sequence[Wrapped], parameters: Sequence[Synchronized]) -> None:
+        """Takes the momentum of these parameters out of optimizers that are wrapped. Raises InputError where they have not one momentum
+        together, or some have it elsewhere."""
+        groups_of = {parameter: group for optimizer in wrapped for parameter, group in optimizer.momentum_groups().items()}
+        groups = [groups_of.get(id(member.parameter)) for member in parameters]
+        first = next((group for group in groups if group is not None), None)
+        if first is None:
+            return
+        for member, group in zip(parameters, groups, strict=True):
+            said = ("momentum", "nesterov", "dampening")
+            if group is None or any(group[name] != first[name] for name in said) or group["dampening"] != 0:
+                raise _native.InputError(
+                    f"{type(sparsifier).__name__}: parameter '{member.name}' has another momentum in its optimizer than others "
+                    "whose momentum is corrected, or dampening: give all of them the same, or momentum_correction=False"
+                )
+        self._taken_from = next(
+            (each.optimizer, place) for each in wrapped for place, group in enumerate(each.optimizer.param_groups) if group is first
+        )
+        for optimizer in wrapped:
+            optimizer.take_momentum([member.parameter for member in parameters])
+
+
+class StepCounts:
+    """Counts what all workers must know of a step before its sums are used: values that are not finite, and the workers that use each
+    parameter. All workers make one, between the same steps."""
+
+    def __init__(self, session: _native.Session, device: CpuDevice, buckets: Sequence[SparsifiedBucket]) -> None:
+        self._indices = sorted(member.index for bucket in buckets for member in bucket.planned.members)
+        where = buckets[0].planned.device
+        self._sums = ScalarAllReduce(session, device, "(what is not finite, what is used)", 1 + len(self._indices), where)
+        self.number = self._sums.number
+
+    def submit(self, buckets: Sequence[SparsifiedBucket]) -> None:
+        """Once all gradients of a step are submitted. Waits until what crosses is taken of all of them."""
+        used = {member.index: here for bucket in buckets for member, here in bucket.members_used_here()}
+        not_finite = sum(bucket.native.not_finite() for bucket in buckets)
+        own = torch.tensor([not_finite, *(used[index] for index in self._indices)], dtype=torch.float64)
+        self._sums.own.copy_(own)
+        self._sums.submit()
+
+    def summed(self) -> tuple[int, set[int]]:
+        """Returns how many values of all workers are not finite, and the parameters that no worker used. Waits for the counts."""
+        found, *users = map(int, self._sums.sums().tolist())
+        return found, {index for index, count in zip(self._indices, users, strict=True) if count == 0}
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a sparsifier stands."""
+
+    step: int = 0
+    not_finite: int = 0  # values, so far
+    skipped: int = 0  # steps
+
+
+@dataclasses.dataclass
+class KeptState:
+    """What is owed of parameters that have no buckets, by their indices."""
+
+    waiting: dict[int, Owed] = dataclasses.field(default_factory=dict)  # until their buckets are there, such as what was loaded
+    before: dict[int, Owed] = dataclasses.field(default_factory=dict)  # the last step, of parameters that have other buckets since
+    norms: torch.Tensor | None = None  # of chunks, that were loaded
+
+
 class SparsifierRuntime:
     """All workers make one, and end each step, alike."""
 
     def __init__(self, sparsifier: Sparsifier, session: _native.Session, device: CpuDevice) -> None:
         self.sparsifier = sparsifier
-        self.step = 0
-        self._scale: float | None = None  # of the loss, where a LossScaler may discard steps
-        # The optimizer whose momentum was taken out, and the place of its group: load_state_dict() puts another dict there.
-        self._taken_from: tuple[torch.optim.Optimizer, int] | None = None
+        self.progress = Progress()
+        self._loss_scale: float | None = None  # where a LossScaler may discard steps
+        self._momentum = CorrectedMomentum()
         self._session = session
         self._device = device
         self._norms: _Norms | None = None
-        self._counts: ScalarAllReduce | None = None  # of the step: values that are not finite; workers that use each parameter
-        self._counted: list[int] = []  # parameters, in the order of their counts
+        self._counts: StepCounts | None = None
         self._buckets: list[SparsifiedBucket] = []
-        self.not_finite = 0  # values, so far
-        self.skipped = 0  # steps
-        self._known_norms: torch.Tensor | None = None  # that were loaded
-        self._waiting: dict[int, Owed] = {}  # loaded, of parameters whose buckets are not there yet
-        self._before: dict[int, Owed] = {}  # the last step, of parameters that have other buckets since
+        self._kept = KeptState()
 
     def bucket(self, planned: Planned, options: Options, dense_scheme: str) -> SparsifiedBucket:
         return SparsifiedBucket(self._session, self._device, planned, options, dense_scheme, self)
@@ -78,75 +155,48 @@ class SparsifierRuntime:
     def of_step(self) -> dict[str, Any]:
         """Returns the options of the native reduce() for the present step."""
         return {
-            "share": self.sparsifier.share_of(self.step),
-            "scale": 1.0 if self._scale is None else self._scale,
-            "momentum": self._group.get("momentum", 0.0),
-            "nesterov": self._group.get("nesterov", False),
+            "share": self.sparsifier.share_of(self.progress.step),
+            "scale": 1.0 if self._loss_scale is None else self._loss_scale,
+            "momentum": self._momentum.group.get("momentum", 0.0),
+            "nesterov": self._momentum.group.get("nesterov", False),
         }
 
     def statistics(self) -> dict[str, Any]:
         return {
             "name": type(self.sparsifier).__name__,
-            "step": self.step,
-            "share": self.sparsifier.share_of(self.step),
+            "step": self.progress.step,
+            "share": self.sparsifier.share_of(self.progress.step),
             "corrects_momentum": self.corrects_momentum,
-            "not_finite": self.not_finite,
-            "skipped_steps": self.skipped,
+            "not_finite": self.progress.not_finite,
+            "skipped_steps": self.progress.skipped,
         }
 
     # ---- Momentum.
 
     @property
     def corrects_momentum(self) -> bool:
-        return self._taken_from is not None
-
-    @property
-    def _group(self) -> dict[str, Any]:
-        """The optimizer's group whose momentum was taken out; empty where none was."""
-        if self._taken_from is None:
-            return {}
-        optimizer, place = self._taken_from
-        return optimizer.param_groups[place]
+        return self._momentum.is_taken
 
     def take_momentum(self, wrapped: Iterable[Wrapped], parameters: Sequence[Synchronized]) -> None:
-        """Before there are buckets: takes the momentum of these parameters out of optimizers that are wrapped. Raises InputError
-        where they have not one momentum together, or some have it elsewhere."""
-        if not self.sparsifier.corrects_momentum:
-            return
-        wrapped = list(wrapped)
-        of_all = {own: group for each_wrapped in wrapped for own, group in each_wrapped.momentum_groups().items()}
-        groups = [of_all.get(id(each.parameter)) for each in parameters]
-        first = next((group for group in groups if group is not None), None)
-        if first is None:
-            return
-        for each, group in zip(parameters, groups, strict=True):
-            said = ("momentum", "nesterov", "dampening")
-            if group is None or any(group[name] != first[name] for name in said) or group["dampening"] != 0:
-                raise _native.InputError(
-                    f"{type(self.sparsifier).__name__}: parameter '{each.name}' has another momentum in its optimizer than others "
-                    "whose momentum is corrected, or dampening: give all of them the same, or momentum_correction=False"
-                )
-        optimizers = (each_wrapped.optimizer for each_wrapped in wrapped)
-        self._taken_from = next(
-            (optimizer, place) for optimizer in optimizers for place, group in enumerate(optimizer.param_groups) if group is first
-        )
-        for each_wrapped in wrapped:
-            each_wrapped.take_momentum([each.parameter for each in parameters])
+        """Before there are buckets: takes the momentum of these parameters out of optimizers that are wrapped, where the sparsifier
+        corrects it. Raises InputError as CorrectedMomentum.take()."""
+        if self.sparsifier.corrects_momentum:
+            self._momentum.take(self.sparsifier, list(wrapped), parameters)
 
     # ---- What is owed.
 
     def state(self, buckets: Iterable[Bucket], parameters: Sequence[Synchronized], of_mean: bool) -> SparsifierState:
         """Between steps, when all results were taken, or the session is over: this worker's."""
-        owed = dict(self._waiting)
+        owed = dict(self._kept.waiting)
         for each in buckets:
             if isinstance(each, SparsifiedBucket):
                 each.give_back_lost()
                 owed.update(each.state())
         named = {parameters[index].name: each for index, each in owed.items()}
-        norms = self._known_norms  # loaded, and not used yet
+        norms = self._kept.norms  # loaded, and not used yet
         if norms is None and self._norms:
             norms = self._norms.summed()
-        return SparsifierState(self.step, self._session.rank, self._session.size, of_mean, named, norms)
+        return SparsifierState(self.progress.step, self._session.rank, self._session.size, of_mean, named, norms)
 
     def load(
         self, state: SparsifierState, buckets: Iterable[Bucket], parameters: Sequence[Synchronized], of_mean: bool
@@ -182,9 +232,9 @@ class SparsifierRuntime:
             if not state.owed:  # of before the first step
                 zeros = torch.zeros(each.parameter.numel(), device=each.parameter.device)
                 loaded[each.index] = (zeros, zeros if self.corrects_momentum else None)
-        self.step = state.step
-        self._known_norms = state.norms
-        self._waiting = loaded
+        self.progress.step = state.step
+        self._kept.norms = state.norms
+        self._kept.waiting = loaded
         self.take_over(buckets)
 
     def expect_velocity(self, name: str, owed: Owed) -> None:
@@ -201,17 +251,17 @@ class SparsifierRuntime:
         """Gives buckets what is owed of their parameters."""
         for each in buckets:
             if isinstance(each, SparsifiedBucket):
-                each.set_state(self._waiting)
+                each.set_state(self._kept.waiting)
                 for member in each.planned.members:
-                    self._waiting.pop(member.index, None)
+                    self._kept.waiting.pop(member.index, None)
 
     def keep(self, bucket: Bucket) -> None:
         """Takes what a bucket has that is to be released."""
         if isinstance(bucket, SparsifiedBucket):
-            self._waiting.update(bucket.state())
-            if self._scale is not None:
+            self._kept.waiting.update(bucket.state())
+            if self._loss_scale is not None:
                 bucket.give_back()
-                self._before.update(bucket.state())
+                self._kept.before.update(bucket.state())
 
     # ---- Chunks, which all workers choose by the norms of the step before.
 
@@ -222,63 +272,57 @@ class SparsifierRuntime:
             self._norms.release()
             self._norms = None
         self.take_over(own)
-        if self._waiting:
-            name = next(iter(self._waiting))
+        if self._kept.waiting:
+            name = next(iter(self._kept.waiting))
             raise _native.InputError(f"parameter number {name} owes something, and its gradient is not made sparse any more")
         if own and self._counts is None:
-            self._counted = sorted(each.index for bucket in own for each in bucket.planned.members)
-            where = own[0].planned.device
-            self._counts = ScalarAllReduce(self._session, self._device, "(what is not finite, what is used)", 1 + len(self._counted), where)
+            self._counts = StepCounts(self._session, self._device, own)
         if isinstance(self.sparsifier, CoarseGrained) and own:
             self._norms = _Norms(self._session, self._device, own)
         return [each.number for each in (self._counts, self._norms) if each]
 
     def begin_step(self, scale: float | None) -> None:
         """Before a step's first gradients cross. scale: of the loss, where there is a LossScaler."""
-        self._scale = scale
-        self._before.clear()
+        self._loss_scale = scale
+        self._kept.before.clear()
         if self._norms:
-            known, self._known_norms = self._known_norms, None
-            self._norms.choose(self.sparsifier.share_of(self.step), known)
+            known, self._kept.norms = self._kept.norms, None
+            self._norms.choose(self.sparsifier.share_of(self.progress.step), known)
 
     def end_step(self) -> int:
         """Once all gradients of a step are submitted. Waits until what crosses is taken of all of them. How many values of all workers
         are not finite: where there are some nothing of the step is to be used."""
         if self._counts is None:
             return 0
-        used = {each.index: here for bucket in self._buckets for each, here in bucket.members_used_here()}
-        not_finite = sum(each.native.not_finite() for each in self._buckets)
-        own = torch.tensor([not_finite, *(used[index] for index in self._counted)], dtype=torch.float64)
-        self._counts.own.copy_(own)
-        self._counts.submit()
+        self._counts.submit(self._buckets)
         if self._norms:
             self._norms.submit()
         try:
-            found, *users = map(int, self._counts.sums().tolist())
+            found, unused = self._counts.summed()
         except OF_ONE_STEP:
             for bucket in self._buckets:
                 bucket.keep_unused(())
             if self._norms:
                 self._norms.forget()
-            self.step += 1  # which discard_step() takes back
+            self.progress.step += 1  # which discard_step() takes back
             raise
         for bucket in self._buckets:
-            bucket.keep_unused({index for index, count in zip(self._counted, users, strict=True) if count == 0})
-        self.not_finite += found
+            bucket.keep_unused(unused)
+        self.progress.not_finite += found
         if found:
-            self.skipped += 1
+            self.progress.skipped += 1
             if self._norms:
                 self._norms.forget()
         else:
-            self.step += 1
+            self.progress.step += 1
         return found
 
     def discard_step(self) -> None:
         """Behind end_step(), when buckets were dropped and stay owed: sums are not used."""
         for each in self._buckets:
-            each.set_state(self._before)
-        self.step -= 1
-        self.skipped += 1
+            each.set_state(self._kept.before)
+        self.progress.step -= 1
+        self.progress.skipped += 1
 
 
 class SparsifiedBucket(Bucket):
@@ -342,7 +386,7 @@ class SparsifiedBucket(Bucket):
 
     def members_used_here(self) -> list[tuple[Synchronized, bool]]:
         """Returns each member, and whether it had a gradient here in the last step."""
-        return list(zip(self.planned.members, self._used, strict=True))
+        return list(zip(self.planned.members, self.use.here, strict=True))
 
     def _frozen(self) -> list[int]:
         """Returns the parameters without a gradient here that do not require one."""
@@ -358,7 +402,7 @@ class SparsifiedBucket(Bucket):
 
     def _views(self) -> list[Any]:
         """Of the gradients. Made for each use: what is handed over is taken once."""
-        return [of_torch.handed_over(each, self._device) for each in self._given]
+        return [handed_over(each, self._device) for each in self._given]
 
     def give_back(self) -> None:
         """What it sent in the last step is owed."""
@@ -380,7 +424,7 @@ class SparsifiedBucket(Bucket):
             for place, (each, spec) in enumerate(zip(self.planned.members, self.native.crossing, strict=True)):
                 if each.index not in self._unused:
                     result = Result(self._session, self.number, place, self._device)
-                    of_torch.write_dense(result, each.parameter, _TORCHS[spec.dtype])
+                    write_dense(result, each.parameter, _TORCHS[spec.dtype])
         if scale != 1:
             for each in self.planned.members:
                 if each.index not in self._unused:
@@ -395,7 +439,7 @@ class SparsifiedBucket(Bucket):
         for each in self.planned.members:
             size = each.parameter.numel()
             if each.index not in self._unused:
-                gradient = of_torch.dense_gradient(each.parameter)
+                gradient = dense_gradient(each.parameter)
                 gradient.copy_(whole[begin : begin + size].view(gradient.shape))
             begin += size
 
