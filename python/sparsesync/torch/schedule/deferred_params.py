@@ -11,7 +11,7 @@ runs on a plain parameter.
 The object stays the same: modules, optimizers and programs hold references to it, so a proxy or a copy could not stand in for it.
 Operations that read neither values nor gradients, such as `shape`, do not wait: _harmless() lists them. Copying and pickling wait.
 Python allows the swap because the derived class adds no slots. Code in C++ that bypasses __torch_function__, such as autograd and a
-ScriptModule, does not see it: the hooks of module_hooks.py and Synchronizer.begin_forward() wait there.
+ScriptModule, does not see it: the hooks that a Synchronizer registers, and its begin_forward(), wait there.
 """
 
 from __future__ import annotations
