@@ -1,5 +1,8 @@
 #include "engine/session/registered_bucket.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -20,6 +23,30 @@ BucketSpec crossing_at_first(const BucketSpec& spec) {
 }
 
 }  // namespace
+
+std::string squares_problem(const BucketSpec& spec, Index tensors) {
+  if (tensors < 0 || tensors > std::ssize(spec.tensors)) {
+    return fmt::format("bucket '{}' has {} tensors, not {}", spec.name, spec.tensors.size(),
+                       tensors);
+  }
+  const std::vector<TensorSpec> crossing = on_wire(spec).tensors;
+  const std::span<const TensorSpec> squared(crossing.data(), static_cast<std::size_t>(tensors));
+  for (const TensorSpec& tensor : squared) {
+    if (is_integer(tensor.dtype)) return fmt::format("tensor '{}' has integers", tensor.name);
+  }
+  for (const TensorSpec& other : std::span(crossing).subspan(squared.size())) {
+    const auto alike = [&](const TensorSpec& tensor) {
+      return tensor.dtype == other.dtype && tensor.width == other.width;
+    };
+    if (std::any_of(squared.begin(), squared.end(), alike)) {
+      return fmt::format(
+          "tensor '{}' has the dtype and the width of one that is squared: square it, too, or give "
+          "it another width",
+          other.name);
+    }
+  }
+  return {};
+}
 
 RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
                                    const SchemeEntry& entry, Rank rank, int size,
@@ -176,17 +203,10 @@ void RegisteredBucket::widen_results() {
 }
 
 void RegisteredBucket::keep_squares(std::size_t tensors, double* sum) {
-  SPARSESYNC_EXPECT(tensors, <=, spec_.tensors.size());
+  const std::string problem = squares_problem(spec_, static_cast<Index>(tensors));
+  if (!problem.empty()) throw ContractError("keep_squares: " + problem);
   std::vector<bool> is_squared(spaces_.size());
-  for (std::size_t tensor = 0; tensor < space_of_.size(); ++tensor) {
-    const std::size_t space = space_of_[tensor];
-    if (tensor < tensors) {
-      SPARSESYNC_EXPECT(is_integer(spaces_[space].dtype), ==, false);
-      is_squared[space] = true;
-    } else {
-      SPARSESYNC_EXPECT(bool{is_squared[space]}, ==, false);
-    }
-  }
+  for (std::size_t tensor = 0; tensor < tensors; ++tensor) is_squared[space_of_[tensor]] = true;
   is_squared_ = std::move(is_squared);
   squares_ = sum;
   has_squares_ = false;

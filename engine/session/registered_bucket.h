@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/planner/scheme/plan.h"
@@ -20,6 +21,12 @@
 #include "sparsesync/session.h"
 
 namespace sparsesync {
+
+/// Says why the squares of a bucket's first tensors cannot be told from those of its others.
+/// @param tensors  how many; none of them may share dtype and width, as they cross, with another
+///                 one, or have integers
+/// @return empty where they can
+std::string squares_problem(const BucketSpec& spec, Index tensors);
 
 /// A bucket at work on one worker.
 class RegisteredBucket {

@@ -210,17 +210,7 @@ class PythonTraceWriter {
       written_;  // [step · workers + worker]; after the writer, which checks the numbers
 };
 
-}  // namespace
-}  // namespace sparsesync::python
-
-using namespace sparsesync;
-using namespace sparsesync::python;
-
-NB_MODULE(_analysis, module) {
-  module.doc() = "The laboratory behind sparsesync.analysis.";
-  // Exceptions and the classes that calls take are those of the library's module.
-  nb::module_::import_("sparsesync._native");
-  set_log_level_from_environment();
+void bind_reports(nb::module_& module) {
   module.def("profile_json", profile_of, nb::arg("trace"), nb::arg("partitions"),
              "JSON of sparsesync.profile().");
   module.def("plan_json", plan_of, nb::arg("trace"), nb::arg("workers"), nb::arg("rate_bps").none(),
@@ -230,6 +220,9 @@ NB_MODULE(_analysis, module) {
              nb::arg("rate_bps").none(), nb::arg("latency_s"), nb::arg("virtual_clock"),
              nb::arg("repeat"), nb::arg("wire").none(), nb::arg("announce"),
              "JSON of sparsesync.compare().");
+}
+
+void bind_models(nb::module_& module) {
   module.def(
       "write_model",
       [](const std::filesystem::path& path, const std::string& name,
@@ -247,7 +240,9 @@ NB_MODULE(_analysis, module) {
       nb::sig("def write_model(path: str | os.PathLike[str], name: str, layers: "
               "collections.abc.Sequence[sparsesync.Layer], provenance: "
               "collections.abc.Sequence[tuple[str, str]] = [], force: bool = False) -> None"));
+}
 
+void bind_trace(nb::module_& module) {
   nb::class_<Trace>(
       module, "Trace",
       "A recorded trace: which rows each worker touched at each step (docs/traces.md).")
@@ -277,7 +272,9 @@ NB_MODULE(_analysis, module) {
            "uint16.",
            nb::sig("def load(self, worker: int, step: int) -> dict[str, "
                    "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[typing.Any]]]"));
+}
 
+void bind_trace_writer(nb::module_& module) {
   nb::class_<PythonTraceWriter>(module, "TraceWriter",
                                 "Writes a trace of indices; nothing is at `path` before commit().")
       .def(
@@ -300,4 +297,21 @@ NB_MODULE(_analysis, module) {
                    "collections.abc.Sequence[sparsesync.SupportsDLPack]) -> None"))
       .def("commit", &PythonTraceWriter::commit,
            "Puts the trace at its path, once every worker's every step is written.");
+}
+
+}  // namespace
+}  // namespace sparsesync::python
+
+using namespace sparsesync;
+using namespace sparsesync::python;
+
+NB_MODULE(_analysis, module) {
+  module.doc() = "The laboratory behind sparsesync.analysis.";
+  // Exceptions and the classes that calls take are those of the library's module.
+  nb::module_::import_("sparsesync._native");
+  set_log_level_from_environment();
+  bind_reports(module);
+  bind_models(module);
+  bind_trace(module);
+  bind_trace_writer(module);
 }

@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/session/registered_bucket.h"
 #include "engine/support/log.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/start_thread.h"
@@ -119,7 +120,7 @@ PythonSession::PythonSession(TransportHandle& transport, double deadline_s, std:
       memory_(std::make_shared<HostMemory>(device_ == nullptr ? memory_bytes : std::nullopt)) {
   if (device_ != nullptr) memory_bytes = device_->budget();
   SessionOptions options = options_of(deadline_s, seed, threads, trials, memory_bytes);
-  static_cast<void>(transport.use());
+  transport.expect_usable();
   if (device_ != nullptr) options.device = device_->take();
   session_ = of_this_process(std::make_unique<Session>(transport.take(), *memory_, options));
   thread_ = session_->thread();
@@ -201,12 +202,12 @@ std::size_t PythonSession::register_bucket(const BucketSpec& spec) {
   }
   --registering_;
   buckets_.resize(std::max(buckets_.size(), bucket + 1));
-  buckets_[bucket] = Bucket{spec.name, spec.tensors, spec.announce};
+  buckets_[bucket] = Bucket{spec};
   return bucket;
 }
 
 void PythonSession::release_bucket(Index bucket) {
-  static_cast<void>(at(bucket));
+  expect_bucket(bucket);
   expect_none_registers();
   under_way([&](Session& session) {
     if (device_ != nullptr) device_->settle();  // the program's streams may still read results
@@ -216,7 +217,7 @@ void PythonSession::release_bucket(Index bucket) {
 }
 
 std::vector<std::pair<Index, Index>> PythonSession::observed(Index bucket) {
-  static_cast<void>(at(bucket));
+  expect_bucket(bucket);
   expect_none_registers();
   std::vector<std::pair<Index, Index>> rows;
   for (const ObservedRows& space : use().observed(id_of(bucket))) {
@@ -226,27 +227,9 @@ std::vector<std::pair<Index, Index>> PythonSession::observed(Index bucket) {
 }
 
 void PythonSession::keep_squares(Index bucket, Index tensors, nb::handle sum) {
-  Bucket& of = at(bucket);
-  if (tensors < 0 || tensors > std::ssize(of.tensors)) {
-    throw InputError(fmt::format("keep_squares: bucket '{}' has {} tensors, not {}", of.name,
-                                 of.tensors.size(), tensors));
-  }
-  for (std::size_t i = 0; i < of.tensors.size(); ++i) {
-    const TensorSpec& tensor = of.tensors[i];
-    const bool is_squared = static_cast<Index>(i) < tensors;
-    const auto alike = [&](const TensorSpec& other) {
-      return other.dtype == tensor.dtype && other.width == tensor.width;
-    };
-    if (is_squared && is_integer(tensor.dtype)) {
-      throw InputError(fmt::format("keep_squares: {} has integers", named(tensor)));
-    }
-    if (!is_squared && std::any_of(of.tensors.begin(), of.tensors.begin() + tensors, alike)) {
-      throw InputError(
-          fmt::format("keep_squares: {} has the dtype and the width of one that is "
-                      "squared: square it, too, or give it another width",
-                      named(tensor)));
-    }
-  }
+  const Bucket& of = at(bucket);
+  const std::string problem = squares_problem(of.spec, tensors);
+  if (!problem.empty()) throw InputError("keep_squares: " + problem);
   expect_none_registers();
   Array place = writable_of(sum, "keep_squares", this->place());
   if (place.dtype() != nb::dtype<double>() || place.size() != 1) {
@@ -267,7 +250,7 @@ bool PythonSession::has_squares(Index bucket) {
     throw ContractError(
         fmt::format("bucket '{}' has no squares: they are there from wait() for a step's reduce "
                     "until the next one is begun",
-                    of.name));
+                    of.spec.name));
   }
   return use().has_squares(id_of(bucket));
 }
@@ -276,7 +259,7 @@ void PythonSession::set_order(const std::vector<std::pair<Index, std::string>>& 
                               std::int64_t from_step) {
   std::vector<OrderEntry> entries;
   for (const auto& [bucket, name] : order) {
-    static_cast<void>(at(bucket));
+    expect_bucket(bucket);
     const std::optional<Phase> phase = name == "announce" ? std::optional(Phase::announce)
                                        : name == "reduce" ? std::optional(Phase::reduce)
                                        : name == "gather" ? std::optional(Phase::gather)
@@ -321,9 +304,10 @@ PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients,
 
 void PythonSession::expect_tensors(Index bucket, const std::vector<TensorSpec>& tensors) {
   const Bucket& of = at(bucket);
-  if (of.tensors != tensors) {
+  if (of.spec.tensors != tensors) {
     throw InputError(fmt::format(
-        "bucket '{}' has other tensors than the sparsifier: register it with `crossing`", of.name));
+        "bucket '{}' has other tensors than the sparsifier: register it with `crossing`",
+        of.spec.name));
   }
 }
 
@@ -518,31 +502,31 @@ PythonSession::Bucket& PythonSession::at(Index bucket) {
     throw InputError(fmt::format("there is no bucket {}", bucket));
   }
   Bucket& found = buckets_[static_cast<std::size_t>(bucket)];
-  if (found.released) throw InputError(fmt::format("bucket '{}' was released", found.name));
+  if (found.released) throw InputError(fmt::format("bucket '{}' was released", found.spec.name));
   return found;
 }
 
 const TensorSpec& PythonSession::tensor_at(Index number, Index tensor) {
   const Bucket& bucket = at(number);
-  if (tensor < 0 || tensor >= std::ssize(bucket.tensors)) {
-    throw InputError(fmt::format("there is no tensor {} in bucket '{}'", tensor, bucket.name));
+  if (tensor < 0 || tensor >= std::ssize(bucket.spec.tensors)) {
+    throw InputError(fmt::format("there is no tensor {} in bucket '{}'", tensor, bucket.spec.name));
   }
-  return bucket.tensors[static_cast<std::size_t>(tensor)];
+  return bucket.spec.tensors[static_cast<std::size_t>(tensor)];
 }
 
 const std::vector<TensorSpec>& PythonSession::one_for_each_tensor(Index bucket,
                                                                   const nb::sequence& given) {
   const Bucket& of = at(bucket);
-  if (nb::len(given) != of.tensors.size()) {
+  if (nb::len(given) != of.spec.tensors.size()) {
     throw InputError(
-        fmt::format("bucket '{}': {} arrays for {} tensors: give one for each, or None", of.name,
-                    nb::len(given), of.tensors.size()));
+        fmt::format("bucket '{}': {} arrays for {} tensors: give one for each, or None",
+                    of.spec.name, nb::len(given), of.spec.tensors.size()));
   }
-  return of.tensors;
+  return of.spec.tensors;
 }
 
 TensorResult PythonSession::result_of(Index number, Index tensor) {
-  static_cast<void>(tensor_at(number, tensor));
+  expect_tensor(number, tensor);
   const Bucket& bucket = at(number);
   const std::int64_t begun =
       std::max(bucket.submitted[index(Phase::announce)], bucket.submitted[index(Phase::reduce)]);
@@ -552,7 +536,7 @@ TensorResult PythonSession::result_of(Index number, Index tensor) {
     throw ContractError(
         fmt::format("bucket '{}' has no result: it is there from wait() for a step's gather "
                     "until the next step is begun",
-                    bucket.name));
+                    bucket.spec.name));
   }
   expect_none_registers();
   return use().result(id_of(number), static_cast<std::size_t>(tensor));
@@ -600,7 +584,7 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
                                    const std::vector<Gradient>& gradients, Arrays arrays) {
   Bucket& bucket = at(number);
   forget_what_is_final();
-  if (phase == (bucket.announces ? Phase::announce : Phase::reduce) && registering_ == 0) {
+  if (phase == (bucket.spec.announce ? Phase::announce : Phase::reduce) && registering_ == 0) {
     static_cast<void>(look_at(number));
   }
   // The session reads arrays as soon as it has them: nothing may fail before they are held.

@@ -178,9 +178,7 @@ class PythonSession {
   };
 
   struct Bucket {
-    std::string name;
-    std::vector<TensorSpec> tensors;
-    bool announces = false;
+    BucketSpec spec;
     bool released = false;
     // How often each phase was submitted, and last with which ticket.
     std::array<std::int64_t, kPhases> submitted{};
@@ -223,6 +221,9 @@ class PythonSession {
   Session& use();
   Bucket& at(Index bucket);
   const TensorSpec& tensor_at(Index number, Index tensor);
+  /// @throws InputError unless there is such a bucket, or such a tensor of it
+  void expect_bucket(Index bucket) { static_cast<void>(at(bucket)); }
+  void expect_tensor(Index number, Index tensor) { static_cast<void>(tensor_at(number, tensor)); }
   const std::vector<TensorSpec>& one_for_each_tensor(Index bucket, const nanobind::sequence& given);
   TensorResult result_of(Index number, Index tensor);
   /// What can be told of a bucket now: where a phase runs, of before its step.

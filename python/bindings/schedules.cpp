@@ -138,20 +138,7 @@ std::vector<std::pair<std::size_t, std::string>> order_of(const Schedule& schedu
   return order;
 }
 
-}  // namespace
-
-void bind_schedules(nb::module_& module) {
-  module.def(
-      "schedules",
-      [] {
-        std::vector<std::pair<std::string, std::string>> names;
-        for (const SchedulePolicy& policy : schedule_policies()) {
-          names.emplace_back(policy.name, policy.summary);
-        }
-        return names;
-      },
-      "Names of schedules, each with a line about it.");
-
+void bind_layer(nb::module_& module) {
   nb::class_<ModelLayer>(
       module, "Layer",
       "Of a model: a parameter, and what its gradient is. Dense where `bytes` is "
@@ -182,15 +169,9 @@ void bind_schedules(nb::module_& module) {
           "ones never share a bucket. announces: whether its rows are told ahead, where rows are. "
           "forward_s, backward_s: seconds of its passes, 0 until they are measured. densification: "
           "of so many workers the rows that they touch together, over touched.");
+}
 
-  module.def(
-      "expect_writable",
-      [](const std::filesystem::path& path, bool force) { const OutputFile probe(path, force); },
-      nb::arg("path"), nb::arg("force") = false,
-      "Raises InputError or IoError where no file can be made at `path`; leaves nothing behind. "
-      "force: whether it may replace one.",
-      nb::sig("def expect_writable(path: str | os.PathLike[str], force: bool = False) -> None"));
-
+void bind_step(nb::module_& module) {
   nb::class_<PythonStep>(module, "ScheduledStep",
                          "Where a step of a schedule stands: which buckets are complete. Layers "
                          "are those of the schedule; a step's calls are made in this order.")
@@ -203,7 +184,9 @@ void bind_schedules(nb::module_& module) {
            "A layer's gradient is ready. The bucket that is to cross now, if there is one.")
       .def("end_backward", &PythonStep::end_backward,
            "Buckets that are to cross now, whatever is ready. The next step begins.");
+}
 
+void bind_planner(nb::module_& module) {
   nb::class_<PythonPlanner>(
       module, "SchedulePlanner",
       "Plans when gradients cross, on worker 0, for all workers alike: until passes were measured "
@@ -267,6 +250,31 @@ void bind_schedules(nb::module_& module) {
       .def("review", &PythonPlanner::review,
            "Between steps. Plans anew, from the medians of the last steps. Whether there is "
            "another schedule now.");
+}
+
+}  // namespace
+
+void bind_schedules(nb::module_& module) {
+  module.def(
+      "schedules",
+      [] {
+        std::vector<std::pair<std::string, std::string>> names;
+        for (const SchedulePolicy& policy : schedule_policies()) {
+          names.emplace_back(policy.name, policy.summary);
+        }
+        return names;
+      },
+      "Names of schedules, each with a line about it.");
+  bind_layer(module);
+  module.def(
+      "expect_writable",
+      [](const std::filesystem::path& path, bool force) { const OutputFile probe(path, force); },
+      nb::arg("path"), nb::arg("force") = false,
+      "Raises InputError or IoError where no file can be made at `path`; leaves nothing behind. "
+      "force: whether it may replace one.",
+      nb::sig("def expect_writable(path: str | os.PathLike[str], force: bool = False) -> None"));
+  bind_step(module);
+  bind_planner(module);
 }
 
 }  // namespace sparsesync::python

@@ -76,7 +76,9 @@ void close_sessions() {
   }
 }
 
-void bind_session(nb::module_& module) {
+namespace {
+
+void bind_tensor_spec(nb::module_& module) {
   nb::class_<TensorSpec>(module, "TensorSpec", "A tensor of `rows` rows of `width` elements.")
       .def(
           "__init__",
@@ -100,23 +102,17 @@ void bind_session(nb::module_& module) {
         return fmt::format("TensorSpec('{}', {}, {}, '{}')", self.name, self.rows, self.width,
                            name_of(self.dtype));
       });
+}
 
+void bind_ticket(nb::module_& module) {
   static_cast<void>(
       nb::class_<PythonTicket>(module, "Ticket", "Names a submitted phase, for Session.wait()."));
+}
 
-  nb::class_<PythonSession>(
-      module, "Session",
-      "One worker's session: registered buckets, whose phases run in the background in one order "
-      "that all workers agree on. All workers make the same calls of what is said to be between "
-      "steps. Waits release the GIL. Closed at the end of a `with` block, and before the process "
-      "ends. Threads call it one after another; wait() and close() may come in between.\n\nA step "
-      "of a bucket is a reduce and a gather, after an announce where the bucket announces; every "
-      "bucket takes part in every step. The type of an error says whether the session is over. "
-      "After RefusedError, AgreementError, InputError, UnsupportedError, BudgetError and "
-      "MemoryError "
-      "the next step works on all workers. After other errors that workers cause the session is "
-      "over, and every call raises that error.",
-      nb::is_weak_referenceable())
+using SessionClass = nb::class_<PythonSession>;
+
+void bind_session_life(SessionClass& session) {
+  session
       .def(
           "__init__",
           [](PythonSession* self, TransportHandle& transport, double deadline_s, std::uint64_t seed,
@@ -147,7 +143,11 @@ void bind_session(nb::module_& module) {
       .def_prop_ro("closed", &PythonSession::closed, "Whether it was closed.")
       .def_prop_ro("rank", &PythonSession::rank, "Which worker this is, from 0.")
       .def_prop_ro("size", &PythonSession::size, "How many workers there are.")
-      .def_prop_ro("step", &PythonSession::step, "Steps that are complete.")
+      .def_prop_ro("step", &PythonSession::step, "Steps that are complete.");
+}
+
+void bind_buckets(SessionClass& session) {
+  session
       .def(
           "register_bucket",
           [](PythonSession& self, const std::string& name, const std::vector<TensorSpec>& tensors,
@@ -184,7 +184,11 @@ void bind_session(nb::module_& module) {
            "before they are gathered. The same on all workers.")
       .def("observed", &PythonSession::observed, nb::arg("bucket"),
            "What its last step showed, while none is under way: of tensors alike together, rows "
-           "that this worker touched and rows that all of them did.")
+           "that this worker touched and rows that all of them did.");
+}
+
+void bind_phases(SessionClass& session) {
+  session
       .def(
           "reduce", &PythonSession::reduce, nb::arg("bucket"), nb::arg("gradients"),
           nb::arg("streams") = nb::make_tuple(0),
@@ -213,7 +217,11 @@ void bind_session(nb::module_& module) {
           "and RefusedError on the others where a gradient cannot be taken; PeerLostError, "
           "DeadlineError, AbortedError, OrderError, ProtocolError. With memory_bytes, wait for the "
           "gather before the reduce: a step that is too large begins again, in more rounds, where "
-          "no worker has waited for its reduce.")
+          "no worker has waited for its reduce.");
+}
+
+void bind_results(SessionClass& session) {
+  session
       .def("result_rows", &PythonSession::result_rows, nb::arg("bucket"), nb::arg("tensor"),
            "Rows of the result; None where it is dense. Of this call and the three that follow: "
            "after wait() for the step's gather, until the bucket's next step begins.")
@@ -236,8 +244,11 @@ void bind_session(nb::module_& module) {
            "Writes the result as a dense tensor: [rows, width], or flat. stream: as for "
            "copy_result().",
            nb::sig("def write_dense(self, bucket: int, tensor: int, out: "
-                   "sparsesync.SupportsDLPack, stream: int = 0) -> None"))
-      .def("barrier", &PythonSession::barrier, "Between steps. Waits for all workers.")
+                   "sparsesync.SupportsDLPack, stream: int = 0) -> None"));
+}
+
+void bind_agreements(SessionClass& session) {
+  session.def("barrier", &PythonSession::barrier, "Between steps. Waits for all workers.")
       .def("agree", &PythonSession::agree, nb::arg("subject"), nb::arg("statement"),
            "Between steps. Compares (name, value) pairs of all workers; raises AgreementError on "
            "all, naming the first difference of `subject`.")
@@ -251,7 +262,11 @@ void bind_session(nb::module_& module) {
       .def("set_order", &PythonSession::set_order, nb::arg("order"), nb::arg("from_step"),
            "Between steps. Replaces the order in which phases are posted, the same on all workers: "
            "every phase of every bucket once, as (bucket, 'announce', 'reduce' or 'gather'). "
-           "from_step: of this session, counted from 0.")
+           "from_step: of this session, counted from 0.");
+}
+
+void bind_session_facts(SessionClass& session) {
+  session
       .def("counters", &PythonSession::counters,
            "bytes_sent, bytes_received (headers of messages included), messages_sent, "
            "messages_received: of all that the session did so far.",
@@ -280,6 +295,36 @@ void bind_session(nb::module_& module) {
                    "The most of these that there were at a time.")
       .def_prop_ro("allocations", &PythonSession::allocations,
                    "How often workspace was asked for, so far.");
+}
+
+void bind_session_class(nb::module_& module) {
+  SessionClass session(
+      module, "Session",
+      "One worker's session: registered buckets, whose phases run in the background in one order "
+      "that all workers agree on. All workers make the same calls of what is said to be between "
+      "steps. Waits release the GIL. Closed at the end of a `with` block, and before the process "
+      "ends. Threads call it one after another; wait() and close() may come in between.\n\nA step "
+      "of a bucket is a reduce and a gather, after an announce where the bucket announces; every "
+      "bucket takes part in every step. The type of an error says whether the session is over. "
+      "After RefusedError, AgreementError, InputError, UnsupportedError, BudgetError and "
+      "MemoryError "
+      "the next step works on all workers. After other errors that workers cause the session is "
+      "over, and every call raises that error.",
+      nb::is_weak_referenceable());
+  bind_session_life(session);
+  bind_buckets(session);
+  bind_phases(session);
+  bind_results(session);
+  bind_agreements(session);
+  bind_session_facts(session);
+}
+
+}  // namespace
+
+void bind_session(nb::module_& module) {
+  bind_tensor_spec(module);
+  bind_ticket(module);
+  bind_session_class(module);
 }
 
 }  // namespace sparsesync::python

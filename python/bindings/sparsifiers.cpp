@@ -292,11 +292,12 @@ void PythonSparsifier::read_state(Index tensor, nb::handle residual, nb::handle 
       });
 }
 
-void bind_sparsifiers(nb::module_& module) {
-  nb::class_<PythonSparsifier>(
-      module, "Sparsifier",
-      "What of a bucket's dense gradients crosses, and what is kept for later steps. In each step "
-      "reduce() of a bucket that was registered with `crossing`, and its gather.")
+namespace {
+
+using SparsifierClass = nb::class_<PythonSparsifier>;
+
+void bind_making(SparsifierClass& sparsifier) {
+  sparsifier
       .def(
           "__init__",
           [](PythonSparsifier* self, PythonSession& session, const std::vector<TensorSpec>& tensors,
@@ -327,7 +328,11 @@ void bind_sparsifiers(nb::module_& module) {
       .def_prop_ro("crossing", &PythonSparsifier::crossing, "What its bucket is registered with.")
       .def_prop_ro("chunks", &PythonSparsifier::chunks, "How many there are; 0 of elements.")
       .def_prop_ro("scale", &PythonSparsifier::scale,
-                   "That what is owed is multiplied by: the last step's; 1 before it.")
+                   "That what is owed is multiplied by: the last step's; 1 before it.");
+}
+
+void bind_steps(SparsifierClass& sparsifier) {
+  sparsifier
       .def("not_finite", &PythonSparsifier::not_finite,
            "Waits until the last reduce() has taken what crosses. Returns how many of the step's "
            "values are infinite or not a number; 0 where it took nothing, as its step was refused.")
@@ -361,7 +366,11 @@ void bind_sparsifiers(nb::module_& module) {
                    "collections.abc.Sequence[int] = (0,)) -> None"))
       .def("give_back", &PythonSparsifier::give_back,
            "Gives back what the last reduce(), which is over, took, and whose sums are not used: "
-           "it is owed as before. Nothing where it took nothing.")
+           "it is owed as before. Nothing where it took nothing.");
+}
+
+void bind_state(SparsifierClass& sparsifier) {
+  sparsifier
       .def("write_norms", &PythonSparsifier::write_norms, nb::arg("out"), nb::arg("stream") = 0,
            "Copies the sums of the absolute values of what was owed in each chunk before the last "
            "reduce() took from it: f64 [chunks]. stream: of a GPU, that uses `out`.",
@@ -381,6 +390,22 @@ void bind_sparsifiers(nb::module_& module) {
            "The other way: from f32 [elements] each.",
            nb::sig("def read_state(self, tensor: int, residual: sparsesync.SupportsDLPack, "
                    "velocity: sparsesync.SupportsDLPack | None = None, stream: int = 0) -> None"));
+}
+
+void bind_sparsifier(nb::module_& module) {
+  SparsifierClass sparsifier(
+      module, "Sparsifier",
+      "What of a bucket's dense gradients crosses, and what is kept for later steps. In each step "
+      "reduce() of a bucket that was registered with `crossing`, and its gather.");
+  bind_making(sparsifier);
+  bind_steps(sparsifier);
+  bind_state(sparsifier);
+}
+
+}  // namespace
+
+void bind_sparsifiers(nb::module_& module) {
+  bind_sparsifier(module);
   module.def("count_of_share", &count_of_share, nb::arg("share"), nb::arg("all"),
              "A share of so many, rounded up; one such as 0.01 is meant as it is written.");
   module.def(

@@ -280,7 +280,7 @@ Transport& TransportHandle::use() const {
 }
 
 std::unique_ptr<Transport> TransportHandle::take() {
-  static_cast<void>(use());
+  expect_usable();
   network_.reset();  // the session has it
   return std::unique_ptr<Transport>(transport_.release());
 }
@@ -299,7 +299,9 @@ std::chrono::milliseconds deadline_of(double seconds) {
                   std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
 }
 
-void bind_transports(nb::module_& module) {
+namespace {
+
+void bind_transport(nb::module_& module) {
   nb::class_<TransportHandle>(module, "Transport",
                               "A worker's end of a network, until a Session takes it.")
       .def_prop_ro(
@@ -327,7 +329,9 @@ void bind_transports(nb::module_& module) {
            "it "
            "waits for them.",
            nb::sig("def all_gather(self, own: bytes, deadline_s: float = 60.0) -> list[bytes]"));
+}
 
+void bind_local_network(nb::module_& module) {
   nb::class_<PythonLocalNetwork>(module, "LocalNetwork",
                                  "Connects workers that are threads of this process: 1,024 at "
                                  "most. Each takes its end with join(rank), once.")
@@ -337,7 +341,9 @@ void bind_transports(nb::module_& module) {
            "direction; unshaped if not given.")
       .def("join", &PythonLocalNetwork::join, nb::arg("rank"),
            "The end of worker `rank`, from 0, for its Session.");
+}
 
+void bind_mpi_world(nb::module_& module) {
   nb::class_<PythonMpiWorld>(
       module, "MpiWorld",
       "The processes that mpirun started. Initializes MPI if nobody did; one for each process. "
@@ -365,7 +371,9 @@ void bind_transports(nb::module_& module) {
       .def("join", &PythonMpiWorld::join, nb::arg("deadline_s") = nb::none(),
            "A new network of all processes; all of them call it. deadline_s: seconds that it waits "
            "for them, if not those of the MpiWorld.");
+}
 
+void bind_nccl_over(nb::module_& module) {
   module.def(
       "nccl_over", &nccl_over_words, nb::arg("words"), nb::arg("device"),
       nb::arg("deadline_s") = 60.0,
@@ -375,6 +383,9 @@ void bind_transports(nb::module_& module) {
       "have the transport. deadline_s: seconds of connecting, and of waits for the GPU. Raises "
       "DeviceError where NCCL is not there or does not connect them, AgreementError where workers "
       "have different ones.");
+}
+
+void bind_transport_over(nb::module_& module) {
   module.def(
       "transport_over",
       [](nb::object calls, int rank, std::vector<int> nodes) {
@@ -389,6 +400,16 @@ void bind_transports(nb::module_& module) {
       "A transport over an object's send(rank, lane, tensor) and receive(rank, lane, tensor), "
       "which return a number, wait(number, seconds), withdraw(), close(), has_all_reduce and "
       "all_reduce(dtype, tensor, seconds).\n\nnodes: the machine of each worker.");
+}
+
+}  // namespace
+
+void bind_transports(nb::module_& module) {
+  bind_transport(module);
+  bind_local_network(module);
+  bind_mpi_world(module);
+  bind_nccl_over(module);
+  bind_transport_over(module);
 }
 
 }  // namespace sparsesync::python

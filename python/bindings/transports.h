@@ -22,6 +22,9 @@ class TransportHandle {
 
   /// @throws InputError if a session has it, ClosedError in a forked process
   Transport& use() const;
+  /// Checks that a session may take it.
+  /// @throws as use()
+  void expect_usable() const { static_cast<void>(use()); }
   /// Gives it to a session, which has taken network() before.
   /// @throws as use()
   std::unique_ptr<Transport> take();
