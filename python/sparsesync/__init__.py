@@ -1,13 +1,16 @@
 """Sparse gradient synchronization: sessions, transports, kernels and schedules, and tools that study traces.
 
 `sparsesync.torch` is the PyTorch package, `sparsesync.report` draws reports. The library is `sparsesync._native`; traces,
-profile, compare and plan are `sparsesync._analysis`, which is loaded when one of them is first used. Failures raise an Error.
+profile, compare and plan are `sparsesync._analysis`, which is loaded when one of them is first used: ImportError says how to get it
+where a build has none. Other failures raise an Error.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any, Protocol
+
+from sparsesync import _laboratory
 
 if TYPE_CHECKING:
     from sparsesync._analysis import Trace, TraceWriter, write_model
@@ -128,6 +131,8 @@ if not TYPE_CHECKING:  # who checks types knows all names, and so that others ar
         if name not in __all__:
             raise AttributeError(f"module 'sparsesync' has no attribute '{name}'")
         module = "errors" if name.endswith("Error") else _MODULES.get(name, "_native")
+        if name in _MODULES:
+            _laboratory.expect_laboratory(f"sparsesync.{name}")
         return getattr(importlib.import_module(f"sparsesync.{module}"), name)
 
 

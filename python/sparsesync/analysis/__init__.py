@@ -7,7 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from sparsesync import _analysis, _native
+from sparsesync import _laboratory
+
+_laboratory.expect_laboratory("sparsesync.analysis")
+
+from sparsesync import _analysis, _native  # noqa: E402 (which a build may lack)
 
 Path = str | os.PathLike[str]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sparsesync import _native
+from sparsesync import _laboratory, _native
 from sparsesync.torch import safe_logging
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.gradients import Kind, Submitted, Synchronized, distinct, nonzero_rows
@@ -52,9 +52,12 @@ class Recorder(Listener):
             self._path = os.path.abspath(os.fsdecode(path))  # wherever the program goes meanwhile
             if os.path.exists(path) and not self._force:
                 return f"{self._what}: '{os.fsdecode(path)}' exists; choose another name, or force=True"
+            _laboratory.expect_laboratory(self._what)
             self._expect_writable()
         except (_native.Error, OSError, TypeError, ValueError) as error:
             return f"{self._what}: {error}"
+        except ImportError as error:  # a build without the laboratory, which says what it is wanted for
+            return str(error)
         return ""
 
     def _expect_writable(self) -> None:

@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import types
 import pytest
 import sparsesync
 from bindings_support import package_folder, python
-from sparsesync import _native
+from sparsesync import _analysis, _native
 
 BEYOND_24 = 2**24 + 3
 BEYOND_31 = 2**31 + 5
@@ -91,12 +93,97 @@ def test_nothing_compiled_is_loaded_before_it_is_asked_for():
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
+def test_training_loads_nothing_of_the_laboratory():
+    pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+    laboratory = ["sparsesync._analysis", "sparsesync.analysis", "sparsesync.report"]
+    loaded = f"print([name for name in {laboratory} if name in sys.modules])"
+    done = python(f"import sys, sparsesync.torch; {loaded}; sparsesync.plan; import sparsesync.report; {loaded}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["[]", str(laboratory)], "and the names are those that the laboratory has"
+
+
+# Texts of errors of the laboratory.
+OF_THE_LABORATORY = [b"trace.json", b"nothing is known of the network", b"make one with 'sparsesync trace'"]
+
+
+def test_the_library_holds_nothing_of_the_laboratory():
+    library, laboratory = (pathlib.Path(module.__file__).read_bytes() for module in (_native, _analysis))
+    for text in OF_THE_LABORATORY:
+        assert text in laboratory, "the text stands for what the library lacks"
+        assert text not in library, text
+    assert len(library) < len(laboratory), "which has a copy of the library"
+
+
+WITHOUT_LABORATORY = """
+import sparsesync
+
+def problem(use):
+    try:
+        use()
+    except ImportError as error:
+        return str(error)
+
+names = ["Trace", "TraceWriter", "write_model", "profile", "plan", "compare"]
+said = {name: problem(lambda: getattr(sparsesync, name)) for name in names}
+said["analysis"] = problem(lambda: __import__("sparsesync.analysis"))
+for name, text in said.items():
+    assert text and text.startswith(f"sparsesync.{name}: "), (name, text)
+    assert "SPARSESYNC_ANALYSIS=ON" in text and "\\n" not in text, text
+assert len(sparsesync.schemes()) > 5
+"""
+
+RECORDS_WITHOUT_LABORATORY = """
+import sparsesync.torch
+import torch
+
+def problem(use):
+    try:
+        use()
+    except sparsesync.InputError as error:
+        return str(error)
+
+module = torch.nn.Embedding(4, 4, sparse=True)
+with sparsesync.torch.DistributedDataParallel(module, process_group="alone") as ddp:
+    ddp(torch.tensor([1])).sum().backward()
+    for name in ("record_trace", "record_model"):
+        text = problem(lambda: getattr(sparsesync.torch, name)(ddp, "file"))
+        assert text and text.startswith(f"{name}: ") and "SPARSESYNC_ANALYSIS=ON" in text, text
+    ddp(torch.tensor([1])).sum().backward()
+"""
+
+
+@pytest.fixture
+def without_laboratory(tmp_path):
+    """Runs a script with a package that has no _analysis, as SPARSESYNC_ANALYSIS=OFF builds it."""
+    package = tmp_path / "sparsesync"
+    package.mkdir()
+    for entry in package_folder().iterdir():
+        if not entry.name.startswith(("_analysis", "__pycache__")):
+            (package / entry.name).symlink_to(entry.resolve())
+
+    def run(script):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    return run
+
+
+def test_a_build_without_the_laboratory_says_how_to_get_it(without_laboratory):
+    without_laboratory(WITHOUT_LABORATORY)
+
+
+def test_a_build_without_the_laboratory_trains_and_refuses_to_record(without_laboratory):
+    pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+    without_laboratory(RECORDS_WITHOUT_LABORATORY)
+
+
 def test_the_package_is_typed():
     assert (package_folder() / "py.typed").exists()
 
 
-def stub():
-    return ast.parse((package_folder() / "_native.pyi").read_text())
+def stub(module):
+    return ast.parse((package_folder() / f"{module.__name__.split('.')[1]}.pyi").read_text())
 
 
 def names_in(body):
@@ -110,18 +197,24 @@ def names_in(body):
 
 
 def test_the_stubs_name_every_public_name():
-    top = set(names_in(stub().body))
+    tops = {module: set(names_in(stub(module).body)) for module in (_native, _analysis)}
     for name, value in public_objects():
-        if name in vars(_native):
-            assert name in top, name
+        compiled = [module for module in tops if name in vars(module)]
+        if compiled:
+            assert all(name in tops[module] for module in compiled), name
         else:
             module = importlib.import_module(value.__module__)
             assert module.__file__.endswith(".py"), f"{name} is typed where it is defined"
-    classes = {node.name: set(names_in(node.body)) for node in stub().body if isinstance(node, ast.ClassDef)}
-    for name, value in vars(_native).items():
-        if inspect.isclass(value) and value.__module__ == "sparsesync._native":
-            public = {each.split(".")[1] for each, _ in members(name, value)}
-            assert public <= classes[name], name
+
+
+@pytest.mark.parametrize(("module", "least"), [(_native, 10), (_analysis, 2)], ids=["library", "laboratory"])
+def test_the_stubs_name_the_members_of_every_class(module, least):
+    classes = {node.name: set(names_in(node.body)) for node in stub(module).body if isinstance(node, ast.ClassDef)}
+    own = {name: value for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__}
+    assert len(own) >= least
+    for name, value in own.items():
+        public = {each.split(".")[1] for each, _ in members(name, value)}
+        assert public <= classes[name], name
 
 
 SNIPPET = """
