@@ -211,10 +211,10 @@ class Surface(TorchDistributedDataParallel):
     def _get_ddp_logging_data(self) -> dict[str, Any]:
         """Has those of torch's keys that are known here. Times and bytes: statistics()."""
         parameters = [each.parameter for each in self._synchronizer.parameters]
-        of_torch = self.process_group is not None
+        has_torch_group = self.process_group is not None
         data: dict[str, Any] = {
             "module_name": type(self.module).__name__,
-            "backend_name": dist.get_backend(self.process_group) if of_torch else self._synchronizer.transport_kind,
+            "backend_name": dist.get_backend(self.process_group) if has_torch_group else self._synchronizer.transport_kind,
             "device_ids": ", ".join(map(str, self.device_ids or ())),
             "dtypes": ", ".join(sorted({str(each.dtype).removeprefix("torch.") for each in parameters})),
             "master_addr": os.environ.get("MASTER_ADDR", "N/A"),

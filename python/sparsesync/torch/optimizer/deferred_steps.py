@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.optim import optimizer as of_torch
+from torch.optim import optimizer as torch_optimizer
 
 from sparsesync import _native
 from sparsesync.torch.optimizer.master_weights import MasterWeights
@@ -117,8 +117,8 @@ class _Deferring:
         hooks = (
             optimizer._optimizer_step_pre_hooks
             or optimizer._optimizer_step_post_hooks
-            or of_torch._global_optimizer_pre_hooks
-            or of_torch._global_optimizer_post_hooks
+            or torch_optimizer._global_optimizer_pre_hooks
+            or torch_optimizer._global_optimizer_post_hooks
         )
         if closure is not None or hooks or not self._per_parameter:
             self._synchronizer.synchronize()
