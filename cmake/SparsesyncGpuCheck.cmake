@@ -37,7 +37,7 @@ function(sparsesync_write_gpu_check)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu_check/CTestTestfile.cmake CONTENT "# built by ${built}\n${head}${items}")
 endfunction()
 
-# sparsesync_gpu_check_tests(NAME TARGET SLOW NCCL SHARDS): as sparsesync_test takes them; for scripts/gpu-check, in parts.
+# sparsesync_gpu_check_tests(NAME TARGET SLOW NCCL SHARDS): as the options of a test; for scripts/gpu-check, in parts.
 function(sparsesync_gpu_check_tests name target slow nccl shards)
   if(SPARSESYNC_STATIC AND NOT nccl)
     sparsesync_add_to_bundle(${target} "${slow}")
@@ -76,8 +76,8 @@ function(sparsesync_add_to_bundle target slow)
     set_target_properties(${all} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
     sparsesync_test_options(${all})
     target_precompile_headers(${all} REUSE_FROM sparsesync_test_prelude)
-    target_link_libraries(${all} PRIVATE ${libraries})
   endif()
+  target_link_libraries(${all} PRIVATE ${libraries})
   get_target_property(there ${all} SOURCES)
   foreach(source ${sources})
     if(NOT source IN_LIST there)

@@ -1,5 +1,20 @@
-# How tests are declared: one line a test, in tests/CMakeLists.txt. A listed test whose file does not exist
-# stops the configuration at its end; scripts/check-registered finds the file that is not listed.
+# Declares every tests/FOLDER/[SUBJECT/]NAME_test.cpp (GoogleTest) and NAME_test.py (pytest) as FOLDER.NAME, with the label
+# FOLDER. A test states what differs from the defaults in a comment: `// ctest: DEVICES RACES`, `# ctest: SLOW every_dtype`.
+#   NEEDS X...      declared only where the build has MPI, ANALYSIS, PYTHON, CUDA (real or emulated) or EMULATED_CUDA
+#   LABELS ...      further labels
+#   PROCESSORS n    ctest reserves n processors, because the test starts processes
+#   SLOW ALL|CASE.. cases with CASE in their names are FOLDER.NAME_slow, labeled slow; with ALL the whole test is
+# C++:
+#   WORKERS n       runs as n processes under mpirun, labeled mpi
+#   LIBRARIES ...   links these, too; the default is the layer that the folder tests
+#   DEVICES         runs a second time as FOLDER.NAME_cuda where the build has CUDA: tests/support/devices.h
+#   NCCL            NCCL connects the workers of that run
+#   RACES           that run has the label races: every scripts/test looks for races between its blocks
+#   SHARDS n        scripts/gpu-check runs what is slow in n parts
+# Python, skipped by name where there is no .venv:
+#   EMULATED        runs a second time as FOLDER.NAME_emulated where the build has the emulated GPU: tests/python/conftest.py
+#   QUICK           that run leaves out what is SLOW
+# A wrong option stops the configuration.
 
 find_package(GTest REQUIRED)
 include(${CMAKE_CURRENT_LIST_DIR}/SparsesyncGpuCheck.cmake)
@@ -28,24 +43,67 @@ function(sparsesync_add_to_folder folder target)
   add_dependencies(tests_${folder} ${target})
 endfunction()
 
-# The beginning of sparsesync_test and sparsesync_python_test, in whose place it stands: reads the arguments, sets
-# folder, name and file, and returns from there if there is no such file.
-macro(sparsesync_begin_test test extension options one_value more_values)
-  cmake_parse_arguments(arg "${options}" "${one_value}" "${more_values}" ${ARGN})
-  if(arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES)
-    message(FATAL_ERROR "${test}: wrong arguments: ${arg_UNPARSED_ARGUMENTS} ${arg_KEYWORDS_MISSING_VALUES}")
+# Sets needs_X, for each X after NEEDS.
+set(needs_MPI ${SPARSESYNC_MPI})
+set(needs_ANALYSIS ${SPARSESYNC_ANALYSIS})
+set(needs_PYTHON ${SPARSESYNC_PYTHON})
+set(needs_CUDA ${SPARSESYNC_CUDA})
+string(COMPARE EQUAL "${SPARSESYNC_CUDA}" EMULATED needs_EMULATED_CUDA)
+
+# sparsesync_tests(): declares all tests. CMake runs again when one changes, because it may have other options.
+function(sparsesync_tests)
+  file(GLOB_RECURSE files RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *_test.cpp *_test.py)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
+  foreach(file IN LISTS files)
+    file(STRINGS ${file} options REGEX "^(//|#) ctest: ")
+    string(REGEX REPLACE "(^|;)(//|#) ctest: " " " options "${options}")
+    separate_arguments(options)
+    sparsesync_test(${file} ${options})
+  endforeach()
+  if(TARGET gpu_tests)
+    sparsesync_end_of_bundle()
   endif()
-  if(NOT "${test}" MATCHES "^([a-z]+)/([a-z_/]+/)?([a-z0-9_]+)$")
-    message(FATAL_ERROR "'${test}' is not FOLDER/[SUBJECT/]NAME")
+endfunction()
+
+# sparsesync_test(FILE [OPTION...])
+function(sparsesync_test file)
+  if(NOT file MATCHES "^([a-z]+)/([a-z_]+/)*([a-z0-9_]+)_test\\.(cpp|py)$")
+    message(FATAL_ERROR "tests/${file} is not FOLDER/[SUBJECT/]NAME_test.cpp or .py")
   endif()
   set(folder ${CMAKE_MATCH_1})
   set(name ${CMAKE_MATCH_3})
-  set(file ${test}_test.${extension})
-  if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
-    set_property(GLOBAL APPEND PROPERTY SPARSESYNC_MISSING_TESTS tests/${file})
-    return()
+  set(extension ${CMAKE_MATCH_4})
+  if(extension STREQUAL "cpp")
+    cmake_parse_arguments(arg "DEVICES;NCCL;RACES" "PROCESSORS;WORKERS;SHARDS" "NEEDS;LABELS;LIBRARIES;SLOW" ${ARGN})
+  else()
+    cmake_parse_arguments(arg "EMULATED;QUICK" "PROCESSORS" "NEEDS;LABELS;SLOW" ${ARGN})
   endif()
-endmacro()
+  if(arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES)
+    message(FATAL_ERROR "tests/${file}: wrong options: ${arg_UNPARSED_ARGUMENTS} ${arg_KEYWORDS_MISSING_VALUES}")
+  endif()
+  if(folder MATCHES "^(analysis|cli|fuzz|report)$")
+    list(APPEND arg_NEEDS ANALYSIS)
+  elseif(folder STREQUAL "python")
+    list(APPEND arg_NEEDS PYTHON)
+  elseif(file MATCHES "^kernels/cuda/")
+    list(APPEND arg_NEEDS EMULATED_CUDA)
+  endif()
+  if(arg_WORKERS)
+    list(APPEND arg_NEEDS MPI)
+  endif()
+  foreach(need IN LISTS arg_NEEDS)
+    if(NOT DEFINED needs_${need})
+      message(FATAL_ERROR "tests/${file}: NEEDS ${need} is unknown")
+    elseif(NOT needs_${need})
+      return()
+    endif()
+  endforeach()
+  if(extension STREQUAL "cpp")
+    sparsesync_cpp_test()
+  else()
+    sparsesync_python_test()
+  endif()
+endfunction()
 
 # sparsesync_add_to_ctest(NAME SLOW ONLY WITHOUT LABELS COMMAND...): NAME, and beside it NAME_slow with the label slow, if
 # `SLOW` names cases: ONLY and WITHOUT are the arguments that make the command run them alone, and all others. If `SLOW`
@@ -76,33 +134,21 @@ function(sparsesync_add_to_ctest name slow only without labels)
   set(added ${parts} PARENT_SCOPE)
 endfunction()
 
-# sparsesync_test(FOLDER/NAME [DEVICES [NCCL] [RACES] [SHARDS n]] [LIBRARIES ...] [WORKERS n] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.cpp, in ctest as
-# FOLDER.NAME with the label FOLDER. Links the topmost floor, and so all of them, where no libraries are given; tests of kernels link these and memory.
-# With WORKERS it runs as so many processes under mpirun, with the label mpi, too. Cases with `SLOW` in their names are
-# FOLDER.NAME_slow, with the label slow, too. With DEVICES all of it runs a second time where the build has CUDA, as
-# FOLDER.NAME_cuda with the label cuda, too: tests/support/devices.h. Skipped, by name, where there is no GPU. NCCL: its workers
-# are connected by NCCL. RACES: the second run has the label races, too; every run of scripts/test looks there for races between
-# blocks. SHARDS: scripts/gpu-check runs what is slow in so many parts.
-function(sparsesync_test test)
-  sparsesync_begin_test(${test} cpp "DEVICES;NCCL;RACES" "WORKERS;SHARDS" "LIBRARIES;SLOW" ${ARGN})
-  if(arg_WORKERS AND NOT SPARSESYNC_MPI)
-    return()
-  endif()
-  if(NOT arg_LIBRARIES)
-    set(arg_LIBRARIES sparsesync_engine)
-    if(folder STREQUAL "kernels")
-      set(arg_LIBRARIES sparsesync_memory)
-    elseif(folder STREQUAL "analysis")
-      set(arg_LIBRARIES sparsesync_analysis)
-    endif()
+# The rest of sparsesync_test for GoogleTest; a macro, because it reads the variables of its caller.
+macro(sparsesync_cpp_test)
+  set(libraries sparsesync_engine)
+  if(folder STREQUAL "kernels")
+    set(libraries sparsesync_memory)
+  elseif(folder STREQUAL "analysis")
+    set(libraries sparsesync_analysis)
   endif()
   set(target ${folder}_${name}_test)
   add_executable(${target} ${file})
   sparsesync_test_options(${target})
-  target_link_libraries(${target} PRIVATE sparsesync_static ${arg_LIBRARIES})
+  target_link_libraries(${target} PRIVATE sparsesync_static ${libraries} ${arg_LIBRARIES})
   target_precompile_headers(${target} REUSE_FROM sparsesync_test_prelude)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${folder})
-  set(labels ${folder})
+  set(labels ${folder} ${arg_LABELS})
   set(command $<TARGET_FILE:${target}>)
   if(arg_WORKERS)
     target_sources(${target} PRIVATE support/mpi_main.cpp)
@@ -113,9 +159,10 @@ function(sparsesync_test test)
   list(JOIN cases ":" cases)
   sparsesync_add_to_ctest(${folder}.${name} "${arg_SLOW}" "--gtest_filter=${cases}" "--gtest_filter=-${cases}"
                           "${labels}" ${command})
-  if(arg_WORKERS)
-    set_tests_properties(${added} PROPERTIES PROCESSORS 2)
+  if(arg_WORKERS AND NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 2)
   endif()
+  sparsesync_reserve_processors()
   if(arg_DEVICES AND SPARSESYNC_CUDA)
     if(NOT SPARSESYNC_CUDA STREQUAL "EMULATED")
       target_sources(${target} PRIVATE support/managed_new.cpp support/cuda_main.cpp)
@@ -130,23 +177,26 @@ function(sparsesync_test test)
     set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)  # support/cuda_main.cpp
     sparsesync_gpu_check_tests(${folder}.${name}_cuda ${target} "${cases}" "${arg_NCCL}" "${arg_SHARDS}")
   endif()
-  sparsesync_add_to_folder(${folder} ${target})
-endfunction()
+  foreach(label ${folder} ${arg_LABELS})
+    sparsesync_add_to_folder(${label} ${target})
+  endforeach()
+endmacro()
 
-# sparsesync_python_test(FOLDER/NAME [EMULATED [QUICK]] [LABELS ...] [SLOW ALL|CASE...]): tests/FOLDER/NAME_test.py, run by pytest in .venv,
-# in ctest as FOLDER.NAME with the labels FOLDER, python and those given. Skipped, by name, where there is no .venv.
-# With the label cuda scripts/gpu-check runs it, too.
-# Cases with `SLOW` in their names are FOLDER.NAME_slow, with the label slow, too. With EMULATED all of it runs a second time
-# where the build has the emulated GPU, on it, as FOLDER.NAME_emulated with the label emulated, too: tests/python/conftest.py. QUICK:
-# but for what is SLOW.
-function(sparsesync_python_test test)
-  sparsesync_begin_test(${test} py "EMULATED;QUICK" "" "LABELS;SLOW" ${ARGN})
+macro(sparsesync_reserve_processors)
+  if(arg_PROCESSORS)
+    set_tests_properties(${added} PROPERTIES PROCESSORS ${arg_PROCESSORS})
+  endif()
+endmacro()
+
+# The same for pytest. With the label cuda scripts/gpu-check runs it, too.
+macro(sparsesync_python_test)
   set(labels ${folder} python ${arg_LABELS})
   list(JOIN arg_SLOW " or " cases)
   sparsesync_add_to_ctest(${folder}.${name} "${arg_SLOW}" "-k;${cases}" "-k;not (${cases})"
                           "${labels}" ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
                           ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
+  sparsesync_reserve_processors()
   if(arg_EMULATED AND SPARSESYNC_CUDA STREQUAL "EMULATED")
     set(some)
     if(arg_QUICK)
@@ -157,21 +207,10 @@ function(sparsesync_python_test test)
                             ${CMAKE_CURRENT_SOURCE_DIR}/${file} ${some})
     set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
     set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=emulated)
+    sparsesync_reserve_processors()
   endif()
   if("cuda" IN_LIST labels AND SPARSESYNC_CUDA)
     sparsesync_gpu_check_program(python ${folder}.${name} ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
                                  ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   endif()
-endfunction()
-
-# Call it last: one error that names every listed test without a file.
-function(sparsesync_end_of_tests)
-  if(TARGET gpu_tests)
-    sparsesync_end_of_bundle()
-  endif()
-  get_property(missing GLOBAL PROPERTY SPARSESYNC_MISSING_TESTS)
-  if(missing)
-    list(JOIN missing "\n  " missing)
-    message(FATAL_ERROR "tests/CMakeLists.txt lists tests that do not exist:\n  ${missing}")
-  endif()
-endfunction()
+endmacro()

@@ -1,4 +1,5 @@
 """`sparsesync calibrate`, and what compare makes of its file: predictions, and links of the virtual clock."""
+# ctest: SLOW every_key what_calibrate_wrote replaced_with_force
 
 import json
 

@@ -1,4 +1,5 @@
 """What `sparsesync compare` lets one choose: auto, --explain, --wire, --announce, --pattern, --block, nodes; the extremes."""
+# ctest: SLOW all_schemes_with auto_moves announced_rows beyond_the_wire
 
 import pytest
 

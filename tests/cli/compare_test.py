@@ -1,4 +1,5 @@
 """`sparsesync compare` and `info`: what is said, what crosses, a second opinion by NumPy, bad input in one line."""
+# ctest: SLOW progress_bar of_64_workers every_dtype
 
 import json
 import os

@@ -2,6 +2,7 @@
 
 Bytes are the same however the program is compiled, so these tests are not run again under the sanitizers.
 """
+# ctest: LABELS counted SLOW ALL
 
 import pytest
 

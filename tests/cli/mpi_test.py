@@ -1,4 +1,5 @@
 """`sparsesync compare --transport mpi`: what `local` reports, from processes; wrong starts are said."""
+# ctest: NEEDS MPI SLOW ALL
 
 import json
 import os

@@ -1,4 +1,5 @@
 """With few descriptors a command does its work, or says what ran out and leaves nothing behind."""
+# ctest: LABELS counted
 
 import json
 import resource

@@ -1,4 +1,5 @@
 """bench/side_by_side.py, with programs that stand for builds: it finds bytes that differ and schemes that are slower."""
+# ctest: LABELS counted
 
 import json
 import os

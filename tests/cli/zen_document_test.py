@@ -1,4 +1,5 @@
 """docs/zen.md: its tables are what the bench prints that makes them, from real data."""
+# ctest: LABELS counted SLOW ALL
 
 from conftest import ROOT, tables_printed_by
 

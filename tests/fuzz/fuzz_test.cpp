@@ -1,3 +1,4 @@
+// ctest: LIBRARIES sparsesync_fuzz_targets LABELS engine
 // Everything that scripts/fuzz fuzzes, briefly, in every build: the seeds of each target, and
 // random changes of them. SPARSESYNC_FULL takes more.
 #include <fmt/format.h>

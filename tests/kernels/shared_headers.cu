@@ -1,21 +1,9 @@
 // Uses every function that the CPU and the GPU share inside device code: it need not run, it must
-// compile. scripts/check-registered holds that each header with SPARSESYNC_HOST_DEVICE is here.
+// compile. tests/CMakeLists.txt lists each header with SPARSESYNC_HOST_DEVICE in the one below.
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/base/bits.h"
-#include "kernels/base/dtype.h"
-#include "kernels/base/host_device.h"  // IWYU pragma: keep
-#include "kernels/indices/elias_fano.h"
-#include "kernels/indices/index_code.h"
-#include "kernels/partition/bijection.h"
-#include "kernels/partition/hash.h"
-#include "kernels/partition/owner_batches.h"
-#include "kernels/partition/row_groups.h"
-#include "kernels/rows/cast.h"
-#include "kernels/rows/sums.h"
-#include "kernels/topk/residual.h"
-#include "kernels/topk/topk.h"
+#include "every_shared_header.h"
 
 namespace sparsesync {
 namespace {

@@ -1,3 +1,4 @@
+// ctest: LIBRARIES sparsesync_toys
 // Costs: what is expected from statistics is near what is counted from index sets.
 #include <gtest/gtest.h>
 

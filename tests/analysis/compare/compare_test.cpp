@@ -1,3 +1,4 @@
+// ctest: LABELS engine
 // compare: its verdict can be "not correct", it skips what does not fit, and its bytes are what
 // crossed.
 #include "analysis/compare/compare.h"

@@ -1,3 +1,4 @@
+// ctest: NEEDS EMULATED_CUDA
 // compare on several GPUs: which of them reach the memory of its workers.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// ctest: WORKERS 3 SLOW ALL
 // A steady state allocates nothing: every call of operator new in this process is counted while
 // steps of the same sizes run, whichever thread makes it.
 #include <atomic>

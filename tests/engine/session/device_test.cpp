@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // What a GPU has that a CPU has not: its memory resources, its queue, errors that it tells later,
 // and a steady state that takes nothing from its allocator.
 #include <gtest/gtest.h>

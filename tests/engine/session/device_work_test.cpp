@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // What a synchronization asks of a worker's device: launches of kernels, waits of the host and
 // workspace, for gradients like those of a language model's embedding. Counts are the same on every
 // machine, so they are held where there is no GPU, too: on the emulated one.

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // The Session: several buckets in flight, the agreed order, adapting.
 #include "sparsesync/session.h"
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Sparsifiers: nothing is lost, nothing is sent twice; by the words of their papers; and all
 // workers of a session together.
 #include "sparsesync/sparsifier.h"

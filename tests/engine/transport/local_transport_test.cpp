@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Transport `local`: the conformance suite, without and with a link, and what a link promises.
 #include "schemes/ring.h"
 #include "sparsesync/transports/local.h"

@@ -1,4 +1,5 @@
 """Over MPI a worker that is killed, or stopped, is a typed error on every survivor, in time."""
+# ctest: NEEDS MPI PROCESSORS 2 SLOW ALL
 
 import contextlib
 import os

@@ -1,4 +1,5 @@
 """A program that initialized MPI itself: with too little thread support the world is refused, in words."""
+# ctest: NEEDS MPI SLOW ALL
 
 import os
 import subprocess

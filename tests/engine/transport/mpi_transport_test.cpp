@@ -1,3 +1,4 @@
+// ctest: WORKERS 7
 // Transport `mpi`: the conformance suite, under mpirun, with the default packets and with tiny
 // ones.
 #include "tests/support/mpi_workers.h"

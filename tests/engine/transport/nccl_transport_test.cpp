@@ -1,3 +1,4 @@
+// ctest: NEEDS CUDA DEVICES NCCL SLOW SchemeSuite
 // Transport `nccl` among threads of this process: the conformance suites of transports and of
 // schemes, and what NCCL adds. On several GPUs, or on one where NCCL lets ranks share it
 // (NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30 on), or on the emulated device.

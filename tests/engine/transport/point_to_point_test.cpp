@@ -1,3 +1,4 @@
+// ctest: SLOW SchemeSuite
 // A transport over point-to-point calls: the conformance suites of transports and of schemes.
 #include "sparsesync/transports/process_group.h"
 

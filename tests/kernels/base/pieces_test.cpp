@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // fetch_pieces and place_pieces: there and back, whatever the number and the length of pieces.
 #include "kernels/base/pieces.h"
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES RACES
 // The emulated device itself (tests/emulated_cuda): grids of several blocks.
 #include <gtest/gtest.h>
 

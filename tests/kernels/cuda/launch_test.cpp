@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Launches of kernels (kernels/cuda/launch.h) on the emulated device.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Red zones between slices of scratch (kernels/cuda/stream.h), on the emulated device.
 #include <gtest/gtest.h>
 

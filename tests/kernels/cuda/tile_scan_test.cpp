@@ -1,3 +1,4 @@
+// ctest: DEVICES RACES
 // The decoupled look-back of kernels/cuda/tile_scan.h.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // The index codes: one suite that every code passes, on bytes that are not trusted, and the choice
 // among them.
 #include "kernels/indices/index_code.h"

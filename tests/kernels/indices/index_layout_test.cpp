@@ -1,3 +1,4 @@
+// ctest: NEEDS ANALYSIS LIBRARIES sparsesync_analysis
 // The bytes of each index code: their number in closed form, where each bit lies, and what else is
 // refused.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Operations on several jobs at once: each job as if it were alone, in numbers around those that
 // one launch takes, some of them empty.
 #include <gtest/gtest.h>

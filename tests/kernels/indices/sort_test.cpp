@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // sort_keys and sort_with_order: against std::stable_sort.
 #include "kernels/indices/sort.h"
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES RACES
 // unite: against sets.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // The domains of hash bitmaps: they divide the rows, and positions in them lead back.
 #include "kernels/partition/hash_bitmap.h"
 

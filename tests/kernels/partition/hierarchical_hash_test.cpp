@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Hierarchical hashing: nothing is lost whatever the threads do, the same result from run to run,
 // and what the paper's write-then-read-back loses.
 #include "kernels/partition/hierarchical_hash.h"

@@ -1,3 +1,4 @@
+// ctest: DEVICES RACES
 // Owners: each row has one of its touchers, what workers send and receive is even, and the places
 // and orders are those that brute force finds.
 #include "kernels/partition/owners.h"

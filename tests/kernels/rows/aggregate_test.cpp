@@ -1,3 +1,4 @@
+// ctest: DEVICES RACES
 // aggregate: against maps, by the bits.
 #include "kernels/rows/aggregate.h"
 

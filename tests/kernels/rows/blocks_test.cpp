@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // blocks: rows to the blocks they lie in and back, against the flat array itself.
 #include "kernels/rows/blocks.h"
 

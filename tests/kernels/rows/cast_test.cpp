@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Casts: each conversion rounds once.
 #include "kernels/rows/cast.h"
 

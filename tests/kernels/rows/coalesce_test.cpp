@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // check_indices and coalesce: which rows, and the very bits of their sums.
 #include "kernels/rows/coalesce.h"
 

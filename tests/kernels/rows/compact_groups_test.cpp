@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // compact_groups: against the rows one by one, in groups of every number.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES RACES
 // compact: what is a zero row, and what happens where there is no room.
 #include "kernels/rows/compact.h"
 

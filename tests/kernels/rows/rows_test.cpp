@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // The operations that move and add rows.
 #include "kernels/rows/rows.h"
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 #include "kernels/topk/chunk_norms.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // What is owed: gradients added and removed, rows taken and given back.
 #include "kernels/topk/residual.h"
 

@@ -1,3 +1,4 @@
+// ctest: DEVICES
 #include "kernels/topk/squares.h"
 
 #include <gtest/gtest.h>

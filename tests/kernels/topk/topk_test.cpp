@@ -1,3 +1,4 @@
+// ctest: DEVICES
 // Elements of the largest magnitudes, beside a sort of all of them.
 #include "kernels/topk/topk.h"
 

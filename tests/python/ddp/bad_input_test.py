@@ -1,4 +1,5 @@
 """What is wrong is a typed error on every worker that it concerns, and never a hang."""
+# ctest: EMULATED
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Gradients that are clipped by their norm before they are gathered."""
+# ctest: EMULATED
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Optimizers whose steps wait for each gradient apart: weights are those of a training that waits for everything."""
+# ctest: SLOW any_optimizer
 
 from __future__ import annotations
 

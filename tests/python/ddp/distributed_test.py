@@ -1,4 +1,5 @@
 """sparsesync.torch.DistributedDataParallel: what it does besides making gradients equal."""
+# ctest: EMULATED SLOW join compiled turn_sparse
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Losses that are scaled, and master weights: bits of trainings without them, agreement of workers, checkpoints, what is refused."""
+# ctest: EMULATED QUICK SLOW powers_of_two half_precision_learns
 
 from __future__ import annotations
 

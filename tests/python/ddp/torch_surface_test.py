@@ -1,4 +1,5 @@
 """The arguments and attributes of torch's DistributedDataParallel, as python/README.md's tables have them."""
+# ctest: SLOW torchrun
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """bench/cluster/peers.py and training.py on two hosts, for an instant: results are right, nothing is left behind."""
+# ctest: PROCESSORS 2 SLOW ALL
 
 import json
 import os

@@ -1,4 +1,5 @@
 """The fault matrix in short, with fixed cases, and checks of its own checks. SPARSESYNC_FULL=1 runs more of them."""
+# ctest: PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Training as users start it: by torchrun, and by mpirun."""
+# ctest: EMULATED PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
 

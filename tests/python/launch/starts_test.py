@@ -1,4 +1,5 @@
 """Workers that start late, or not at all: within the deadline they are waited for, beyond it an error names them."""
+# ctest: SLOW launched
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Arrays that are given: what is refused, and that the others are neither copied nor kept; the GIL."""
+# ctest: SLOW large_input
 
 import gc
 import struct

@@ -1,4 +1,5 @@
 """What tools read of the package: documentation, lists of names, types."""
+# ctest: SLOW typed_program
 
 import ast
 import importlib

@@ -1,4 +1,5 @@
 """Traces, what profile, plan and compare tell, and the family of errors."""
+# ctest: SLOW compare_tries_all plan_is
 
 import gc
 import json

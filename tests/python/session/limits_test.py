@@ -1,4 +1,5 @@
 """A process that may have no more threads: an error of ours says so, and what is there goes on."""
+# ctest: LABELS counted
 
 from bindings_support import python
 

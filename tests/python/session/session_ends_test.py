@@ -1,4 +1,5 @@
 """Sessions in forked processes, and in those that end with whatever is open."""
+# ctest: SLOW mpi
 
 import shutil
 

@@ -1,4 +1,5 @@
 """Networks, transports, and what goes wrong in a session: typed, on all workers."""
+# ctest: EMULATED
 
 import gc
 import signal

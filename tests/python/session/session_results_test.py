@@ -1,4 +1,5 @@
 """A session's results, and arrays that it reads where they lie."""
+# ctest: EMULATED
 
 import gc
 import sys

@@ -1,4 +1,5 @@
 """Sessions of workers that are threads: every scheme against NumPy's dense sum, types on the wire, announced rows; what it takes."""
+# ctest: EMULATED SLOW auto
 
 
 import numpy as np

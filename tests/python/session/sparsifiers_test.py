@@ -1,4 +1,5 @@
 """Sparsifiers of workers that are threads: beside NumPy's words of the papers, over schemes; what they send; what they refuse."""
+# ctest: EMULATED
 
 import math
 

@@ -1,4 +1,5 @@
 """bench/python/convergence.py: a short run of it, and what it has stored."""
+# ctest: PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
 

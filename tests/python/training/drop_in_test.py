@@ -1,4 +1,5 @@
 """Programs that torch's DistributedDataParallel takes train the same with ours: with equal values, and no silent difference."""
+# ctest: SLOW launched
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What a GPU asks for beyond a CPU, on the emulated one: a session in step with torch's streams, its memory from torch's
 allocator, and errors at the door. The other suites run on it, too (conftest.py)."""
+# ctest: NEEDS EMULATED_CUDA LABELS emulated
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """python/examples: both ddps side by side, as users start them; what they read, draw and refuse; their parts."""
+# ctest: PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Training on a GPU: two processes on cuda:0, over Gloo."""
+# ctest: LABELS cuda
 
 from __future__ import annotations
 

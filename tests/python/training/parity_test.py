@@ -1,5 +1,6 @@
 """Training by sparsesync.torch.DistributedDataParallel loses as much at each step as by torch's own: ten models, three kinds of
 gradients, five optimizers, three regimes, on two workers."""
+# ctest: EMULATED PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """What users of other libraries complain of, each as a test named after its thread."""
+# ctest: EMULATED
 
 from __future__ import annotations
 

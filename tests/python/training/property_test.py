@@ -1,5 +1,6 @@
 """Random small models trained with sparsesync.torch.DistributedDataParallel have the gradients, weights, buffers and optimizer states
 of training by hand. SPARSESYNC_SEED sets the first seed. SPARSESYNC_FULL=1 runs 300 seeds from a random one."""
+# ctest: PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
 
