@@ -1,4 +1,4 @@
-"""The documents: relative links lead to files, and the scripts in the README's commands can be run."""
+"""The documents: relative links and named files exist, and the scripts in the README's commands can be run."""
 
 import os
 import re
@@ -8,6 +8,8 @@ import pytest
 from trees import ROOT, tree
 
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\s*\[[^\]]+\]:\s*(\S+)")
+DOCUMENTS = ["docs/architecture.md", "CONTRIBUTING.md"]
+NAMED = re.compile(r"`((?:include|kernels|schemes|analysis|engine|tests|bench|scripts|docs|cmake)/[\w./-]+)`")
 FENCE = re.compile(r"^\s*```+\s*(\w*)")
 
 
@@ -59,6 +61,29 @@ def broken_commands(root):
             elif not os.access(root / name, os.X_OK):
                 faults.append(f"README.md:{number}: {name} is not executable")
     return faults, seen
+
+
+def missing(root, document):
+    """Files that a document names and that do not exist. A name without an ending stands for a header or a source, one with
+    NAME for a file that the reader will write."""
+    text = (root / document).read_text(encoding="utf-8")
+    return [
+        name
+        for name in NAMED.findall(text)
+        if "NAME" not in name and not any((root / (name + ending)).exists() for ending in ("", ".h", ".cpp"))
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_our_documents_name_files_that_exist(document):
+    assert missing(ROOT, document) == []
+    assert len(NAMED.findall((ROOT / document).read_text(encoding="utf-8"))) > 20
+
+
+def test_finds_a_name_of_nothing(tmp_path):
+    text = "`kernels/a` `schemes/b.cpp` `schemes/gone` `kernels/a.cpp`"
+    tree(tmp_path, {"kernels/a.h": "", "schemes/b.cpp": "", "docs/architecture.md": text})
+    assert missing(tmp_path, "docs/architecture.md") == ["schemes/gone", "kernels/a.cpp"]
 
 
 def test_our_links():
