@@ -36,8 +36,9 @@ struct DesignSpace {
   Format format;
 };
 
-/// @name The names in options, JSON and tables
 /// @{
+
+/// Returns the name in options, JSON and tables.
 std::string_view name_of(Communication communication);
 std::string_view name_of(Aggregation aggregation);
 std::string_view name_of(Partition partition);

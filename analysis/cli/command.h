@@ -16,10 +16,11 @@
 
 namespace sparsesync {
 
-/// @name Each adds its command to the program
-/// A command does its work in its CLI11 callback and reports what is wrong by throwing: InputError
-/// ends the program with 2, anything else with 1.
 /// @{
+
+/// Adds its command to the program.
+/// A command does its work in its CLI11 callback and reports errors by throwing: InputError ends the
+/// program with 2, anything else with 1.
 void add_trace_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
@@ -29,10 +30,11 @@ void add_simulate_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 /// @}
 
-/// @name Options whose values are numbers in [minimum, maximum], have units (units.h), or are
-/// dtypes A name is such as "--workers". A value keeps its default if the option is not given, and
-/// outlives the command. InputError is thrown, later, if the program is called with something else.
 /// @{
+
+/// Adds an option whose value is a number in [minimum, maximum], has a unit (units.h), or is a
+/// dtype. A name is such as "--workers". A value keeps its default if the option is not given, and
+/// outlives the command. InputError is thrown, later, if the program is called with something else.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::int64_t& value,
                        std::int64_t minimum, std::int64_t maximum, const std::string& help);
 CLI::Option* add_count(CLI::App& command, const std::string& name, int& value, int minimum,

@@ -58,8 +58,9 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// @name The worker's side, as Transport has it
   /// @{
+
+  /// The worker's side: does what Transport declares under this name.
   Rank rank() const { return rank_; }
   int size() const { return static_cast<int>(nodes_.size()); }
   int node(Rank worker) const { return nodes_.at(worker.index()); }

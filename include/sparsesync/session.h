@@ -16,7 +16,7 @@
 #include "sparsesync/bucket.h"
 #include "sparsesync/context.h"
 #include "sparsesync/device_stream.h"
-#include "sparsesync/errors.h"  // IWYU pragma: export: its calls throw them
+#include "sparsesync/errors.h"  // IWYU pragma: export
 #include "sparsesync/gradient.h"
 #include "sparsesync/network.h"
 #include "sparsesync/result.h"

@@ -10,7 +10,7 @@
 
 #include "sparsesync/context.h"
 #include "sparsesync/dtype.h"
-#include "sparsesync/errors.h"  // IWYU pragma: export: its calls throw them
+#include "sparsesync/errors.h"  // IWYU pragma: export
 #include "sparsesync/rank.h"
 
 namespace sparsesync {

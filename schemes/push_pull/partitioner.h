@@ -119,6 +119,7 @@ class Placement {
   virtual SpaceChoice choice() const;
 
  protected:
+  /// Sets the grid that grid() returns.
   void set_grid(Grid grid) { grid_ = grid; }
 
  private:

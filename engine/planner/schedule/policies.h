@@ -5,8 +5,9 @@
 
 namespace sparsesync {
 
-/// @name Each makes a schedule; what it is, schedule_policies() says in a line
 /// @{
+
+/// Makes a schedule; schedule_policies() describes each policy in a line.
 Schedule schedule_sequentially(const ScheduleQuestion& question);
 Schedule schedule_wfbp(const ScheduleQuestion& question);
 Schedule schedule_merge_all(const ScheduleQuestion& question);
