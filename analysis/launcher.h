@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "engine/session/control_channel.h"
-#include "engine/transport/worker_threads.h"
 #include "sparsesync/memory.h"
 #include "sparsesync/transport.h"
 #include "sparsesync/transports/local.h"

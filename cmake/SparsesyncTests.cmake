@@ -11,7 +11,8 @@
 #   NCCL            NCCL connects the workers of that run
 #   RACES           that run has the label races: every scripts/test looks for races between its blocks
 #   SHARDS n        scripts/gpu-check runs what is slow in n parts
-# Python, skipped by name where there is no .venv:
+#   NOT_QUICK       takes more than 3 s; every other test without WORKERS and SLOW has the label quick: `ctest -L quick`
+# Python, skipped by name where there is no .venv; those of about a second have the label quick, too:
 #   EMULATED        runs a second time as FOLDER.NAME_emulated where the build has the emulated GPU: tests/python/conftest.py
 #   QUICK           that run leaves out what is SLOW
 # A wrong option stops the configuration.
@@ -74,7 +75,7 @@ function(sparsesync_test file)
   set(name ${CMAKE_MATCH_3})
   set(extension ${CMAKE_MATCH_4})
   if(extension STREQUAL "cpp")
-    cmake_parse_arguments(arg "DEVICES;NCCL;RACES" "PROCESSORS;WORKERS;SHARDS" "NEEDS;LABELS;LIBRARIES;SLOW" ${ARGN})
+    cmake_parse_arguments(arg "DEVICES;NCCL;NOT_QUICK;RACES" "PROCESSORS;WORKERS;SHARDS" "NEEDS;LABELS;LIBRARIES;SLOW" ${ARGN})
   else()
     cmake_parse_arguments(arg "EMULATED;QUICK" "PROCESSORS" "NEEDS;LABELS;SLOW" ${ARGN})
   endif()
@@ -157,8 +158,12 @@ macro(sparsesync_cpp_test)
   endif()
   list(TRANSFORM arg_SLOW REPLACE "(.+)" "*\\1*" OUTPUT_VARIABLE cases)
   list(JOIN cases ":" cases)
+  set(quick)
+  if(NOT arg_WORKERS AND NOT arg_SLOW AND NOT arg_NOT_QUICK)
+    set(quick quick)
+  endif()
   sparsesync_add_to_ctest(${folder}.${name} "${arg_SLOW}" "--gtest_filter=${cases}" "--gtest_filter=-${cases}"
-                          "${labels}" ${command})
+                          "${labels};${quick}" ${command})
   if(arg_WORKERS AND NOT arg_PROCESSORS)
     set(arg_PROCESSORS 2)
   endif()

@@ -19,8 +19,8 @@ namespace sparsesync {
 /// @{
 
 /// Adds its command to the program.
-/// A command does its work in its CLI11 callback and reports errors by throwing: InputError ends the
-/// program with 2, anything else with 1.
+/// A command does its work in its CLI11 callback and reports errors by throwing: InputError ends
+/// the program with 2, anything else with 1.
 void add_trace_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);

@@ -15,7 +15,6 @@
 #include "analysis/simulate/training_simulator.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/timeline.h"
-#include "engine/support/output_file.h"
 #include "engine/support/quote.h"
 #include "kernels/base/error.h"
 

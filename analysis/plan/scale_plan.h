@@ -11,7 +11,6 @@
 #include "analysis/plan/extrapolation.h"
 #include "engine/planner/scheme/plan.h"
 #include "schemes/cost.h"
-#include "schemes/design_space.h"
 
 namespace sparsesync {
 

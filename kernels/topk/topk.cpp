@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/rows/row.h"
+#include "kernels/topk/residual.h"
 #include "kernels/topk/simd_f32.h"
 
 namespace sparsesync::cpu {

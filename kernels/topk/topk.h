@@ -11,7 +11,6 @@
 #include "kernels/base/context.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/views.h"
-#include "kernels/topk/residual.h"
 
 namespace sparsesync {
 

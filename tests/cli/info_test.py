@@ -1,6 +1,6 @@
 """What `sparsesync info` says of GPUs, in a build with CUDA or without, on a machine with a GPU or without; and how
 `compare` refuses to go where there is none."""
-# ctest: LABELS device
+# ctest: LABELS quick device
 
 import json
 import re

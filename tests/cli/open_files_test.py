@@ -1,5 +1,5 @@
 """With few descriptors a command does its work, or says what ran out and leaves nothing behind."""
-# ctest: LABELS counted
+# ctest: LABELS quick counted
 
 import json
 import resource

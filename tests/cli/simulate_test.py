@@ -1,4 +1,5 @@
 """`sparsesync simulate`: its JSON, every schedule on every model that is shipped, timelines, and what it refuses."""
+# ctest: LABELS quick
 
 import importlib.util
 import json

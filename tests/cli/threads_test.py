@@ -1,5 +1,5 @@
 """`sparsesync compare` where the system has no more threads: one line and exit status 1, never an abort."""
-# ctest: LABELS counted
+# ctest: LABELS quick counted
 
 import resource
 import subprocess

@@ -1,4 +1,5 @@
 """docs/traces.md: its lines of Python run, and what they write is a trace, with the rows and values that were given."""
+# ctest: LABELS quick
 
 import json
 import pathlib

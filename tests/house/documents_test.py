@@ -1,4 +1,5 @@
 """The documents: relative links and named files exist, and the scripts in the README's commands can be run."""
+# ctest: LABELS quick
 
 import os
 import re

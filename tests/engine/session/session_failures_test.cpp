@@ -1,3 +1,4 @@
+// ctest: NOT_QUICK
 // The Session where something is wrong: what differs or cannot be at registration, refusals,
 // failures.
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// ctest: DEVICES
+// ctest: NOT_QUICK DEVICES
 // Transport `local`: the conformance suite, without and with a link, and what a link promises.
 #include "schemes/ring.h"
 #include "sparsesync/transports/local.h"

@@ -1,4 +1,4 @@
-// ctest: DEVICES
+// ctest: NOT_QUICK DEVICES
 // partition and rows_at: against a stable sort by (group, position), there and back.
 #include "kernels/partition/partition.h"
 

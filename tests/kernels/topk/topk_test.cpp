@@ -16,6 +16,7 @@
 #include "kernels/topk/take_largest.cuh"
 #endif
 #include "kernels/base/threads.h"
+#include "kernels/topk/residual.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
 

@@ -1,4 +1,5 @@
 """Kernels on arrays, and index codes, against NumPy."""
+# ctest: LABELS quick
 
 import math
 

@@ -1,4 +1,5 @@
 """What other workers send is never unpickled: whoever can join a group could run programs on all of its workers."""
+# ctest: LABELS quick
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A process that may have no more threads: an error of ours says so, and what is there goes on."""
-# ctest: LABELS counted
+# ctest: LABELS quick counted
 
 from bindings_support import python
 

@@ -1,5 +1,5 @@
 """In which order a session's phases run, what workers do between steps, and gradients that cannot be taken."""
-# ctest: EMULATED
+# ctest: LABELS quick EMULATED
 
 
 import numpy as np

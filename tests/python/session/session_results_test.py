@@ -1,5 +1,5 @@
 """A session's results, and arrays that it reads where they lie."""
-# ctest: EMULATED
+# ctest: LABELS quick EMULATED
 
 import gc
 import sys

@@ -1,4 +1,5 @@
 """docs/schemes.md: a section for each scheme of the program and no other, under its name its row of the design space."""
+# ctest: LABELS quick
 
 import json
 import os

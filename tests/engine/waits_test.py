@@ -1,9 +1,11 @@
 """Every wait of the library and its bindings, each with what limits it. The Python package's are in tests/python/launch/starts_test.py."""
+# ctest: LABELS quick
 
+import os
 import re
+from pathlib import Path
 
-from trees import ROOT
-
+ROOT = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2]))
 FOLDERS = ["kernels", "schemes", "engine", "analysis", "python/bindings"]
 WAITS = re.compile(
     r"(?:\.|->)(?:wait|wait_for|wait_until|join)\("
@@ -85,6 +87,10 @@ LIMITS = {
         "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, else the deadline of the step",
         "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
     },
+    "engine/transport/worker_threads.cpp": {
+        "sleep_for(std::chrono::milliseconds(20))": "20 ms",
+        "thread.join()": "workers, whose sessions have deadlines",
+    },
     "engine/planner/calibration/recording.cpp": {"changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })": OF_CALLER},
     "engine/transport/staged.cpp": {
         "done.wait()": OF_DEVICE,
@@ -92,8 +98,6 @@ LIMITS = {
         "stage.done.wait()": OF_DEVICE,
     },
     "analysis/launcher.cpp": {
-        "sleep_for(std::chrono::milliseconds(20))": "20 ms",
-        "thread.join()": "workers, whose sessions have deadlines",
         "network_->join(rank)": "takes an end",
         "world_.join()": "the deadline of the world",
         "world_.join(chunks_)": "the deadline of the world",
