@@ -22,7 +22,6 @@
 #include <type_traits>
 
 #include "kernels/base/device_stream.h"
-#include "kernels/rows/rows.h"
 
 namespace sparsesync {
 namespace {

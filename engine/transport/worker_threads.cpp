@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernels/base/start_thread.h"
-#include "schemes/transport_errors.h"
 
 namespace sparsesync {
 

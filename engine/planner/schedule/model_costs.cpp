@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "engine/planner/scheme/plan.h"
 #include "kernels/base/error.h"
 #include "schemes/indices_first/cost.h"
 #include "schemes/registry.h"
