@@ -4,10 +4,11 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from trees import ROOT
 
+ROOT = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2]))
 PROGRAM = ROOT / "bench/kernels/sass_counts.py"
 SPECIFICATION = importlib.util.spec_from_file_location("sass_counts", PROGRAM)
 sass_counts = importlib.util.module_from_spec(SPECIFICATION)
