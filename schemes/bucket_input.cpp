@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "kernels/base/host_copy.h"
-#include "kernels/base/pieces.h"
 #include "kernels/rows/cast.h"
 #include "kernels/rows/compact.h"
 #include "kernels/rows/rows.h"

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "kernels/base/printable.h"
-#include "kernels/base/whole_characters.h"
 
 namespace sparsesync {
 namespace {

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/partition/even_ranges.h"
+#include "kernels/base/views.h"
 
 namespace sparsesync {
+
 namespace {
 
 /// The quantile of the standard normal distribution, by bisection of its distribution function.
@@ -122,6 +123,29 @@ double expected_imbalance(double rows, double universe, int parts) {
   const double share = rows / parts;
   const double spread = std::sqrt(share * (1 - 1.0 / parts) * std::max(0.0, 1 - rows / universe));
   return std::min(static_cast<double>(parts), 1 + expected_largest_normal(parts) * spread / share);
+}
+
+IndexSets views_of(const OwnedIndexSets& sets) {
+  return {sets.begin(), sets.end()};
+}
+
+std::span<const Index> indices_in(std::span<const Index> set, IndexRange range) {
+  const auto begin = std::lower_bound(set.begin(), set.end(), range.begin);
+  const auto end = std::lower_bound(begin, set.end(), range.end);
+  return {begin, end};
+}
+
+std::vector<Index> sorted_rows(const IndexSets& sets) {
+  std::vector<Index> all;
+  for (const std::span<const Index> set : sets) all.insert(all.end(), set.begin(), set.end());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+std::vector<Index> united_rows(const IndexSets& sets) {
+  std::vector<Index> all = sorted_rows(sets);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
 }
 
 }  // namespace sparsesync

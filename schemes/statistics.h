@@ -1,12 +1,30 @@
 // What is known of a bucket's sparsity: the numbers that costs are expected from.
 #pragma once
 
+#include <span>
 #include <vector>
 
+#include "kernels/base/views.h"
 #include "schemes/bucket.h"
-#include "schemes/index_sets.h"
 
 namespace sparsesync {
+
+/// The rows that each worker touched in one row space: increasing, one set for each worker.
+using IndexSets = std::vector<std::span<const Index>>;
+
+/// Index sets that own their rows.
+using OwnedIndexSets = std::vector<std::vector<Index>>;
+/// Views of them.
+IndexSets views_of(const OwnedIndexSets& sets);
+
+/// Those of an increasing set that lie in a range.
+std::span<const Index> indices_in(std::span<const Index> set, IndexRange range);
+
+/// The rows of all sets, increasing, repeats among them.
+std::vector<Index> sorted_rows(const IndexSets& sets);
+
+/// The union of increasing sets, increasing.
+std::vector<Index> united_rows(const IndexSets& sets);
 
 /// Sparsity of one row space, over the workers.
 struct SpaceStatistics {

@@ -1,7 +1,12 @@
-#include "sparsesync/transport.h"
-#include "kernels/base/error.h"
-
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
+#include "schemes/transport.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync {
 
@@ -30,6 +35,26 @@ void expect_peer(Rank peer, Rank self, int size) {
   SPARSESYNC_EXPECT(peer.value, >=, 0);
   SPARSESYNC_EXPECT(peer.value, <, size);
   SPARSESYNC_EXPECT(peer.value, !=, self.value);
+}
+
+void throw_lost(Rank peer) {
+  throw PeerLostError(peer, fmt::format("worker {} left while others wait for it", peer.value));
+}
+
+void throw_deadline(Rank self, std::vector<Rank> silent) {
+  std::sort(silent.begin(), silent.end());
+  silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
+  std::vector<int> numbers;
+  for (const Rank worker : silent) numbers.push_back(worker.value);
+  throw DeadlineError(
+      fmt::format("worker {0} waited for worker {1} until the deadline: see what worker {1} does, "
+                  "or give a longer deadline (--deadline; in Python deadline=)",
+                  self.value, fmt::join(numbers, ", ")));
+}
+
+void throw_aborted(Rank aborter, const std::string& reason) {
+  throw AbortedError(
+      aborter, fmt::format("worker {} ended the session: {}", aborter.value, printable(reason)));
 }
 
 }  // namespace sparsesync

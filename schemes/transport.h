@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
+#include "sparsesync/errors.h"  // IWYU pragma: export
+#include "sparsesync/rank.h"
 #include "sparsesync/transport.h"  // IWYU pragma: export
 
 namespace sparsesync {
@@ -22,5 +26,13 @@ std::int64_t all_reduce_bytes(std::int64_t bytes, int size);
 void check_header(Rank from, const Header& expected, const Header& got);
 /// @param peer  in [0, size) and not the rank itself (a broken contract otherwise)
 void expect_peer(Rank peer, Rank self, int size);
+
+/// @throws PeerLostError naming who is lost
+[[noreturn]] void throw_lost(Rank peer);
+/// @param silent  the workers that were waited for, repeats allowed
+/// @throws DeadlineError naming them
+[[noreturn]] void throw_deadline(Rank self, std::vector<Rank> silent);
+/// @throws AbortedError naming who ended the Session, and why
+[[noreturn]] void throw_aborted(Rank aborter, const std::string& reason);
 
 }  // namespace sparsesync

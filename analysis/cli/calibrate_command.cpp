@@ -13,7 +13,7 @@
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
 #include "engine/planner/calibration/measure_link.h"
-#include "engine/support/provenance.h"
+#include "engine/support/json.h"
 #include "sparsesync/network_file.h"
 
 namespace sparsesync {

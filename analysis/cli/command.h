@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/support/output_file.h"
-#include "engine/transport/link.h"
 #include "kernels/base/dtype.h"
+#include "sparsesync/transports/local.h"
 
 namespace sparsesync {
 

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "analysis/cli/command.h"
-#include "analysis/cli/compare_json.h"
-#include "analysis/cli/compare_table.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/progress.h"
 #include "analysis/compare/compare.h"
 #include "analysis/launcher.h"

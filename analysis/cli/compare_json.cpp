@@ -1,4 +1,4 @@
-#include "analysis/cli/compare_json.h"
+#include "analysis/cli/output.h"
 
 #include <optional>
 

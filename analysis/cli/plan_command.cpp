@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "analysis/cli/command.h"
-#include "analysis/cli/plan_json.h"
-#include "analysis/cli/plan_table.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/predicted.h"
 #include "analysis/cli/progress.h"
 #include "analysis/cli/units.h"

@@ -1,4 +1,4 @@
-#include "analysis/cli/plan_json.h"
+#include "analysis/cli/output.h"
 
 namespace sparsesync {
 namespace {

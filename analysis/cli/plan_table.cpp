@@ -1,4 +1,4 @@
-#include "analysis/cli/plan_table.h"
+#include "analysis/cli/output.h"
 
 #include <fmt/format.h>
 

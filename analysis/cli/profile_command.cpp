@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "analysis/cli/command.h"
-#include "analysis/cli/profile_json.h"
-#include "analysis/cli/profile_table.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/progress.h"
 #include "analysis/cli/units.h"
 #include "analysis/profile/profile.h"

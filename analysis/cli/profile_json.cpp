@@ -1,4 +1,4 @@
-#include "analysis/cli/profile_json.h"
+#include "analysis/cli/output.h"
 
 namespace sparsesync {
 namespace {

@@ -1,4 +1,4 @@
-#include "analysis/cli/profile_table.h"
+#include "analysis/cli/output.h"
 
 #include <fmt/format.h>
 

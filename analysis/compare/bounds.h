@@ -5,7 +5,7 @@
 #include <span>
 
 #include "kernels/base/views.h"
-#include "schemes/index_sets.h"
+#include "schemes/statistics.h"
 
 namespace sparsesync {
 

@@ -16,11 +16,11 @@
 #include "analysis/trace/trace.h"
 #include "engine/planner/scheme/plan.h"
 #include "engine/session/control_channel.h"
-#include "engine/transport/link.h"
 #include "schemes/cost.h"
-#include "schemes/index_sets.h"
 #include "schemes/registry.h"
 #include "schemes/scheme.h"
+#include "schemes/statistics.h"
+#include "sparsesync/transports/local.h"
 
 namespace sparsesync {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <utility>
 
-#include "analysis/trace/space_sets.h"
-#include "kernels/partition/even_ranges.h"
+#include "analysis/trace/trace.h"
+#include "kernels/base/views.h"
 #include "schemes/push_pull/block_space.h"
 
 namespace sparsesync {

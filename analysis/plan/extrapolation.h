@@ -9,7 +9,6 @@
 #include "analysis/profile/union_growth.h"
 #include "analysis/trace/trace.h"
 #include "schemes/bucket.h"
-#include "schemes/index_sets.h"
 #include "schemes/statistics.h"
 
 namespace sparsesync {

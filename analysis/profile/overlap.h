@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "analysis/profile/touch_histogram.h"
-#include "schemes/index_sets.h"
+#include "schemes/statistics.h"
 
 namespace sparsesync {
 

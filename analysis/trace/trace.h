@@ -13,6 +13,8 @@
 
 #include "engine/support/output_file.h"
 #include "kernels/base/views.h"
+#include "schemes/bucket.h"
+#include "schemes/statistics.h"
 #include "sparsesync/gradient.h"
 #include "sparsesync/rank.h"
 
@@ -130,5 +132,13 @@ class TraceWriter {
   std::vector<std::pair<Rank, int>>
       waiting_;  // (worker, step) without any row, until that is known
 };
+
+/// Of each tensor, the rows that each worker touched at a step.
+/// @throws InputError if a file of the trace is not what its header says
+std::vector<OwnedIndexSets> tensor_sets(const Trace& trace, int step);
+
+/// The same of each row space of those tensors.
+std::vector<OwnedIndexSets> space_sets(const std::vector<OwnedIndexSets>& of_tensors,
+                                       std::span<const RowSpace> spaces);
 
 }  // namespace sparsesync

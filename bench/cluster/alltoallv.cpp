@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "analysis/trace/trace.h"
-#include "schemes/ring.h"
+#include "schemes/pattern.h"
 #include "sparsesync/memory.h"
 #include "sparsesync/session.h"
 #include "sparsesync/transports/mpi.h"

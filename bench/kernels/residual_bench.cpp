@@ -9,7 +9,7 @@
 #include "bench/kernels/device.h"
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
-#include "kernels/topk/chunk_norms.h"
+#include "kernels/topk/norms.h"
 #include "kernels/topk/topk.h"
 
 namespace sparsesync::bench {

@@ -13,7 +13,7 @@
 #include "bench/kernels/inputs.h"
 #include "bench/kernels/memory.h"
 #include "kernels/rows/cast.h"
-#include "kernels/topk/squares.h"
+#include "kernels/topk/norms.h"
 
 namespace sparsesync::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "analysis/trace/npy.h"
 #include "analysis/trace/trace.h"
 #include "engine/planner/scheme/plan.h"
-#include "engine/transport/link.h"
+#include "sparsesync/transports/local.h"
 
 namespace sparsesync {
 

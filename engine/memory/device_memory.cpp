@@ -7,7 +7,7 @@
 #include "kernels/base/device_stream.h"
 #include "kernels/base/error.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/driver_context.h"
+#include "kernels/cuda/driver.h"
 
 namespace sparsesync {
 namespace {

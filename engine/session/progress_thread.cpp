@@ -9,8 +9,8 @@
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
 #include "kernels/base/error.h"
-#include "kernels/base/start_thread.h"
-#include "schemes/transport_errors.h"
+#include "kernels/base/threads.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 namespace {

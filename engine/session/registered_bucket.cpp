@@ -9,7 +9,7 @@
 #include "kernels/indices/locate.h"
 #include "kernels/rows/cast.h"
 #include "kernels/rows/rows.h"
-#include "kernels/topk/squares.h"
+#include "kernels/topk/norms.h"
 
 namespace sparsesync {
 

@@ -5,11 +5,10 @@
 
 #include <numeric>
 
-#include "engine/sparsifier/make.h"
 #include "engine/sparsifier/residual_sparsifier.h"
 #include "kernels/base/host_copy.h"
 #include "kernels/rows/rows.h"
-#include "kernels/topk/chunk_norms.h"
+#include "kernels/topk/norms.h"
 
 namespace sparsesync {
 namespace {

@@ -8,12 +8,11 @@
 #include <numeric>
 #include <utility>
 
-#include "engine/sparsifier/make.h"
 #include "kernels/base/bits.h"
-#include "kernels/base/float_environment.h"
 #include "kernels/base/host_copy.h"
+#include "kernels/base/threads.h"
 #include "kernels/rows/rows.h"
-#include "kernels/topk/squares.h"
+#include "kernels/topk/norms.h"
 
 namespace sparsesync {
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -71,5 +72,16 @@ class ResidualSparsifier : public Sparsifier {
   std::vector<float> factors_;   // that each tensor's gradient was multiplied by
   std::vector<double> fetched_;  // squares
 };
+
+/// Selecting::top_k. Does not synchronize the stream.
+std::unique_ptr<Sparsifier> make_top_k(const Context& context, std::vector<TensorSpec> tensors,
+                                       const SparsifierOptions& options);
+/// Selecting::threshold. Does not synchronize the stream.
+std::unique_ptr<Sparsifier> make_threshold(const Context& context, std::vector<TensorSpec> tensors,
+                                           const SparsifierOptions& options);
+/// Selecting::chunks. Does not synchronize the stream.
+std::unique_ptr<Sparsifier> make_coarse_grained(const Context& context,
+                                                std::vector<TensorSpec> tensors,
+                                                const SparsifierOptions& options);
 
 }  // namespace sparsesync

@@ -1,6 +1,6 @@
 // The elements whose magnitude is a level or more.
 #include "engine/sparsifier/element_sparsifier.h"
-#include "engine/sparsifier/make.h"
+#include "engine/sparsifier/residual_sparsifier.h"
 #include "kernels/base/host_copy.h"
 
 namespace sparsesync {

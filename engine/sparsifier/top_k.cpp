@@ -1,7 +1,7 @@
 // The elements of the largest magnitudes: top-k, and Deep Gradient Compression with momentum
 // correction, momentum factor masking and local clipping (Lin et al., ICLR 2018).
 #include "engine/sparsifier/element_sparsifier.h"
-#include "engine/sparsifier/make.h"
+#include "engine/sparsifier/residual_sparsifier.h"
 
 namespace sparsesync {
 namespace {

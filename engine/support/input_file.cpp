@@ -12,7 +12,6 @@
 
 #include "engine/support/output_file.h"
 #include "engine/support/quote.h"
-#include "engine/support/system_error.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync {

@@ -1,15 +1,23 @@
 // JSON as the engine and its commands write it: what several of them have in theirs.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "engine/support/provenance.h"
 #include "sparsesync/gradient.h"
 
 namespace sparsesync {
+
+/// What made a result, as names and values: version, commit, compiler, build type, processor,
+/// cores, operating system, date (UTC).
+std::vector<std::pair<std::string, std::string>> provenance();
+
+/// Bytes of memory that this machine can give to new work; nothing is promised.
+std::int64_t available_memory();
 
 /// Keys stand in the order in which they were added.
 using Json = nlohmann::ordered_json;

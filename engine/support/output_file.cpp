@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -17,10 +18,10 @@
 #include <utility>
 
 #include "engine/support/quote.h"
-#include "engine/support/system_error.h"
-#include "kernels/base/start_thread.h"
+#include "kernels/base/threads.h"
 
 namespace sparsesync {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -355,6 +356,40 @@ void remove_uncommitted_on_signals() {
     pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
     raise(number);
   }).detach();
+}
+
+namespace {
+
+struct Mend {
+  int error;
+  const char* text;
+};
+
+constexpr std::array kMends{
+    Mend{EMFILE, "; raise the limit of this process (ulimit -n)"},
+    Mend{ENFILE, "; close other programs, or raise the machine's limit (fs.file-max)"},
+    Mend{ENOSPC, "; make room on the disk, or name a path on another one"},
+    Mend{EDQUOT, "; make room within the quota, or name a path on another disk"},
+    Mend{EFBIG, "; raise the limit of file sizes (ulimit -f), or name a path on another disk"},
+    Mend{ENOMEM, "; close other programs, or use a smaller input"},
+};
+
+const Mend* mend_of(int error) {
+  for (const Mend& mend : kMends) {
+    if (mend.error == error) return &mend;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool is_exhaustion(int error) {
+  return mend_of(error) != nullptr;
+}
+
+std::string with_mend_of_system(int error) {
+  const Mend* mend = mend_of(error);
+  return std::generic_category().message(error) + (mend == nullptr ? "" : mend->text);
 }
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-#include "engine/support/provenance.h"
+#include "engine/support/json.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

@@ -4,11 +4,10 @@
 // settled has to be changed. Payloads are copied as soon as both sides are there; only the arrival
 // is waited for.
 #include "sparsesync/transports/local.h"
-#include "engine/transport/link.h"
 #include "kernels/base/error.h"
 #include "schemes/transport.h"
-#include "schemes/transport_errors.h"
 #include "sparsesync/transport.h"
+#include "sparsesync/transports/local.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -24,7 +24,7 @@
 
 #include "engine/transport/mpi_endpoint.h"
 #include "kernels/base/bits.h"
-#include "kernels/base/start_thread.h"
+#include "kernels/base/threads.h"
 
 namespace sparsesync {
 namespace {

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "schemes/ring.h"
+#include "schemes/pattern.h"
 
 namespace sparsesync::mpi {
 namespace {

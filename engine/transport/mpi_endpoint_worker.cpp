@@ -2,9 +2,8 @@
 #include <cstring>
 
 #include "engine/transport/mpi_endpoint.h"
-#include "kernels/base/whole_characters.h"
+#include "kernels/base/printable.h"
 #include "schemes/transport.h"
-#include "schemes/transport_errors.h"
 
 namespace sparsesync::mpi {
 namespace {

@@ -17,7 +17,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/host_copy.h"
 #include "kernels/base/poll.h"
-#include "kernels/base/start_thread.h"
+#include "kernels/base/threads.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/rows/rows.h"
 #include "sparsesync/memory.h"

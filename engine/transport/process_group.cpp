@@ -1,7 +1,6 @@
 #include "sparsesync/transports/process_group.h"
-#include "schemes/ring.h"
+#include "schemes/pattern.h"
 #include "schemes/transport.h"
-#include "schemes/transport_errors.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +15,7 @@
 #include <utility>
 
 #include "engine/session/queue.h"
-#include "kernels/base/whole_characters.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

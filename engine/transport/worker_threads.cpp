@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/base/start_thread.h"
+#include "kernels/base/threads.h"
 
 namespace sparsesync {
 

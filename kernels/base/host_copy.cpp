@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "kernels/base/error.h"
+
 namespace sparsesync::cpu {
 
 void fetch(const Context&, std::span<const std::byte> from, std::byte* to) {
@@ -11,6 +13,23 @@ void fetch(const Context&, std::span<const std::byte> from, std::byte* to) {
 
 void place(const Context&, std::span<const std::byte> from, std::byte* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
+
+void fetch_pieces(const Context&, std::span<const std::span<const std::byte>> from, std::byte* to) {
+  for (const std::span<const std::byte> piece : from) {
+    if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+}
+
+void place_pieces(const Context&, std::span<const std::byte> from,
+                  std::span<const std::span<std::byte>> to) {
+  for (const std::span<std::byte> piece : to) {
+    SPARSESYNC_EXPECT(piece.size(), <=, from.size());
+    if (!piece.empty()) std::memcpy(piece.data(), from.data(), piece.size());
+    from = from.subspan(piece.size());
+  }
+  SPARSESYNC_EXPECT(from.size(), ==, std::size_t{0});
 }
 
 }  // namespace sparsesync::cpu

@@ -1,7 +1,8 @@
 #include "kernels/base/threads.h"
 
+#include <string>
+
 #include "kernels/base/error.h"
-#include "kernels/base/start_thread.h"
 
 namespace sparsesync {
 
@@ -83,6 +84,12 @@ void Threads::take_parts(int thread) {
       failure_ = std::current_exception();
     }
   }
+}
+
+void throw_not_started(std::string_view name, const std::system_error& error) {
+  throw Error(std::string(name) + " could not be started: " + error.code().message() +
+              ": allow more threads (ulimit -u, or the container's limit of processes) or more "
+              "memory (ulimit -v), or use fewer workers and threads");
 }
 
 }  // namespace sparsesync

@@ -3,19 +3,41 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <string_view>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/context.h"
 #include "kernels/base/function_view.h"
 #include "kernels/base/views.h"
-#include "kernels/partition/even_ranges.h"
 
 namespace sparsesync {
+
+/// Sets the calling thread's default floating-point environment for its lifetime: denormals are
+/// kept, results are rounded to nearest. A program may have changed its own (flush-to-zero is
+/// common), and its sums would then differ in bits from those of the other workers.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&callers_); }
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment(DefaultFloatEnvironment&&) = delete;
+  DefaultFloatEnvironment& operator=(DefaultFloatEnvironment&&) = delete;
+
+ private:
+  std::fenv_t callers_{};
+};
 
 /// A team of threads that sleeps between the pieces of work it is given. One team may serve many
 /// contexts; it outlives them.
@@ -95,6 +117,25 @@ template <typename Body>
 void parallel_for(const Context& context, Index size, Index grain, Body&& body) {
   for_each_part(context, size, part_count(context, size, grain),
                 [&](int, IndexRange range) { body(range); });
+}
+
+/// @throws Error naming the thread, why it could not be started, and how to mend it
+[[noreturn]] void throw_not_started(std::string_view name, const std::system_error& error);
+
+/// Starts a thread that runs body(), with the default floating-point environment: a new thread has
+/// that of the thread that starts it.
+/// @param name  the subject of the error's text, such as "the progress thread"
+/// @throws Error if the system has no more threads, or no memory for one
+template <typename Body>
+std::thread start_thread(std::string_view name, Body body) {
+  try {
+    return std::thread([body = std::move(body)]() mutable {
+      const DefaultFloatEnvironment default_modes;
+      body();
+    });
+  } catch (const std::system_error& error) {
+    throw_not_started(name, error);
+  }
 }
 
 }  // namespace sparsesync

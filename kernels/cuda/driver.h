@@ -3,6 +3,9 @@
 
 #include <cuda.h>
 
+#include "kernels/base/device_stream.h"
+#include "kernels/base/error.h"
+
 namespace sparsesync::cuda {
 
 /// The functions as the runtime finds them: programs do not link libcuda.
@@ -26,5 +29,24 @@ const Driver& driver();
 /// @param what  was tried, for people: "making a GPU's context"
 /// @throws DeviceError for all but success
 void check_driver(CUresult result, const char* what);
+
+/// Makes a GPU's primary context the current one of the calling thread until pop_context().
+/// Contexts are retained until the process ends, as the runtime retains them.
+/// @throws DeviceError
+void push_context(int device);
+
+/// Restores what was current before push_context(), which may be no context at all.
+void pop_context() noexcept;
+
+/// Calls `body` with a GPU as the thread's current one, on a path that cannot throw. Skips it if
+/// the GPU has failed: then there is nothing to release.
+template <typename Body>
+void on_device(int device, const Body& body) noexcept {
+  try {
+    const DeviceGuard here(device);
+    body();
+  } catch (const Error&) {
+  }
+}
 
 }  // namespace sparsesync::cuda

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/group_of.h"
+#include "kernels/cuda/groups.h"
 #include "kernels/cuda/split.h"
 #include "kernels/cuda/values.h"
 

@@ -1,6 +1,6 @@
 // CUDA bodies of fetch_pieces and place_pieces: the pieces, and what is to be placed, are a
 // kernel's parameters, so that nothing is copied beside them.
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -12,7 +12,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/poll.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/driver_context.h"
+#include "kernels/cuda/driver.h"
 #include "kernels/cuda/kernel_registry.h"
 #include "kernels/cuda/spin.h"
 #include "kernels/rows/rows.h"

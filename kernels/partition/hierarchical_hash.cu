@@ -7,7 +7,7 @@
 #include "kernels/base/error.h"
 #include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/divider.h"
-#include "kernels/cuda/group_begin.h"
+#include "kernels/cuda/groups.h"
 #include "kernels/cuda/launch.h"
 
 namespace sparsesync::cuda {

@@ -6,7 +6,7 @@
 #include "kernels/base/error.h"
 #include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/compaction.h"
-#include "kernels/cuda/group_search.h"
+#include "kernels/cuda/groups.h"
 
 namespace sparsesync::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/algorithms.h"
-#include "kernels/cuda/group_begin.h"
+#include "kernels/cuda/groups.h"
 #include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/record_fault.h"

@@ -6,7 +6,6 @@
 #include "kernels/base/context.h"
 #include "kernels/base/views.h"
 #include "kernels/indices/sort.h"
-#include "kernels/partition/even_ranges.h"
 #include "kernels/partition/row_groups.h"
 
 namespace sparsesync {

@@ -10,7 +10,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/cuda/group_search.h"
+#include "kernels/cuda/groups.h"
 #include "kernels/cuda/lists.h"
 #include "kernels/cuda/record_fault.h"
 #include "kernels/cuda/values.h"

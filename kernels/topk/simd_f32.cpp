@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/rows/row.h"
-#include "kernels/topk/lanes.h"
+#include "kernels/topk/reduction_order.h"
 #include "kernels/topk/topk.h"
 
 #undef HWY_TARGET_INCLUDE

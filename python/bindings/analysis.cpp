@@ -18,9 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/cli/compare_json.h"
-#include "analysis/cli/plan_json.h"
-#include "analysis/cli/profile_json.h"
+#include "analysis/cli/output.h"
 #include "analysis/compare/compare.h"
 #include "analysis/launcher.h"
 #include "analysis/plan/extrapolation.h"

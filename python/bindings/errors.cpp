@@ -16,7 +16,7 @@
 #include "python/bindings/bindings.h"
 #include "python/bindings/closed.h"
 #include "schemes/exchange.h"
-#include "schemes/transport_errors.h"
+#include "schemes/transport.h"
 
 namespace nb = nanobind;
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "engine/support/provenance.h"
+#include "engine/support/json.h"
 #include "python/bindings/bindings.h"
 #include "schemes/registry.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/base/float_environment.h"
+#include "kernels/base/threads.h"
 #include "kernels/indices/index_code.h"
 #include "kernels/rows/coalesce.h"
 #include "kernels/rows/compact.h"

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "engine/transport/link.h"
+#include "sparsesync/transports/local.h"
 
 namespace sparsesync::python {
 

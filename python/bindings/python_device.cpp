@@ -15,7 +15,7 @@
 #include "kernels/base/host_copy.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
-#include "schemes/transport_errors.h"
+#include "schemes/transport.h"
 #include "sparsesync/transports/nccl.h"
 
 namespace nb = nanobind;

@@ -14,7 +14,7 @@
 #include "engine/session/registered_bucket.h"
 #include "engine/support/log.h"
 #include "kernels/base/dtype.h"
-#include "kernels/base/start_thread.h"
+#include "kernels/base/threads.h"
 #include "kernels/rows/rows.h"
 #include "python/bindings/gil.h"
 

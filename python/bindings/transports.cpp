@@ -25,7 +25,7 @@
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_device.h"
-#include "schemes/transport_errors.h"
+#include "schemes/transport.h"
 #include "sparsesync/memory.h"
 #include "sparsesync/transports/local.h"
 #include "sparsesync/transports/mpi.h"

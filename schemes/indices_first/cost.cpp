@@ -1,4 +1,4 @@
-#include "schemes/indices_first/cost.h"
+#include "schemes/indices_first/indices_first.h"
 
 #include <algorithm>
 #include <cmath>

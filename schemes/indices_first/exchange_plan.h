@@ -2,6 +2,8 @@
 // every worker for itself, the same on all.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -9,11 +11,27 @@
 #include "kernels/base/context.h"
 #include "kernels/partition/owners.h"
 #include "kernels/rows/aggregate.h"
-#include "schemes/index_sets.h"
-#include "schemes/indices_first/owner_policy.h"
+#include "schemes/push_pull/grid.h"
+#include "schemes/statistics.h"
 #include "sparsesync/rank.h"
 
 namespace sparsesync {
+
+/// The owners of one row space, divided as Grid says.
+class Ownership {
+ public:
+  virtual ~Ownership() = default;
+  virtual Grid grid() const = 0;
+  /// The row group of each row of the union. Does not synchronize the stream.
+  /// @param touched  of each worker the places in `united` of its rows
+  /// @throws BudgetError if the workspace may not grow
+  virtual void choose(const Context& context, std::span<const Index> united,
+                      std::span<const std::span<const Index>> touched,
+                      std::span<std::int32_t> groups, OwnersWorkspace& workspace) const = 0;
+};
+
+/// One for each row space of the bucket.
+using Ownerships = std::vector<std::unique_ptr<Ownership>>;
 
 /// The plan of one row space in one round, as one worker sees it; keeps its memory from one step to
 /// the next.

@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 #include "kernels/indices/locate.h"
 #include "kernels/partition/owners.h"
 #include "kernels/rows/aggregate.h"
 #include "kernels/rows/rows.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
-#include "schemes/indices_first/cost.h"
 #include "schemes/indices_first/exchange_plan.h"
 #include "schemes/message/header_check.h"
 #include "schemes/message/index_set_exchange.h"

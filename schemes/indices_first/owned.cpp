@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "kernels/partition/owners.h"
-#include "schemes/indices_first/cost.h"
 #include "schemes/indices_first/indices_first.h"
 #include "schemes/message/message.h"
 #include "schemes/push_pull/cost.h"

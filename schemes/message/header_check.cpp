@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 
 namespace sparsesync {
 

@@ -1,6 +1,6 @@
 #include "schemes/message/index_set_exchange.h"
 
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 #include "kernels/indices/index_code.h"
 #include "schemes/bucket_input.h"
 

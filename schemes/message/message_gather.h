@@ -11,10 +11,10 @@
 #include "kernels/base/context.h"
 #include "kernels/base/function_view.h"
 #include "schemes/cost.h"
-#include "schemes/design_space.h"
 #include "schemes/exchange.h"
 #include "schemes/pattern.h"
-#include "schemes/traffic.h"
+#include "schemes/registry.h"
+#include "schemes/scheme.h"
 
 namespace sparsesync {
 

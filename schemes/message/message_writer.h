@@ -8,7 +8,7 @@
 #include "kernels/base/bits.h"
 #include "kernels/base/buffer.h"
 #include "kernels/base/context.h"
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 #include "schemes/exchange.h"
 #include "schemes/message/message.h"
 

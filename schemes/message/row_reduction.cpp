@@ -4,7 +4,7 @@
 #include <array>
 
 #include "kernels/base/error.h"
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 #include "kernels/rows/rows.h"
 
 namespace sparsesync {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/partition/even_ranges.h"
+#include "kernels/base/views.h"
 #include "kernels/partition/partition.h"
 #include "kernels/rows/rows.h"
 #include "schemes/message/message_gather.h"

@@ -3,7 +3,6 @@
 #include <array>
 
 #include "kernels/base/host_copy.h"
-#include "kernels/base/pieces.h"
 #include "kernels/indices/locate.h"
 #include "schemes/bucket_input.h"
 

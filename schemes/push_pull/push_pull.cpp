@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 #include "kernels/indices/locate.h"
 #include "kernels/rows/compact.h"
 #include "kernels/rows/rows.h"

@@ -2,8 +2,7 @@
 // divide among them. What two_level crosses in two levels.
 #pragma once
 
-#include "kernels/partition/even_ranges.h"
-#include "schemes/index_sets.h"
+#include "kernels/base/views.h"
 #include "schemes/statistics.h"
 #include "sparsesync/rank.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "cuda_runtime.h"
-#include "kernels/base/float_environment.h"
+#include "kernels/base/threads.h"
 #include "tests/emulated_cuda/block.h"
 #include "tests/emulated_cuda/controls.h"
 

@@ -1,7 +1,7 @@
 // Index sets drawn at random.
 #pragma once
 
-#include "schemes/index_sets.h"
+#include "schemes/statistics.h"
 #include "tests/support/random.h"
 
 namespace sparsesync::testing {

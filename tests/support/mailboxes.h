@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/transport/worker_threads.h"
-#include "schemes/transport_errors.h"
+#include "schemes/transport.h"
 #include "sparsesync/transports/process_group.h"
 #include "tests/support/workers.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "schemes/index_sets.h"
+#include "schemes/statistics.h"
 #include "tests/support/gradients.h"
 #include "tests/support/random.h"
 

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "schemes/ring.h"
+#include "schemes/pattern.h"
 #include "schemes/transport.h"
 #include "tests/support/workers.h"
 

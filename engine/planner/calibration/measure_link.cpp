@@ -16,7 +16,7 @@
 #include "engine/planner/calibration/timed_exchange.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
-#include "schemes/ring.h"
+#include "schemes/pattern.h"
 #include "sparsesync/memory.h"
 
 namespace sparsesync {

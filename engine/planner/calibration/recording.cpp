@@ -8,8 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/planner/calibration/processor_time.h"
-#include "schemes/transport_errors.h"
+#include "schemes/transport.h"
 
 namespace sparsesync {
 namespace {

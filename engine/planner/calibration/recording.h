@@ -1,10 +1,12 @@
 // What the workers of one process do, recorded for the virtual clock: a transport around another.
 #pragma once
 
+#include <ctime>
 #include <memory>
 #include <vector>
 
 #include "engine/planner/calibration/replay.h"
+#include "kernels/base/error.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {
@@ -52,5 +54,15 @@ class Recording {
   std::unique_ptr<Turns> turns_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };
+
+/// Seconds so far. @param thread  the calling one if none is given
+/// @throws Error if the thread is gone
+inline double processor_seconds(clockid_t thread = CLOCK_THREAD_CPUTIME_ID) {
+  timespec time{};
+  if (clock_gettime(thread, &time) != 0) {
+    throw Error("the processor time of a thread cannot be read: it is gone");
+  }
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
 
 }  // namespace sparsesync

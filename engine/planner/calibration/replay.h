@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/transport/link.h"
+#include "sparsesync/transports/local.h"
 
 namespace sparsesync {
 

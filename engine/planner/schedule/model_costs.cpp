@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
-#include "schemes/indices_first/cost.h"
+#include "schemes/indices_first/indices_first.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {

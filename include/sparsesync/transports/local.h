@@ -2,6 +2,7 @@
 // waited for in real time.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -38,5 +39,9 @@ class LocalNetwork {
  private:
   std::unique_ptr<State> state_;
 };
+
+/// What comes in over a link that has a rate comes in chunks of so many bytes, in the order of
+/// their arrival, whoever sent them.
+inline constexpr std::int64_t kLinkChunkBytes = 16 * 1024;
 
 }  // namespace sparsesync

@@ -15,7 +15,7 @@
 #include "analysis/trace/generate.h"
 #include "analysis/trace/safetensors.h"
 #include "engine/planner/calibration/replay.h"
-#include "engine/support/provenance.h"
+#include "engine/support/json.h"
 #include "kernels/base/buffer.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <set>
 
-#include "schemes/index_sets.h"
+#include "schemes/statistics.h"
 #include "tests/support/index_sets.h"
 
 namespace sparsesync::testing {

@@ -20,7 +20,7 @@
 #include "engine/session/progress_thread.h"
 #include "engine/support/log.h"
 #include "schemes/exchange.h"
-#include "schemes/transport_errors.h"
+#include "schemes/transport.h"
 #include "sparsesync/session.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/forwarding_transport.h"

@@ -1,6 +1,6 @@
 // ctest: NOT_QUICK DEVICES
 // Transport `local`: the conformance suite, without and with a link, and what a link promises.
-#include "schemes/ring.h"
+#include "schemes/pattern.h"
 #include "sparsesync/transports/local.h"
 
 #include "engine/transport/staged.h"

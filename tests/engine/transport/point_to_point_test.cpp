@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "engine/transport/worker_threads.h"
-#include "kernels/base/whole_characters.h"
+#include "kernels/base/printable.h"
 #include "schemes/exchange.h"
 #include "tests/support/mailboxes.h"
 #include "tests/support/scheme_suite.h"

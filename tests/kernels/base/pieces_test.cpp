@@ -1,6 +1,6 @@
 // ctest: DEVICES
 // fetch_pieces and place_pieces: there and back, whatever the number and the length of pieces.
-#include "kernels/base/pieces.h"
+#include "kernels/base/host_copy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-#include "kernels/topk/squares.h"
+#include "kernels/topk/norms.h"
 
 #include <gtest/gtest.h>
 

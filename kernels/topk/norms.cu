@@ -1,10 +1,13 @@
 // CUDA body of the sums of squares.
-#include "kernels/topk/squares.h"
+#include "kernels/topk/norms.h"
+
+#include <cmath>
 
 #include "kernels/cuda/values.h"
 #include "kernels/topk/lanes.cuh"
 
 namespace sparsesync::cuda {
+
 namespace {
 
 template <typename T>
@@ -36,6 +39,19 @@ void add_squares(const Context& context, ConstMatrix values, double* sum) {
   if (elements == 0) return;
   for_float_dtype(values.dtype,
                   [&]<typename T>(T) { add<T>(context, values.data, elements, sum); });
+}
+
+void chunk_norms(const Context& context, std::span<const float> values, Index chunk,
+                 std::span<double> norms) {
+  const auto size = std::ssize(values);
+  sparsesync::detail::expect_chunks(values, chunk, norms);
+  if (size == 0) return;
+  const float* const from = values.data();
+  double* const to = norms.data();
+  sum_stretches(
+      context, {size, chunk},
+      [=] __device__(Index i) { return static_cast<double>(std::fabs(from[i])); },
+      [=] __device__(Index sum, double value) { to[sum] = value; });
 }
 
 }  // namespace sparsesync::cuda
