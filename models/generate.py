@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Writes the models that are shipped: layers with their parameters' exact shapes, and times worked out from FLOPs.
 
-    models/generate.py [--check]    writes models/*.json; with --check: compares them, and exits 1 where one differs
+    models/generate.py                 writes the models with measured rows into models/
+    models/generate.py --check         compares these, and exits 1 where one differs
+    models/generate.py --out FOLDER    writes all models into FOLDER, as a build does
 
 A pass takes its FLOPs over a GPU's rate: what its data sheet says for the type, times one efficiency, the same for all
 models and fixed before anything was simulated. A backward pass takes twice the FLOPs of its forward pass. What takes
@@ -360,19 +362,25 @@ def text_of(model: Model) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    check = parser.parse_args().check
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--check", action="store_true", help="compare, and write nothing")
+    either.add_argument("--out", type=pathlib.Path, help="folder for all models")
+    given = parser.parse_args()
+    folder = given.out or HERE
+    folder.mkdir(parents=True, exist_ok=True)
     differs = False
     for model in models():
         found = sum(each.parameters for each in model.layers)
         if found != model.parameters:
             print(f"{model.name}: {found:,} parameters, not {model.parameters:,}", file=sys.stderr)
             differs = True
-        path = HERE / f"{model.file}.json"
+        if not given.out and not model.rows:
+            continue  # only builds have it
+        path = folder / f"{model.file}.json"
         text = text_of(model)
-        if not check:
-            path.write_text(text)
-        elif not path.exists() or path.read_text() != text:
+        if not given.check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
             print(f"{path.name} is not what generate.py makes: run models/generate.py", file=sys.stderr)
             differs = True
     return int(differs)

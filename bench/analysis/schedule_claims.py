@@ -3,8 +3,8 @@
 
     bench/analysis/schedule_claims.py [--program build/release/bin/sparsesync] [--out bench/results/schedules.json]
 
-Prints the tables of docs/schedules.md, line by line as they stand there. Models are those in models/, whose times are worked out from data
-sheets; start-ups and rates are those that the papers' authors fitted (docs/schedules.md). Nothing is fitted to a claim.
+Prints the tables of docs/schedules.md, line by line as they stand there. Models are those of the program's build, whose times are worked
+out from data sheets; start-ups and rates are those that the papers' authors fitted (docs/schedules.md). Nothing is fitted to a claim.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODELS = ROOT / "models"
 PAPER_MODELS = ["resnet50", "densenet201", "inception_v4", "bert_base", "bert_large"]
 # Start-up of a message: 2 (n - 1) of them are what MG-WFBP's authors fitted for a ring of 16.
 START_10G, START_56G = 9.081e-4 / 30, 2.358e-4 / 30
@@ -38,6 +37,7 @@ GRID_NETWORKS = [("1gbit", "50us"), ("10gbit", "30us"), ("25gbit", "20us"), ("10
 class Program:
     def __init__(self, path, folder):
         self.path = path
+        self.models = path.resolve().parents[1] / "models"
         self.folder = folder
         self.provenance = {}  # of the last one
 
@@ -81,7 +81,7 @@ def fitted_all_reduces(program):
     yield "| ResNet-50 | workers | WFBP, ms | merge all | MG-WFBP | exact | MG-WFBP over WFBP | over merge all |"
     yield "|---|---|---|---|---|---|---|---|"
     for (network, workers), (start, rate) in FITTED.items():
-        found = program.simulate(MODELS / "resnet50.json", [workers], *affine(start, rate))[workers]
+        found = program.simulate(program.models / "resnet50.json", [workers], *affine(start, rate))[workers]
         seconds = {name: each["iteration_s"] for name, each in found.items()}
         yield (
             f"| {network} | {workers} | {ms(seconds['wfbp'])} | {ms(seconds['merge_all'])} | {ms(seconds['mg_wfbp'])} | "
@@ -95,12 +95,13 @@ def scaling(program):
     yield "| ResNet-50, 10 Gbit/s | workers | WFBP, ms | merge all | MG-WFBP | exact | dear | auto |"
     yield "|---|---|---|---|---|---|---|---|"
     per_byte = 8 / 10e9
+    model = program.models / "resnet50.json"
     for name, start_of, rate_of in (
         ("ring", lambda n: 2 * (n - 1) * START_10G, lambda n: 2 * (n - 1) / n * per_byte),
         ("double binary trees", lambda n: 2 * math.log2(n) * START_10G, lambda n: per_byte),
     ):
         for workers in (4, 16, 64, 256, 1024, 2048):
-            found = program.simulate(MODELS / "resnet50.json", [workers], *affine(start_of(workers), rate_of(workers)))[workers]
+            found = program.simulate(model, [workers], *affine(start_of(workers), rate_of(workers)))[workers]
             cells = [ms(found[each]["iteration_s"]) for each in ("wfbp", "merge_all", "mg_wfbp", "mg_wfbp_exact", "dear", "auto")]
             yield f"| {name} | {workers} | {' | '.join(cells)} |"
 
@@ -112,7 +113,7 @@ def dear(program):
     for rate, start in ((10, START_10G), (100, START_56G)):
         link = ("--rate", f"{rate}gbit", "--latency", f"{start * 1e6:.4g}us")
         for model in PAPER_MODELS:
-            path = MODELS / f"{model}.json"
+            path = program.models / f"{model}.json"
             best = program.simulate(path, [64], *link)[64]
             full = program.simulate(path, [64], *link, "--bucket", "25MiB", "--schedules", "lazy,dear")[64]
             others = {
@@ -140,7 +141,7 @@ def gradient_flow(program):
     workers = [2**i for i in range(3, 10)]
     half, chunks = ("--wire", "f16"), ("--coarse-grained", "0.1")
     for model in ("alexnet", "resnet50"):
-        path = MODELS / f"{model}.json"
+        path = program.models / f"{model}.json"
         ways = [
             {n: each["wfbp"] for n, each in program.simulate(path, workers, *link, "--schedules", "wfbp").items()},
             *(
@@ -200,7 +201,7 @@ def grid(program):
     worst = dict.fromkeys(("wfbp", "merge_all", "mg_wfbp"), (1.0, ""))
     points = 0
     began = time.perf_counter()
-    for path in sorted(MODELS.glob("*.json")):
+    for path in sorted(program.models.glob("*.json")):
         for rate, latency in GRID_NETWORKS:
             for workers, found in program.simulate(path, GRID_WORKERS, "--rate", rate, "--latency", latency).items():
                 points += 1
@@ -230,7 +231,7 @@ def main():
         tables = {part.__name__: list(part(program)) for part in parts}
         tables["grid"], seconds = grid(program)
         began = time.perf_counter()
-        for path in sorted(MODELS.glob("*.json")):
+        for path in sorted(program.models.glob("*.json")):
             program.simulate(path, [65_536], "--rate", "100gbit", "--latency", "8us")
         of_many = time.perf_counter() - began
     print("\n\n".join("\n".join(table) for table in tables.values()))

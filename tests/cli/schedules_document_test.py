@@ -62,7 +62,8 @@ def test_its_commands_and_its_model_work(program, tmp_path):
     text = DOCUMENT.read_text()
     (model,) = re.findall(r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "m.json").write_text(model)
-    (tmp_path / "models").symlink_to(ROOT / "models")
+    (tmp_path / "build/release").mkdir(parents=True)
+    (tmp_path / "build/release/models").symlink_to(program.resolve().parents[1] / "models")
     (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [*commands.strip().splitlines(), "build/release/bin/sparsesync simulate m.json --rate 1gbit"]
     assert len(lines) == 5

@@ -94,7 +94,8 @@ def test_the_program_runs_where_it_was_installed(prefix):
 
 def test_the_models_that_are_shipped_are_there(prefix):
     models = sorted(path.name for path in (prefix / "share/sparsesync/models").iterdir())
-    assert models == sorted(path.name for path in (ROOT / "models").glob("*.json"))
+    assert models == sorted(path.name for path in (BUILD / "models").glob("*.json"))
+    assert len(models) == 8
     options = ("--workers", 8, "--rate", "10gbit", "--latency", "20us")
     for name in models:
         assert "mg_wfbp_exact" in done(prefix / "bin/sparsesync", "simulate", prefix / "share/sparsesync/models" / name, *options).stdout
