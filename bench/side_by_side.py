@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 
+from results_file import write_results
+
 # Keys of a scheme in the JSON of `compare` that must be equal.
 COUNTED = ["bytes_busiest", "bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "bytes_values", "messages"]
 LINK = ["--clock", "virtual", "--rate", "25gbit", "--latency", "10us"]
@@ -179,7 +181,7 @@ def main():
     if given.json:
         found = {"pairs": given.pairs, "worst_ratio": given.worst_ratio, "schemes": schemes, "compare": cells, "kernels": kernels}
         found |= {"differences": different, "slower": slow, "provenance": [provenance.get(str(build), {}) for build in builds]}
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_results(given.json, found)
     return 1 if different or slow else 0
 
 

@@ -20,6 +20,11 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 RATES = {"50mbit": 50e6, "200mbit": 200e6, "1gbit": 1e9}
 LATENCIES = {"50us": 50e-6, "200us": 200e-6, "1ms": 1e-3}
 
@@ -138,7 +143,7 @@ def main():
         found = {"speed": bench.speed(), "known_links": bench.known_links(), "twice_over_mpi": bench.twice_over_mpi()}
         found["growth"], found["provenance"] = bench.growth()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    write_results(given.out, found)
     print(f"written: {given.out}")
 
 

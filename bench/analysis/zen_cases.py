@@ -15,6 +15,11 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 WORKERS = 16
 GPUS = 8  # of a machine, in one row of the second table
 RATE_BPS = 25e9
@@ -147,7 +152,7 @@ def main():
     for line in tables(cases):
         print(line)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"workers": WORKERS, "cases": cases, "provenance": provenance}, indent=1) + "\n")
+    write_results(given.out, {"workers": WORKERS, "cases": cases, "provenance": provenance})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ import tempfile
 from hosts import Hosts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 WORKERS = 8
 RATE_BPS = 200_000_000
 SMALL_SOCKETS = [("btl_tcp_sndbuf", 16384), ("btl_tcp_rcvbuf", 16384)]
@@ -198,7 +203,7 @@ def main():
                                                           check=True).stdout.splitlines()[0]},
         }
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_results(given.out, report)
     print(f"written: {given.out}")
 
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import draw
-from cluster import RATE_BPS, ROOT
+from cluster import RATE_BPS, ROOT, write_results
 from hosts import Hosts
 from variants import BY_KEY, DENSE_PEER, LAUNCHERS, SPARSE_PEER, VARIANTS, Variant
 
@@ -265,7 +265,7 @@ def main() -> None:
         print(f"\n{name}")
         print("\n".join(table(of_trace)))
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_results(given.out, report)
     picture = given.out.with_suffix(".svg")
     picture.write_text(draw.picture(report), encoding="utf-8")
     print(f"\nwritten: {given.out}, {picture}")

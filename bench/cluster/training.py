@@ -23,7 +23,7 @@ import sys
 import tempfile
 from typing import Any
 
-from cluster import RATE_BPS, ROOT
+from cluster import RATE_BPS, ROOT, write_results
 from hosts import Hosts
 from peers import WORKERS, aligned, environment
 
@@ -240,7 +240,7 @@ def main() -> int:
     print(f"{size}; {given.hosts} workers")
     print("\n".join(table(figures)))
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_results(given.out, report)
     print(f"written: {given.out}")
     for line in wrong:
         print(f"training: {line}", file=sys.stderr)

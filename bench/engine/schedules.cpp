@@ -22,6 +22,7 @@
 #include "analysis/cli/units.h"
 #include "analysis/launcher.h"
 #include "analysis/simulate/model_file.h"
+#include "bench/results_text.h"
 #include "engine/executor.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/model_costs.h"
@@ -166,15 +167,15 @@ class Schedules {
            {"announce_s", row.announce_s},
            {"announce_exposed_s", row.announce_exposed_s}});
     }
-    return json_text({{"workers", given_.workers},
-                      {"model", given_.model.empty() ? Json(nullptr) : Json(given_.model)},
-                      {"layers", given_.layers},
-                      {"steps", given_.steps},
-                      {"rate_bps", given_.rate_bps},
-                      {"latency_s", given_.latency_s},
-                      {"compute_s", given_.compute_s},
-                      {"rows", rows},
-                      {"provenance", provenance_json()}});
+    return results_text({{"workers", given_.workers},
+                         {"model", given_.model.empty() ? Json(nullptr) : Json(given_.model)},
+                         {"layers", given_.layers},
+                         {"steps", given_.steps},
+                         {"rate_bps", given_.rate_bps},
+                         {"latency_s", given_.latency_s},
+                         {"compute_s", given_.compute_s},
+                         {"rows", rows},
+                         {"provenance", provenance_json()}});
   }
 
  private:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import json
 import statistics
 import sys
 import sysconfig
@@ -28,6 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 WORKERS = 4
 LOOKS = 20  # at the held-out loss, in a run
 MOST_GAP = 2.0  # percent, of what dense gradients gain
@@ -262,7 +266,7 @@ def main() -> None:
     provenance = {**sparsesync.provenance(), "torch": torch.__version__, "workers": WORKERS, "part": given.part}
     print("\n".join(table(told)))
     if given.out:
-        given.out.write_text(json.dumps({"provenance": provenance, "tasks": told, "runs": runs}, indent=1) + "\n", encoding="utf-8")
+        write_results(given.out, {"provenance": provenance, "tasks": told, "runs": runs})
     if given.picture:
         draw(given.picture, runs)
     wrong = [f"{name}, {line}" for name, of_ways in told.items() for line in missed(of_ways)]

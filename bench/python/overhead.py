@@ -28,6 +28,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 PYTHON = ROOT / ".venv/bin/python"
 WIDTHS = {"small": (64, 256, 10), "middle": (256, 1024, 1024, 10), "large": (1024, 4096, 1024, 10)}
 BATCH = 64
@@ -207,7 +212,7 @@ def main() -> None:
             "workers": given.workers, "rounds": given.rounds, "steps": given.steps, "models": models, "import_seconds": imports,
             "provenance": json.loads(told),
         }  # fmt: skip
-        given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_results(given.out, document)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include "analysis/cli/progress.h"
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
+#include "bench/results_text.h"
 #include "engine/planner/calibration/measure_cpu.h"
 #include "engine/session/auto_choice.h"
 #include "engine/support/json.h"
@@ -191,23 +192,18 @@ class AutoTable {
                        {"ways", ways}});
     }
     const Summary found = summary();
-    // A line for each cell: made to be read by programs, and looked at by people.
-    std::string text = fmt::format(
-        "{{\"clock\": \"{}\",\n \"host\": {},\n \"provenance\": {},\n \"summary\": "
-        "{},\n \"cells\": [\n",
-        given_.clock, host_json().dump(), provenance_json().dump(),
-        Json{{"cells", cells_.size()},
-             {"share_within_5_percent", found.within_5},
-             {"share_within_15_percent", found.within_15},
-             {"worst", found.worst},
-             {"predictions_off_median", found.off},
-             {"predictions_of_chosen_off_median", found.chosen_off},
-             {"otherwise_than_predicted", otherwise_}}
-            .dump());
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      text += cells[i].dump() + (i + 1 < cells.size() ? ",\n" : "\n");
-    }
-    return text + "]}";
+    return results_text({{"clock", given_.clock},
+                         {"host", host_json()},
+                         {"provenance", provenance_json()},
+                         {"summary",
+                          {{"cells", cells_.size()},
+                           {"share_within_5_percent", found.within_5},
+                           {"share_within_15_percent", found.within_15},
+                           {"worst", found.worst},
+                           {"predictions_off_median", found.off},
+                           {"predictions_of_chosen_off_median", found.chosen_off},
+                           {"otherwise_than_predicted", otherwise_}}},
+                         {"cells", cells}});
   }
 
  private:

@@ -16,6 +16,11 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 RATE = "200mbit"
 LATENCY = "50us"
 
@@ -100,7 +105,7 @@ def main():
         print(f"\n{'trace':<14}{'workers':>8}{'width':>7}  the first of all schemes, seconds")
         reports += [bench.all_schemes(*cell) for cell in CELLS]
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(reports, indent=1) + "\n")
+    write_results(given.out, reports)
     print(f"written: {given.out}")
 
 

@@ -10,6 +10,7 @@
 #include "analysis/cli/progress.h"
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
+#include "bench/results_text.h"
 #include "engine/support/json.h"
 #include "table_program.h"
 #include "ways.h"
@@ -96,13 +97,13 @@ class Scaling {
       }
       ways.push_back({{"way", way.label}, {"points", points}});
     }
-    return Json{{"trace", "lm1b"},
-                {"width", given_.width},
-                {"network", {{"rate_bps", given_.rate_bps}, {"latency_s", given_.latency_s}}},
-                {"repeat", given_.repeat},
-                {"provenance", provenance_json()},
-                {"schemes", ways}}
-        .dump(1);
+    return results_text(
+        {{"trace", "lm1b"},
+         {"width", given_.width},
+         {"network", {{"rate_bps", given_.rate_bps}, {"latency_s", given_.latency_s}}},
+         {"repeat", given_.repeat},
+         {"provenance", provenance_json()},
+         {"schemes", ways}});
   }
 
  private:

@@ -18,6 +18,11 @@ import tempfile
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 PROGRAM = ROOT / "build/fuzz/bin/sparsesync_fuzz"
 FINDINGS = ROOT / "build/fuzz/findings"
 DICTIONARY = ROOT / "tests/fuzz/json.dict"
@@ -151,7 +156,7 @@ def main() -> int:
         runs.append({"targets": [dataclasses.asdict(outcome) for outcome in outcomes], "findings": findings, "provenance": provenance()})
         total = sum(target["inputs"] for run in runs for target in run["targets"])
         found = sum(run["findings"] for run in runs)
-        given.json.write_text(json.dumps({"inputs": total, "findings": found, "runs": runs}, indent=2) + "\n", encoding="utf-8")
+        write_results(given.json, {"inputs": total, "findings": found, "runs": runs})
     return 1 if findings else 0
 
 

@@ -33,6 +33,10 @@ import numpy as np
 import sparsesync
 from launching import ROOT, environment, free_port
 
+sys.path.insert(0, str(ROOT / "bench"))
+
+from results_file import write_results  # noqa: E402
+
 WORKERS = 3
 DEADLINE_S = 3.0
 GRACE_S = 1.0
@@ -639,7 +643,7 @@ def main() -> int:
     cases = [draw(each, over) for over in given.over or OVER for each in range(seed, seed + given.runs)]
     result = run_cases(cases, given.grace, given.broken)
     if given.json:
-        given.json.write_text(json.dumps({"seed": seed, **result}, indent=2) + "\n", encoding="utf-8")
+        write_results(given.json, {"seed": seed, **result})
     print(f"{result['runs']} runs in {result['seconds']:.0f} s, {result['survivors']} survivors, {len(result['findings'])} findings")
     return 1 if result["findings"] else 0
 

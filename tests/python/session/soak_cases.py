@@ -12,7 +12,6 @@ import collections
 import ctypes
 import dataclasses
 import gc
-import json
 import os
 import sys
 import threading
@@ -25,6 +24,10 @@ import numpy as np
 import sparsesync
 from bindings_support import LOCAL, STORED, numbers_of, rows_of, stored, synchronize
 from sparsesync import TensorSpec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
+
+from results_file import write_results  # noqa: E402
 
 DEADLINE_S = 60.0
 HANG_S = 180.0  # an episode that takes longer hangs
@@ -566,7 +569,7 @@ def main() -> int:
     print(f"scripts/soak --seed {seed}", flush=True)
     result = soak(seed, given.episodes or sys.maxsize, seconds)
     if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_results(given.json, result)
     print(f"{result['episodes']} episodes in {result['seconds']:.0f} s, {len(result['findings'])} findings")
     sys.stdout.flush()
     # A worker that hangs would keep the interpreter from ending.
