@@ -132,4 +132,4 @@ foreach(version 0.1 0.2 1.0)
 endforeach()
 """, encoding="utf-8")
     result = subprocess.run(["cmake", "-P", script], capture_output=True, text=True, check=True)
-    assert result.stderr.split("\n")[:3] == ["0.1: TRUE", "0.2: FALSE", "1.0: FALSE"]
+    assert result.stderr.split("\n")[:3] == ["0.1: FALSE", "0.2: TRUE", "1.0: FALSE"]
