@@ -34,6 +34,7 @@ class ResidualSparsifier : public Sparsifier {
   ResidualSparsifier(const Context& context, std::vector<TensorSpec> tensors,
                      SparsifierOptions options, Index round_to = 1);
 
+  /// Moves what to send from the residual to taken_.
   virtual void select(const SparsifierStep& step) = 0;
   /// Adds what select() took to what is owed again.
   virtual void put_back() = 0;
@@ -41,7 +42,9 @@ class ResidualSparsifier : public Sparsifier {
   const Context& context() const { return context_; }
   const SparsifierOptions& options() const { return options_; }
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  /// The residual of all tensors, one after another, padded to `round_to`.
   std::span<float> residual() { return residual_.first(padded_); }
+  /// Counts values that are not finite.
   Count not_finite_count() { return Count(not_finite_place_.data()); }
 
   std::vector<TensorSpec> crossing_;
