@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/base/views.h"
-#include "sparsesync/bucket.h"
+#include "sparsesync/bucket.h"  // IWYU pragma: export
 #include "sparsesync/rank.h"
 
 namespace sparsesync {

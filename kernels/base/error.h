@@ -6,9 +6,7 @@
 
 #include "sparsesync/errors.h"  // IWYU pragma: export
 
-namespace sparsesync {
-
-namespace detail {
+namespace sparsesync::detail {
 [[noreturn]] void contract_broken(const char* file, int line, const char* expression,
                                   const std::string& left, const std::string& right);
 inline std::string operand(bool value) {
@@ -24,7 +22,7 @@ inline std::string operand(const std::string& value) {
 inline std::string operand(const char* value) {  // which would else be taken for a bool
   return operand(std::string(value));
 }
-}  // namespace detail
+}  // namespace sparsesync::detail
 
 /// Checks a contract and prints both operands when it is broken.
 /// @throws ContractError
@@ -38,5 +36,3 @@ inline std::string operand(const char* value) {  // which would else be taken fo
                                             ::sparsesync::detail::operand(expect_right)); \
     }                                                                                     \
   } while (false)
-
-}  // namespace sparsesync
