@@ -25,7 +25,6 @@
 #include "engine/support/quote.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/base/bits.h"
-#include "kernels/base/device_stream.h"
 
 namespace sparsesync {
 namespace {

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "analysis/profile/touch_histogram.h"
-#include "engine/planner/calibration/fit.h"
 #include "kernels/base/views.h"
+#include "sparsesync/network_file.h"
 
 namespace sparsesync {
 

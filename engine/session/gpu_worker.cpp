@@ -1,5 +1,6 @@
 #include "engine/session/gpu_worker.h"
 
+#include "kernels/base/device_stream.h"
 #include "kernels/base/host_copy.h"
 #include "sparsesync/transports/nccl.h"
 

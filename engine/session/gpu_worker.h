@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/base/buffer.h"
-#include "kernels/base/device_stream.h"
 #include "sparsesync/device.h"
 #include "sparsesync/result.h"
 #include "sparsesync/session.h"

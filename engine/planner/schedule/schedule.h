@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "schemes/pattern.h"
+#include "schemes/pattern.h"  // IWYU pragma: export
 
 namespace sparsesync {
 
