@@ -17,7 +17,6 @@
 
 #include "engine/support/input_json.h"
 #include "engine/support/quote.h"
-#include "kernels/base/error.h"
 
 namespace sparsesync {
 namespace {

@@ -10,7 +10,6 @@
 #include <unordered_map>
 
 #include "engine/support/input_file.h"
-#include "engine/support/output_file.h"
 #include "engine/support/quote.h"
 #include "kernels/base/error.h"
 

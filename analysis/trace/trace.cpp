@@ -15,7 +15,6 @@
 #include "engine/support/quote.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/dtype.h"
-#include "kernels/base/error.h"
 
 namespace sparsesync {
 
