@@ -81,6 +81,10 @@ std::string named(const TensorSpec& tensor) {
 BucketId id_of(Index bucket) {
   return {static_cast<std::size_t>(bucket)};
 }
+/// As time.monotonic() has it.
+double seconds_of(Clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
 std::size_t index(Phase phase) {
   return static_cast<std::size_t>(phase);
 }
@@ -434,6 +438,14 @@ nb::dict PythonSession::bucket_use(Index bucket) {
   dict["seconds"] = seen.use.seconds;
   dict["index_bytes_sent"] = seen.index_bytes_sent;
   dict["non_finite"] = seen.non_finite;
+  nb::dict last;
+  for (std::size_t phase = 0; phase < kPhases; ++phase) {
+    const PhaseTime& time = seen.use.last[phase];
+    if (time.ended == Clock::time_point()) continue;
+    last[name_of(static_cast<Phase>(phase))] =
+        nb::make_tuple(seconds_of(time.began), seconds_of(time.ended));
+  }
+  dict["last"] = last;
   return dict;
 }
 

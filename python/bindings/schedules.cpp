@@ -58,6 +58,23 @@ class PythonPlanner {
     planner_->observe(layer, touched, united);
   }
 
+  std::vector<std::tuple<std::size_t, double, double>> share(
+      std::size_t bucket, const std::vector<std::pair<Index, Index>>& rows) const {
+    const std::vector<LayerRange>& buckets = planner_->schedule().buckets;
+    if (bucket >= buckets.size()) throw InputError(fmt::format("there is no bucket {}", bucket));
+    // Layers of one bucket are all dense, or none is.
+    if (!planner_->model().layers[static_cast<std::size_t>(buckets[bucket].last)].sparse) {
+      throw InputError(fmt::format("bucket {} is dense: no rows of it are observed", bucket));
+    }
+    std::vector<ObservedRows> observed;
+    for (const auto& [touched, united] : rows) observed.push_back({touched, united});
+    std::vector<std::tuple<std::size_t, double, double>> shares;
+    for (const ObservedLayer& each : planner_->share(bucket, observed)) {
+      shares.emplace_back(each.layer, each.touched, each.united);
+    }
+    return shares;
+  }
+
   bool add_step(const std::vector<double>& forward_s, const std::vector<double>& backward_s) {
     const std::size_t layers = planner_->model().layers.size();
     if (forward_s.size() != layers || backward_s.size() != layers) {
@@ -106,14 +123,47 @@ class PythonStep {
       : layers_(layers), step_(schedule, layers) {}
 
   std::size_t bucket_of(std::size_t layer) const { return step_.bucket_of(expect(layer)); }
-  std::optional<std::size_t> ready(std::size_t layer) { return step_.ready(expect(layer)); }
+  std::vector<std::pair<std::size_t, std::string>> order(
+      const std::vector<std::size_t>& numbers, const std::vector<std::size_t>& beside) const {
+    const std::size_t buckets = step_.schedule().buckets.size();
+    if (numbers.size() != buckets) {
+      throw InputError(fmt::format("numbers of {} buckets: there are {}", numbers.size(), buckets));
+    }
+    std::vector<std::pair<std::size_t, std::string>> order;
+    for (const OrderEntry& each : step_.order(ids(numbers), ids(beside))) {
+      order.emplace_back(each.bucket.value, name_of(each.phase));
+    }
+    return order;
+  }
+  std::vector<std::size_t> gathers() const { return list(step_.gathers()); }
+  bool announces(std::size_t bucket) const {
+    if (bucket >= step_.schedule().buckets.size()) {
+      throw InputError(fmt::format("there is no bucket {}", bucket));
+    }
+    return step_.announces(bucket);
+  }
+  void expect_announcements(const std::vector<std::size_t>& layers) {
+    std::vector<char> expected(layers_);
+    for (const std::size_t layer : layers) expected[expect(layer)] = 1;
+    step_.expect_announcements(expected);
+  }
+  void begin_forward() { step_.begin_forward(); }
   std::optional<std::size_t> announced(std::size_t layer) { return step_.announced(expect(layer)); }
   std::vector<std::size_t> end_forward() { return list(step_.end_forward()); }
+  std::optional<std::size_t> ready(std::size_t layer) { return step_.ready(expect(layer)); }
   std::vector<std::size_t> end_backward() { return list(step_.end_backward()); }
+  std::vector<std::size_t> waits_after_backward(bool needs_all) const {
+    return list(step_.waits_after_backward(needs_all));
+  }
 
  private:
   static std::vector<std::size_t> list(std::span<const std::size_t> buckets) {
     return {buckets.begin(), buckets.end()};
+  }
+  static std::vector<BucketId> ids(const std::vector<std::size_t>& numbers) {
+    std::vector<BucketId> ids;
+    for (const std::size_t number : numbers) ids.push_back({number});
+    return ids;
   }
   std::size_t expect(std::size_t layer) const {
     if (layer >= layers_) throw InputError(fmt::format("there is no layer {}", layer));
@@ -173,17 +223,39 @@ void bind_layer(nb::module_& module) {
 
 void bind_step(nb::module_& module) {
   nb::class_<PythonStep>(module, "ScheduledStep",
-                         "Where a step of a schedule stands: which buckets are complete. Layers "
-                         "are those of the schedule; a step's calls are made in this order.")
-      .def("bucket_of", &PythonStep::bucket_of, nb::arg("layer"), "That the layer crosses in.")
+                         "Decides what a worker submits and waits for in each step of a schedule. "
+                         "Buckets and layers are numbered as in the schedule; a step's calls are "
+                         "made in this order.")
+      .def("bucket_of", &PythonStep::bucket_of, nb::arg("layer"),
+           "Returns the bucket that the layer is in.")
+      .def("announces", &PythonStep::announces, nb::arg("bucket"),
+           "Returns whether the bucket announces its rows in the forward pass.")
+      .def("order", &PythonStep::order, nb::arg("numbers"),
+           nb::arg("beside") = std::vector<std::size_t>(),
+           "Returns the order for Session.set_order(). numbers: of the schedule's buckets at the "
+           "session. beside: those of buckets that are no part of the schedule; their phases come "
+           "behind the last reduce of gradients.")
+      .def("gathers", &PythonStep::gathers,
+           "Returns all buckets in the order of their gathers: wait for results in this order.")
+      .def("expect_announcements", &PythonStep::expect_announcements, nb::arg("layers"),
+           "Names the layers that announce rows in most steps: a bucket announces once these of "
+           "its layers did, else in end_forward(). Before the first call, all layers do.")
+      .def("begin_forward", &PythonStep::begin_forward,
+           "Begins a forward pass, or begins it again: nothing has been announced.")
       .def("announced", &PythonStep::announced, nb::arg("layer"),
-           "A layer of a bucket that announces has told its rows. The bucket, if all of its have.")
+           "Counts a layer whose rows are known. Returns the bucket to announce now, if any; wait "
+           "for its last results first.")
       .def("end_forward", &PythonStep::end_forward,
-           "Buckets that are to announce now, whatever has been told.")
+           "Ends the forward pass. Returns the buckets to announce now, with the known rows.")
       .def("ready", &PythonStep::ready, nb::arg("layer"),
-           "A layer's gradient is ready. The bucket that is to cross now, if there is one.")
+           "Counts a layer whose gradient is ready. Returns the bucket to submit now, if any.")
       .def("end_backward", &PythonStep::end_backward,
-           "Buckets that are to cross now, whatever is ready. The next step begins.");
+           "Ends the backward pass; the next step begins. Returns the buckets to submit now, with "
+           "the gradients that are ready.")
+      .def("waits_after_backward", &PythonStep::waits_after_backward, nb::arg("needs_all"),
+           "Returns the buckets whose results to wait for behind end_backward(), in the order of "
+           "their gathers: none where gathers go on under the next forward pass, unless "
+           "needs_all.");
 }
 
 void bind_planner(nb::module_& module) {
@@ -243,6 +315,9 @@ void bind_planner(nb::module_& module) {
           "The first step by the present schedule.")
       .def("observe", &PythonPlanner::observe, nb::arg("layer"), nb::arg("touched"),
            nb::arg("united"), "Rows that this worker, and all workers, touched in the last step.")
+      .def("share", &PythonPlanner::share, nb::arg("bucket"), nb::arg("observed"),
+           "Shares what Session.observed() returns of a bucket with rows among its layers, by the "
+           "rows that they were first expected to touch: (layer, touched, united) of each.")
       .def(
           "add_step", &PythonPlanner::add_step, nb::arg("forward_s"), nb::arg("backward_s"),
           "What the passes of each layer took in a step that is over, in seconds. Whether a review "

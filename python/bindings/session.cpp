@@ -274,7 +274,8 @@ void bind_session_facts(SessionClass& session) {
       .def("use", &PythonSession::bucket_use, nb::arg("bucket"),
            "What a bucket has taken so far; while a step is under way, before it: as counters(), "
            "and seconds in the background, index_bytes_sent (those that said which rows there "
-           "are), and non_finite().",
+           "are), non_finite(), and last: when each phase, by its name, began and ended the last "
+           "time, on the clock of time.monotonic().",
            nb::sig("def use(self, bucket: int) -> dict[str, typing.Any]"))
       .def("non_finite", &PythonSession::non_finite, nb::arg("bucket"),
            "Values of the last sums that are infinite or not a number; while a step is under way, "

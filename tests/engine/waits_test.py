@@ -36,7 +36,6 @@ LIMITS = {
         "wake_.wait(lock, [&] { return stopping_ || round_ != served; })": "of a helper: for work, or the end",
     },
     "analysis/compare/rank_main.cpp": {"session.wait(session.announce(bucket, announced_))": OF_SESSION},
-    "engine/executor.cpp": {"session_.wait(reduced)": OF_SESSION, "session_.wait(gathered)": OF_SESSION},
     "engine/planner/calibration/measure_cpu.cpp": {"network.join(rank)": "takes an end"},
     "engine/session/progress_thread.cpp": {
         "thread_.join()": "the thread was told to stop; the phase that it is in ends at the deadline",

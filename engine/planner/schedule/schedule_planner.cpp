@@ -52,6 +52,9 @@ SchedulePlanner::SchedulePlanner(Session& session, Model model, PlannerOptions o
       options_(std::move(options)),
       policy_(schedule_policy_named(options_.schedule)),
       review_at_(kWarmUp + kMeasured) {
+  for (const ModelLayer& layer : model_.layers) {
+    first_touched_.push_back(layer.sparse ? layer.sparse->nnz : 0);
+  }
   if (model_.layers.empty()) throw InputError("a schedule of no layers: give one at least");
   for (const std::string& scheme : {options_.scheme, options_.dense_scheme}) {
     if (scheme != "auto") static_cast<void>(scheme_named(scheme));
@@ -112,6 +115,40 @@ void SchedulePlanner::observe(std::size_t layer, double touched, double united) 
     const double gamma = std::clamp(united / touched, 1.0, static_cast<double>(workers_));
     sparse.densification[workers_] = gamma;
   }
+}
+
+std::vector<ObservedLayer> SchedulePlanner::share(std::size_t bucket,
+                                                  std::span<const ObservedRows> observed) const {
+  SPARSESYNC_EXPECT(bucket, <, schedule_.buckets.size());
+  const LayerRange range = schedule_.buckets[bucket];
+  // Layers of a bucket have one type: a row space is those of one width.
+  std::vector<Index> widths;
+  std::vector<std::vector<std::size_t>> spaces;
+  for (int i = range.last; i >= range.first; --i) {
+    const auto layer = static_cast<std::size_t>(i);
+    const Index width = model_.layers[layer].sparse.value().width;
+    const auto found = std::ranges::find(widths, width);
+    const auto space = static_cast<std::size_t>(found - widths.begin());
+    if (found == widths.end()) {
+      widths.push_back(width);
+      spaces.emplace_back();
+    }
+    spaces[space].push_back(layer);
+  }
+  SPARSESYNC_EXPECT(observed.size(), ==, spaces.size());
+  std::vector<ObservedLayer> shares;
+  for (std::size_t space = 0; space < spaces.size(); ++space) {
+    double whole = 0;
+    for (const std::size_t layer : spaces[space]) whole += first_touched_[layer];
+    if (whole == 0) whole = 1;
+    const auto touched = static_cast<double>(observed[space].touched);
+    const auto united = static_cast<double>(observed[space].united);
+    for (const std::size_t layer : spaces[space]) {
+      const double weight = first_touched_[layer];
+      shares.push_back({layer, touched * weight / whole, united * weight / whole});
+    }
+  }
+  return shares;
 }
 
 void SchedulePlanner::take_medians() {

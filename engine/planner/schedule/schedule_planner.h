@@ -38,6 +38,13 @@ struct ExpectedStep {
   double exposed_s = 0;        // that the passes wait
 };
 
+/// The rows that a step touched of a layer.
+struct ObservedLayer {
+  std::size_t layer = 0;
+  double touched = 0;  // by this worker
+  double united = 0;   // by all workers
+};
+
 /// Plans for one model. All workers make one, and call review(), between the same steps.
 ///
 /// Until passes were measured, policies that go by their times have buckets of 25 MiB, as `lazy`.
@@ -66,6 +73,13 @@ class SchedulePlanner {
   /// @param touched  rows, by this worker
   /// @param united   by all workers
   void observe(std::size_t layer, double touched, double united);
+  /// Shares what a step showed of a bucket among the layers of each of its row spaces, by the rows
+  /// that they were first expected to touch.
+  /// @param observed  what Session::observed() returns, of a bucket of which rows cross; its
+  /// tensors
+  ///                  are those of its layers, the last layer's first
+  std::vector<ObservedLayer> share(std::size_t bucket,
+                                   std::span<const ObservedRows> observed) const;
   /// Plans anew, from the medians of the last steps. Another schedule takes the place of the
   /// present one only if a step is expected to take 3% less.
   /// @return whether one did
@@ -92,6 +106,7 @@ class SchedulePlanner {
   Session& session_;
   int workers_;
   Model model_;
+  std::vector<double> first_touched_;  // [layer]: rows, as they were given
   PlannerOptions options_;
   const SchedulePolicy& policy_;
   Schedule schedule_;

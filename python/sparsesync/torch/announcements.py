@@ -13,7 +13,9 @@ from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import Synchronized, nonzero_rows
 from sparsesync.torch.module_hooks import OnModule, weakly
+from sparsesync.torch.schedule.bucket import Bucket
 from sparsesync.torch.schedule.pending_results import PendingResults
+from sparsesync.torch.schedule.schedule import Schedule
 
 _ENDED = (
     "announce=True: a forward pass that keeps gradients was not followed by its backward pass, and its rows are told "
@@ -80,10 +82,10 @@ class Announcements:
         self._asked = AskedRows(device, torch.empty(0, dtype=torch.int64, device=parameters[0].parameter.device))
         self._calls: dict[int, int] = {}  # of each table, in this pass
         self._usual: dict[int, int] = {}  # in the first one
-        self._members: dict[int, tuple[int, ...]] = {}  # bucket: its tables
-        self._untold: dict[int, set[int]] = {}  # bucket: tables that have not been asked as often as usual
-        self._told: set[int] = set()
+        self._schedule: Schedule | None = None
+        self._told = False  # whether some bucket's rows of this step are
         self._listening = False
+        self._telling = False
         self._hooks = []
         by_parameter: dict[torch.Tensor, int] = {member.parameter: member.index for member in parameters}
         on_call = weakly(self._on_call)
@@ -108,14 +110,15 @@ class Announcements:
             return True
         return bool(torch.isin(nonzero_rows(gradient), self._asked.rows_of(parameter.index)).all())
 
-    def start(self, members: dict[int, tuple[int, ...]], tells: bool) -> None:
-        """From the next forward pass on these buckets announce. Their order was set. tells: this step's are told now."""
-        self._members = members
-        if not tells:
-            return
-        self._usual = dict(self._calls)
-        for bucket in members:
-            self._tell(bucket)
+    def start(self, schedule: Schedule, tells: bool) -> None:
+        """From the next forward pass on buckets of the schedule announce. Their order was set. tells: this step's are told now."""
+        self._schedule = schedule
+        if tells:
+            self._usual = dict(self._calls)
+        schedule.expect_announcements(self._usual)
+        if tells:
+            for bucket in schedule.end_forward():
+                self._tell(bucket)
 
     # ---- A forward pass.
 
@@ -123,14 +126,14 @@ class Announcements:
         """A forward pass begins; within no_sync() nothing is told."""
         self._calls = {}
         self._listening = True
+        self._telling = False  # also after a pass that failed
         if not tells:
             return
         if self._told:
             raise _native.OrderError(_ENDED)
-        self._untold = {
-            bucket: {table for table in tables if self._usual.get(table, 0) > 0}
-            for bucket, tables in self._members.items()
-        }
+        assert self._schedule is not None
+        self._schedule.begin_forward()
+        self._telling = True
 
     @_disable_dynamo
     def _on_call(self, table: int, _: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -138,26 +141,24 @@ class Announcements:
             return
         self._asked.add(table, inputs[0] if inputs else named["input"])
         self._calls[table] = self._calls.get(table, 0) + 1
-        if self._calls[table] != self._usual.get(table):
+        if not self._telling or self._calls[table] != self._usual.get(table):
             return
-        for bucket, tables in self._untold.items():
-            if table in tables:
-                tables.remove(table)
-                if not tables:
-                    self._tell(bucket)
+        assert self._schedule is not None
+        complete = self._schedule.announced(table)
+        if complete:
+            self._tell(complete)
 
     def end(self, tells: bool) -> None:
         """The forward pass is over."""
-        self._listening = False
+        self._listening = self._telling = False
         if tells:
-            for bucket in self._members:
-                if bucket not in self._told:
-                    self._tell(bucket)
-        self._untold = {}
+            assert self._schedule is not None
+            for bucket in self._schedule.end_forward():
+                self._tell(bucket)
 
     def forget(self) -> None:
         """The step is over."""
-        self._told = set()
+        self._told = False
         self._asked.forget()
 
     def close(self) -> None:
@@ -165,8 +166,8 @@ class Announcements:
             hook.remove()
         self._hooks = []
 
-    def _tell(self, bucket: int) -> None:
-        self._results.take_numbered(bucket)
-        self._told.add(bucket)
-        rows = [self._asked.view_of(table) for table in self._members[bucket]]
-        self._session.announce(bucket, rows, self._asked.streams())
+    def _tell(self, bucket: Bucket) -> None:
+        self._results.take(bucket)
+        self._told = True
+        rows = [self._asked.view_of(member.index) for member in bucket.planned.members]
+        self._session.announce(bucket.number, rows, self._asked.streams())

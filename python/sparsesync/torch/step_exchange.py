@@ -123,9 +123,7 @@ class StepExchange:
     def _use_buckets(self, schedule: Schedule, tells: bool) -> None:
         """There are other buckets. tells: whether their rows of this step are to be told now."""
         if self.announcements:
-            announcing = [bucket for bucket in schedule.buckets if bucket.announces]
-            telling = {bucket.number: tuple(member.index for member in bucket.planned.members) for bucket in announcing}
-            self.announcements.start(telling, tells)
+            self.announcements.start(schedule, tells)
         level = logging.INFO if self._worker.session.rank == 0 else logging.DEBUG
         safe_logging.log(level, "%s", self._described(schedule))
 
@@ -174,13 +172,12 @@ class StepExchange:
 
         with_optimizers: parameters that step once their gradients are equal."""
         schedule = self.schedule
-        is_first = schedule is None
         if schedule is None:
             self.learn(arrivals)
             schedule = self.schedule
             assert schedule is not None
             self.begin_step()
-        for bucket in schedule.buckets if is_first else schedule.end_backward():
+        for bucket in schedule.end_backward():
             self.submit(bucket, arrivals)
         schedule.submit_numbers()
         not_finite, refusal = 0, None
@@ -197,7 +194,7 @@ class StepExchange:
         left_out = self._left_out(refusal) if refusal else self._skipped(not_finite) if not_finite else None
         if left_out:
             return left_out
-        if is_due or joining or not schedule.under_forward:
+        if schedule.waits_after_backward(needs_all=is_due or joining is not None):
             try:
                 self.results.take_all()
             except OF_ONE_STEP as error:

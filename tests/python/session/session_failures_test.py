@@ -5,6 +5,7 @@ import gc
 import signal
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -395,6 +396,46 @@ def test_a_planner_outlives_its_session():
         session.close()
         planner.observe(0, 5, 10)
         assert not planner.add_step([0.1], [0.1])
+
+    together(2, work)
+
+
+def test_a_step_by_a_schedule_refuses_what_is_not_in_it():
+    def work(session):
+        tables = [sparsesync.Layer(f"t{i}", rows=30, width=4, touched=1 + i, group=1) for i in (0, 1)]
+        planner = sparsesync.SchedulePlanner(session, [sparsesync.Layer("dense", bytes=400), *tables], "lazy")
+        step = planner.step()
+        assert planner.buckets == [(1, 2), (0, 0)]
+        assert step.order([7, 8], [3]) == [
+            (7, "reduce"), (7, "gather"), (8, "reduce"), (3, "reduce"), (3, "gather"), (8, "gather")
+        ]  # fmt: skip
+        assert (step.gathers(), step.waits_after_backward(False), step.announces(0)) == ([0, 1], [0, 1], False)
+        assert planner.share(0, [(6, 12)]) == [(2, 4.0, 8.0), (1, 2.0, 4.0)]
+        for call, problem in (
+            (lambda: step.order([7]), "numbers of 1 buckets"),
+            (lambda: step.announces(2), "no bucket 2"),
+            (lambda: step.expect_announcements([3]), "no layer 3"),
+            (lambda: planner.share(2, []), "no bucket 2"),
+            (lambda: planner.share(1, []), "bucket 1 is dense"),
+        ):
+            with pytest.raises(sparsesync.InputError, match=problem):
+                call()
+
+    together(2, work)
+
+
+def test_a_session_reports_when_each_phase_ran():
+    def work(session):
+        bucket = session.register_bucket("b", [TensorSpec("t", 30, 4)], "balanced")
+        assert session.use(bucket)["last"] == {}
+        began = time.monotonic()
+        reduced = session.reduce(bucket, [np.ones((30, 4), np.float32)])
+        gathered = session.gather(bucket)
+        session.wait(reduced)
+        session.wait(gathered)
+        last = session.use(bucket)["last"]
+        assert set(last) == {"reduce", "gather"}
+        assert began <= last["reduce"][0] <= last["reduce"][1] <= last["gather"][0] <= last["gather"][1] <= time.monotonic()
 
     together(2, work)
 

@@ -51,11 +51,10 @@ class PendingResults:
         for bucket in self.pending:
             self._take(bucket)
 
-    def take_numbered(self, number: int) -> None:
-        """The same of a bucket, by its number at the session, if it is not taken yet."""
-        for bucket in self.pending:
-            if bucket.number == number:
-                self._take(bucket)
+    def take(self, bucket: Bucket) -> None:
+        """The same of a bucket, if it is not taken yet."""
+        if bucket in self._pending:
+            self._take(bucket)
 
     def leave(self) -> None:
         """Nobody waits any more for what is not taken, and nothing is done with it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -166,22 +166,20 @@ class Schedule:
                 self._sparsifier.keep(bucket)
             bucket.release()
         self._step = self._planner.step()
-        announcing = {bucket for bucket, phase in self._planner.order if phase == "announce"}
         options, dense_scheme = self._planning.options, self._planning.dense_scheme
         made: list[Bucket] = []
         for number, planned in enumerate(self._layers.planned(self._planner.buckets)):
             if self._sparsifier and planned.kind is Kind.SPARSIFIED:
                 made.append(self._sparsifier.bucket(planned, options, dense_scheme))
             else:
-                made.append(Bucket(self._session, self._device, planned, options, dense_scheme, number in announcing))
+                made.append(Bucket(self._session, self._device, planned, options, dense_scheme, self._step.announces(number)))
         self.buckets = made
-        self._extras.watch(self.buckets, counts_usage=self.under_forward or bool(announcing))
+        announces = any(bucket.announces for bucket in self.buckets)
+        self._extras.watch(self.buckets, counts_usage=self.under_forward or announces)
         self._set_order()
 
     def _set_order(self) -> None:
-        order = [(self.buckets[bucket].number, phase) for bucket, phase in self._planner.order]
-        behind = 1 + max(place for place, (_, phase) in enumerate(order) if phase == "reduce")
-        order[behind:behind] = [(number, phase) for number in self._extras.numbers() for phase in ("reduce", "gather")]
+        order = self._step.order([bucket.number for bucket in self.buckets], self._extras.numbers())
         self._session.set_order(order, self._session.step)
 
     def watch_norm(self) -> None:
@@ -210,9 +208,26 @@ class Schedule:
         return self._layers.layer_of[parameter]
 
     def in_order_of_gathers(self) -> list[Bucket]:
-        return [self.buckets[bucket] for bucket, phase in self._planner.order if phase == "gather"]
+        return [self.buckets[bucket] for bucket in self._step.gathers()]
 
     # ---- A step.
+
+    def expect_announcements(self, parameters: Iterable[int]) -> None:
+        """Names the parameters whose rows are known in most forward passes; buckets wait for no others' rows."""
+        self._step.expect_announcements([self._layers.layer_of[index] for index in parameters])
+
+    def begin_forward(self) -> None:
+        """Begins a forward pass in which rows are announced."""
+        self._step.begin_forward()
+
+    def announced(self, parameter: int) -> Bucket | None:
+        """Counts a parameter whose rows are known. Returns the bucket to announce now, if there is one."""
+        complete = self._step.announced(self._layers.layer_of[parameter])
+        return None if complete is None else self.buckets[complete]
+
+    def end_forward(self) -> list[Bucket]:
+        """Returns the buckets to announce now, with the rows that are known."""
+        return [self.buckets[bucket] for bucket in self._step.end_forward()]
 
     def ready(self, parameter: int) -> Bucket | None:
         """A gradient is ready. The bucket that is to be submitted now, if there is one."""
@@ -225,6 +240,10 @@ class Schedule:
     def end_backward(self) -> list[Bucket]:
         """Buckets that are to be submitted now, with what gradients there are."""
         return [self.buckets[bucket] for bucket in self._step.end_backward()]
+
+    def waits_after_backward(self, needs_all: bool) -> bool:
+        """Returns whether the step waits for its results at once. needs_all: whether they are needed now in any case."""
+        return bool(self._step.waits_after_backward(needs_all))
 
     def submit_numbers(self) -> None:
         """Submits what is summed beside gradients, once all buckets are submitted."""
@@ -287,17 +306,10 @@ class Schedule:
         """Between steps, when all results were taken: of each layer of which rows cross those that this worker touched in the last
         step, and those of all workers. Rows of tensors alike are known together: each has its share by what was first seen of it."""
         found = {}
-        for bucket in _with_rows(self.buckets):
-            members = bucket.planned.members
-            spaces: dict[tuple[int, torch.dtype], list[int]] = {}
-            for place, each in enumerate(members):
-                tensor = each.parameter
-                spaces.setdefault((tensor.numel() // tensor.shape[0], tensor.dtype), []).append(place)
-            for places, (touched, united) in zip(spaces.values(), self._session.observed(bucket.number), strict=True):
-                weights = [self._layers.touched.get(members[p].index, 0.0) * members[p].parameter.shape[0] for p in places]
-                whole = sum(weights) or 1.0
-                for place, weight in zip(places, weights, strict=True):
-                    found[self._layers.layer_of[members[place].index]] = (touched * weight / whole, united * weight / whole)
+        for number, bucket in enumerate(self.buckets):
+            if bucket.planned.kind.has_rows:
+                for layer, touched, united in self._planner.share(number, self._session.observed(bucket.number)):
+                    found[layer] = (touched, united)
         return found
 
     # ---- What it is.
