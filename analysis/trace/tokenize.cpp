@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "engine/support/input_file.h"
+#include "engine/support/output_file.h"
 #include "engine/support/quote.h"
 #include "kernels/base/error.h"
 
