@@ -35,6 +35,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from results_file import write_results  # noqa: E402
+
 CASES = {"dense": ("auto", False), "rows": ("balanced", False), "rows, announced": ("owned", True)}  # scheme, announce
 WIDTH = 64
 ROWS = 200_000
@@ -561,7 +564,7 @@ def main() -> None:
             "rows": results,
             "provenance": {**sparsesync.provenance(), "torch": torch.__version__},
         }
-        given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_results(given.out, document)
 
 
 if __name__ == "__main__":
