@@ -1,8 +1,7 @@
 #include "schemes/scheme.h"
 
-#include "kernels/base/error.h"
 #include "schemes/transport.h"
-#include "sparsesync/transport.h"
+#include "sparsesync/errors.h"
 
 namespace sparsesync {
 

@@ -6,7 +6,6 @@
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
 #include "schemes/transport.h"
-#include "sparsesync/transport.h"
 
 namespace sparsesync {
 

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "analysis/cli/units.h"
-#include "kernels/base/error.h"
 #include "kernels/base/printable.h"
+#include "sparsesync/errors.h"
 
 namespace sparsesync {
 namespace {

@@ -11,7 +11,6 @@
 #include "analysis/cli/table.h"
 #include "analysis/cli/units.h"
 #include "engine/support/json.h"
-#include "kernels/base/device_stream.h"
 #include "schemes/registry.h"
 #include "sparsesync/device.h"
 #include "sparsesync/transports/mpi.h"

@@ -15,8 +15,8 @@
 #include "analysis/cli/command.h"
 #include "engine/support/log.h"
 #include "engine/support/output_file.h"
-#include "kernels/base/error.h"
 #include "kernels/base/printable.h"
+#include "sparsesync/errors.h"
 
 namespace sparsesync {
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "sparsesync/bucket.h"
-#include "sparsesync/errors.h"
 
 namespace sparsesync {
 

@@ -6,11 +6,10 @@
 #include <new>
 #include <utility>
 
-#include "engine/session/control_channel.h"
 #include "engine/support/log.h"
-#include "kernels/base/error.h"
 #include "kernels/base/threads.h"
 #include "schemes/transport.h"
+#include "sparsesync/errors.h"
 
 namespace sparsesync {
 namespace {

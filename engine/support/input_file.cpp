@@ -12,7 +12,7 @@
 
 #include "engine/support/output_file.h"
 #include "engine/support/quote.h"
-#include "kernels/base/error.h"
+#include "sparsesync/errors.h"
 
 namespace sparsesync {
 

@@ -7,7 +7,6 @@
 #include "kernels/base/error.h"
 #include "schemes/transport.h"
 #include "sparsesync/transport.h"
-#include "sparsesync/transports/local.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -5,7 +5,6 @@
 #include <memory>
 #include <span>
 
-#include "sparsesync/gradient.h"
 #include "sparsesync/matrix.h"
 #include "sparsesync/transport.h"
 

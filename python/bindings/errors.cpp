@@ -8,15 +8,11 @@
 #include <string_view>
 #include <system_error>
 
-#include "engine/session/control_channel.h"
-#include "engine/session/phase_order.h"
-#include "engine/support/output_file.h"
-#include "kernels/base/error.h"
 #include "kernels/base/printable.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/closed.h"
-#include "schemes/exchange.h"
 #include "schemes/transport.h"
+#include "sparsesync/errors.h"
 
 namespace nb = nanobind;
 

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "engine/support/log.h"
-#include "kernels/base/error.h"
 #include "kernels/base/host_copy.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "schemes/transport.h"
+#include "sparsesync/errors.h"
 #include "sparsesync/transports/nccl.h"
 
 namespace nb = nanobind;

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "kernels/base/bits.h"
-#include "kernels/base/error.h"
 #include "kernels/base/host_copy.h"
+#include "sparsesync/errors.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {

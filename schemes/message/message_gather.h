@@ -13,7 +13,6 @@
 #include "schemes/cost.h"
 #include "schemes/exchange.h"
 #include "schemes/pattern.h"
-#include "schemes/registry.h"
 #include "schemes/scheme.h"
 
 namespace sparsesync {

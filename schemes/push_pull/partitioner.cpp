@@ -1,5 +1,7 @@
 #include "schemes/push_pull/partitioner.h"
 
+#include "sparsesync/schemes.h"
+
 namespace sparsesync {
 
 SpaceChoice Placement::choice() const {

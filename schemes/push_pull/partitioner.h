@@ -14,8 +14,8 @@
 #include "schemes/message/message.h"
 #include "schemes/pattern.h"
 #include "schemes/push_pull/grid.h"
-#include "schemes/scheme.h"
 #include "schemes/statistics.h"
+#include "sparsesync/schemes.h"
 
 namespace sparsesync {
 

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "engine/transport/worker_threads.h"
-#include "kernels/base/error.h"
 #include "schemes/registry.h"
+#include "sparsesync/errors.h"
 #include "sparsesync/memory.h"
 #include "sparsesync/session.h"
 #include "sparsesync/transports/local.h"

@@ -19,7 +19,6 @@
 #include "kernels/base/context.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/views.h"
-#include "sparsesync/memory.h"
 #include "tests/support/devices.h"
 
 namespace sparsesync {

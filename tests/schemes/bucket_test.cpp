@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "sparsesync/memory.h"
-#include "tests/support/gradients.h"
 
 namespace sparsesync::testing {
 namespace {

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/error.h"
 #include "schemes/registry.h"
+#include "sparsesync/errors.h"
 #include "tests/support/random.h"
 #include "tests/support/workers.h"
 

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "schemes/bucket.h"
+#include "kernels/base/dtype.h"
 #include "sparsesync/result.h"
 #include "tests/support/random.h"
 

@@ -17,7 +17,6 @@
 #include <string>
 #include <thread>
 
-#include "engine/session/control_channel.h"
 #include "sparsesync/transports/mpi.h"
 #include "tests/support/workers.h"
 

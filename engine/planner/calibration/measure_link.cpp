@@ -17,7 +17,6 @@
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"
 #include "schemes/pattern.h"
-#include "sparsesync/memory.h"
 
 namespace sparsesync {
 namespace {

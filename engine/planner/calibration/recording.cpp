@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/base/error.h"
 #include "schemes/transport.h"
 
 namespace sparsesync {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/planner/calibration/replay.h"
-#include "kernels/base/error.h"
+#include "sparsesync/errors.h"
 #include "sparsesync/transport.h"
 
 namespace sparsesync {

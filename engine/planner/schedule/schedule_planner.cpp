@@ -12,7 +12,6 @@
 #include "engine/support/log.h"
 #include "engine/support/median.h"
 #include "schemes/registry.h"
-#include "schemes/transport.h"
 
 namespace sparsesync {
 namespace {

@@ -12,6 +12,7 @@
 #include "engine/planner/schedule/exposed_communication.h"
 #include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/schedule.h"
+#include "sparsesync/result.h"
 #include "sparsesync/session.h"
 
 namespace sparsesync {

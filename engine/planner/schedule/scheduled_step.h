@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/planner/schedule/schedule.h"
-#include "engine/session/phase_order.h"
+#include "sparsesync/bucket.h"
 
 namespace sparsesync {
 

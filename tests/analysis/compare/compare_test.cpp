@@ -16,10 +16,8 @@
 #include "analysis/trace/safetensors.h"
 #include "engine/planner/calibration/replay.h"
 #include "engine/support/json.h"
-#include "kernels/base/buffer.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
-#include "tests/support/workers.h"
 
 namespace sparsesync::testing {
 namespace {

@@ -13,7 +13,6 @@
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/schedule_planner.h"
 #include "engine/planner/schedule/schedule_simulator.h"
-#include "engine/session/control_channel.h"
 #include "tests/support/gradients.h"
 #include "tests/support/workers.h"
 

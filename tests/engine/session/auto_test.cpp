@@ -7,8 +7,10 @@
 #include <mutex>
 #include <set>
 
-#include "engine/session/auto_choice.h"
+#include "engine/planner/scheme/plan.h"
 #include "engine/session/scheme_of.h"
+#include "schemes/registry.h"
+#include "sparsesync/bucket.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/networks.h"
 #include "tests/support/workers.h"

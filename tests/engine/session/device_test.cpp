@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "engine/session/gpu_worker.h"
-#include "engine/transport/worker_threads.h"
+#include "engine/transport/worker_threads.h"  // IWYU pragma: keep: for the emulated device
 #include "kernels/indices/index_code.h"
-#include "kernels/indices/sort.h"
+#include "kernels/indices/sort.h"  // IWYU pragma: keep: for the emulated device
 #include "kernels/rows/rows.h"
 #include "sparsesync/device.h"
-#include "sparsesync/transports/nccl.h"
-#include "tests/engine/session/session_cases.h"
+#include "sparsesync/transports/nccl.h"          // IWYU pragma: keep: for the emulated device
+#include "tests/engine/session/session_cases.h"  // IWYU pragma: keep: for the emulated device
 #include "tests/support/devices.h"
-#include "tests/support/failing_memory.h"
+#include "tests/support/failing_memory.h"  // IWYU pragma: keep: for the emulated device
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/scheme_variants.h"
 #include "tests/support/workers.h"

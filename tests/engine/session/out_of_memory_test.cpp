@@ -15,8 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/base/error.h"
-#include "schemes/exchange.h"
+#include "sparsesync/errors.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/failing_memory.h"
 #include "tests/support/scheme_variants.h"

@@ -16,10 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/session/control_channel.h"
 #include "engine/session/progress_thread.h"
 #include "engine/support/log.h"
-#include "schemes/exchange.h"
 #include "schemes/transport.h"
 #include "sparsesync/session.h"
 #include "tests/engine/session/session_cases.h"

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/session/control_channel.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/flush_to_zero.h"
 #include "tests/support/workers.h"
