@@ -21,7 +21,7 @@ compile() { # SOURCE ARCHITECTURE...
     targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture")
   done
   "$nvcc" "${targets[@]}" -std=c++20 -O2 --fmad=false --Werror=all-warnings \
-    -Xcompiler=-Wall,-Wextra,-Wconversion,-Werror -I "$source_dir" -I "$work_dir" -c "$source" \
+    -Xcompiler=-Wall,-Wextra,-Wconversion,-Werror -I "$source_dir" -I "$source_dir/include" -I "$work_dir" -c "$source" \
     -o "$work_dir/$(basename "$source" .cu).o"
 }
 

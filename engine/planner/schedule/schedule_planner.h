@@ -76,9 +76,8 @@ class SchedulePlanner {
   void observe(std::size_t layer, double touched, double united);
   /// Shares what a step showed of a bucket among the layers of each of its row spaces, by the rows
   /// that they were first expected to touch.
-  /// @param observed  what Session::observed() returns, of a bucket of which rows cross; its
-  /// tensors
-  ///                  are those of its layers, the last layer's first
+  /// @param observed  what Session::observed() returns of a bucket with rows. Its tensors are those
+  ///                  of the bucket's layers, the last layer's first
   std::vector<ObservedLayer> share(std::size_t bucket,
                                    std::span<const ObservedRows> observed) const;
   /// Plans anew, from the medians of the last steps. Another schedule takes the place of the

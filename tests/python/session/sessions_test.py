@@ -330,7 +330,7 @@ def test_counters_are_those_of_the_algorithm():
                 assert twice[f"bytes_{way}"] == 2 * moved
                 assert after[f"bytes_{way}"] - before[f"bytes_{way}"] == 2 * moved
             assert once["index_bytes_sent"] == 0 and twice["seconds"] >= once["seconds"] > 0
-            assert set(once) == {*before, "seconds", "index_bytes_sent", "non_finite"}
+            assert set(once) == {*before, "seconds", "index_bytes_sent", "non_finite", "last"}
 
 
 @pytest.mark.parametrize("scheme", LOCAL)
