@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/planner/schedule/schedule.h"
-#include "sparsesync/bucket.h"
 
 namespace sparsesync {
 
