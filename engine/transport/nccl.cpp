@@ -20,6 +20,8 @@
 #include "kernels/base/threads.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/rows/rows.h"
+#include "schemes/pattern.h"
+#include "schemes/transport.h"
 #include "sparsesync/memory.h"
 
 namespace sparsesync {
