@@ -6,7 +6,7 @@
 
 #include "engine/support/json.h"
 #include "python/bindings/bindings.h"
-#include "schemes/registry.h"
+#include "sparsesync/schemes.h"
 
 namespace nb = nanobind;
 
@@ -14,11 +14,11 @@ namespace sparsesync::python {
 namespace {
 
 nb::list scheme_list() {
-  nb::list schemes;
-  for (const SchemeEntry& entry : all_schemes()) {
-    schemes.append(nb::make_tuple(std::string(entry.name), std::string(entry.summary)));
+  nb::list list;
+  for (const SchemeInfo& scheme : schemes()) {
+    list.append(nb::make_tuple(std::string(scheme.name), std::string(scheme.summary)));
   }
-  return schemes;
+  return list;
 }
 
 }  // namespace
