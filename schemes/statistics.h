@@ -17,7 +17,7 @@ using OwnedIndexSets = std::vector<std::vector<Index>>;
 /// Views of them.
 IndexSets views_of(const OwnedIndexSets& sets);
 
-/// Those of an increasing set that lie in a range.
+/// The indices of an increasing set that lie in a range.
 std::span<const Index> indices_in(std::span<const Index> set, IndexRange range);
 
 /// The rows of all sets, increasing, repeats among them.

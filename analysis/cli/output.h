@@ -1,4 +1,4 @@
-// What the commands compare, plan and profile print: their JSON and their tables.
+// JSON and tables of the commands compare, plan and profile.
 #pragma once
 
 #include <string>
@@ -40,7 +40,7 @@ std::string memory_needs_text(const std::vector<MemoryNeed>& needs, int workers)
 /// @param predictions  in the order of its rows
 std::string predictions_table(const std::vector<Prediction>& predictions);
 
-/// What was run, and the yardsticks: what stands above the table.
+/// Returns the lines above the table: the run, and the lower bounds.
 std::string compare_heading(const CompareReport& report, std::string_view transport);
 
 /// A row for each scheme that ran, the fastest one first, with a star at the first that is correct;

@@ -133,7 +133,7 @@ class TraceWriter {
       waiting_;  // (worker, step) without any row, until that is known
 };
 
-/// Of each tensor, the rows that each worker touched at a step.
+/// The rows of each tensor that each worker touched at a step.
 /// @throws InputError if a file of the trace is not what its header says
 std::vector<OwnedIndexSets> tensor_sets(const Trace& trace, int step);
 

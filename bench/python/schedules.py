@@ -117,7 +117,7 @@ class Case:
 
 
 def united(touched: float, workers: int, hot: float) -> float:
-    """Rows that workers touch together which each draw `touched` of `hot * touched` rows."""
+    """Returns the rows that workers touch together which each draw `touched` of `hot * touched` rows."""
     return hot * touched * (1 - (1 - 1 / hot) ** workers)
 
 
@@ -138,7 +138,7 @@ def layers_alike(given: argparse.Namespace, has_rows: bool) -> tuple[LayerOf, ..
 
 
 def layers_of_model(given: argparse.Namespace) -> tuple[str, tuple[LayerOf, ...]]:
-    """Those of a file, whose passes are stretched to what they are to take."""
+    """Returns the name and the layers of a model's file, with passes stretched to --compute."""
     model = json.loads(given.model.read_text(encoding="utf-8"))
     stretch = given.compute / sum(each["forward_s"] + each["backward_s"] for each in model["layers"])
     layers = []
@@ -154,7 +154,7 @@ def layers_of_model(given: argparse.Namespace) -> tuple[str, tuple[LayerOf, ...]
 
 
 def densification(known: dict[str, float], workers: int) -> float:
-    """That of so many workers: a power of their number between those that are known."""
+    """Returns that of a number of workers: a power of their number between those that are known."""
     points = sorted([(1, 1.0), *((int(number), gamma) for number, gamma in known.items())])
     upper = next((i for i, (number, _) in enumerate(points) if number >= workers), len(points) - 1)
     (n0, g0), (n1, g1) = points[upper - 1], points[upper]
@@ -270,7 +270,7 @@ Spans = dict[tuple[int, str], Span]  # of a step: when each bucket's phases cros
 
 
 def exposed_seconds(span: Span, passes: Sequence[Span]) -> float:
-    """Of what crossed, the part during which the passes stood still."""
+    """Returns the seconds of a phase during which the passes stood still."""
     return span[1] - span[0] - sum(max(0.0, min(span[1], end) - max(span[0], begin)) for begin, end in passes)
 
 
@@ -361,7 +361,7 @@ class Worker:
         ddp.close()
 
     def _lazy_mib(self) -> float | None:
-        """Of `lazy`, so that it has several buckets: its own 25 MiB would be one."""
+        """Returns the bucket size of `lazy` that gives it several buckets: its own 25 MiB would be one."""
         if self._schedule != "lazy":
             return None
         of_buckets = [4 * each.touched * each.width if each.touched else each.bytes for each in self._case.layers]
@@ -375,7 +375,7 @@ class Worker:
         }
 
     def _take_expected(self, ddp: Any) -> None:
-        """What worker 0 expected of the present schedule. `lazy` plans nothing, so it is asked of a planner here."""
+        """Keeps the seconds that worker 0 expects of the present schedule. `lazy` plans nothing, so a planner here is asked."""
         stated = ddp.statistics()["schedule"]
         self.exposed = stated["exposed"]
         if stated["expected"]:
@@ -461,7 +461,7 @@ def closed_form(row: Row) -> float | None:
 
 
 def hidden(row: Row) -> float:
-    """Of what could hide under the forward pass, the share that did."""
+    """Returns the hidden share of the communication that could hide under the forward pass."""
     could = min(row.crossed.seconds["gather"], row.forward_s)
     return max(0.0, row.crossed.seconds["gather"] - row.crossed.exposed["gather"]) / could
 

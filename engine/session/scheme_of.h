@@ -1,4 +1,4 @@
-// What tools see of a session beyond its public interface.
+// Access of the laboratory to the scheme of a bucket, beyond the public interface.
 #pragma once
 
 #include "schemes/scheme.h"

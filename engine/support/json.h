@@ -12,8 +12,8 @@
 
 namespace sparsesync {
 
-/// What made a result, as names and values: version, commit, compiler, build type, processor,
-/// cores, operating system, date (UTC).
+/// The provenance of a result, as names and values: version, commit, compiler, build type,
+/// processor, cores, operating system, date (UTC).
 std::vector<std::pair<std::string, std::string>> provenance();
 
 /// Bytes of memory that this machine can give to new work; nothing is promised.

@@ -11,12 +11,12 @@
 
 namespace sparsesync {
 
-/// Who sends to whom, where a scheme has the choice.
+/// Names a communication pattern, for schemes that have the choice.
 enum class Communication : std::uint8_t { ring, hierarchy, point_to_point };
 
 enum class Reduction : std::uint8_t { sum, mean };
 
-/// What can be chosen of schemes. Each heeds what means something to it.
+/// Options of schemes. Each scheme heeds those that mean something to it.
 struct SchemeOptions {
   /// How messages go that all workers are to have: all_gather's rows, the split schemes' sums.
   Communication pattern = Communication::ring;
@@ -26,7 +26,7 @@ struct SchemeOptions {
   int workers_per_node = 0;
   /// two_level: the scheme that crosses between nodes.
   std::string between_nodes = "balanced";
-  /// What values cross as, where that is narrower than their tensors: f32, f16 or bf16. Each
+  /// Type that values are sent as, if narrower than their tensors: f32, f16 or bf16. Each
   /// worker's rows are rounded to it, sums over workers are made in f32 and rounded to it once;
   /// where partial sums cross, they are rounded to it at each worker that they pass.
   std::optional<DType> wire = std::nullopt;
@@ -35,7 +35,7 @@ struct SchemeOptions {
 /// More rounds are no help: what one of them moves is little beside what all of them keep.
 inline constexpr int kMostRounds = 64;
 
-/// What all workers agree on when a bucket is registered.
+/// Describes a bucket; all workers agree on it when the bucket is registered.
 struct BucketSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
@@ -52,8 +52,8 @@ struct BucketSpec {
   bool count_non_finite = false;
 };
 
-/// What is posted of a bucket in a step: that which rows will be touched is announced (where the
-/// bucket says so), then the two phases of the scheme.
+/// The phases of a step: a bucket that announces sends the indices of its rows ahead, then come the
+/// two phases of its scheme.
 enum class Phase : std::uint8_t { announce, reduce, gather };
 inline constexpr std::size_t kPhases = 3;
 /// "announce", "reduce", "gather".

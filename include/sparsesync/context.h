@@ -6,7 +6,7 @@
 
 namespace sparsesync {
 
-/// What an operation runs on.
+/// Names the kind of device that an operation runs on.
 enum class Device : std::uint8_t { cpu, cuda };
 
 /// The queue that work goes to: a cudaStream_t. On a CPU work has ended when the operation returns;

@@ -49,7 +49,7 @@ class DeviceQueue {
   /// Whether each operation is waited for, and its scratch checked: errors come where they arise.
   virtual bool is_checked() const = 0;
 
-  /// What was done so far.
+  /// Counts of operations so far.
   struct Counters {
     std::int64_t launches = 0;          // of kernels
     std::int64_t copies = 0;            // copies and fills that are no kernels
@@ -64,7 +64,7 @@ struct DeviceQueueOptions {
   bool checked = false;
   /// A stream of the caller's, which outlives the queue; nothing: one of its own.
   std::optional<Stream> stream = std::nullopt;
-  /// What its work is timed by; outlives the queue; null: it is not.
+  /// Times the queue's work; outlives the queue. Null: nothing is timed.
   DeviceTimes* times = nullptr;
 };
 
@@ -107,7 +107,7 @@ class Mark {
   std::unique_ptr<Event> event_;  // null on a CPU
 };
 
-/// What a build and a machine have of CUDA.
+/// Describes the CUDA support of this build and this machine.
 struct DeviceFacts {
   bool compiled_in = false;
   bool emulated = false;               // kernels run on the host: a build for tests
@@ -116,7 +116,7 @@ struct DeviceFacts {
   int devices = 0;
   std::string problem;  // why there is no device; empty where there is one
 };
-/// Of this build and this machine.
+/// Returns the facts of this build and this machine.
 DeviceFacts device_facts();
 
 }  // namespace sparsesync

@@ -18,7 +18,7 @@ class CountedMemory : public MemoryResource {
   void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                   Stream stream) noexcept final;
   void expect_room(std::size_t bytes) const final;
-  /// As long as no more than a quarter of the budget is in use.
+  /// Returns true as long as no more than a quarter of the budget is in use.
   bool has_to_spare(std::size_t bytes) const final;
 
   std::int64_t in_use() const;

@@ -3,7 +3,7 @@
 
 namespace sparsesync {
 
-/// What one worker's processor has to do.
+/// Counts the work of one worker's processor.
 struct Work {
   // Gathered into messages or brought from them to their places, with the coding of indices.
   double encoded_rows = 0;
@@ -33,7 +33,7 @@ struct HostCosts {
   double message_s = 0;
   double step_s = 0;
 
-  /// Of a worker that does all of it, one thing after another.
+  /// Returns the seconds of a worker that does all of it, one thing after another.
   double seconds(const Work& work) const;
 };
 

@@ -11,7 +11,7 @@
 
 namespace sparsesync {
 
-/// What holds a number with 95% confidence.
+/// An interval that holds a number with 95% confidence.
 struct Interval {
   double low = 0;
   double high = 0;

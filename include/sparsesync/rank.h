@@ -9,7 +9,7 @@ namespace sparsesync {
 /// A worker's number, in [0, world size).
 struct Rank {
   int value = 0;
-  /// Where the worker stands in a list of all.
+  /// Returns the worker's index in a list of all.
   constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
   friend constexpr auto operator<=>(Rank, Rank) = default;
 };
@@ -17,7 +17,7 @@ struct Rank {
 /// All workers, by rank: for (const Rank worker : Ranks(size)).
 class Ranks {
  public:
-  /// Of a range-based for.
+  /// Iterates in a range-based for.
   struct Iterator {
     Rank at;
     constexpr Rank operator*() const { return at; }

@@ -1,4 +1,4 @@
-// What a step ends with for one tensor.
+// The result of a step for one tensor.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace sparsesync {
 
-/// What every worker ends with for one tensor. A view, valid until the bucket's next reduce is
+/// Every worker's result for one tensor. A view, valid until the bucket's next reduce is
 /// submitted.
 struct TensorResult {
   Gradient::Layout layout = Gradient::Layout::row_sparse;
@@ -21,7 +21,7 @@ struct TensorResult {
 /// @param out  all rows of the tensor; overwritten
 void to_dense(const Context& context, const TensorResult& result, Matrix out);
 
-/// What a bucket's last step showed of the rows of one of its row spaces.
+/// The rows that a bucket's last step touched in one of its row spaces.
 struct ObservedRows {
   Index touched = 0;  // by this worker
   Index united = 0;   // by all workers; all rows where nobody knows

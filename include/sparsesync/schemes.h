@@ -19,7 +19,7 @@ struct SchemeInfo {
 /// Returns all schemes, by name. "auto", which chooses among them, is not one of them.
 std::vector<SchemeInfo> schemes();
 
-/// What a scheme chose for one row space; nothing where a scheme has no such choice.
+/// A scheme's choices for one row space; empty where the scheme has no such choice.
 struct SpaceChoice {
   std::string index_code;  // empty where no indices cross
   std::optional<int> row_groups;
@@ -36,7 +36,7 @@ struct Way {
   friend bool operator==(const Way&, const Way&) = default;
 };
 
-/// What a way is expected to take.
+/// The expected cost of a way.
 struct Prediction {
   Way way;
   double seconds = 0;

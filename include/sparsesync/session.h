@@ -49,7 +49,7 @@ struct PhaseTime {
   double seconds() const { return std::chrono::duration<double>(ended - began).count(); }
 };
 
-/// What a bucket has taken so far.
+/// Traffic and time of a bucket so far.
 struct BucketUse {
   TransportCounters crossed;
   double seconds = 0;                     // that its phases ran
@@ -60,21 +60,21 @@ struct BucketUse {
 struct OnDevice {
   DeviceQueue* queue = nullptr;      // outlives the session, which alone uses it
   MemoryResource* memory = nullptr;  // of the GPU, for all workspaces; outlives the session
-  // Of the host, that the GPU reaches, for a network that does not reach GPUs; outlives the session
+  // Host memory that the GPU reaches, for a network that does not reach GPUs; outlives the session
   MemoryResource* pinned = nullptr;
 };
 
 /// How a session works.
 struct SessionOptions {
-  // Of each wait for another worker, and of a phase for its predecessor.
+  // Timeout of each wait for another worker, and of a phase for its predecessor.
   std::chrono::milliseconds deadline{60'000};
   // The key of row groups is drawn from it; the same on all workers.
   std::uint64_t seed = 1;
-  // That the kernels of this worker may be cut among, the session's own among them. The bits of
+  // Threads that this worker's kernels may be cut among, the session's own included. The bits of
   // the result do not depend on it.
   int threads = 1;
-  // What the scheme `auto` plans with, on worker 0; on all workers or on none. Nothing: links and
-  // processor are measured when the first bucket asks for it, which takes some seconds.
+  // The network that the scheme `auto` plans with, on worker 0; on all workers or on none. Nothing:
+  // links and processor are measured when the first bucket asks for it, which takes some seconds.
   std::optional<Network> network = std::nullopt;
   // Bytes of workspace that it plans with, the least of all workers'; nothing: no bound. What the
   // memory resource refuses is passed over in any case.
@@ -191,7 +191,7 @@ class Session {
   /// @throws what wait() throws
   void synchronize(BucketId bucket, std::span<const Gradient> gradients);
 
-  /// What this worker ended with.
+  /// Returns this worker's result.
   /// @param tensor  its place in the bucket
   /// @pre wait() for the bucket's gather
   TensorResult result(BucketId bucket, std::size_t tensor);
@@ -251,7 +251,7 @@ class Session {
 
   // ---- What a bucket is at. While no phase of it runs.
 
-  /// Of the scheme `auto`: what the last choice was made by, the best scheme first; nothing before
+  /// Returns what `auto` based its last choice on, the best scheme first; nothing before
   /// the first choice, which the second step brings, or adapt().
   std::vector<Prediction> predictions(BucketId bucket) const;
   /// Whether it has made its choice: the next steps try no other.
@@ -261,11 +261,12 @@ class Session {
 
   /// Exchanges that each phase is cut into.
   int rounds(BucketId bucket) const;
-  /// What the scheme chose, for each tensor.
+  /// Returns the scheme's choices for each tensor.
   std::vector<SpaceChoice> choices(BucketId bucket) const;
-  /// What crossed for a bucket so far, and how long its phases ran.
+  /// Returns a bucket's traffic so far, and how long its phases ran.
   BucketUse use(BucketId bucket) const;
-  /// Of each row space of a bucket, in the order of row_spaces() of its tensors.
+  /// Returns the rows of each row space of a bucket. Tensors of one dtype and width share a row
+  /// space; these are in the order in which the tensors first need them.
   std::vector<ObservedRows> observed(BucketId bucket) const;
 
   // ---- Of the session, at any time.

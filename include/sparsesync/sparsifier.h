@@ -17,9 +17,10 @@
 
 namespace sparsesync {
 
-/// What a sparsifier takes of what is owed.
+/// Names how a sparsifier selects what it sends from the residual.
 enum class Selecting : std::uint8_t {
-  /// Of each tensor so many elements, those of the largest magnitudes: DGC (Lin et al., ICLR 2018).
+  /// A number of elements of each tensor, those of the largest magnitudes: DGC (Lin et al., ICLR
+  /// 2018).
   top_k,
   /// The elements whose magnitude is a level or more.
   threshold,
@@ -37,17 +38,17 @@ struct SparsifierOptions {
   bool corrects_momentum = false;
   /// The velocity of what crosses becomes 0 (momentum factor masking); of elements alone.
   bool masks_momentum = true;
-  /// What a tensor's gradient is shortened to, where its L2 norm is larger, before it joins what is
-  /// owed; nothing: it is not.
+  /// Largest L2 norm with which a tensor's gradient joins the residual: longer ones are scaled
+  /// down. Nothing: they are not.
   std::optional<double> clip = std::nullopt;
-  /// What does not cross is kept; else it is lost.
+  /// Keeps what is not sent; else it is lost.
   bool keeps_rest = true;
-  /// What values cross as: f32, f16 or bf16; nothing: their tensor's type, and of chunks that of
-  /// the first tensor.
+  /// Type that values are sent as: f32, f16 or bf16. Nothing: their tensor's type, and of chunks
+  /// that of the first tensor.
   std::optional<DType> wire = std::nullopt;
 };
 
-/// What may differ from step to step; the same on all workers.
+/// Settings that may differ from step to step; the same on all workers.
 struct SparsifierStep {
   double share = 1;  // of top_k: of a tensor's elements, rounded up
   float scale = 1;   // that the loss was multiplied by, and gradients with it
@@ -72,7 +73,7 @@ class Sparsifier {
   Sparsifier(const Sparsifier&) = delete;
   Sparsifier& operator=(const Sparsifier&) = delete;
 
-  /// What the bucket is registered with.
+  /// Returns the tensors to register the bucket with.
   virtual const std::vector<TensorSpec>& crossing() const = 0;
 
   /// Starts a step.
@@ -99,10 +100,11 @@ class Sparsifier {
 
   // ---- What is owed, in the context's memory: of each tensor as many as it has elements.
 
-  /// That it is multiplied by: the last step's; 1 before the first one.
+  /// Returns the loss scale that the residual is multiplied by: the last step's; 1 before the
+  /// first one.
   virtual float scale() const = 0;
 
-  /// What of its gradients did not cross.
+  /// Returns the unsent part of a tensor's gradients.
   virtual std::span<float> residual(std::size_t tensor) = 0;
   /// Empty where momentum is not corrected.
   virtual std::span<float> velocity(std::size_t tensor) = 0;
@@ -112,7 +114,7 @@ class Sparsifier {
   /// The sums of the absolute values of what was owed in each chunk before the last take() took
   /// from it, in the context's memory; none of other sparsifiers.
   virtual std::span<double> norms() = 0;
-  /// Which chunks the next steps take, increasing; before that is said, all.
+  /// Sets the chunks that the next steps take, increasing; before the first call, all.
   /// @throws ContractError where there are no such chunks
   virtual void choose(std::span<const Index> chunks) = 0;
 

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 // ---- Messages.
 
-/// What stands before each payload on the wire, little-endian. Payloads are memory of the context
+/// Precedes each payload on the wire, little-endian. Payloads are memory of the context
 /// that a group is posted with, at both ends; those of refusals are the host's.
 struct Header {
   std::uint32_t channel = 0;    // 0: control; 1 + b: bucket b
@@ -79,7 +79,7 @@ struct Arrival {
   std::span<const std::byte> payload;
 };
 
-/// What crossed the port between different workers: payloads and headers.
+/// Counts the payloads and headers that were sent between different workers.
 struct TransportCounters {
   std::int64_t bytes_sent = 0;
   std::int64_t bytes_received = 0;

@@ -1,4 +1,4 @@
-// What the library needs of a GPU's stream beside its public interface.
+// The library's private interface of a GPU's stream.
 #pragma once
 
 #include <chrono>

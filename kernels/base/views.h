@@ -1,4 +1,4 @@
-// What operations look at and write to. A view owns nothing and never outlives what it views.
+// Views of the memory that operations read and write. A view owns nothing and never outlives it.
 #pragma once
 
 #include <algorithm>

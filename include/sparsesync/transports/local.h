@@ -40,7 +40,7 @@ class LocalNetwork {
   std::unique_ptr<State> state_;
 };
 
-/// What comes in over a link that has a rate comes in chunks of so many bytes, in the order of
+/// Bytes of a chunk: messages come in over a link that has a rate chunk by chunk, in the order of
 /// their arrival, whoever sent them.
 inline constexpr std::int64_t kLinkChunkBytes = 16 * 1024;
 

@@ -27,10 +27,10 @@ struct MpiChunks {
 struct MpiOptions {
   // Whether the program makes MPI calls of its own while the world lives.
   bool program_calls_mpi = false;
-  // Of each call that waits for all processes: starting, joining, and ending.
+  // Timeout of each call that waits for all processes: starting, joining, and ending.
   std::chrono::milliseconds deadline{60'000};
-  // Of ending, if not `deadline`: a process may go on with something else for longer before it
-  // ends. Joining with a longer deadline lengthens it.
+  // Timeout of ending, if not `deadline`: a process may go on with something else for longer before
+  // it ends. Joining with a longer deadline lengthens it.
   std::optional<std::chrono::milliseconds> leaving = std::nullopt;
 };
 

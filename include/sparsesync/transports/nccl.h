@@ -10,7 +10,7 @@
 
 namespace sparsesync {
 
-/// What an end of an NCCL network works with.
+/// Configures one end of an NCCL network.
 struct NcclOptions {
   int device = 0;                    // the GPU's number
   MemoryResource* memory = nullptr;  // of the GPU; outlives the transport
