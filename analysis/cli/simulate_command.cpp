@@ -13,10 +13,10 @@
 #include "analysis/cli/units.h"
 #include "analysis/simulate/model_file.h"
 #include "analysis/simulate/training_simulator.h"
-#include "engine/planner/schedule/model.h"
 #include "engine/planner/schedule/timeline.h"
 #include "engine/support/quote.h"
 #include "kernels/base/error.h"
+#include "sparsesync/schedule.h"
 
 namespace sparsesync {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/planner/schedule/model.h"
+#include "sparsesync/schedule.h"
 
 namespace sparsesync {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/planner/schedule/model_costs.h"
-#include "engine/planner/schedule/schedule.h"
+#include "engine/planner/schedule/policies.h"
 #include "engine/planner/schedule/schedule_simulator.h"
 
 namespace sparsesync {

@@ -15,6 +15,7 @@
 #include "sparsesync/network_file.h"
 #include "sparsesync/rank.h"
 #include "sparsesync/result.h"
+#include "sparsesync/schedule.h"
 #include "sparsesync/schemes.h"
 #include "sparsesync/session.h"
 #include "sparsesync/sparsifier.h"

@@ -26,7 +26,6 @@
 #include "analysis/profile/profile.h"
 #include "analysis/simulate/model_file.h"
 #include "analysis/trace/trace.h"
-#include "engine/planner/schedule/model.h"
 #include "engine/support/log.h"
 #include "engine/support/output_file.h"
 #include "python/bindings/arrays.h"
@@ -34,6 +33,7 @@
 #include "python/bindings/gil.h"
 #include "python/bindings/link.h"
 #include "sparsesync/network_file.h"
+#include "sparsesync/schedule.h"
 
 namespace nb = nanobind;
 

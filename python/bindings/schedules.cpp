@@ -17,14 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/planner/schedule/exposed_communication.h"
-#include "engine/planner/schedule/model.h"
-#include "engine/planner/schedule/schedule.h"
-#include "engine/planner/schedule/schedule_planner.h"
-#include "engine/planner/schedule/scheduled_step.h"
+#include "engine/planner/schedule/policies.h"
+#include "engine/planner/schedule/timeline.h"
 #include "engine/support/output_file.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/python_session.h"
+#include "sparsesync/schedule.h"
 
 namespace nb = nanobind;
 
@@ -35,7 +33,7 @@ namespace {
 class PythonPlanner {
  public:
   PythonPlanner(PythonSession& session, std::vector<ModelLayer> layers,
-                const PlannerOptions& options)
+                const ScheduleOptions& options)
       : session_(session) {
     session_.under_way([&](Session& of_python) {
       planner_.emplace(of_python, Model{"", std::move(layers)}, options);
@@ -269,7 +267,7 @@ void bind_planner(nb::module_& module) {
              const std::string& schedule, std::optional<double> full_bytes,
              std::optional<double> first_bytes, const std::string& scheme,
              const std::string& dense_scheme, bool announce, bool under_forward) {
-            PlannerOptions options{schedule, full_bytes, first_bytes, scheme, dense_scheme};
+            ScheduleOptions options{schedule, full_bytes, first_bytes, scheme, dense_scheme};
             options.announce = announce;
             options.may_go_on_under_forward = under_forward;
             new (self) PythonPlanner(session, layers, options);

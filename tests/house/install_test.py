@@ -18,6 +18,8 @@ OUTPUT = {
     # Rows 7 and 100 + rank: four workers add (1, 2) to the first one.
     "threads": [f"worker {rank} has 5 rows; row 7 is 4 8" for rank in range(4)],
     "mpi": [f"step {step}: 5 words; the mean of row 7 is 1 2" for step in range(3)],
+    # Workers add 1, 2 and 3; half of their sums is subtracted.
+    "schedule": ["layers 0 to 1: weight -6", "layers 2 to 3: weight -6"],
     "cuda": [f"worker {rank}: row 7 is 2" for rank in range(2)],
 }
 
@@ -50,7 +52,7 @@ def examples(prefix, tmp_path_factory):
 
 def test_every_example_is_built_and_short(examples):
     sources = sorted(EXAMPLES.glob("*.cpp"))
-    assert len(sources) >= 4
+    assert len(sources) >= 5
     for source in sources:
         assert (examples / source.stem).exists(), source
         assert len(source.read_text(encoding="utf-8").splitlines()) < 80, source
@@ -58,6 +60,10 @@ def test_every_example_is_built_and_short(examples):
 
 def test_threads(examples):
     assert lines(examples / "threads") == OUTPUT["threads"]
+
+
+def test_a_schedule(examples):
+    assert lines(examples / "schedule") == OUTPUT["schedule"]
 
 
 def test_processes(examples):

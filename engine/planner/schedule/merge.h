@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/planner/schedule/schedule.h"
+#include "engine/planner/schedule/policies.h"
 
 namespace sparsesync {
 

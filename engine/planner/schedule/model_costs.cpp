@@ -53,6 +53,19 @@ bool can_be_told(const SchemeEntry& entry) {
 
 }  // namespace
 
+SpaceStatistics statistics_of(const SparseGradient& gradient, int workers) {
+  SpaceStatistics statistics;
+  statistics.touched_mean = gradient.nnz;
+  statistics.touched_max = gradient.nnz;
+  statistics.united = gradient.united(workers);
+  const double alone = statistics.united - gradient.united(workers - 1);
+  statistics.sent_at_least = gradient.nnz + std::max(0, workers - 2) * alone;
+  for (int group = 1; group < workers; group *= 2) {
+    statistics.united_in_groups.push_back(gradient.united(group));
+  }
+  return statistics;
+}
+
 ScheduledLayer scheduled(const ModelLayer& layer, bool announce) {
   const bool rows_cross = layer.sparse.has_value();
   const bool announces = announce && rows_cross && layer.announces;
@@ -177,7 +190,7 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
     SpaceStatistics& sum = statistics.emplace_back();
     for (const RowSpace::Member& member : space.members) {
       const auto layer = static_cast<std::size_t>(range.first) + member.tensor;
-      add_share(sum, model_.layers[layer].sparse->statistics(workers_), 1);
+      add_share(sum, statistics_of(*model_.layers[layer].sparse, workers_), 1);
     }
     sum.push_skewness = 1;  // not told
     sum.pull_skewness = 1;

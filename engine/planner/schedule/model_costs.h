@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/planner/schedule/model.h"
-#include "engine/planner/schedule/schedule.h"
+#include "engine/planner/schedule/policies.h"
 #include "schemes/cost.h"
 
 namespace sparsesync {
@@ -31,6 +30,10 @@ struct CrossingChunks {
   double share = 0.1;
   Index elements = Index{1} << 15;  // of a chunk
 };
+
+/// Returns the sparsity that is expected of a gradient among so many workers. How rows are spread
+/// over ranges is not known.
+SpaceStatistics statistics_of(const SparseGradient& gradient, int workers);
 
 /// The layer as schedules have it.
 /// @param announce  whether rows are told ahead

@@ -1,4 +1,4 @@
-#include "engine/planner/schedule/schedule_planner.h"
+#include "sparsesync/schedule.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "engine/planner/schedule/model_costs.h"
+#include "engine/planner/schedule/policies.h"
 #include "engine/planner/schedule/schedule_simulator.h"
+#include "engine/planner/schedule/timeline.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/json.h"
 #include "engine/support/log.h"
@@ -24,7 +26,7 @@ constexpr std::int64_t kLongestBetweenReviews = 1000;
 constexpr double kWorthIt = 0.97;
 
 /// Whether a policy makes its schedule of more than bytes.
-bool heeds_seconds(const PlannerOptions& options) {
+bool heeds_seconds(const ScheduleOptions& options) {
   const std::string& name = options.schedule;
   if (name == "lazy" || name == "dear") return !options.full_bytes;
   return name != "sequential" && name != "wfbp" && name != "merge_all";
@@ -37,14 +39,14 @@ Phase phase_of(const Json& told) {
 }
 
 /// Whether announced rows are of use.
-bool announces(const PlannerOptions& options) {
+bool announces(const ScheduleOptions& options) {
   return options.announce && (options.scheme == "auto" ||
                               scheme_named(options.scheme).heeds.has(SchemeOption::announce));
 }
 
 }  // namespace
 
-SchedulePlanner::SchedulePlanner(Session& session, Model model, PlannerOptions options)
+SchedulePlanner::SchedulePlanner(Session& session, Model model, ScheduleOptions options)
     : session_(session),
       workers_(session.size()),
       model_(std::move(model)),
@@ -62,7 +64,7 @@ SchedulePlanner::SchedulePlanner(Session& session, Model model, PlannerOptions o
   if (knows_seconds() && workers_ > 1) {
     plan_with_seconds();
   } else {
-    take(without_seconds());
+    adopt(without_seconds());
   }
 }
 
@@ -150,7 +152,7 @@ std::vector<ObservedLayer> SchedulePlanner::share(std::size_t bucket,
   return shares;
 }
 
-void SchedulePlanner::take_medians() {
+void SchedulePlanner::update_medians() {
   std::vector<double> of_steps(measured_.size());
   const auto median_of = [&](std::size_t place) {
     std::ranges::transform(measured_, of_steps.begin(),
@@ -165,13 +167,13 @@ void SchedulePlanner::take_medians() {
 
 bool SchedulePlanner::review() {
   review_at_ = steps_ + std::min(steps_, kLongestBetweenReviews);
-  take_medians();
+  update_medians();
   return plan_with_seconds();
 }
 
 bool SchedulePlanner::plan_with_seconds() {
   const Network network = session_.network();
-  return take(session_.rank() == Rank{0} ? std::optional(with_seconds(network)) : std::nullopt);
+  return adopt(session_.rank() == Rank{0} ? std::optional(with_seconds(network)) : std::nullopt);
 }
 
 SchedulePlanner::Plan SchedulePlanner::without_seconds() const {
@@ -216,7 +218,7 @@ SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) cons
 }
 
 /// Takes what worker 0 has planned.
-bool SchedulePlanner::take(const std::optional<Plan>& own) {
+bool SchedulePlanner::adopt(const std::optional<Plan>& own) {
   const bool leads = session_.rank() == Rank{0};
   const std::vector<std::string> told = session_.all_gather(leads ? packed(own.value()) : "");
   Plan plan = leads ? *own : unpacked(told.front());

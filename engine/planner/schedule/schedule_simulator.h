@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/planner/schedule/schedule.h"
+#include "engine/planner/schedule/policies.h"
 
 namespace sparsesync {
 

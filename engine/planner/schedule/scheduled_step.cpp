@@ -1,4 +1,4 @@
-#include "engine/planner/schedule/scheduled_step.h"
+#include "sparsesync/schedule.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,7 @@ ScheduledStep::ScheduledStep(Schedule schedule, std::size_t layers)
       bucket_of_(layers),
       announces_(schedule_.buckets.size()),
       expected_(layers, 1),
-      untold_(schedule_.buckets.size()),
+      unannounced_(schedule_.buckets.size()),
       announced_(schedule_.buckets.size()),
       not_ready_(schedule_.buckets.size()),
       submitted_(schedule_.buckets.size()) {
@@ -56,18 +56,18 @@ void ScheduledStep::expect_announcements(std::span<const char> layers) {
 }
 
 void ScheduledStep::begin_forward() {
-  std::ranges::fill(untold_, std::size_t{0});
+  std::ranges::fill(unannounced_, std::size_t{0});
   std::ranges::fill(announced_, char{0});
   for (std::size_t layer = 0; layer < expected_.size(); ++layer) {
-    if (expected_[layer] != 0) ++untold_[bucket_of_[layer]];
+    if (expected_[layer] != 0) ++unannounced_[bucket_of_[layer]];
   }
 }
 
 std::optional<std::size_t> ScheduledStep::announced(std::size_t layer) {
   const std::size_t bucket = bucket_of_[layer];
   if (!announces(bucket)) return std::nullopt;
-  SPARSESYNC_EXPECT(untold_[bucket], >, std::size_t{0});
-  if (!is_last(untold_[bucket])) return std::nullopt;
+  SPARSESYNC_EXPECT(unannounced_[bucket], >, std::size_t{0});
+  if (!is_last(unannounced_[bucket])) return std::nullopt;
   announced_[bucket] = 1;
   return bucket;
 }
@@ -78,7 +78,7 @@ std::span<const std::size_t> ScheduledStep::end_forward() {
     if (!announces(bucket) || announced_[bucket] != 0) continue;
     rest_.push_back(bucket);
     announced_[bucket] = 1;
-    untold_[bucket] = 0;
+    unannounced_[bucket] = 0;
   }
   return rest_;
 }

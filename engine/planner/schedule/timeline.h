@@ -1,15 +1,16 @@
-// Timelines of steps: what crossed while nothing was computed, and the same as a Chrome trace.
+// Timelines of steps: exposed communication, and timelines as a Chrome trace.
 #pragma once
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/planner/schedule/schedule_simulator.h"
 
 namespace sparsesync {
 
-/// A part of something that crossed.
+/// Part of a phase that ran.
 struct CrossedPart {
   std::size_t step = 0;
   std::size_t place = 0;  // in Schedule::order
@@ -17,19 +18,26 @@ struct CrossedPart {
   bool is_exposed = false;  // the worker's passes stood still
 };
 
-/// What crossed in some steps that follow each other, cut where a pass begins to wait or goes on.
-/// In the order of time.
+/// Returns the phases of consecutive steps in the order of time, cut where a pass begins to wait or
+/// continues.
 std::vector<CrossedPart> crossed_parts(std::span<const StepTimeline> steps);
 
-/// Steps of one schedule, and how they are called.
+/// Names the steps of one schedule.
 struct NamedTimeline {
   std::string name;
   const Schedule& schedule;
   std::span<const StepTimeline> steps;
 };
 
-/// The text of a trace in the format of Chrome's, which ui.perfetto.dev opens: a process for each
-/// timeline, with a row for the passes and one each for what crosses hidden and exposed.
+/// Returns the exposed phases of a step whose neighbours are like it, the longest first.
+std::vector<ExposedPhase> exposed_phases(std::span<const ScheduledLayer> layers,
+                                         const BucketCosts& costs, const Schedule& schedule);
+
+/// Says in a few words why the schedule exposes a phase.
+std::string_view why_exposed(const Schedule& schedule, std::size_t bucket, Phase phase);
+
+/// Returns a trace in Chrome's format, which ui.perfetto.dev opens: a process for each timeline,
+/// with a row each for passes, for hidden and for exposed communication.
 /// @param layers  their names
 std::string chrome_trace(std::span<const std::string> layers,
                          std::span<const NamedTimeline> timelines);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "analysis/simulate/model_file.h"
+#include "engine/planner/schedule/model_costs.h"
 #include "kernels/base/error.h"
 #include "tests/support/scratch.h"
 
@@ -86,7 +87,7 @@ TEST(Model, FilesThatWereChangedAreReadOrRefused) {
   model.layers.push_back({"b", 0.1, 0.2, 0, SparseGradient{100, 8, 12.5, {{2, 1.5}, {4, 2.25}}}});
   expect_changed_files_are_read_or_refused(model_json(model, {}), [](const std::string& bytes) {
     for (const ModelLayer& layer : read_text(bytes).layers) {
-      if (layer.sparse) static_cast<void>(layer.sparse->statistics(64));
+      if (layer.sparse) static_cast<void>(statistics_of(*layer.sparse, 64));
     }
   });
 }
@@ -115,7 +116,7 @@ TEST(Model, RowsOfAnyNumberOfWorkersGrowAsAPowerOfIt) {
 
 TEST(Model, StatisticsAreThoseOfRowsThatAreToldOf) {
   const SparseGradient gradient{1000, 8, 100, {{2, 1.5}, {4, 2}}};
-  const SpaceStatistics statistics = gradient.statistics(4);
+  const SpaceStatistics statistics = statistics_of(gradient, 4);
   EXPECT_EQ(statistics.touched_mean, 100);
   EXPECT_EQ(statistics.touched_max, 100);
   EXPECT_NEAR(statistics.united, 200, 1e-9);

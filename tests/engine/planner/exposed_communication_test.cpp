@@ -1,5 +1,5 @@
 // What cannot hide, and why.
-#include "engine/planner/schedule/exposed_communication.h"
+#include "engine/planner/schedule/timeline.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Schedules: each moves every gradient once a step, never before it is ready, and no forward pass
 // uses a weight before its gather; whatever the model, the costs and the workers' paces.
-#include "engine/planner/schedule/schedule.h"
+#include "engine/planner/schedule/policies.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // The step of a schedule, and trainings by it: every schedule moves every gradient once a step,
 // exactly, and no layer of a forward pass is used before its result.
-#include "engine/planner/schedule/scheduled_step.h"
+#include "sparsesync/schedule.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "engine/planner/schedule/model_costs.h"
-#include "engine/planner/schedule/schedule_planner.h"
 #include "engine/planner/schedule/schedule_simulator.h"
 #include "tests/support/gradients.h"
 #include "tests/support/workers.h"
@@ -115,7 +114,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 /// those that a program makes.
 class Training {
  public:
-  Training(Session& session, std::vector<Layer> layers, const PlannerOptions& options)
+  Training(Session& session, std::vector<Layer> layers, const ScheduleOptions& options)
       : session_(session),
         layers_(std::move(layers)),
         options_(options),
@@ -311,7 +310,7 @@ class Training {
 
   Session& session_;
   std::vector<Layer> layers_;
-  PlannerOptions options_;
+  ScheduleOptions options_;
   SchedulePlanner planner_;
   std::size_t rank_;
   std::optional<ScheduledStep> step_;
@@ -334,8 +333,8 @@ std::vector<std::size_t> in_order(std::size_t layers) {
   return order;
 }
 
-PlannerOptions by(std::string_view schedule) {
-  PlannerOptions options;
+ScheduleOptions by(std::string_view schedule) {
+  ScheduleOptions options;
   options.schedule = schedule;
   return options;
 }
@@ -592,7 +591,7 @@ TEST(ScheduledTraining, rows_are_announced_under_the_forward_pass) {
       expect_no_errors(run_sessions(
           size,
           [&](Session& session, HostMemory&) {
-            PlannerOptions options = by(schedule);
+            ScheduleOptions options = by(schedule);
             options.announce = true;
             options.scheme = "owned";
             Training training(session, mixed_layers(), options);
@@ -632,7 +631,7 @@ TEST(ScheduledTraining, workers_whose_layers_come_in_other_orders_are_told_both)
 }
 
 TEST(ScheduledTraining, no_layers_and_unknown_names_are_refused) {
-  const auto refused = [](const PlannerOptions& options, const std::vector<Layer>& layers) {
+  const auto refused = [](const ScheduleOptions& options, const std::vector<Layer>& layers) {
     const std::vector<std::exception_ptr> errors = run_sessions(
         2,
         [&](Session& session, HostMemory&) {
@@ -646,7 +645,7 @@ TEST(ScheduledTraining, no_layers_and_unknown_names_are_refused) {
   };
   EXPECT_NE(refused({}, {}).find("no layers"), std::string::npos);
   EXPECT_NE(refused(by("soon"), mixed_layers()).find("mg_wfbp_exact"), std::string::npos);
-  PlannerOptions unknown;
+  ScheduleOptions unknown;
   unknown.scheme = "fast";
   EXPECT_NE(refused(unknown, mixed_layers()).find("balanced"), std::string::npos);
 }
@@ -663,7 +662,7 @@ TEST(SchedulePlanner, goes_by_medians_and_stays_with_what_is_as_good) {
   expect_no_errors(run_sessions(
       2,
       [](Session& session, HostMemory&) {
-        PlannerOptions options;
+        ScheduleOptions options;
         options.schedule = "mg_wfbp_exact";
         // At 1 Gbit/s a layer takes 0.8 ms to cross and 0.2 ms to start.
         SchedulePlanner planner(session, even_model(kLayers, 1e5), options);
@@ -723,7 +722,7 @@ TEST(SchedulePlanner, a_scheme_whose_cost_is_not_told_is_planned_for_all_the_sam
       [](Session& session, HostMemory&) {
         Model model{"sparse", {}};
         model.layers.push_back({"table", 1e-3, 2e-3, 0, SparseGradient{1'000'000, 64, 1000}});
-        PlannerOptions options;
+        ScheduleOptions options;
         options.scheme = "sparse_ps";
         const SchedulePlanner planner(session, model, options);
         EXPECT_GT(planner.expected()->communication_s, 0);
