@@ -9,8 +9,7 @@
 
 #include "analysis/calibrate/calibrate.h"
 #include "analysis/cli/command.h"
-#include "analysis/cli/progress.h"
-#include "analysis/cli/table.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "engine/planner/calibration/measure_link.h"
 #include "engine/support/json.h"

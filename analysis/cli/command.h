@@ -1,17 +1,21 @@
-// What all commands of the program share: how they are added, read their options and give out JSON.
+// Parts that all commands share: options, and the output of JSON and text.
 #pragma once
 
 #include <CLI/CLI.hpp>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/support/output_file.h"
 #include "kernels/base/dtype.h"
+#include "schemes/cost.h"
+#include "sparsesync/network_file.h"
 #include "sparsesync/transports/local.h"
 
 namespace sparsesync {
@@ -75,6 +79,33 @@ struct TransportArguments {
 };
 /// `--transport local|mpi`.
 CLI::Option* add_transport(CLI::App& command, TransportArguments& given);
+
+/// "2..1024" is its powers of two; "8,12,64" these. Increasing.
+/// @param minimum  1 or more
+/// @throws InputError, also for more than kMaxTraceWorkers
+std::vector<int> workers_from(const std::string& text, int minimum);
+
+/// The options that say what a network is like.
+struct NetworkArguments {
+  std::string file;  // what calibrate has measured
+  double rate_bps = 0;
+  double latency_s = 0;
+
+  /// Whether any of them is given.
+  bool is_given() const { return !file.empty() || rate_bps > 0 || latency_s > 0; }
+};
+/// `--rate`, `--latency` and `--network NETWORK.json`.
+void add_network(CLI::App& command, NetworkArguments& given);
+
+/// The network that was asked for, as far as it is known.
+struct GivenNetwork {
+  Network network;                      // between nodes, or the only one
+  std::optional<NetworkFile> measured;  // of the file, where one is given
+  bool is_inside_a_node = false;        // no other is known
+};
+/// @param command  its name, for the message
+/// @throws InputError if nothing is known, or the file is not what it should be
+GivenNetwork network_from(const std::string& command, const NetworkArguments& given);
 
 /// Where a command's JSON goes. Made before the work begins, so that a path that cannot be written
 /// to is said at once.

@@ -1,8 +1,11 @@
-// JSON and tables of the commands compare, plan and profile.
+// Output of the commands: JSON, tables with aligned columns, and a progress bar.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "analysis/compare/compare.h"
@@ -32,28 +35,59 @@ std::string plan_json(const ScalePlan& plan, const Network& network, const Json&
 std::string profile_json(const TraceHeader& trace, const std::vector<TensorProfile>& profiles,
                          const Json& provenance);
 
-/// One line: the workspace that each scheme will need.
-/// @param workers  on this machine
-std::string memory_needs_text(const std::vector<MemoryNeed>& needs, int workers);
+/// A table that is filled row by row.
+class Table {
+ public:
+  enum class Align : unsigned char { left, right };
+  /// What stands over a column, and to which side its cells are pushed.
+  struct Column {
+    std::string title;
+    Align align = Align::right;
+  };
 
-/// The table of --explain.
-/// @param predictions  in the order of its rows
-std::string predictions_table(const std::vector<Prediction>& predictions);
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  /// Adds a row at the end.
+  /// @pre there is a cell for each column (ContractError otherwise)
+  void add_row(std::vector<std::string> cells);
+  /// Title, a rule, the rows; two spaces between columns, no spaces at the ends of lines.
+  std::string text() const;
 
-/// Returns the lines above the table: the run, and the lower bounds.
-std::string compare_heading(const CompareReport& report, std::string_view transport);
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
 
-/// A row for each scheme that ran, the fastest one first, with a star at the first that is correct;
-/// below it what overflowed and what was skipped.
-std::string compare_table(const CompareReport& report);
+/// A progress bar. Drawn on standard error, only where that is a terminal and two seconds have
+/// passed; erased at the end, so that nothing of it stays between the lines of a result. One thread
+/// uses it.
+class Progress {
+ public:
+  /// @param label  a few words before the bar
+  explicit Progress(std::string label);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();
 
-/// Bytes, workspace and seconds of each scheme among each number of workers, the fastest with a
-/// star; the theorem's optimum, γ, and where the fastest changes.
-/// @param known_workers      of the trace: beyond them γ is extrapolated
-/// @param eighth_of_workers  of them, which the last row knows
-std::string plan_table(const ScalePlan& plan, int known_workers, int eighth_of_workers);
+  /// Draws the bar anew, if it is time to.
+  /// @param done   of `total`
+  /// @param total  the work in all; 0 or more
+  void update(std::int64_t done, std::int64_t total);
+  /// Another label from now on, such as the name of what is measured.
+  void set_label(std::string label) { label_ = std::move(label); }
+  /// Takes the bar away; the next update() draws it again.
+  void erase();
 
-/// The tables of one tensor.
-std::string profile_table(const TensorSpec& tensor, const TensorProfile& profile);
+  /// The bar as text, without the control characters around it.
+  static std::string render(const std::string& label, std::int64_t done, std::int64_t total,
+                            double seconds);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string label_;
+  bool on_terminal_;
+  bool drawn_ = false;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point next_draw_;
+};
 
 }  // namespace sparsesync

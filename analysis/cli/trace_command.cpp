@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "analysis/cli/command.h"
-#include "analysis/cli/progress.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "analysis/trace/generate.h"
 #include "analysis/trace/npy.h"

@@ -9,8 +9,7 @@
 #include <limits>
 #include <thread>
 
-#include "analysis/cli/progress.h"
-#include "analysis/cli/table.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "bench/results_text.h"
 #include "engine/planner/calibration/measure_cpu.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "analysis/cli/command.h"
-#include "analysis/cli/table.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "analysis/trace/npy.h"
 #include "engine/support/json.h"

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/cli/progress.h"
-#include "analysis/cli/table.h"
+#include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "bench/results_text.h"
 #include "engine/support/json.h"

@@ -1,5 +1,5 @@
 // Tables: columns that line up, in characters.
-#include "analysis/cli/table.h"
+#include "analysis/cli/output.h"
 
 #include <gtest/gtest.h>
 
