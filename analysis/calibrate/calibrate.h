@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "analysis/launcher.h"
-#include "engine/planner/calibration/measure_link.h"
+#include "engine/planner/calibration/measure.h"
 #include "sparsesync/network_file.h"
 
 namespace sparsesync {

@@ -11,7 +11,7 @@
 #include "analysis/cli/command.h"
 #include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
-#include "engine/planner/calibration/measure_link.h"
+#include "engine/planner/calibration/measure.h"
 #include "engine/support/json.h"
 #include "sparsesync/network_file.h"
 

@@ -12,7 +12,7 @@
 #include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "analysis/trace/generate.h"
-#include "analysis/trace/npy.h"
+#include "analysis/trace/inputs.h"
 #include "analysis/trace/trace.h"
 #include "engine/support/json.h"
 #include "engine/support/random_draws.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/trace/npy.h"
+#include "analysis/trace/inputs.h"
 #include "analysis/trace/trace.h"
 #include "kernels/base/views.h"
 

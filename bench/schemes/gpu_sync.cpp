@@ -20,7 +20,7 @@
 #include "analysis/cli/command.h"
 #include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
-#include "analysis/trace/npy.h"
+#include "analysis/trace/inputs.h"
 #include "engine/support/json.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/base/bits.h"

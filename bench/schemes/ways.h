@@ -8,7 +8,7 @@
 #include "analysis/compare/compare.h"
 #include "analysis/launcher.h"
 #include "analysis/trace/generate.h"
-#include "analysis/trace/npy.h"
+#include "analysis/trace/inputs.h"
 #include "analysis/trace/trace.h"
 #include "engine/planner/scheme/plan.h"
 #include "sparsesync/transports/local.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/planner/calibration/measure_link.h"
+#include "engine/planner/calibration/measure.h"
 #include "engine/session/auto_choice.h"
 #include "engine/session/bucket_agreement.h"
 #include "engine/session/control_channel.h"

@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "analysis/simulate/model_file.h"
-#include "analysis/trace/npy.h"
+#include "analysis/trace/inputs.h"
 #include "analysis/trace/safetensors.h"
 #include "analysis/trace/trace.h"
 #include "kernels/base/error.h"

@@ -1,4 +1,4 @@
-#include "engine/planner/calibration/measure_link.h"
+#include "engine/planner/calibration/measure.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "analysis/trace/generate.h"
-#include "analysis/trace/npy.h"
+#include "analysis/trace/inputs.h"
 #include "tests/support/random.h"
 #include "tests/support/scratch.h"
 

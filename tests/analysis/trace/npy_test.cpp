@@ -1,5 +1,5 @@
 // .npy files: all integer types and both orders are read; everything else is refused in one line.
-#include "analysis/trace/npy.h"
+#include "analysis/trace/inputs.h"
 
 #include <gtest/gtest.h>
 
