@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/planner/calibration/measure_cpu.h"
+#include "engine/planner/calibration/measure.h"
 #include "engine/transport/worker_threads.h"
 #include "sparsesync/memory.h"
 

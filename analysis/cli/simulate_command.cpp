@@ -11,7 +11,6 @@
 #include "analysis/cli/command.h"
 #include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
-#include "analysis/simulate/model_file.h"
 #include "analysis/simulate/training_simulator.h"
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/timeline.h"

@@ -1,4 +1,4 @@
-#include "analysis/compare/bounds.h"
+#include "analysis/compare/reference.h"
 
 #include <cmath>
 

@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "analysis/compare/bounds.h"
 #include "analysis/compare/rank_main.h"
 #include "analysis/compare/rank_result.h"
+#include "analysis/compare/reference.h"
 #include "analysis/launcher.h"
 #include "analysis/trace/trace.h"
 #include "engine/planner/calibration/recording.h"

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "analysis/profile/touch_histogram.h"
-#include "analysis/profile/zipf.h"
 #include "analysis/trace/trace.h"
 #include "kernels/base/views.h"
 

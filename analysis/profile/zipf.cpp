@@ -1,4 +1,4 @@
-#include "analysis/profile/zipf.h"
+#include "analysis/profile/touch_histogram.h"
 
 #include <algorithm>
 #include <cmath>

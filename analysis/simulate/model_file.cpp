@@ -1,4 +1,4 @@
-#include "analysis/simulate/model_file.h"
+#include "analysis/simulate/training_simulator.h"
 
 #include <fmt/format.h>
 

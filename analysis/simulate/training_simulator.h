@@ -1,14 +1,18 @@
-// The simulator: what a training step of a model takes on the virtual clock, by every schedule and
-// among any number of workers.
+// The simulator: a training step of a model on the virtual clock, by every schedule and among any
+// number of workers. The model comes from MODEL.json.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/policies.h"
 #include "engine/planner/schedule/schedule_simulator.h"
+#include "sparsesync/schedule.h"
 
 namespace sparsesync {
 
@@ -41,5 +45,15 @@ struct SimulatedStep {
 SimulatedStep simulate(const ModelCosts& costs, std::size_t workers, const SchedulePolicy& policy,
                        std::optional<double> full_bytes = std::nullopt,
                        const Stragglers& stragglers = {});
+
+/// The text of the file: {"name", "layers": [{"name", "forward_s", "backward_s", "bytes"} or {...,
+/// "sparse": {"rows", "width", "nnz", "densification": {"2": ..., ...}}}], "provenance": {...}}.
+std::string model_json(const Model& model,
+                       const std::vector<std::pair<std::string, std::string>>& provenance);
+
+/// Reads such a file. What it says beyond the above is not looked at.
+/// @throws InputError if the file cannot be read; if something is missing or makes no sense: the
+///                    text names it
+Model read_model(const std::filesystem::path& path);
 
 }  // namespace sparsesync

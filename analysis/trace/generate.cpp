@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "analysis/trace/tokenize.h"
+#include "analysis/trace/inputs.h"
 #include "engine/support/quote.h"
 #include "engine/support/random_draws.h"
 #include "kernels/base/bits.h"

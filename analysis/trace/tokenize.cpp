@@ -1,4 +1,4 @@
-#include "analysis/trace/tokenize.h"
+#include "analysis/trace/inputs.h"
 
 #include <fmt/format.h>
 

@@ -12,10 +12,10 @@
 #include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "bench/results_text.h"
-#include "engine/planner/calibration/measure_cpu.h"
+#include "engine/planner/calibration/fit.h"
+#include "engine/planner/calibration/measure.h"
 #include "engine/session/auto_choice.h"
 #include "engine/support/json.h"
-#include "engine/support/median.h"
 #include "table_program.h"
 #include "ways.h"
 

@@ -165,4 +165,8 @@ class RegisteredBucket {
   std::atomic<std::int64_t> index_bytes_sent_ = 0;  // asked for while a phase runs, too
 };
 
+/// Returns the scheme at work for a bucket, for its costs and its exact traffic. While no phase of
+/// the bucket runs.
+const Scheme& scheme_of(const Session& session, BucketId bucket);
+
 }  // namespace sparsesync

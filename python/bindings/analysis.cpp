@@ -24,7 +24,7 @@
 #include "analysis/plan/extrapolation.h"
 #include "analysis/plan/scale_plan.h"
 #include "analysis/profile/profile.h"
-#include "analysis/simulate/model_file.h"
+#include "analysis/simulate/training_simulator.h"
 #include "analysis/trace/trace.h"
 #include "engine/support/log.h"
 #include "engine/support/output_file.h"

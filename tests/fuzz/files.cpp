@@ -8,7 +8,7 @@
 #include <string>
 #include <system_error>
 
-#include "analysis/simulate/model_file.h"
+#include "analysis/simulate/training_simulator.h"
 #include "analysis/trace/inputs.h"
 #include "analysis/trace/safetensors.h"
 #include "analysis/trace/trace.h"

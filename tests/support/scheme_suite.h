@@ -14,7 +14,7 @@
 #include <numeric>
 #include <string>
 
-#include "engine/session/scheme_of.h"
+#include "engine/session/registered_bucket.h"
 #include "schemes/registry.h"
 #include "tests/support/scheme_shapes.h"
 #include "tests/support/scheme_variants.h"

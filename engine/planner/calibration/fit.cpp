@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/support/median.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/error.h"
 

@@ -2,7 +2,10 @@
 // steps that were.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <span>
+#include <vector>
 
 #include "schemes/cost.h"
 #include "sparsesync/network_file.h"
@@ -37,5 +40,13 @@ struct TimedWork {
 /// predicted over measured seconds - 1). What no sample has done costs nothing.
 /// @throws InputError if there is no sample, or one that took no time
 HostCosts fit_host(std::span<const TimedWork> samples);
+
+/// The middle number; of an even count the mean of the middle two.
+/// @pre there is a number at least, and none is a NaN
+inline double median(std::vector<double> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  const std::size_t middle = numbers.size() / 2;
+  return numbers.size() % 2 == 1 ? numbers[middle] : (numbers[middle - 1] + numbers[middle]) / 2;
+}
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-// Measures the links between workers: with host_probe.h what a calibration is made from.
+// Measurements that a calibration is made from: links between workers, and a worker's processor.
 #pragma once
 
 #include <array>
@@ -71,5 +71,12 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
 /// @throws what Transport throws
 Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline);
+
+/// Runs steps of several schemes, narrow and wide rows, few and many, between some workers that are
+/// threads of this process, one at a time; records what their processors do (Recording), and fits
+/// costs to it: seconds for each of what Work counts. Takes half a second or so for each `repeat`.
+/// @param repeat  recorded steps of each, whose median counts; 1 or more
+/// @throws what Session throws
+HostCosts probe_host(int repeat);
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-#include "engine/planner/calibration/measure_cpu.h"
+#include "engine/planner/calibration/measure.h"
 
 #include <array>
 #include <exception>

@@ -12,7 +12,6 @@
 #include <span>
 #include <utility>
 
-#include "engine/planner/calibration/measure_cpu.h"
 #include "engine/planner/calibration/timed_exchange.h"
 #include "engine/session/control_channel.h"
 #include "engine/support/log.h"

@@ -17,7 +17,7 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/support/median.h"
+#include "engine/planner/calibration/fit.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/planner/calibration/fit.h"
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/policies.h"
 #include "engine/planner/schedule/schedule_simulator.h"
@@ -12,7 +13,6 @@
 #include "engine/session/control_channel.h"
 #include "engine/support/json.h"
 #include "engine/support/log.h"
-#include "engine/support/median.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {

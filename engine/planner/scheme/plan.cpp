@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "engine/support/median.h"
+#include "engine/planner/calibration/fit.h"
 
 namespace sparsesync {
 namespace {

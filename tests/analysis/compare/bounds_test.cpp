@@ -1,6 +1,6 @@
 // The two yardsticks: the entropy against exact numbers, the bytes against tiny cases and the real
 // data's ratios.
-#include "analysis/compare/bounds.h"
+#include "analysis/compare/reference.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Zipf's law, fitted: the exponent that rows were drawn with comes back, within its interval; where
 // there is none, none is told.
-#include "analysis/profile/zipf.h"
+#include "analysis/profile/touch_histogram.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "analysis/simulate/model_file.h"
+#include "analysis/simulate/training_simulator.h"
 #include "engine/planner/schedule/model_costs.h"
 #include "kernels/base/error.h"
 #include "tests/support/scratch.h"

@@ -1,5 +1,5 @@
 // Text into ids: exact ids of small texts, the order of folders, and what cannot be read.
-#include "analysis/trace/tokenize.h"
+#include "analysis/trace/inputs.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

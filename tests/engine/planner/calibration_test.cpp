@@ -1,6 +1,5 @@
 // The probe: which pairs it takes, what it times, and that nothing is faster than its link. How
 // near the link it comes depends on the machine and is not tested.
-#include "engine/planner/calibration/measure_cpu.h"
 #include "engine/planner/calibration/measure.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "engine/planner/scheme/plan.h"
-#include "engine/session/scheme_of.h"
+#include "engine/session/registered_bucket.h"
 #include "schemes/registry.h"
 #include "sparsesync/bucket.h"
 #include "tests/engine/session/session_cases.h"

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "analysis/compare/bounds.h"
+#include "analysis/compare/reference.h"
 #include "kernels/indices/index_code.h"
 #include "tests/kernels/index_bytes.h"
 #include "tests/kernels/values.h"
