@@ -1,5 +1,5 @@
 // The program of libFuzzer: one target, whose name is in SPARSESYNC_FUZZ_TARGET. Its seeds are
-// written into the folder SPARSESYNC_FUZZ_SEEDS first. scripts/fuzz runs it.
+// written into the folder SPARSESYNC_FUZZ_SEEDS first. scripts/stress fuzz runs it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

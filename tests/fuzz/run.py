@@ -1,4 +1,4 @@
-"""Runs the targets of build/fuzz/bin/sparsesync_fuzz, several at a time. `scripts/fuzz` builds and calls it."""
+"""Runs the targets of build/fuzz/bin/sparsesync_fuzz, several at a time. `scripts/stress fuzz` builds and calls it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Outcome:
 def all_targets() -> list[str]:
     """The program names them where it is given none."""
     if not PROGRAM.exists():
-        sys.exit("scripts/fuzz: build/fuzz has no program: call scripts/fuzz, which builds it")
+        sys.exit("scripts/stress fuzz: build/fuzz has no program: call scripts/stress fuzz, which builds it")
     done = subprocess.run([str(PROGRAM)], env={**os.environ, "SPARSESYNC_FUZZ_TARGET": ""}, capture_output=True, text=True, check=False)
     return done.stderr.strip().rpartition(": ")[2].split()
 
@@ -120,13 +120,13 @@ def runs_in(file: pathlib.Path) -> list[dict[str, Any]]:
     try:
         runs: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["runs"]
     except (ValueError, KeyError, TypeError):
-        sys.exit(f"scripts/fuzz: {file}: no result of scripts/fuzz: give --json another file")
+        sys.exit(f"scripts/stress fuzz: {file}: no result of scripts/stress fuzz: give --json another file")
     return runs
 
 
 def main() -> int:
     every = all_targets()
-    options = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
+    options = argparse.ArgumentParser(prog="scripts/stress fuzz", description=__doc__)
     options.add_argument("--seconds", type=float, help="how long, in all (60, unless --inputs is given)")
     options.add_argument("--inputs", type=int, help="how many inputs of each target")
     options.add_argument("--target", action="append", choices=every, help="only this one; may be repeated")
@@ -141,7 +141,7 @@ def main() -> int:
     seconds = given.seconds if given.seconds is not None else 0 if given.inputs else 60.0
     each = seconds * jobs / len(targets)
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1, 2**31 - len(targets))
-    print(f"scripts/fuzz --seed {seed}", flush=True)
+    print(f"scripts/stress fuzz --seed {seed}", flush=True)
     outcomes: list[Outcome] = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         running = [pool.submit(fuzz, target, seed + place, each, given.inputs or 0) for place, target in enumerate(targets)]

@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped or fail at a chosen moment of a training, and what the others then do. `scripts/faults` runs it.
+"""Workers that are killed, stopped or fail at a chosen moment of a training, and what the others then do. `scripts/stress faults` runs it.
 
 A run has three workers. One of them, the victim, writes a marker and then is killed, stopped, terminated or interrupted, exits, or
 raises: at its k-th network call, after a time, or at a point of the program. Findings are faults that did not happen, survivors without a
@@ -581,7 +581,7 @@ def run_cases(cases: list[Case], grace_s: float = GRACE_S, broken: str = "") -> 
         worst = max(run.seconds.values(), default=0.0)
         print(f"{number + 1:4} {case.over:7} {case.kind:9} {describe(case):24} worker {case.victim}: {errors} {worst:.2f} s", flush=True)
         if problems:
-            print(f"FINDING: scripts/faults --over {case.over} --seed {case.seed} --runs 1")
+            print(f"FINDING: scripts/stress faults --over {case.over} --seed {case.seed} --runs 1")
             print("\n".join(f"    {each}" for each in problems), flush=True)
         findings += [{"seed": case.seed, "over": case.over, "problem": each, "case": dataclasses.asdict(case)} for each in problems]
         runs.append({"case": dataclasses.asdict(case), "seconds": run.seconds, "errors": run.errors})
@@ -624,7 +624,7 @@ def worker_main(folder: str, case: str, broken: str) -> None:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="scripts/faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(prog="scripts/stress faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--over", choices=OVER, action="append", help="may be repeated (all of them)")
     options.add_argument("--runs", type=int, default=20, help="of each (20)")
     options.add_argument("--seed", type=int, help="of the first run; the next ones follow (drawn if not given)")
@@ -639,7 +639,7 @@ def main() -> int:
         worker_main(*given.worker, given.broken)
         return 0
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 30)
-    print(f"scripts/faults --seed {seed}", flush=True)
+    print(f"scripts/stress faults --seed {seed}", flush=True)
     cases = [draw(each, over) for over in given.over or OVER for each in range(seed, seed + given.runs)]
     result = run_cases(cases, given.grace, given.broken)
     if given.json:

@@ -1,4 +1,4 @@
-"""Random sessions of workers that are threads, each result compared with NumPy's. `scripts/soak` runs it.
+"""Random sessions of workers that are threads, each result compared with NumPy's. `scripts/stress soak` runs it.
 
 An episode is one session that its seed draws: workers, scheme, tensors, types, reduction, rounds, budgets, links, and at most one
 event (a worker that refuses a step, disagrees, or leaves). Findings are wrong results, results that differ between workers, errors that
@@ -522,7 +522,7 @@ def soak(
             before = (descriptors(), tasks())
         if problems:
             shown = "\n    ".join([*problems[:4], *([f"and {len(problems) - 4} more"] if len(problems) > 4 else []), str(episode)])
-            print(f"FINDING: scripts/soak --seed {number} --episodes 1\n    {shown}", flush=True)
+            print(f"FINDING: scripts/stress soak --seed {number} --episodes 1\n    {shown}", flush=True)
         findings += [{"seed": number, "problem": problem, "episode": repr(episode)} for problem in problems]
         if hangs:
             break  # its threads are still at work
@@ -558,7 +558,7 @@ def sample(elapsed: float, counts: Counts, findings: int) -> dict[str, float]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="scripts/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(prog="scripts/stress soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seconds", type=float, help="end after so many seconds (60, unless --episodes is given)")
     options.add_argument("--episodes", type=int, help="end after so many episodes")
     options.add_argument("--seed", type=int, help="of the first episode; the next ones follow (drawn if not given)")
@@ -566,7 +566,7 @@ def main() -> int:
     given = options.parse_args()
     seconds = given.seconds if given.seconds is not None else 60.0 if given.episodes is None else float("inf")
     seed = given.seed if given.seed is not None else int(np.random.SeedSequence().entropy) % 2**31
-    print(f"scripts/soak --seed {seed}", flush=True)
+    print(f"scripts/stress soak --seed {seed}", flush=True)
     result = soak(seed, given.episodes or sys.maxsize, seconds)
     if given.json:
         write_results(given.json, result)
