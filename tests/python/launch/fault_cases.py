@@ -624,7 +624,8 @@ def worker_main(folder: str, case: str, broken: str) -> None:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="scripts/stress faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    options = argparse.ArgumentParser(prog="scripts/stress faults", description=__doc__, formatter_class=raw)
     options.add_argument("--over", choices=OVER, action="append", help="may be repeated (all of them)")
     options.add_argument("--runs", type=int, default=20, help="of each (20)")
     options.add_argument("--seed", type=int, help="of the first run; the next ones follow (drawn if not given)")
