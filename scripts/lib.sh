@@ -1,6 +1,12 @@
 # Shared by the scripts beside it, which source it: steps with times, a summary, and what was skipped.
 # shellcheck shell=bash
 
+# --help prints the comment at the head of the script.
+if [[ ${1:-} =~ ^(-h|--help)$ ]]; then
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"
+  exit 0
+fi
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
 

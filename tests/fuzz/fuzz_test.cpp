@@ -1,6 +1,6 @@
 // ctest: LIBRARIES sparsesync_fuzz_targets LABELS engine
-// Everything that scripts/stress fuzz fuzzes, briefly, in every build: the seeds of each target, and
-// random changes of them. SPARSESYNC_FULL takes more.
+// Everything that scripts/stress fuzz fuzzes, briefly, in every build: the seeds of each target,
+// and random changes of them. SPARSESYNC_FULL takes more.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
