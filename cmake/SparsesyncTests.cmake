@@ -3,6 +3,8 @@
 #   NEEDS X...      declared only where the build has MPI, ANALYSIS, PYTHON, CUDA (real or emulated) or EMULATED_CUDA
 #   LABELS ...      further labels
 #   PROCESSORS n    ctest reserves n processors, because the test starts processes
+#   COST seconds    about how long it takes; ctest starts the longest tests first (default: 100 for what is SLOW, otherwise the
+#                   time of the last run, or 0)
 #   SLOW ALL|CASE.. cases with CASE in their names are FOLDER.NAME_slow, labeled slow; with ALL the whole test is
 # C++:
 #   WORKERS n       runs as n processes under mpirun, labeled mpi
@@ -75,9 +77,9 @@ function(sparsesync_test file)
   set(name ${CMAKE_MATCH_3})
   set(extension ${CMAKE_MATCH_4})
   if(extension STREQUAL "cpp")
-    cmake_parse_arguments(arg "DEVICES;NCCL;NOT_QUICK;RACES" "PROCESSORS;WORKERS;SHARDS" "NEEDS;LABELS;LIBRARIES;SLOW" ${ARGN})
+    cmake_parse_arguments(arg "DEVICES;NCCL;NOT_QUICK;RACES" "COST;PROCESSORS;WORKERS;SHARDS" "NEEDS;LABELS;LIBRARIES;SLOW" ${ARGN})
   else()
-    cmake_parse_arguments(arg "EMULATED;QUICK" "PROCESSORS" "NEEDS;LABELS;SLOW" ${ARGN})
+    cmake_parse_arguments(arg "EMULATED;QUICK" "COST;PROCESSORS" "NEEDS;LABELS;SLOW" ${ARGN})
   endif()
   if(arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES)
     message(FATAL_ERROR "tests/${file}: wrong options: ${arg_UNPARSED_ARGUMENTS} ${arg_KEYWORDS_MISSING_VALUES}")
@@ -129,7 +131,6 @@ function(sparsesync_add_to_ctest name slow only without labels)
     FAIL_REGULAR_EXPRESSION "Running 0 tests from 0 test suites")  # GoogleTest takes it for success
   if(NOT slow STREQUAL "")
     list(GET parts -1 last)
-    # The longest begin first.
     set_tests_properties(${last} PROPERTIES LABELS "${labels};slow" COST 100)
   endif()
   set(added ${parts} PARENT_SCOPE)
@@ -167,7 +168,7 @@ macro(sparsesync_cpp_test)
   if(arg_WORKERS AND NOT arg_PROCESSORS)
     set(arg_PROCESSORS 2)
   endif()
-  sparsesync_reserve_processors()
+  sparsesync_schedule_tests()
   if(arg_DEVICES AND SPARSESYNC_CUDA)
     if(NOT SPARSESYNC_CUDA STREQUAL "EMULATED")
       target_sources(${target} PRIVATE support/managed_new.cpp support/cuda_main.cpp)
@@ -187,9 +188,14 @@ macro(sparsesync_cpp_test)
   endforeach()
 endmacro()
 
-macro(sparsesync_reserve_processors)
+# Tells ctest about the tests that were added: processors and cost.
+macro(sparsesync_schedule_tests)
   if(arg_PROCESSORS)
     set_tests_properties(${added} PROPERTIES PROCESSORS ${arg_PROCESSORS})
+  endif()
+  if(arg_COST)
+    list(GET added 0 first)
+    set_tests_properties(${first} PROPERTIES COST ${arg_COST})
   endif()
 endmacro()
 
@@ -201,7 +207,7 @@ macro(sparsesync_python_test)
                           "${labels}" ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
                           ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
-  sparsesync_reserve_processors()
+  sparsesync_schedule_tests()
   if(arg_EMULATED AND SPARSESYNC_CUDA STREQUAL "EMULATED")
     set(some)
     if(arg_QUICK)
@@ -212,7 +218,7 @@ macro(sparsesync_python_test)
                             ${CMAKE_CURRENT_SOURCE_DIR}/${file} ${some})
     set_tests_properties(${added} PROPERTIES SKIP_RETURN_CODE 77)
     set_property(TEST ${added} APPEND PROPERTY ENVIRONMENT SPARSESYNC_TEST_DEVICE=emulated)
-    sparsesync_reserve_processors()
+    sparsesync_schedule_tests()
   endif()
   if("cuda" IN_LIST labels AND SPARSESYNC_CUDA)
     sparsesync_gpu_check_program(python ${folder}.${name} ${PROJECT_SOURCE_DIR}/cmake/python-test.sh ${PROJECT_SOURCE_DIR}
