@@ -1,4 +1,5 @@
 """scripts/gpu-bundle and scripts/gpu-run: a bundle of made-up programs, and of real ones where the build has the emulated GPU."""
+# ctest: COST 25
 
 import json
 import os

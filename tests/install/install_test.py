@@ -1,5 +1,5 @@
 """What `cmake --install` leaves behind: a library that programs link, its public headers, the program and its models."""
-# ctest: PROCESSORS 2
+# ctest: COST 30 PROCESSORS 2
 
 import os
 import re

@@ -1,5 +1,5 @@
 """`python -m sparsesync.report`: pages of what the program writes, opened in a browser; hostile names; bad files."""
-# ctest: SLOW browser light_and_dark console
+# ctest: COST 35 SLOW browser light_and_dark console
 
 import html.parser
 import json

@@ -1,4 +1,4 @@
-// ctest: DEVICES SHARDS 8 LIBRARIES sparsesync_toys SLOW exact_sums_on_every_shape
+// ctest: COST 20 DEVICES SHARDS 8 LIBRARIES sparsesync_toys SLOW exact_sums_on_every_shape
 // The schemes' conformance suite among threads, and what holds without a network.
 #include "tests/support/scheme_suite.h"
 

@@ -1,4 +1,4 @@
-// ctest: NOT_QUICK
+// ctest: COST 30 NOT_QUICK
 // Memory that runs out at any allocation of any scheme, on one worker: either the step works, or
 // all workers refuse it and the next one works, or the session ends on all of them. The type of the
 // error says which.

@@ -1,4 +1,4 @@
-// ctest: WORKERS 7 SLOW ALL
+// ctest: COST 290 WORKERS 7 SLOW ALL
 // The schemes' conformance suite over MPI, under mpirun.
 #include "tests/support/mpi_workers.h"
 #include "tests/support/scheme_suite.h"

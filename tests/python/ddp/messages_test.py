@@ -1,4 +1,5 @@
 """What errors advise helps: each test meets an error, and then does what its text says."""
+# ctest: COST 25
 
 from __future__ import annotations
 

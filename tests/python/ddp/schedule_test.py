@@ -1,5 +1,5 @@
 """Schedules in training: whatever crosses when, weights are those of a training that waits for everything, and of torch's."""
-# ctest: SLOW looks_sees
+# ctest: COST 30 SLOW looks_sees
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """DistributedDataParallel with sparsifiers: what crosses and what is owed, momentum, schedules, checkpoints, what is refused."""
-# ctest: EMULATED QUICK SLOW no_schedule
+# ctest: COST 20 EMULATED QUICK SLOW no_schedule
 
 from __future__ import annotations
 

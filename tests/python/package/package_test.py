@@ -1,5 +1,5 @@
 """What tools read of the package: documentation, lists of names, types."""
-# ctest: SLOW typed_program
+# ctest: COST 25 SLOW typed_program
 
 import ast
 import importlib

@@ -1,5 +1,5 @@
 """Programs that torch's DistributedDataParallel takes train the same with ours: with equal values, and no silent difference."""
-# ctest: SLOW launched
+# ctest: COST 25 SLOW launched
 
 from __future__ import annotations
 
