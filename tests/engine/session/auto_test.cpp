@@ -256,5 +256,314 @@ TEST(Auto, announces_to_schemes_that_use_it) {
       with(kSlow)));
 }
 
+/// Rows cost much more than dense elements: `dense_ring` is the fastest.
+constexpr Network kRowsAreSlow{
+    .latency_s = 1e-6,
+    .rate_bps = 25e9,
+    .host = {.aggregate_s_per_row = 1e-3, .sort_s_per_row = 1e-3, .own_s_per_row = 1e-3}};
+
+/// Processors dominate so much that every trial has the smallest number of steps.
+constexpr Network kProcessorsAreSlow{
+    .latency_s = 1e-6,
+    .rate_bps = 25e9,
+    .host = {.aggregate_s_per_row = 1e-4, .message_s = 1e-2, .step_s = 1e-2}};
+constexpr int kShortestTrial = 3;  // steps
+
+/// `dense_ring` is the fastest for few rows, and others may be as fast.
+constexpr Network kDenseIsInDoubt{
+    .latency_s = 1e-6,
+    .rate_bps = 25e9,
+    .host = {.aggregate_s_per_row = 3e-3, .message_s = 1e-2, .step_s = 1e-2}};
+
+bool has_trials(const std::vector<Prediction>& predictions) {
+  return std::ranges::any_of(predictions,
+                             [](const Prediction& prediction) { return prediction.trials > 0; });
+}
+
+/// Returns the prediction for a scheme without a communication pattern.
+Prediction prediction_for(Session& session, BucketId id, const std::string& scheme) {
+  const std::vector<Prediction> predictions = session.predictions(id);
+  const Prediction* const found = prediction_of(predictions, {scheme});
+  EXPECT_NE(found, nullptr) << scheme;
+  return found == nullptr ? Prediction{} : *found;
+}
+
+TEST(Auto, adapt_reviews_recorded_rows_at_once_and_otherwise_records_the_next_step) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const Case first = step_of(random, tensor, 3, 100);
+  const Case second = step_of(random, tensor, 3, 110);  // too few for a drift
+  expect_no_errors(run_sessions(
+      3,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(first.spec);
+        EXPECT_TRUE(session.settled(id));  // sampling
+        first.synchronize(session, id);
+        EXPECT_FALSE(session.settled(id));  // rows are recorded
+        EXPECT_TRUE(session.predictions(id).empty());
+        session.adapt(id);
+        EXPECT_TRUE(session.settled(id));
+        const double seconds = prediction_for(session, id, "dense_ring").seconds;
+        const double of_owned = prediction_for(session, id, "owned").seconds;
+        second.synchronize(session, id);
+        EXPECT_TRUE(session.settled(id));
+        session.adapt(id);  // the next step is recorded
+        EXPECT_TRUE(session.settled(id));
+        EXPECT_EQ(prediction_for(session, id, "owned").seconds, of_owned);
+        second.synchronize(session, id);
+        EXPECT_FALSE(session.settled(id));
+        EXPECT_EQ(prediction_for(session, id, "owned").seconds, of_owned);
+        second.synchronize(session, id);
+        EXPECT_TRUE(session.settled(id));
+        EXPECT_GT(prediction_for(session, id, "owned").seconds, of_owned);
+        EXPECT_GT(prediction_for(session, id, "dense_ring").seconds, seconds);
+      },
+      with(kQuick)));
+}
+
+TEST(Auto, reviews_again_after_1000_steps_where_a_dense_result_hides_the_drift) {
+  constexpr int kLongest = 1000;
+  const TensorSpec tensor{"t", 200, 4, DType::f32};
+  Random random(seed());
+  const Case few = step_of(random, tensor, 2, 10);
+  const Case many = step_of(random, tensor, 2, 100);
+  expect_no_errors(run_sessions(
+      2,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(few.spec);
+        few.synchronize(session, id);
+        double of_few = 0;
+        for (int step = 1; step <= kLongest; ++step) {
+          many.synchronize(session, id);
+          ASSERT_TRUE(session.settled(id)) << "step " << step;
+          ASSERT_EQ(session.chosen(id).label(), "dense_ring") << "step " << step;
+          if (step == 1) of_few = prediction_for(session, id, "owned").seconds;
+        }
+        many.synchronize(session, id);
+        EXPECT_FALSE(session.settled(id));
+        EXPECT_EQ(prediction_for(session, id, "owned").seconds, of_few);
+        many.synchronize(session, id);
+        EXPECT_TRUE(session.settled(id));
+        EXPECT_GT(prediction_for(session, id, "owned").seconds, 5 * of_few);
+      },
+      with(kRowsAreSlow)));
+}
+
+TEST(Auto, adapt_interrupts_a_trial_and_reviews_a_complete_one_at_once) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const Case step = step_of(random, tensor, 3, 100);
+  expect_no_errors(run_sessions(
+      3,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(step.spec);
+        const auto run_step_on_trial = [&](const Way& trialed) {
+          step.synchronize(session, id);
+          EXPECT_FALSE(session.settled(id));
+          EXPECT_FALSE(has_trials(session.predictions(id)));
+          EXPECT_EQ(session.chosen(id), trialed);
+        };
+        step.synchronize(session, id);
+        step.synchronize(session, id);  // reviews rows, then the first step of a trial
+        EXPECT_FALSE(session.settled(id));
+        const Way first = session.chosen(id);
+        run_step_on_trial(first);
+        session.adapt(id);
+        EXPECT_FALSE(session.settled(id));
+        EXPECT_EQ(session.chosen(id), first);
+        run_step_on_trial(first);  // is recorded; would complete the trial
+        // The review of its rows begins a trial of the same scheme from its first step.
+        for (int i = 0; i < kShortestTrial; ++i) run_step_on_trial(first);
+        session.adapt(id);
+        EXPECT_TRUE(has_trials(session.predictions(id)));
+        step.synchronize(session, id);
+      },
+      with_trials(kProcessorsAreSlow, 2)));
+}
+
+TEST(Auto, ends_a_trial_after_its_steps) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const Case step = step_of(random, tensor, 3, 100);
+  expect_no_errors(run_sessions(
+      3,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(step.spec);
+        step.synchronize(session, id);
+        for (int i = 0; i < kShortestTrial; ++i) {
+          step.synchronize(session, id);
+          EXPECT_FALSE(session.settled(id)) << i;
+          EXPECT_FALSE(has_trials(session.predictions(id))) << i;
+        }
+        step.synchronize(session, id);
+        EXPECT_TRUE(session.settled(id));  // one trial is allowed
+        EXPECT_TRUE(has_trials(session.predictions(id)));
+      },
+      with_trials(kProcessorsAreSlow, 1)));
+}
+
+TEST(Auto, neither_records_nor_counts_a_step_that_was_refused) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const Case step = step_of(random, tensor, 3, 100);
+  Case refused = step;
+  refused.inputs[1][0].indices.back() = tensor.rows;
+  expect_no_errors(run_sessions(
+      3,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(step.spec);
+        const auto refuse_step = [&] {
+          const std::vector<Gradient> gradients = refused.of(session);
+          if (session.rank() == Rank{1}) {
+            EXPECT_THROW(session.synchronize(id, gradients), InputError);
+          } else {
+            EXPECT_THROW(session.synchronize(id, gradients), RefusedError);
+          }
+        };
+        refuse_step();
+        EXPECT_TRUE(session.settled(id));  // sampling
+        step.synchronize(session, id);
+        EXPECT_FALSE(session.settled(id));
+        refuse_step();  // after the review that it begins with
+        EXPECT_FALSE(session.predictions(id).empty());
+        for (int i = 0; i < kShortestTrial; ++i) {
+          step.synchronize(session, id);
+          EXPECT_FALSE(session.settled(id)) << i;
+          EXPECT_FALSE(has_trials(session.predictions(id))) << i;
+        }
+        refuse_step();
+        EXPECT_TRUE(has_trials(session.predictions(id)));
+        EXPECT_TRUE(session.settled(id));
+      },
+      with_trials(kProcessorsAreSlow, 1)));
+}
+
+SessionStart start_with_budget(Rank rank, std::int64_t budget, Network network, int trials) {
+  return {.options = with_trials(network, trials),
+          .budget = rank == Rank{1} ? std::optional(budget) : std::nullopt};
+}
+
+/// Bytes: few rows fit, the dense tensor of 4,000 x 8 elements does not.
+constexpr std::int64_t kLessThanDense = 100'000;
+
+/// Whether a scheme works without memory for the dense tensor.
+bool needs_few_rows(const Way& way) {
+  return way.scheme != "dense_ring" && way.scheme != "two_level";
+}
+
+TEST(Auto, adopts_another_scheme_where_a_worker_has_no_memory_for_the_fastest) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const Case step = step_of(random, tensor, 3, 10);
+  expect_no_errors(run_sessions(
+      local_workers("local", {}), 3,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(step.spec);
+        step.synchronize(session, id);
+        for (int review = 0; review < 2; ++review) {
+          step.synchronize(session, id);
+          EXPECT_TRUE(session.settled(id));
+          // Each review of rows asks for it again: other rows may leave it the memory.
+          const std::vector<Prediction> predictions = session.predictions(id);
+          EXPECT_EQ(predictions[0].way.label(), "dense_ring");
+          EXPECT_EQ(predictions[0].ruled_out, "");
+          const auto next = std::ranges::find_if(predictions, needs_few_rows, &Prediction::way);
+          ASSERT_NE(next, predictions.end());
+          EXPECT_EQ(session.chosen(id), next->way);
+          session.adapt(id);
+          step.synchronize(session, id);
+        }
+      },
+      [](Rank rank) { return start_with_budget(rank, kLessThanDense, kRowsAreSlow, 0); }));
+}
+
+TEST(Auto, tries_another_scheme_where_a_worker_has_no_memory_for_the_first) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  Random random(seed());
+  const Case step = step_of(random, tensor, 3, 10);
+  expect_no_errors(run_sessions(
+      local_workers("local", {}), 3,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(step.spec);
+        step.synchronize(session, id);
+        step.synchronize(session, id);
+        const std::vector<Way> candidates = worth_a_trial(session.predictions(id));
+        const auto next = std::ranges::find_if(candidates, needs_few_rows);
+        ASSERT_NE(next, candidates.end());
+        EXPECT_EQ(candidates.front().label(), "dense_ring");
+        for (int i = 1; i < kShortestTrial; ++i) {
+          EXPECT_FALSE(session.settled(id));
+          EXPECT_EQ(session.chosen(id), *next);
+          step.synchronize(session, id);
+        }
+        step.synchronize(session, id);
+        EXPECT_TRUE(session.settled(id));
+        EXPECT_TRUE(has_trials(session.predictions(id)));
+        EXPECT_EQ(prediction_for(session, id, "dense_ring").ruled_out,
+                  "a worker has not the memory for it");
+        EXPECT_NE(session.chosen(id).label(), "dense_ring");
+      },
+      [](Rank rank) { return start_with_budget(rank, kLessThanDense, kDenseIsInDoubt, 1); }));
+}
+
+TEST(Auto, plans_without_the_rows_of_a_worker_that_cannot_record_them) {
+  const TensorSpec tensor{"t", 4'000, 8, DType::f32};
+  constexpr std::int64_t kBudget = 280'000;  // the dense tensor, and its gradient's 4,000 indices
+  constexpr int kSize = 3;
+  Random random(seed());
+  const Case few = step_of(random, tensor, kSize, 10);
+  Case many = step_of(random, tensor, kSize, 10);
+  // Rows in decreasing order must be coalesced to be recorded, and `dense_ring` does not need it.
+  std::vector<Index> rows = distinct_rows(random, tensor.rows, tensor.rows);
+  std::ranges::reverse(rows);
+  Case added = step_of(random, tensor, kSize, 0);
+  added.inputs = many.inputs;
+  added.inputs[1][0] = random_gradient(random, tensor, rows);
+  for (const auto& of_worker : added.inputs) added.sums[0].add(of_worker[0]);
+  const std::vector<RowSpace> spaces = row_spaces(std::array{tensor});
+  SchemeOptions options;
+  options.workers_per_node = kSize;
+  const auto expected_for = [&](const IndexSets& sets) {
+    const Statistics statistics{statistics_of(sets, spaces[0], options)};
+    return plan({.spaces = spaces,
+                 .size = kSize,
+                 .statistics = statistics,
+                 .network = kRowsAreSlow,
+                 .options = options});
+  };
+  IndexSets sets;
+  for (const auto& of_worker : added.inputs) sets.emplace_back(of_worker[0].indices);
+  std::ranges::reverse(rows);
+  sets[1] = rows;
+  const std::vector<Prediction> with_all = expected_for(sets);
+  sets[1] = {};
+  const std::vector<Prediction> without = expected_for(sets);
+  for (const bool is_short : {false, true}) {
+    const std::vector<Prediction>& expected = is_short ? without : with_all;
+    expect_no_errors(run_sessions(
+        local_workers("local", {}), kSize,
+        [&](Session& session, HostMemory&) {
+          const BucketId id = session.register_bucket(few.spec);
+          few.synchronize(session, id);
+          few.synchronize(session, id);
+          ASSERT_EQ(session.chosen(id).label(), "dense_ring");
+          session.adapt(id);
+          added.synchronize(session, id);
+          session.adapt(id);
+          const std::vector<Prediction> predictions = session.predictions(id);
+          ASSERT_EQ(predictions.size(), expected.size());
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            EXPECT_EQ(predictions[i].way, expected[i].way);
+            EXPECT_EQ(predictions[i].seconds, expected[i].seconds) << expected[i].way.label();
+          }
+        },
+        [&](Rank rank) {
+          return start_with_budget(rank, is_short ? kBudget : 10'000'000, kRowsAreSlow, 0);
+        }));
+  }
+  EXPECT_NE(prediction_of(with_all, {"owned"})->seconds,
+            prediction_of(without, {"owned"})->seconds);
+}
+
 }  // namespace
 }  // namespace sparsesync::testing
