@@ -5,79 +5,43 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <new>
-#include <type_traits>
-#include <utility>
 
 #include "engine/session/bucket_agreement.h"
 #include "engine/session/registered_bucket.h"
 #include "engine/support/log.h"
-#include "kernels/base/bits.h"
 #include "kernels/base/host_copy.h"
 
 namespace sparsesync {
 namespace {
 
-/// Touched rows, of all workers together, that a review looks at. So many give every number that
-/// costs are made of to a percent.
-constexpr double kSample = 1 << 20;
-/// Neighbours are in the sample together, so that it says which blocks are touched.
-constexpr Index kNeighbours = 256;
-/// Steps after which a choice is looked at again, drift or not: a dense result does not show the
-/// union.
-constexpr std::int64_t kLongest = 1000;
+/// Steps until the rows are recorded again without a drift: a dense result hides the union.
+constexpr std::int64_t kLongestSettled = 1000;
+/// Relative change of the union's size that counts as a drift.
 constexpr double kDrift = 0.25;
+/// Relative time by which another scheme must be faster than the adopted one.
 constexpr double kHysteresis = 0.03;
-/// A trial is some steps long: caches and branches learn in the first ones, of short steps more.
+/// Processor time of a trial, in seconds. Caches and branch predictors warm up in its first steps,
+/// so that short steps need more of them.
 constexpr double kTrialSeconds = 0.02;
-constexpr double kShortestTrial = 3;
-constexpr double kLongestTrial = 40;
+constexpr double kShortestTrial = 3;  // steps
+constexpr double kLongestTrial = 40;  // steps
 
+/// Returns the number of steps of a trial.
+/// @param host_seconds  predicted processor time of a step
 std::size_t trial_length(double host_seconds) {
   return static_cast<std::size_t>(
       std::clamp(kTrialSeconds / host_seconds, kShortestTrial, kLongestTrial));
 }
 
-constexpr std::array kParts{std::pair{&HostSeconds::reduce, &PhaseSeconds::apart},
-                            std::pair{&HostSeconds::reduce, &PhaseSeconds::arriving},
-                            std::pair{&HostSeconds::gather, &PhaseSeconds::apart},
-                            std::pair{&HostSeconds::gather, &PhaseSeconds::arriving}};
-
-// What workers tell each other, as their machines have it.
-template <typename T>
-void put(std::string& text, const T& value) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  text.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-template <typename T>
-T take(const std::string& text, std::size_t& at) {
-  T value;
-  if (text.size() - at < sizeof(value)) throw ProtocolError("a word of `auto` that cannot be read");
-  std::memcpy(&value, text.data() + at, sizeof(value));
-  at += sizeof(value);
-  return value;
-}
-
-void scale(SpaceStatistics& statistics, double by) {
-  for (double* number : {&statistics.touched_mean, &statistics.touched_max, &statistics.united,
-                         &statistics.sent_at_least}) {
-    *number *= by;
-  }
-  for (double& united : statistics.united_in_groups) united *= by;
-  for (SpaceStatistics& blocks : statistics.blocks) scale(blocks, by);
-  for (SpaceStatistics& nodes : statistics.nodes) scale(nodes, by);
-}
-
-/// What `auto` heeds must fit: a plan would quietly rule out the scheme that it does not fit.
-void check_of_all(const SchemeOptions& options, int size) {
-  SchemeOptions told = options;
-  // That nodes are not alike is nobody's mistake.
-  if (told.workers_per_node == 0) told.workers_per_node = 1;
+/// Checks the options for all schemes. A plan would silently rule out a scheme whose options are
+/// not valid.
+void check_for_all_schemes(const SchemeOptions& options, int size) {
+  SchemeOptions checked = options;
+  // 0 means that the nodes have different numbers of workers, which is not an error.
+  if (checked.workers_per_node == 0) checked.workers_per_node = 1;
   for (const SchemeEntry& entry : all_schemes()) {
-    if (entry.check != nullptr) entry.check(told, size);
+    if (entry.check != nullptr) entry.check(checked, size);
   }
 }
 
@@ -89,8 +53,8 @@ SchemeEntry scheme_or_auto(std::string_view name) {
     entry.name = kAuto;
     entry.summary = "whichever is expected to be fastest";
     for (const SchemeEntry& other : all_schemes()) entry.heeds.add(other.heeds);
-    entry.heeds.remove(SchemeOption::pattern);  // it chooses that itself
-    entry.check = check_of_all;
+    entry.heeds.remove(SchemeOption::pattern);  // `auto` chooses the pattern
+    entry.check = check_for_all_schemes;
     return entry;
   }
   try {
@@ -101,266 +65,199 @@ SchemeEntry scheme_or_auto(std::string_view name) {
 }
 
 Stopwatch* AutoChoice::begin_phase(Phase phase, ControlChannel& control) {
-  const bool begins = bucket_.begins_with(phase);
-  if (begins && awaits_review()) review(control);
-  if (!trying_) return nullptr;
-  if (begins) reducing_ = gathering_ = {};
-  return phase == Phase::gather ? &gathering_ : &reducing_;
+  const bool begins_step = bucket_.begins_with(phase);
+  if (begins_step && is_review_due()) review(control);
+  if (state_ != State::trialing) return nullptr;
+  if (begins_step) trial_.reduce = trial_.gather = {};
+  return phase == Phase::gather ? &trial_.gather : &trial_.reduce;
 }
 
 void AutoChoice::end_phase(Phase phase) {
-  if (phase == Phase::reduce) look();
-  if (phase == Phase::gather) note();
+  const bool is_sampling = state_ == State::sampling || state_ == State::trial_interrupted;
+  if (phase == Phase::reduce && is_sampling) record_rows();
+  if (phase == Phase::gather) count_step();
 }
 
 void AutoChoice::adapt(ControlChannel& control) {
-  if (awaits_review()) return review(control);
-  wanted_ = true;
+  switch (state_) {
+    case State::rows_recorded:
+    case State::trial_complete:
+      return review(control);
+    case State::trialing:
+      state_ = State::trial_interrupted;
+      return;
+    case State::settled:
+      state_ = State::sampling;
+      return;
+    case State::sampling:
+    case State::trial_interrupted:
+      return;
+  }
 }
 
-/// Keeps which rows were touched, if a review wants to know. A worker without the memory for it
-/// tells of no rows: the review goes by those of the others.
-void AutoChoice::look() {
-  if (!wanted_ || looked_) return;
-  looked_ = true;
+/// Records the rows that this worker touched. It records none if it has not enough memory: the
+/// review then depends on the other workers' rows.
+void AutoChoice::record_rows() {
+  state_ = State::rows_recorded;
   const std::span<const RowSpace> spaces = bucket_.spaces();
-  rows_.resize(spaces.size());
-  const auto tell_nothing = [&](const char* why) {
-    for (std::vector<Index>& rows : rows_) rows.clear();
-    log(LogLevel::info, fmt::format("bucket '{}': the rows of this worker are not looked at: {}",
-                                    bucket_.spec().name, why));
+  recorded_rows_.resize(spaces.size());
+  const auto record_none = [&](const char* reason) {
+    for (std::vector<Index>& rows : recorded_rows_) rows.clear();
+    log(LogLevel::info, fmt::format("bucket '{}': the rows of this worker are not recorded: {}",
+                                    bucket_.spec().name, reason));
   };
   try {
     for (std::size_t i = 0; i < spaces.size(); ++i) {
       const std::span<const Index> touched = bucket_.input().coalesced(i).indices;
-      rows_[i].resize(touched.size());
-      fetch_numbers(bucket_.context(), touched, rows_[i]);
+      recorded_rows_[i].resize(touched.size());
+      fetch_numbers(bucket_.context(), touched, recorded_rows_[i]);
     }
   } catch (const BudgetError& budget) {
-    tell_nothing(budget.what());
+    record_none(budget.what());
   } catch (const std::bad_alloc&) {
-    tell_nothing("out of memory");
+    record_none("out of memory");
   }
 }
 
-/// Whether the next step is to be looked at.
-void AutoChoice::note() {
-  ++steps_;
-  if (trying_) {
-    took_.push_back({reducing_.seconds(), gathering_.seconds()});
-    return;
+/// Counts a complete step of a trial or of the adopted scheme.
+void AutoChoice::count_step() {
+  if (state_ == State::trialing) {
+    trial_.seconds.push_back(
+        {.reduce = trial_.reduce.seconds(), .gather = trial_.gather.seconds()});
+    if (trial_.seconds.size() == trial_.length) state_ = State::trial_complete;
+  } else if (state_ == State::settled) {
+    ++adopted_->steps;
+    if (adopted_->steps >= kLongestSettled || has_drifted()) state_ = State::sampling;
   }
-  if (!taken_ || wanted_) return;
-  bool drifted = steps_ >= kLongest;
-  for (std::size_t i = 0; i < statistics_.size(); ++i) {
-    // All workers have the same rows; what a dense result hides is not the same guess on all.
+}
+
+/// Whether the last step's union differs from the one that was reviewed. The same on all workers:
+/// a dense result does not count, because each worker estimates its union differently.
+bool AutoChoice::has_drifted() const {
+  for (std::size_t i = 0; i < findings_.statistics.size(); ++i) {
     const SpaceResult& result = bucket_.scheme().result()[i];
     if (result.layout == Gradient::Layout::dense) continue;
-    const auto now = static_cast<double>(result.indices.size());
-    const double united = statistics_[i].united;
-    drifted = drifted || std::abs(now - united) > kDrift * std::max(1.0, united);
+    const auto rows = static_cast<double>(result.indices.size());
+    const double reviewed = findings_.statistics[i].united;
+    if (std::abs(rows - reviewed) > kDrift * std::max(1.0, reviewed)) return true;
   }
-  wanted_ = drifted;
+  return false;
 }
 
-/// Called by all workers alike, before a step of the bucket begins.
+/// Chooses the scheme of the next steps. All workers call this function together, before a step of
+/// the bucket begins.
 void AutoChoice::review(ControlChannel& control) {
-  if (looked_) {
-    learn_rows(control);
+  if (state_ == State::rows_recorded) {
+    review_rows(control);
   } else {
-    learn_trial(control);
+    review_trial(control);
   }
-  predictions_ =
-      plan({bucket_.spaces(), size_, statistics_, ground_.network, bucket_.spec().options,
-            ground_.has_all_reduce, bucket_.spec().announce, ground_.memory, trials_});
-  for (Prediction& prediction : predictions_) {
-    if (std::find(refused_.begin(), refused_.end(), prediction.way) == refused_.end()) continue;
-    prediction.ruled_out = "a worker has not the memory for it";
+  predict();
+  if (!start_trial(control)) adopt_best(control);
+  bucket_.adapt(findings_.statistics);
+  extend_signature(std::array{bucket_.chosen().label()});
+}
+
+void AutoChoice::review_rows(ControlChannel& control) {
+  const RowSamples samples = exchange_samples(control, recorded_rows_);
+  findings_.workers = static_cast<int>(samples.messages.size());
+  findings_.statistics = statistics_from(samples, bucket_.spaces(), bucket_.spec().options);
+  findings_.refused.clear();  // other rows may need less memory
+  extend_signature(samples.messages);
+}
+
+void AutoChoice::review_trial(ControlChannel& control) {
+  // The first step allocated the scheme's workspace.
+  const TrialTimes times = exchange_trial_times(control, std::span(trial_.seconds).subspan(1));
+  extend_signature(times.messages);
+  findings_.trials.push_back(
+      {.way = bucket_.chosen(),
+       .took = times.median,
+       .expected = context_.network.host.seconds(prediction_of_chosen().work)});
+  log(LogLevel::info, fmt::format("bucket '{}': {} needs {:.2f} times the expected processor time",
+                                  bucket_.spec().name, bucket_.chosen().label(),
+                                  findings_.trials.back().over_expected()));
+}
+
+void AutoChoice::predict() {
+  findings_.predictions = plan({.spaces = bucket_.spaces(),
+                                .size = findings_.workers,
+                                .statistics = findings_.statistics,
+                                .network = context_.network,
+                                .options = bucket_.spec().options,
+                                .has_all_reduce = context_.has_all_reduce,
+                                .announce = bucket_.spec().announce,
+                                .memory = context_.memory,
+                                .trials = findings_.trials});
+  for (Prediction& prediction : findings_.predictions) {
+    const bool is_refused =
+        std::ranges::find(findings_.refused, prediction.way) != findings_.refused.end();
+    if (is_refused) prediction.ruled_out = "a worker has not the memory for it";
   }
-  std::stable_sort(predictions_.begin(), predictions_.end(), is_better);
-  if (!try_another(control)) settle(control);
-  bucket_.adapt(statistics_);
-  sign(bucket_.chosen().label());
+  std::stable_sort(findings_.predictions.begin(), findings_.predictions.end(), is_better);
 }
 
-void AutoChoice::sign(const std::string& told) {
-  bucket_.signature = signature_after(bucket_.signature, told);
-}
-
-void AutoChoice::learn_rows(ControlChannel& control) {
-  double share = 1;
-  const std::vector<std::string> samples = tell_sample(control, share);
-  size_ = static_cast<int>(samples.size());
-  statistics_ = statistics_from(samples, share);
-  for (const std::string& sample : samples) sign(sample);
-  refused_.clear();  // with other rows they may fit
-  wanted_ = false;
-  looked_ = false;
-  trying_ = false;
-}
-
-/// The step in the middle of a trial; each part as it took the worker that took longest, for whom
-/// the others wait.
-void AutoChoice::learn_trial(ControlChannel& control) {
-  // The first step made room for the way.
-  const std::span<const HostSeconds> own_steps = std::span(took_).subspan(1);
-  std::string own;
-  for (const HostSeconds& step : own_steps) {
-    for (const auto& [phase, part] : kParts) put(own, step.*phase.*part);
-  }
-  std::vector<HostSeconds> steps(own_steps.size());
-  for (const std::string& text : control.all_gather(own)) {
-    std::size_t at = 0;
-    for (HostSeconds& step : steps) {
-      for (const auto& [phase, part] : kParts) {
-        double& longest = step.*phase.*part;
-        longest = std::max(longest, take<double>(text, at));
-      }
-    }
-    sign(text);
-  }
-  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>((steps.size() - 1) / 2);
-  std::nth_element(
-      steps.begin(), middle, steps.end(),
-      [](const HostSeconds& a, const HostSeconds& b) { return a.total() < b.total(); });
-  trials_.push_back({bucket_.chosen(), *middle, ground_.network.host.seconds(present().work)});
-  log(LogLevel::info,
-      fmt::format("bucket '{}': {} takes processors {:.2f} times what was expected",
-                  bucket_.spec().name, bucket_.chosen().label(), trials_.back().over_expected()));
-  trying_ = false;
-}
-
-const Prediction& AutoChoice::present() const {
-  return *prediction_of(predictions_, bucket_.chosen());
-}
-
-/// @return whether the next steps do
-bool AutoChoice::try_another(ControlChannel& control) {
-  if (trials_.size() >= static_cast<std::size_t>(ground_.trials)) return false;
-  for (const Way& way : worth_a_trial(predictions_)) {
+/// Starts a trial of the first scheme that is worth one and that all workers have memory for.
+/// @return whether there is such a scheme
+bool AutoChoice::start_trial(ControlChannel& control) {
+  if (findings_.trials.size() >= static_cast<std::size_t>(context_.trials)) return false;
+  for (const Way& way : worth_a_trial(findings_.predictions)) {
     if (!change_to(way, control)) continue;
-    trying_ = true;
-    took_.clear();
-    trial_length_ = trial_length(present().host_seconds);
+    trial_ = {.length = trial_length(prediction_of_chosen().host_seconds)};
+    trial_.seconds.reserve(trial_.length);
+    state_ = State::trialing;
     return true;
   }
   return false;
 }
 
-/// Takes the way that is expected to be fastest.
-void AutoChoice::settle(ControlChannel& control) {
-  const Prediction* const taken = taken_ ? prediction_of(predictions_, *taken_) : nullptr;
-  const bool stays = taken != nullptr && taken->ruled_out.empty() &&
-                     taken->seconds <= (1 + kHysteresis) * predictions_.front().seconds;
-  if (!stays || !change_to(taken->way, control)) {
-    for (const Prediction& prediction : predictions_) {
+/// Adopts the scheme with the shortest predicted time that all workers have memory for, or keeps
+/// the adopted one if it is nearly as fast.
+void AutoChoice::adopt_best(ControlChannel& control) {
+  const std::vector<Prediction>& predictions = findings_.predictions;
+  const Prediction* const adopted = adopted_ ? prediction_of(predictions, adopted_->way) : nullptr;
+  const bool stays = adopted != nullptr && adopted->ruled_out.empty() &&
+                     adopted->seconds <= (1 + kHysteresis) * predictions.front().seconds;
+  if (!stays || !change_to(adopted->way, control)) {
+    for (const Prediction& prediction : predictions) {
       if (!prediction.ruled_out.empty() || change_to(prediction.way, control)) break;
     }
   }
-  taken_ = bucket_.chosen();
-  steps_ = 0;
-  for (const Prediction& prediction : predictions_) {
+  adopted_ = {.way = bucket_.chosen()};
+  state_ = State::settled;
+  for (const Prediction& prediction : predictions) {
     if (!prediction.ruled_out.empty()) continue;
     log(LogLevel::debug,
         fmt::format("bucket '{}': {} is expected to take {:.3g} s, {} trials", bucket_.spec().name,
                     prediction.way.label(), prediction.seconds, prediction.trials));
   }
   log(LogLevel::info,
-      fmt::format("bucket '{}': crosses by {}", bucket_.spec().name, taken_->label()));
+      fmt::format("bucket '{}': adopts {}", bucket_.spec().name, bucket_.chosen().label()));
 }
 
+/// Changes the scheme on all workers, or on none.
 /// @return whether all workers have the memory for it
 bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
   if (way == bucket_.chosen()) return true;
   const Way before = bucket_.chosen();
-  const Change change{way.label(), [&] { bucket_.change_scheme(way); }};
-  const Change back{fmt::format("bucket '{}', scheme {}", bucket_.spec().name, before.label()),
-                    [&] { bucket_.change_scheme(before); }};
+  const Change change{.subject = way.label(), .make = [&] { bucket_.change_scheme(way); }};
+  const Change back{
+      .subject = fmt::format("bucket '{}', scheme {}", bucket_.spec().name, before.label()),
+      .make = [&] { bucket_.change_scheme(before); }};
   if (agree_to_change(control, change, back)) return true;
-  refused_.push_back(way);
+  findings_.refused.push_back(way);
   return false;
 }
 
-AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own) {
-  struct Told {
-    Network network;
-    double memory = 0;
-    int trials = 0;
-  };
-  std::string text;
-  put(text,
-      Told{own.network, own.memory.value_or(std::numeric_limits<double>::infinity()), own.trials});
-  AutoChoice::Ground ground = own;
-  double least = std::numeric_limits<double>::infinity();
-  bool is_first = true;
-  for (const std::string& other : control.all_gather(text)) {
-    std::size_t at = 0;
-    const Told theirs = take<Told>(other, at);
-    if (at != other.size()) throw ProtocolError("a network that cannot be read");
-    if (std::exchange(is_first, false)) ground.network = theirs.network;
-    least = std::min(least, theirs.memory);
-    ground.trials = std::min(ground.trials, theirs.trials);
-  }
-  ground.memory = std::isfinite(least) ? std::optional(least) : std::nullopt;
-  return ground;
+/// @pre a review has predicted
+const Prediction& AutoChoice::prediction_of_chosen() const {
+  return *prediction_of(findings_.predictions, bucket_.chosen());
 }
 
-/// What each worker touched: rows whose hash, that of their neighbourhood, falls below a bound.
-std::vector<std::string> AutoChoice::tell_sample(ControlChannel& control, double& share) const {
-  std::string own;
-  std::uint64_t touched = 0;
-  for (const std::vector<Index>& rows : rows_) touched += rows.size();
-  put(own, touched);
-  double total = 0;
-  for (const std::string& text : control.all_gather(own)) {
-    std::size_t at = 0;
-    total += static_cast<double>(take<std::uint64_t>(text, at));
+void AutoChoice::extend_signature(std::span<const std::string> agreed) {
+  for (const std::string& text : agreed) {
+    bucket_.signature = signature_after(bucket_.signature, text);
   }
-  share = std::min(1.0, kSample / std::max(1.0, total));
-  const auto is_in = [&](Index row) {
-    const auto neighbourhood = static_cast<std::uint64_t>(row / kNeighbours);
-    return static_cast<double>(mix64(neighbourhood)) < share * 0x1p64;
-  };
-  std::string sample;
-  for (const std::vector<Index>& rows : rows_) {
-    const std::size_t count_at = sample.size();
-    std::uint64_t count = 0;
-    put(sample, count);
-    for (const Index row : rows) {
-      if (share < 1 && !is_in(row)) continue;
-      put(sample, row);
-      ++count;
-    }
-    std::memcpy(sample.data() + count_at, &count, sizeof(count));
-  }
-  return control.all_gather(sample);
-}
-
-Statistics AutoChoice::statistics_from(const std::vector<std::string>& samples,
-                                       double share) const {
-  const std::span<const RowSpace> spaces = bucket_.spaces();
-  std::vector<std::vector<std::vector<Index>>> rows(spaces.size());
-  for (const std::string& sample : samples) {
-    std::size_t at = 0;
-    for (std::size_t i = 0; i < spaces.size(); ++i) {
-      std::vector<Index>& of_worker = rows[i].emplace_back();
-      for (auto left = take<std::uint64_t>(sample, at); left > 0; --left) {
-        const auto row = take<Index>(sample, at);
-        const bool increases = of_worker.empty() || row > of_worker.back();
-        if (row < 0 || row >= spaces[i].rows || !increases) {
-          throw ProtocolError("a sample with a row that cannot be");
-        }
-        of_worker.push_back(row);
-      }
-    }
-  }
-  Statistics statistics;
-  for (std::size_t i = 0; i < spaces.size(); ++i) {
-    const IndexSets sets(rows[i].begin(), rows[i].end());
-    scale(statistics.emplace_back(statistics_of(sets, spaces[i], bucket_.spec().options)),
-          1 / share);
-  }
-  return statistics;
 }
 
 }  // namespace sparsesync

@@ -1,13 +1,16 @@
-// The scheme `auto`: which scheme a bucket crosses by is chosen from what its steps show.
+// The scheme `auto`: chooses a bucket's scheme by prediction and by trial.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/planner/scheme/plan.h"
+#include "engine/session/auto_messages.h"
 #include "engine/session/control_channel.h"
 #include "schemes/exchange.h"
 
@@ -15,99 +18,127 @@ namespace sparsesync {
 
 class RegisteredBucket;
 
-/// The name under which a bucket asks for it; no scheme of its own.
+/// The name that a bucket asks for. The registry has no scheme of this name.
 inline constexpr std::string_view kAuto = "auto";
 
-/// A scheme of that name, or `auto`, whose entry is that of what it begins with.
-/// @throws InputError if there is none; the text lists those that exist
+/// Returns the scheme of a name. The entry of `auto` is that of its first scheme.
+/// @throws InputError if no scheme has the name; the text lists the names
 SchemeEntry scheme_or_auto(std::string_view name);
 
-/// One worker's part of the choice for one bucket. All workers come to the same: what they decide
-/// by is what all of them know, and the rest they tell each other in a review.
+/// Chooses the scheme of one bucket on one worker. All workers choose the same scheme: their
+/// decisions depend only on data that all of them have.
 ///
-/// The first step, which crosses by `balanced`, is looked at: which rows it touched. Then a review
-/// tells the others a sample of them, and asks the planner. Where what processors take decides
-/// between some ways, the next steps try these, some steps each, and what they took outside of
-/// the transport takes the place of what was expected. Then the one expected to be fastest is
-/// taken. Nothing is told or measured in the steps after; only when the union, which all know after
-/// a step, has left the one that the choice was made for by a quarter, or after many steps, is a
-/// step looked at again. A review leaves the present way only for one that is expected to be faster
-/// by 3%; those in front are tried some times.
+/// The first step runs by `balanced`, and each worker records which rows it touched. A review then
+/// exchanges samples of these rows and predicts the time of every scheme. The next steps are trials
+/// if the processors' time decides between some schemes. A trial runs one scheme for some steps,
+/// and its measured processor time replaces the predicted one. Finally the bucket adopts the scheme
+/// with the shortest predicted time. It leaves a scheme that it adopted before only for one that is
+/// predicted to be 3% faster.
+///
+/// No messages are exchanged and no times are measured after that. The rows are recorded and
+/// reviewed again if the union of all rows changes by a quarter, or after 1,000 steps.
+///
+/// The class is a state machine. A step that fails in a phase does not end that phase.
+///
+///     state              event                                   next state
+///     sampling           a reduce phase ends                     rows_recorded
+///     rows_recorded      a step begins, or adapt()               the review's
+///     trialing           a gather phase ends: a step of several  trialing
+///                        a gather phase ends: the last step      trial_complete
+///                        adapt()                                 trial_interrupted
+///     trial_complete     a step begins, or adapt()               the review's
+///     trial_interrupted  a reduce phase ends                     rows_recorded
+///     settled            a gather phase ends: the rows drifted   sampling
+///                        a gather phase ends: the 1,000th one    sampling
+///                        adapt()                                 sampling
+///
+/// A review leads to `trialing` if a scheme is worth a trial, and to `settled` otherwise. All other
+/// pairs of a state and an event leave the state as it is. The first state is `sampling`.
 class AutoChoice {
  public:
-  /// What all workers plan with.
-  struct Ground {
-    Network network;
-    bool has_all_reduce = false;                  // the transport
-    std::optional<double> memory = std::nullopt;  // bytes of workspace to plan with
-    int trials = 0;                               // ways that are tried at most
-  };
+  /// @param bucket   outlives the choice; runs by kFirstScheme
+  /// @param context  the same on all workers
+  AutoChoice(RegisteredBucket& bucket, const PlanContext& context)
+      : bucket_(bucket), context_(context) {}
 
-  /// @param bucket  outlives it; made with kFirstScheme
-  AutoChoice(RegisteredBucket& bucket, const Ground& ground) : bucket_(bucket), ground_(ground) {}
-
-  /// What a bucket crosses by until there was a review.
+  /// The scheme of a bucket until its first review.
   static constexpr const char* kFirstScheme = "balanced";
 
-  /// Before a phase of the bucket, by all workers alike: where a step begins and there is something
-  /// to review, reviews it; the results of the last step are gone then.
-  /// @return what the phase's time outside of the transport is to be measured by; null if nobody
-  ///         wants to know
+  /// Reviews at the beginning of a step, if a review is due. A review invalidates the results of
+  /// the last step. All workers call this function together, before a phase of the bucket.
+  /// @return measures the phase's time outside the transport; null if the time is not needed
   /// @throws what Transport throws, ProtocolError
   Stopwatch* begin_phase(Phase phase, ControlChannel& control);
-  /// After a phase that went well: keeps of it what a review will want to know. Synchronizes the
-  /// stream.
+  /// Records the data of a phase that a review needs. Called after a phase without an error.
+  /// Synchronizes the stream.
   void end_phase(Phase phase);
-  /// Between steps, by all workers alike: reviews if there is something to review; else the next
-  /// step is to be looked at. The results of the last step are gone.
+  /// Reviews if a review is due. Otherwise the next step's rows are recorded. Invalidates the
+  /// results of the last step. All workers call this function together, between steps.
   /// @throws what Transport throws, ProtocolError
   void adapt(ControlChannel& control);
-  /// Whether there is nothing to review, and no way is being tried.
-  bool settled() const { return !looked_ && !trying_; }
+  /// Whether no review is due and no trial runs. The rows of the next step may be recorded.
+  bool settled() const { return state_ == State::sampling || state_ == State::settled; }
 
-  /// What the last review expected of all schemes, the best first; nothing before the first one.
-  const std::vector<Prediction>& predictions() const { return predictions_; }
+  /// Returns the last review's predictions for all schemes, best first. Empty before the first
+  /// review.
+  const std::vector<Prediction>& predictions() const { return findings_.predictions; }
 
  private:
-  void look();
-  void note();
-  bool awaits_review() const { return looked_ || (trying_ && took_.size() == trial_length_); }
+  enum class State : std::uint8_t {
+    sampling,           // records the next step's rows
+    rows_recorded,      // a review of the rows is due
+    trialing,           // measures the chosen scheme
+    trial_complete,     // a review of the trial is due
+    trial_interrupted,  // discards the trial, and records the next step's rows
+    settled             // watches the adopted scheme for a drift of the rows
+  };
+
+  /// The trial that runs. Only valid while `trialing` and `trial_complete`.
+  struct RunningTrial {
+    std::size_t length = 0;                 // in steps
+    std::vector<HostSeconds> seconds = {};  // [step], this worker's, outside the transport
+    Stopwatch reduce = {};                  // of the present step, with the announce phase
+    Stopwatch gather = {};                  // of the present step
+  };
+
+  /// Results of reviews. They are the same on all workers.
+  struct Findings {
+    int workers = 1;
+    Statistics statistics = {};  // of the rows that were reviewed last
+    std::vector<Prediction> predictions = {};
+    std::vector<Trial> trials = {};
+    std::vector<Way> refused = {};  // exceed a worker's memory, with the rows reviewed last
+  };
+
+  /// The scheme that the last review without a trial adopted.
+  struct Adopted {
+    Way way;
+    std::int64_t steps = 0;  // since then, while settled
+  };
+
+  bool is_review_due() const {
+    return state_ == State::rows_recorded || state_ == State::trial_complete;
+  }
+  void record_rows();
+  void count_step();
+  bool has_drifted() const;
   void review(ControlChannel& control);
-  void learn_rows(ControlChannel& control);
-  void learn_trial(ControlChannel& control);
-  /// What is expected of the way that the bucket goes; after the first review.
-  const Prediction& present() const;
-  bool try_another(ControlChannel& control);
-  void settle(ControlChannel& control);
-  void sign(const std::string& told);
-  std::vector<std::string> tell_sample(ControlChannel& control, double& share) const;
-  Statistics statistics_from(const std::vector<std::string>& samples, double share) const;
+  void review_rows(ControlChannel& control);
+  void review_trial(ControlChannel& control);
+  void predict();
+  bool start_trial(ControlChannel& control);
+  void adopt_best(ControlChannel& control);
   bool change_to(const Way& way, ControlChannel& control);
+  const Prediction& prediction_of_chosen() const;
+  void extend_signature(std::span<const std::string> agreed);
 
   RegisteredBucket& bucket_;
-  Ground ground_;
-  bool wanted_ = true;
-  bool looked_ = false;
-  std::int64_t steps_ = 0;                // since the last review
-  std::vector<std::vector<Index>> rows_;  // [row space]: of the step that was looked at
-  Statistics statistics_;                 // of it, as all know it; that the choice was made for
-  int size_ = 1;
-  std::vector<Prediction> predictions_;
-  std::optional<Way> taken_;      // by the last review that settled
-  bool trying_ = false;           // the present way
-  std::size_t trial_length_ = 0;  // in steps
-  // This worker in each step of the trial, outside of the transport.
-  std::vector<HostSeconds> took_;
-  Stopwatch reducing_;  // announcing too
-  Stopwatch gathering_;
-  std::vector<Trial> trials_;
-  std::vector<Way> refused_;  // some worker has not the memory for them
+  PlanContext context_;
+  State state_ = State::sampling;
+  std::vector<std::vector<Index>> recorded_rows_;  // [row space]
+  RunningTrial trial_;
+  Findings findings_;
+  std::optional<Adopted> adopted_;
 };
-
-/// What all plan with: the network of worker 0, the least workspace and the fewest trials. Called
-/// by all alike.
-/// @param own  what this worker would
-/// @throws what Transport throws
-AutoChoice::Ground agreed_ground(ControlChannel& control, const AutoChoice::Ground& own);
 
 }  // namespace sparsesync

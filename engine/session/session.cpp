@@ -69,9 +69,12 @@ struct Session::Engine {
         std::nullopt,
         {}};
     if (spec.scheme == kAuto) {
-      bucket.choice.emplace(*bucket.registered,
-                            agreed_ground(control, {network(), transport->has_all_reduce(),
-                                                    options.workspace, options.trials}));
+      bucket.choice.emplace(
+          *bucket.registered,
+          agree_on_plan_context(control, {.network = network(),
+                                          .has_all_reduce = transport->has_all_reduce(),
+                                          .memory = options.workspace,
+                                          .trials = options.trials}));
     }
     const BucketId id{buckets.size()};
     bucket.registered->channel = static_cast<std::uint32_t>(id.value) + 1;
