@@ -74,4 +74,17 @@ double expected_largest_normal(int count);
 /// without replacement.
 double expected_imbalance(double rows, double universe, int parts);
 
+/// A row for each block of `block` elements; of fewer, where the row space has no more.
+/// @param block  at least 1
+RowSpace block_space(const RowSpace& space, Index block);
+
+/// The blocks that rows lie in: increasing, one set for each set of rows.
+/// @param sets  increasing rows of `space`
+OwnedIndexSets block_sets(const IndexSets& sets, const RowSpace& space, Index block);
+
+/// The sparsity of the blocks. Where nobody looked: as if rows lay anywhere, which says too much of
+/// rows that lie together.
+SpaceStatistics block_statistics(const RowSpace& space, Index block,
+                                 const SpaceStatistics& statistics);
+
 }  // namespace sparsesync

@@ -13,7 +13,7 @@
 #include "analysis/cli/output.h"
 #include "analysis/cli/units.h"
 #include "analysis/profile/profile.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

@@ -15,7 +15,7 @@
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/timeline.h"
 #include "engine/support/json.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 #include "kernels/base/error.h"
 #include "sparsesync/schedule.h"
 

@@ -13,8 +13,8 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/support/quote.h"
 #include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

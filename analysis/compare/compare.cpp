@@ -22,9 +22,9 @@
 #include "engine/session/bucket_agreement.h"
 #include "engine/support/json.h"
 #include "engine/support/output_file.h"
-#include "engine/support/quote.h"
 #include "engine/transport/worker_threads.h"
 #include "kernels/base/bits.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "analysis/trace/trace.h"
 #include "kernels/base/views.h"
-#include "schemes/push_pull/block_space.h"
+#include "schemes/statistics.h"
 
 namespace sparsesync {
 namespace {

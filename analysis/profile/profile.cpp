@@ -8,7 +8,7 @@
 #include "analysis/profile/overlap.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/threads.h"
-#include "schemes/push_pull/block_space.h"
+#include "schemes/statistics.h"
 
 namespace sparsesync {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "engine/support/input_json.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "analysis/trace/inputs.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 #include "engine/support/random_draws.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/error.h"

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "engine/support/input_file.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

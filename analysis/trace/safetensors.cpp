@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "engine/support/input_json.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "analysis/trace/safetensors.h"
 #include "engine/support/input_json.h"
-#include "engine/support/quote.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/dtype.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 

@@ -11,8 +11,8 @@
 #if defined(SPARSESYNC_WITH_CUDA)
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/spin.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/kernel_registry.h"
 #endif
 
 namespace sparsesync::bench {

@@ -6,7 +6,6 @@
 
 #include "kernels/base/device_stream.h"
 #include "kernels/base/error.h"
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/driver.h"
 
 namespace sparsesync {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "engine/support/output_file.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 #include "sparsesync/errors.h"
 
 namespace sparsesync {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

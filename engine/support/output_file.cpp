@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 #include "kernels/base/threads.h"
 
 namespace sparsesync {

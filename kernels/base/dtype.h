@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/base/bits.h"
 #include "kernels/base/error.h"
-#include "kernels/base/host_device.h"
 #include "sparsesync/dtype.h"  // IWYU pragma: export
 
 namespace sparsesync {

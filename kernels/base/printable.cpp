@@ -99,4 +99,13 @@ std::string printable(std::string_view text, PrintableOptions options) {
   return out;
 }
 
+std::string shortened(std::string_view text) {
+  constexpr std::size_t kLongest = 120;
+  return printable(text, {.longest = kLongest});
+}
+
+std::string in_quotes(std::string_view text) {
+  return fmt::format("'{}'", shortened(text));
+}
+
 }  // namespace sparsesync

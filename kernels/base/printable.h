@@ -32,4 +32,11 @@ inline std::string_view whole_characters(std::string_view text, std::size_t byte
   return text.substr(0, continues(end) ? bytes : end);
 }
 
+/// Makes `text` printable and cuts it after 120 bytes: names in files are not trusted to fit on the
+/// one line that an error has.
+std::string shortened(std::string_view text);
+
+/// Puts shortened text between quotation marks: a name, or a path.
+std::string in_quotes(std::string_view text);
+
 }  // namespace sparsesync

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "kernels/base/error.h"
-#include "kernels/cuda/check.h"
 
 namespace sparsesync::cuda {
 
@@ -26,6 +25,15 @@ void find(const char* name, Function& function) {
 }
 
 }  // namespace
+
+void check(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // or the runtime reports it again
+  const std::string text =
+      fmt::format("{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
+  if (result == cudaErrorMemoryAllocation) throw DeviceMemoryError(text);
+  throw DeviceError(text);
+}
 
 const Driver& driver() {
   static const Driver driver = [] {

@@ -1,12 +1,24 @@
-// Functions of CUDA's driver that the runtime has no call for.
+// Checks the results of CUDA's runtime, and declares functions of its driver that the runtime has
+// no call for.
 #pragma once
 
 #include <cuda.h>
+#include <cuda_runtime.h>
 
 #include "kernels/base/device_stream.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync::cuda {
+
+/// @param what  was tried, for people: "copy to the device"
+/// @throws DeviceMemoryError if memory is not to be had, DeviceError for all else but success
+void check(cudaError_t result, const char* what);
+
+/// Ignores a failure on a path that cannot throw. The runtime would report it again, as the error
+/// of the next call that asks for the last one.
+inline void ignore(cudaError_t result) noexcept {
+  if (result != cudaSuccess) cudaGetLastError();
+}
 
 /// The functions as the runtime finds them: programs do not link libcuda.
 struct Driver {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/base/device_stream.h"
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/driver.h"
 
 namespace sparsesync::cuda {

@@ -1,6 +1,8 @@
 // Registry of the library's kernels, so that they are loaded before the first one is launched.
 #pragma once
 
+#include "kernels/cuda/stream.h"
+
 namespace sparsesync::cuda {
 
 /// Loads all kernels of the library into a GPU's context. The second call for a GPU does nothing.
@@ -25,5 +27,11 @@ Kernel add_kernel(Kernel kernel) {
 /// The address of a kernel. Its initialization, when the program starts, registers the kernel.
 template <auto kernel>
 inline const auto registered_kernel = detail::add_kernel(kernel);
+
+/// Occupies the queue's stream. Work that the host submits meanwhile then starts without gaps, and
+/// two events around it time the work alone. Returns at once on the emulated device, which measures
+/// no time. Not counted as a launch. Does not synchronize the stream.
+/// @throws DeviceError if it cannot be launched
+void spin(Queue& queue, int microseconds);
 
 }  // namespace sparsesync::cuda

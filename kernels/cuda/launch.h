@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cuda/atomic>
 #include <limits>
 #include <utility>
 
 #include "kernels/base/bits.h"
 #include "kernels/base/error.h"
 #include "kernels/base/views.h"
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/driver.h"
 #include "kernels/cuda/kernel_registry.h"
 #include "kernels/cuda/stream.h"
 
@@ -209,6 +210,12 @@ __device__ void store_anywhere(std::byte* to, T value) {
   }
   const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
   for (unsigned i = 0; i < sizeof(T); ++i) to[i] = bytes[i];
+}
+
+/// Writes a fault to the host's memory. Several threads may.
+__device__ inline void record_fault(FaultWord* word, Fault fault) {
+  ::cuda::atomic_ref<FaultWord, ::cuda::thread_scope_system>(*word).store(
+      static_cast<FaultWord>(fault), ::cuda::memory_order_relaxed);
 }
 
 }  // namespace sparsesync::cuda

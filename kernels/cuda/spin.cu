@@ -1,9 +1,8 @@
-#include "kernels/cuda/spin.h"
+#include "kernels/cuda/kernel_registry.h"
 
 #include <cstdint>
 
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/kernel_registry.h"
+#include "kernels/cuda/driver.h"
 
 namespace sparsesync::cuda {
 namespace {

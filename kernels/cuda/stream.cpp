@@ -9,12 +9,10 @@
 #include <utility>
 
 #include "kernels/base/bits.h"
+#include "kernels/base/device_stream.h"
 #include "kernels/base/error.h"
-#include "kernels/base/poll.h"
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/kernel_registry.h"
-#include "kernels/cuda/spin.h"
 #include "kernels/rows/rows.h"
 
 #if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
@@ -89,15 +87,6 @@ void open_to_sanitizer(std::span<const std::byte> red_zone) {
 }
 
 }  // namespace
-
-void check(cudaError_t result, const char* what) {
-  if (result == cudaSuccess) return;
-  cudaGetLastError();  // which would else be told again
-  const std::string text =
-      fmt::format("{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
-  if (result == cudaErrorMemoryAllocation) throw DeviceMemoryError(text);
-  throw DeviceError(text);
-}
 
 Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options)
     : memory_(memory),

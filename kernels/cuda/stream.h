@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>
@@ -13,9 +14,23 @@
 
 #include "kernels/base/device_stream.h"
 #include "kernels/base/views.h"
-#include "kernels/cuda/fault.h"
 
 namespace sparsesync::cuda {
+
+/// What is wrong with values that a kernel looked at.
+enum class Fault : std::uint32_t {
+  none,
+  outside_range,   // a code's index outside its range
+  not_increasing,  // a code's indices
+  wrong_count,     // a code with another number of indices than announced
+  no_row_there,    // a position that holds no row
+  row_of_another,  // a row that is not of its partition
+  not_in_union,    // aggregate: an index that the union does not have
+};
+
+/// Memory of the host that kernels write a Fault to (record_fault()). The host reads it after a
+/// synchronization. If several threads write, one of the faults remains.
+using FaultWord = std::uint32_t;
 
 /// A stream, staging for copies, scratch, and the word that kernels note faults in.
 class Queue : public DeviceQueue {

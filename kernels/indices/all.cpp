@@ -1,5 +1,5 @@
 // CPU body of the index code of a whole range.
-#include "kernels/indices/bodies.h"
+#include "kernels/indices/index_code_cpu.h"
 
 #include <numeric>
 

@@ -1,5 +1,5 @@
 // CPU body of the COO index code.
-#include "kernels/indices/bodies.h"
+#include "kernels/indices/index_code_cpu.h"
 #include "sparsesync/errors.h"
 
 #include <fmt/format.h>

@@ -9,7 +9,6 @@
 
 #include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/record_fault.h"
 #include "kernels/cuda/tile_scan.h"
 #include "kernels/indices/words.cuh"
 

@@ -1,9 +1,7 @@
 // CPU body of the Elias-Fano index code. decode_as() checks its input.
-#include "kernels/indices/bodies.h"
+#include "kernels/indices/index_code_cpu.h"
 
 #include <algorithm>
-
-#include "kernels/indices/bit_string.h"
 
 namespace sparsesync::cpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "kernels/indices/bodies.h"
+#include "kernels/indices/index_code_cpu.h"
 
 namespace sparsesync::cpu {
 

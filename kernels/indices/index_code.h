@@ -13,7 +13,6 @@
 
 #include "kernels/base/bits.h"
 #include "kernels/base/context.h"
-#include "kernels/base/host_device.h"
 #include "kernels/base/views.h"
 #include "kernels/indices/elias_fano.h"
 

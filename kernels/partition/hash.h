@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/base/bits.h"
-#include "kernels/base/host_device.h"
 
 namespace sparsesync {
 

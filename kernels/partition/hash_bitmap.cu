@@ -3,7 +3,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/divider.h"
-#include "kernels/cuda/record_fault.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/select.h"
 
 namespace sparsesync::cuda {

@@ -6,7 +6,6 @@
 #include "kernels/cuda/groups.h"
 #include "kernels/cuda/job_table.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/record_fault.h"
 #include "kernels/partition/sort_keys.cuh"
 
 namespace sparsesync::cuda {

@@ -11,10 +11,10 @@
 #include <type_traits>
 
 #include "kernels/cuda/groups.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/lists.h"
-#include "kernels/cuda/record_fault.h"
 #include "kernels/cuda/values.h"
-#include "kernels/rows/sums.h"
+#include "kernels/rows/rows.h"
 
 namespace sparsesync::cuda {
 namespace {

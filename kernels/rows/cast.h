@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/base/bits.h"
 #include "kernels/base/context.h"
 #include "kernels/base/dtype.h"
-#include "kernels/base/host_device.h"
 #include "kernels/base/views.h"
 
 namespace sparsesync {

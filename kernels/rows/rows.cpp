@@ -7,7 +7,6 @@
 
 #include "kernels/base/threads.h"
 #include "kernels/rows/row.h"
-#include "kernels/rows/sums.h"
 
 namespace sparsesync::cpu {
 namespace {

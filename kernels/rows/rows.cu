@@ -7,7 +7,6 @@
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/values.h"
 #include "kernels/rows/row_sums.cuh"
-#include "kernels/rows/sums.h"
 
 namespace sparsesync::cuda {
 namespace {

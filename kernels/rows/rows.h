@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/base/bits.h"
 #include "kernels/base/context.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/views.h"
 
 namespace sparsesync {
@@ -23,6 +25,22 @@ struct ScatterJob {
   std::span<const Index> rows;
   Index first_column = 0;
 };
+
+namespace detail {
+/// Begins a sum with an element: -0 becomes +0, as in a sum that begins with zero.
+template <typename T>
+SPARSESYNC_HOST_DEVICE inline typename ValueTraits<T>::Sum start_sum(T first) {
+  return typename ValueTraits<T>::Sum{} + ValueTraits<T>::widen(first);
+}
+
+/// Scales a sum and rounds it to the type of the elements.
+/// @param factor  1 for integers
+template <typename T>
+SPARSESYNC_HOST_DEVICE inline T round_sum(typename ValueTraits<T>::Sum sum,
+                                          typename ValueTraits<T>::Sum factor) {
+  return ValueTraits<T>::narrow(sum * factor);
+}
+}  // namespace detail
 
 // Sums are matrices of the element type's sum_dtype(), aligned for it (design: "Bits").
 

@@ -7,7 +7,6 @@
 #include "kernels/cuda/tile_scan.h"
 #include "kernels/cuda/values.h"
 #include "kernels/topk/residual.h"
-#include "kernels/topk/take_largest.cuh"
 
 namespace sparsesync::cuda {
 namespace {

@@ -118,6 +118,18 @@ void take_largest(const Context& context, std::span<float> residual, std::span<f
                   const MagnitudeCut* cut, const Taken& taken, Count count, Count not_finite);
 }  // namespace cpu
 
+namespace cuda {
+/// Elements that one launch examines: a word of the kernel holds two counts of them.
+inline constexpr Index kMostTakenAtOnce = Index{1} << 30;
+
+/// Does the work of take_largest() in several launches of at most `most` elements. Does not
+/// synchronize the stream.
+/// @param most  at most kMostTakenAtOnce
+void take_largest_in_parts(const Context& context, std::span<float> residual,
+                           std::span<float> velocity, const MagnitudeCut* cut, const Taken& taken,
+                           Count count, Count not_finite, Index most);
+}  // namespace cuda
+
 SPARSESYNC_OPERATION(find_cut);
 SPARSESYNC_OPERATION(count_taken);
 SPARSESYNC_OPERATION(take_largest);

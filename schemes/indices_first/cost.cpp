@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
-#include "kernels/base/heap_memory.h"
+#include "kernels/base/context.h"
 #include "kernels/indices/index_code.h"
 #include "kernels/rows/aggregate.h"
 #include "schemes/message/index_set_exchange.h"
@@ -11,6 +12,17 @@
 
 namespace sparsesync {
 namespace {
+
+/// Allocates on the heap, without a budget: for the host's work whatever device a worker is on.
+class HeapMemory : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, std::size_t alignment, Stream) override {
+    return ::operator new (bytes, std::align_val_t{alignment});
+  }
+  void deallocate(void* pointer, std::size_t, std::size_t alignment, Stream) noexcept override {
+    ::operator delete (pointer, std::align_val_t{alignment});
+  }
+};
 
 /// The owners of a round's rows, and who touched them, worked out from index sets alone.
 struct OwnedRows {

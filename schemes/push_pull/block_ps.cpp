@@ -15,10 +15,10 @@
 #include "kernels/rows/blocks.h"
 #include "schemes/bucket_input.h"
 #include "schemes/exchange.h"
-#include "schemes/push_pull/block_space.h"
 #include "schemes/push_pull/even_partitioner.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"
+#include "schemes/statistics.h"
 
 namespace sparsesync {
 namespace {

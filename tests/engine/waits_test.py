@@ -29,7 +29,7 @@ LIMITS = {
         "poll.pause()": "the watch throws at its deadline",
         "cudaEventSynchronize(event_->handle)": OF_DEVICE,
     },
-    "kernels/base/poll.h": {"sleep_for(kAsleep)": "20 us"},
+    "kernels/base/device_stream.h": {"sleep_for(kAsleep)": "20 us"},
     "kernels/base/threads.cpp": {
         "helper.join()": "the helpers were told to stop",
         "done_.wait(lock, [&] { return working_ == 0; })": "computation of this process",

@@ -6,7 +6,6 @@
 
 #include <vector>
 
-#include "schemes/push_pull/block_space.h"
 #include "schemes/two_level/nodes.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/random.h"

@@ -10,7 +10,7 @@
 
 #include "engine/planner/schedule/merge.h"
 #include "engine/planner/schedule/schedule_simulator.h"
-#include "engine/support/quote.h"
+#include "kernels/base/printable.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #if defined(SPARSESYNC_WITH_CUDA)
-#include "kernels/topk/take_largest.cuh"
 #endif
 #include "kernels/base/threads.h"
 #include "kernels/topk/residual.h"

@@ -1,4 +1,4 @@
-// Strings of bits, as some index codes are made of them.
+// CPU implementations of the index codes, and the bit strings that some codes consist of.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,8 +10,24 @@
 #include <span>
 
 #include "kernels/base/error.h"
+#include "kernels/base/views.h"
+#include "kernels/indices/index_code.h"
 
 namespace sparsesync::cpu {
+
+// encode() and decode() of each code, after the sizes are checked. Each code has its own file.
+void encode_as(Coo, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
+void encode_as(EliasFano, IndexRange range, std::span<const Index> indices,
+               std::span<std::byte> out);
+void encode_as(Bitmap, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
+void encode_as(All, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
+
+void decode_as(Coo, IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices);
+void decode_as(EliasFano, IndexRange range, std::span<const std::byte> bytes,
+               std::span<Index> indices);
+void decode_as(Bitmap, IndexRange range, std::span<const std::byte> bytes,
+               std::span<Index> indices);
+void decode_as(All, IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices);
 
 /// 8 bytes as a little-endian number.
 inline std::uint64_t load_whole_word(const std::byte* bytes) {
