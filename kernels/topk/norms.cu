@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/values.h"
-#include "kernels/topk/lanes.cuh"
+#include "kernels/topk/tree_reduction.cuh"
 
 namespace sparsesync::cuda {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tests/kernels/lane_sum.h"
+#include "tests/kernels/tree_reduction.h"
 #include "tests/kernels/values.h"
 #include "tests/support/random.h"
 
