@@ -83,7 +83,7 @@ void BucketInput::set(std::span<const Gradient> gradients) {
     start_check(context_, tensors_[i].rows, indices, found);
     is_pending_ = true;
   }
-  if (fetches_at_once(context_)) return settle();
+  if (fetches_at_once(context_)) return verify();
   if (is_pending_) find_unchecked();
 }
 
@@ -97,13 +97,13 @@ void BucketInput::find_unchecked() {
   }
 }
 
-void BucketInput::settle() {
+void BucketInput::verify() {
   if (!is_pending_) return;
   fetch_numbers(context_, outcome(), checked_);
-  settle(checked_);
+  verify(checked_);
 }
 
-bool BucketInput::settle(std::span<const Index> outcome) {
+bool BucketInput::verify(std::span<const Index> outcome) {
   is_pending_ = false;
   unchecked_.clear();
   bool all_coalesced = true;
@@ -191,7 +191,7 @@ ConstMatrix BucketInput::values_as(std::size_t tensor, DType dtype) {
 }
 
 RowSparse BucketInput::coalesced(std::size_t space) {
-  settle();
+  verify();
   SpaceStorage& storage = storage_[space];
   if (storage.ready) return storage.view;
   const RowSpace& shape = spaces_[space];
@@ -251,7 +251,7 @@ Index BucketInput::touched(std::size_t space) const {
 }
 
 void BucketInput::start_sums(std::size_t space, Matrix sums) {
-  settle();
+  verify();
   const RowSpace& shape = spaces_[space];
   SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
   for (const RowSpace::Member& member : shape.members) {

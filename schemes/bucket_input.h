@@ -39,12 +39,12 @@ class BucketInput {
   /// will do if it is good: to work with them ahead and to fetch it with what that counts. Empty
   /// where it is known, or some of them will have to be converted anyway.
   std::span<const std::span<const Index>> unchecked() const { return unchecked_; }
-  /// While there are unchecked() ones: the outcome, for settle().
+  /// While there are unchecked() ones: the outcome, for verify().
   std::span<const Index> outcome() const { return checks_.first(std::ssize(checked_)); }
-  /// Takes the outcome.
+  /// Verifies the outcome.
   /// @return whether unchecked() were the rows of coalesced()
   /// @throws InputError as set()
-  bool settle(std::span<const Index> outcome);
+  bool verify(std::span<const Index> outcome);
 
   /// Row space `space`, coalesced; valid until set(). Converts on the first call. Rows are numbered
   /// in the row space. Synchronizes the stream.
@@ -76,7 +76,7 @@ class BucketInput {
   };
 
   void find_unchecked();
-  void settle();
+  void verify();
   ConstMatrix values_of(std::size_t tensor) const;
   /// The same, cast where the row space has another dtype. Valid until the next call.
   ConstMatrix values_as(std::size_t tensor, DType dtype);

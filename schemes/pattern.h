@@ -32,7 +32,7 @@ struct Round {
   static std::vector<Round> all(int count);
   bool last() const { return index + 1 == count; }
   /// Where the round stands in a list of all.
-  std::size_t place() const { return static_cast<std::size_t>(index); }
+  std::size_t position() const { return static_cast<std::size_t>(index); }
   /// This round's part of [0, size): the rounds' parts follow each other and differ by at most 1.
   IndexRange part_of(Index size) const;
   /// The same of any range.

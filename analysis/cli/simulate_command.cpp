@@ -15,8 +15,8 @@
 #include "engine/planner/schedule/model_costs.h"
 #include "engine/planner/schedule/timeline.h"
 #include "engine/support/json.h"
-#include "kernels/base/printable.h"
 #include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "sparsesync/schedule.h"
 
 namespace sparsesync {

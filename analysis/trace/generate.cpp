@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "analysis/trace/inputs.h"
-#include "kernels/base/printable.h"
 #include "engine/support/random_draws.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

@@ -134,7 +134,7 @@ void compact_groups_dtype(benchmark::State& state, DType dtype, Index count = kG
   });
   std::vector<std::vector<Index>> expected(static_cast<std::size_t>(count));
   for (const Index row : dense.touched) {
-    expected[static_cast<std::size_t>(groups.place(row).group)].push_back(row);
+    expected[static_cast<std::size_t>(groups.locate(row).group)].push_back(row);
   }
   const std::vector<Index> got_counts = workplace.fetch(counts);
   const std::vector<Index> got = workplace.fetch(indices);

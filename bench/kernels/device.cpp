@@ -64,18 +64,20 @@ struct StreamClock::Events {
 
 void StreamClock::start() {
   if (!events_) return;
-  cuda::check(cudaEventRecord(events_->begin, static_cast<cudaStream_t>(queue_->stream().handle)),
-              "setting a mark");
+  cuda::check(
+      cudaEventRecord(events_->begin, static_cast<cudaStream_t>(device_stream_->stream().handle)),
+      "recording an event");
 }
 
 double StreamClock::stop() {
   if (!events_) return 0;
-  cuda::check(cudaEventRecord(events_->end, static_cast<cudaStream_t>(queue_->stream().handle)),
-              "setting a mark");
+  cuda::check(
+      cudaEventRecord(events_->end, static_cast<cudaStream_t>(device_stream_->stream().handle)),
+      "recording an event");
   cuda::check(cudaEventSynchronize(events_->end), "waiting for the device");
   float milliseconds = 0;
   cuda::check(cudaEventElapsedTime(&milliseconds, events_->begin, events_->end), "timing");
-  queue_->synchronize();  // throws what operations found
+  device_stream_->synchronize();  // throws what operations found
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
@@ -91,8 +93,9 @@ double StreamClock::stop() {
 
 #endif
 
-StreamClock::StreamClock(DeviceQueue* queue)
-    : queue_(queue), events_(queue == nullptr ? nullptr : std::make_unique<Events>()) {}
+StreamClock::StreamClock(DeviceStream* device_stream)
+    : device_stream_(device_stream),
+      events_(device_stream == nullptr ? nullptr : std::make_unique<Events>()) {}
 
 StreamClock::~StreamClock() = default;
 
@@ -100,15 +103,15 @@ Workplace::Workplace(Index threads) {
   if (on_cuda()) {
     memory_ = std::make_unique<DeviceMemory>(0);
     pinned_ = std::make_unique<PinnedMemory>();
-    queue_ = make_device_queue(*memory_, *pinned_);
-    queue_->make_current();
-    context_ = std::make_unique<Context>(*memory_, *queue_);
+    device_stream_ = make_device_stream(*memory_, *pinned_);
+    device_stream_->make_current();
+    context_ = std::make_unique<Context>(*memory_, *device_stream_);
   } else {
     memory_ = std::make_unique<HostMemory>();
     threads_ = std::make_unique<Threads>(static_cast<int>(threads));
     context_ = std::make_unique<Context>(*memory_, *threads_);
   }
-  clock_ = std::make_unique<StreamClock>(queue_.get());
+  clock_ = std::make_unique<StreamClock>(device_stream_.get());
 }
 
 Workplace::~Workplace() {
@@ -126,7 +129,7 @@ std::byte* Workplace::take(std::size_t bytes) {
 void Workplace::hold() {
 #if defined(SPARSESYNC_WITH_CUDA)
   constexpr int kMicroseconds = 100;  // a host submits a kernel in 3, and an operation has up to 25
-  cuda::spin(cuda::queue_of(context()), kMicroseconds);
+  cuda::spin(cuda::stream_of(context()), kMicroseconds);
 #endif
 }
 

@@ -21,11 +21,11 @@ namespace sparsesync::bench {
 /// Whether a GPU is measured. Where there is none the program ends with one line and status 77.
 bool on_cuda();
 
-/// Times work of a queue by events of its stream: from before its first piece to behind its last.
+/// Times work of a stream by its events: from before its first piece to behind its last.
 class StreamClock {
  public:
-  /// @param queue  outlives this; null: the CPU, where nothing is timed
-  explicit StreamClock(DeviceQueue* queue);
+  /// @param device_stream  outlives this; null: the CPU, where nothing is timed
+  explicit StreamClock(DeviceStream* device_stream);
   ~StreamClock();
   StreamClock(const StreamClock&) = delete;
   StreamClock& operator=(const StreamClock&) = delete;
@@ -37,7 +37,7 @@ class StreamClock {
 
  private:
   struct Events;
-  DeviceQueue* queue_;
+  DeviceStream* device_stream_;
   std::unique_ptr<Events> events_;
 };
 
@@ -62,7 +62,8 @@ class Workplace {
   template <typename T>
   std::span<T> place(const std::vector<T>& from) {
     const std::span<T> to = room<T>(from.size());
-    sparsesync::place(context(), std::as_bytes(std::span(from)), std::as_writable_bytes(to).data());
+    sparsesync::upload(context(), std::as_bytes(std::span(from)),
+                       std::as_writable_bytes(to).data());
     return to;
   }
   /// A copy on the host. Synchronizes the stream.
@@ -86,13 +87,13 @@ class Workplace {
   /// events time it, after a run that lets workspaces grow: the row is registered with timed().
   template <typename Operation, typename Prepare = Nothing>
   void measure(benchmark::State& state, Operation&& operation, const Prepare& prepare = {}) {
-    if (context().queue() != nullptr) {
+    if (context().device_stream() != nullptr) {
       prepare();
       operation();
       synchronize(context());
     }
     for ([[maybe_unused]] auto _ : state) {
-      if (context().queue() != nullptr) {
+      if (context().device_stream() != nullptr) {
         prepare();
         hold();
         clock_->start();
@@ -113,13 +114,13 @@ class Workplace {
 
  private:
   std::byte* take(std::size_t bytes);
-  /// Keeps the device busy while the host queues an operation. Between two events there is then
+  /// Keeps the device busy while the host submits an operation. Between two events there is then
   /// only the operation, not the time in which the host submits its kernels.
   void hold();
 
   std::unique_ptr<CountedMemory> memory_;
   std::unique_ptr<CountedMemory> pinned_;
-  std::unique_ptr<DeviceQueue> queue_;
+  std::unique_ptr<DeviceStream> device_stream_;
   std::unique_ptr<Threads> threads_;
   std::unique_ptr<Context> context_;
   std::unique_ptr<StreamClock> clock_;

@@ -32,7 +32,7 @@ struct Partitioned {
       for (auto i = static_cast<std::size_t>(begin[group]);
            i < static_cast<std::size_t>(begin[group + 1]); ++i) {
         const auto source = static_cast<std::size_t>(sources[i]);
-        const RowGroups::Place place = groups.place(rows[source]);
+        const RowGroups::Place place = groups.locate(rows[source]);
         if (place.group != static_cast<Index>(group) || place.position != positions[i])
           return false;
         if (i > static_cast<std::size_t>(begin[group]) && positions[i - 1] >= positions[i]) {
@@ -140,7 +140,7 @@ void place_and_group(benchmark::State& state) {
   }
   Index group = 0;
   for (const std::uint64_t word : grouped) {
-    const RowGroups::Place place = data.groups.place(data.rows[word & low_mask(low_bits)]);
+    const RowGroups::Place place = data.groups.locate(data.rows[word & low_mask(low_bits)]);
     if (word >> static_cast<unsigned>(low_bits) != cpu::key_of(data.groups, place) ||
         place.group < group) {
       state.SkipWithError("a wrong place");

@@ -126,7 +126,7 @@ constexpr std::array kPhaseNames{"announce", "reduce", "gather"};
 
 /// What one phase took, of all steps.
 struct PhaseFigures {
-  DeviceQueue::Counters most;   // of a worker and step
+  DeviceStream::Counters most;  // of a worker and step
   std::vector<double> seconds;  // of each step, of the slowest worker
   double busy_seconds = 0;      // of a step, of all workers together
 };
@@ -182,25 +182,25 @@ class Run {
     DeviceMemory workspaces(0);
     PinnedMemory pinned;
     HostMemory words;
-    const auto own = make_device_queue(inputs, pinned);
+    const auto own = make_device_stream(inputs, pinned);
     own->make_current();
     const Context context(inputs, *own);
     Buffer<Index> indices(context);
     Buffer<float> values(context);
     const std::span<const Index> rows = input_.of(rank);
-    place(context, std::as_bytes(rows),
-          std::as_writable_bytes(indices.reserve_exactly(std::ssize(rows))).data());
+    upload(context, std::as_bytes(rows),
+           std::as_writable_bytes(indices.reserve_exactly(std::ssize(rows))).data());
     const std::vector<float> given = input_.values(rank);
-    place(context, std::as_bytes(std::span(given)),
-          std::as_writable_bytes(values.reserve_exactly(std::ssize(given))).data());
+    upload(context, std::as_bytes(std::span(given)),
+           std::as_writable_bytes(values.reserve_exactly(std::ssize(given))).data());
     synchronize(context);
 
-    DeviceQueueOptions how;
+    DeviceStreamOptions how;
     how.times = times_;
-    const auto queue = make_device_queue(workspaces, pinned, how);
+    const auto device_stream = make_device_stream(workspaces, pinned, how);
     SessionOptions options;
     options.deadline = std::chrono::minutes(2);
-    options.device = OnDevice{queue.get(), &workspaces, &pinned};
+    options.device = OnDevice{device_stream.get(), &workspaces, &pinned};
     Session session(std::move(end), words, options);
     BucketSpec spec{"embedding", {{"embedding", given_.rows, given_.width, DType::f32}}};
     spec.scheme = given_.scheme;
@@ -213,11 +213,11 @@ class Run {
       // In the first steps workspaces grow, and the scheme learns what comes.
       const bool counts = step >= 2;
       if (given_.announce) {
-        phase(session, *queue, 0, counts, [&] { return session.announce(id, told); });
+        phase(session, *device_stream, 0, counts, [&] { return session.announce(id, told); });
       }
-      phase(session, *queue, 1, counts,
+      phase(session, *device_stream, 1, counts,
             [&] { return session.submit(id, Phase::reduce, gradients); });
-      phase(session, *queue, 2, counts, [&] { return session.submit(id, Phase::gather); });
+      phase(session, *device_stream, 2, counts, [&] { return session.submit(id, Phase::gather); });
       if (step == 0) session.adapt(id);
     }
     const TensorResult result = session.result(id, 0);
@@ -237,16 +237,16 @@ class Run {
   }
 
   template <typename Submit>
-  void phase(Session& session, const DeviceQueue& queue, std::size_t number, bool counts,
+  void phase(Session& session, const DeviceStream& device_stream, std::size_t number, bool counts,
              const Submit& submit) {
     together_.arrive_and_wait();
     const double busy_before = busy();
-    const DeviceQueue::Counters before = queue.counters();
+    const DeviceStream::Counters before = device_stream.counters();
     const auto since = std::chrono::steady_clock::now();
     session.wait(submit());
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
-    const DeviceQueue::Counters after = queue.counters();
+    const DeviceStream::Counters after = device_stream.counters();
     together_.arrive_and_wait();
     if (!counts) return;
     const std::lock_guard lock(figures_.mutex);
@@ -281,11 +281,11 @@ double copy_bandwidth(Index bytes) {
   DeviceMemory memory(0);
   PinnedMemory pinned;
   DeviceTimes times;
-  DeviceQueueOptions how;
+  DeviceStreamOptions how;
   how.times = &times;
-  const auto queue = make_device_queue(memory, pinned, how);
-  queue->make_current();
-  const Context context(memory, *queue);
+  const auto device_stream = make_device_stream(memory, pinned, how);
+  device_stream->make_current();
+  const Context context(memory, *device_stream);
   Buffer<std::byte> from(context);
   Buffer<std::byte> to(context);
   from.reserve_exactly(bytes);

@@ -10,13 +10,13 @@ GpuWorker::GpuWorker(int device, std::optional<std::int64_t> budget, std::size_t
                      std::span<const int> peers)
     : workspaces_(device, budget, peers),
       memory_(device, std::nullopt, peers),
-      of_session_(make_device_queue(workspaces_, pinned_, {device, false, std::nullopt})),
-      queue_(make_device_queue(memory_, pinned_, {device, false, std::nullopt})),
-      context_(memory_, *queue_),
+      of_session_(make_device_stream(workspaces_, pinned_, {device, false, std::nullopt})),
+      device_stream_(make_device_stream(memory_, pinned_, {device, false, std::nullopt})),
+      context_(memory_, *device_stream_),
       indices_(buffers<Index>(context_, tensors)),
       values_(buffers<std::byte>(context_, tensors)),
       results_(tensors) {
-  queue_->make_current();
+  device_stream_->make_current();
 }
 
 OnDevice GpuWorker::on_device() {
@@ -25,15 +25,15 @@ OnDevice GpuWorker::on_device() {
 
 std::unique_ptr<Transport> GpuWorker::connect(std::unique_ptr<Transport> words,
                                               std::chrono::milliseconds deadline) {
-  return nccl_over(std::move(words), {queue_->device(), &workspaces_, &pinned_, deadline});
+  return nccl_over(std::move(words), {device_stream_->device(), &workspaces_, &pinned_, deadline});
 }
 
 Gradient GpuWorker::place(std::size_t tensor, std::span<const Index> indices,
                           std::span<const std::byte> values) {
   const std::span<Index> to = indices_[tensor].reserve(std::ssize(indices));
-  sparsesync::place(context_, std::as_bytes(indices), std::as_writable_bytes(to).data());
+  sparsesync::upload(context_, std::as_bytes(indices), std::as_writable_bytes(to).data());
   std::byte* const to_values = values_[tensor].reserve(std::ssize(values)).data();
-  sparsesync::place(context_, values, to_values);
+  sparsesync::upload(context_, values, to_values);
   synchronize(context_);
   return Gradient::row_sparse(to, to_values);
 }

@@ -1,4 +1,4 @@
-// What a worker on a GPU has beside its session: memory, a queue, and copies of what the host
+// What a worker on a GPU has beside its session: memory, a stream, and copies of what the host
 // knows.
 #pragma once
 
@@ -54,8 +54,8 @@ class GpuWorker {
   DeviceMemory workspaces_;
   DeviceMemory memory_;
   PinnedMemory pinned_;
-  std::unique_ptr<DeviceQueue> of_session_;
-  std::unique_ptr<DeviceQueue> queue_;
+  std::unique_ptr<DeviceStream> of_session_;
+  std::unique_ptr<DeviceStream> device_stream_;
   Context context_;
   std::vector<Buffer<Index>> indices_;     // [tensor]
   std::vector<Buffer<std::byte>> values_;  // [tensor]

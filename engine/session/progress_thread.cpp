@@ -64,7 +64,7 @@ ProgressThread::~ProgressThread() {
 
 std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
                                                        std::span<const Gradient> gradients,
-                                                       const Mark* after, GradientSource* source) {
+                                                       const Event* after, GradientSource* source) {
   const std::lock_guard lock(mutex_);
   throw_if_over();
   order_.check(entry);

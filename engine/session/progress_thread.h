@@ -42,7 +42,7 @@ class ProgressThread {
   /// What a phase is given.
   struct Input {
     std::vector<Gradient> gradients;   // of the step, or the rows that it announces
-    const Mark* after = nullptr;       // what it waits for; null: nothing
+    const Event* after = nullptr;      // what it waits for; null: nothing
     GradientSource* source = nullptr;  // gives the gradients; null: they are there
   };
   /// Runs one phase of a bucket; called in the thread. What it throws ends the session.
@@ -62,7 +62,7 @@ class ProgressThread {
   /// @param gradients, after, source  as Input has them
   /// @throws InputError if the bucket has no such phase
   std::shared_ptr<SubmittedPhase> submit(OrderEntry entry, std::span<const Gradient> gradients,
-                                         const Mark* after, GradientSource* source = nullptr);
+                                         const Event* after, GradientSource* source = nullptr);
   /// Waits until a phase is over.
   /// @throws what it ended with
   void wait(SubmittedPhase& phase);

@@ -42,12 +42,12 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
 /// Gradients in another memory than the session's are an error, not a fault of the device.
 /// Announced rows have no values.
 void expect_reachable(const Context& context, Phase phase, std::span<const Gradient> gradients) {
-  if (context.queue() == nullptr) return;
+  if (context.device_stream() == nullptr) return;
   for (const Gradient& gradient : gradients) {
-    context.queue()->expect_reachable(gradient.indices().data(), "a gradient's indices");
+    context.device_stream()->expect_reachable(gradient.indices().data(), "a gradient's indices");
     if (phase == Phase::announce) continue;
     if (gradient.layout() == Gradient::Layout::dense || !gradient.indices().empty()) {
-      context.queue()->expect_reachable(gradient.values(), "a gradient's values");
+      context.device_stream()->expect_reachable(gradient.values(), "a gradient's values");
     }
   }
 }

@@ -35,7 +35,7 @@ struct Session::Engine {
       : options(of_options),
         threads(options.threads),
         on_host(memory, threads),
-        context(options.device ? Context(*options.device->memory, *options.device->queue)
+        context(options.device ? Context(*options.device->memory, *options.device->stream)
                                : on_host),
         transport(reaching(std::move(of_session), options)),
         control(*transport, on_host, options.deadline),
@@ -114,7 +114,7 @@ struct Session::Engine {
   }
 
   void use_device() const {
-    if (options.device) options.device->queue->make_current();
+    if (options.device) options.device->stream->make_current();
   }
 
   SessionOptions options;
@@ -200,11 +200,11 @@ void Session::set_order(const std::vector<OrderEntry>& order, std::int64_t from_
 }
 
 Session::Ticket Session::announce(BucketId bucket, std::span<const Gradient> rows,
-                                  const Mark* after) {
+                                  const Event* after) {
   return submit(bucket, Phase::announce, rows, after);
 }
 Session::Ticket Session::submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients,
-                                const Mark* after) {
+                                const Event* after) {
   Ticket ticket;
   ticket.phase_ = engine_->progress.submit({bucket, phase}, gradients, after);
   return ticket;

@@ -49,8 +49,8 @@ class CoarseGrained final : public ResidualSparsifier {
 
  private:
   void place_chosen() {
-    place(context(), std::as_bytes(std::span(chosen_)),
-          std::as_writable_bytes(rows_.reserve(std::ssize(chosen_))).data());
+    upload(context(), std::as_bytes(std::span(chosen_)),
+           std::as_writable_bytes(rows_.reserve(std::ssize(chosen_))).data());
   }
 
   Matrix values() {

@@ -18,8 +18,8 @@ class Threshold final : public OfElements {
     // A level is taken where magnitudes lie above the next smaller one.
     const MagnitudeCut below{magnitude_of(options().level * scale_) - 1, 0};
     for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
-      place(context(), std::as_bytes(std::span(&below, 1)),
-            reinterpret_cast<std::byte*>(cut(tensor)));
+      upload(context(), std::as_bytes(std::span(&below, 1)),
+             reinterpret_cast<std::byte*>(cut(tensor)));
     }
   }
 

@@ -38,7 +38,7 @@ struct Message {
   // Of that group, which outlives the message: what it was posted with, and where the sender's
   // device has written the payload.
   const Context* context = nullptr;
-  const Mark* ready = nullptr;
+  const Event* ready = nullptr;
   Time leaves;               // when its first byte goes out
   std::int64_t settled = 0;  // bytes whose way in is settled
   Payload payload = Payload::posted;
@@ -59,7 +59,7 @@ struct Waiting {
 struct Group {
   Header expected;
   std::optional<Context> context;
-  std::optional<Mark> ready;  // of the work before the group; kept
+  std::optional<Event> ready;  // of the work before the group; kept
   std::vector<Waiting> receives;
   ReceiveProvider* provider = nullptr;
   std::vector<Rank> unread;  // where a payload goes that was not copied yet
@@ -514,7 +514,7 @@ class LocalTransport : public Transport {
   State& state_;
   Rank rank_;
   Endpoint& end_;
-  std::optional<Mark> read_;  // where this worker's device has read the last payload
+  std::optional<Event> read_;  // where this worker's device has read the last payload
 };
 
 }  // namespace

@@ -85,7 +85,7 @@ class ProcessWatch {
     watched_.push_back({handle, POLLIN, 0});
   }
 
-  void look(const std::function<void(Rank)>& ended) {
+  void poll(const std::function<void(Rank)>& ended) {
     if (::poll(watched_.data(), watched_.size(), 0) <= 0) return;
     for (std::size_t rank = 0; rank < watched_.size(); ++rank) {
       pollfd& watched = watched_[rank];
@@ -201,7 +201,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
       const Clock::time_point now = Clock::now();
       if (now - watched >= kProcessWatch) {
         watched = now;
-        watch_.look([&](Rank rank) {
+        watch_.poll([&](Rank rank) {
           lost_one_ = true;
           for (const std::shared_ptr<Endpoint>& end : ends_) end->process_ended(rank);
         });

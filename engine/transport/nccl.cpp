@@ -81,10 +81,10 @@ struct Group {
   Buffer<Header> host_headers;
   Buffer<std::byte> thrown_away;
   Buffer<std::byte> refusals;  // which are the host's, on their way through the device
-  Mark headers_here;
+  Event headers_here;
 };
 
-class NcclTransport final : public Transport, private DeviceWatch {
+class NcclTransport final : public Transport, private CancellationCheck {
  public:
   NcclTransport(std::unique_ptr<Transport> words, const NcclOptions& options)
       : nccl_(nccl::library()),
@@ -116,7 +116,7 @@ class NcclTransport final : public Transport, private DeviceWatch {
       return id;
     }
     throw_if_over();
-    attend(context.queue());
+    attend(context.device_stream());
     for (const Send& send : sends) expect_peer(send.to, rank(), size());
     for (const Receive& receive : receives) expect_peer(receive.from, rank(), size());
     Group& group = unused_group(context);
@@ -189,7 +189,7 @@ class NcclTransport final : public Transport, private DeviceWatch {
       throw ContractError("an all-reduce of the host's memory by NCCL");
     }
     throw_if_over();
-    attend(context.queue());
+    attend(context.device_stream());
     awaited_ = peers_after(rank(), size());
     failing([&] {
       expect(nccl_.all_reduce(elements.data(), elements.data(),
@@ -207,7 +207,7 @@ class NcclTransport final : public Transport, private DeviceWatch {
  private:
   /// To give work to.
   static cudaStream_t stream_of(const Context& context) {
-    context.queue()->note_work();
+    context.device_stream()->record_work();
     return static_cast<cudaStream_t>(context.stream().handle);
   }
   static std::span<Header> sent(Group& group) {
@@ -359,7 +359,7 @@ class NcclTransport final : public Transport, private DeviceWatch {
   }
 
   /// While the host waits for the device.
-  void look(Time since) override {
+  void poll(Time since) override {
     failing([&] {
       try {
         words_->expect_alive(awaited_);
@@ -374,12 +374,12 @@ class NcclTransport final : public Transport, private DeviceWatch {
     });
   }
 
-  /// Watches the waits of a queue in place of those of the queue before.
-  void attend(DeviceQueue* queue) {
-    if (queue_ == queue) return;
-    if (queue_ != nullptr) queue_->watch(nullptr);
-    queue_ = queue;
-    if (queue_ != nullptr) queue_->watch(this);
+  /// Watches the waits of a stream in place of those of the stream before.
+  void attend(DeviceStream* device_stream) {
+    if (device_stream_ == device_stream) return;
+    if (device_stream_ != nullptr) device_stream_->set_cancellation_check(nullptr);
+    device_stream_ = device_stream;
+    if (device_stream_ != nullptr) device_stream_->set_cancellation_check(this);
   }
 
   void count(const TransportCounters& more) {
@@ -451,7 +451,7 @@ class NcclTransport final : public Transport, private DeviceWatch {
   }
 
   void move_payloads(Group& group, Time until) {
-    queue_->wait_for(group.headers_here);
+    device_stream_->wait_for(group.headers_here);
     // Refusals are the host's: they take a way of their own on the device.
     const bool refuses = (group.expected.flags & Header::kRefused) != 0;
     Index refused_bytes = 0;
@@ -473,7 +473,7 @@ class NcclTransport final : public Transport, private DeviceWatch {
         if (group.bytes[i] == 0) continue;
         const std::byte* from = group.sends[i].data;
         if (refuses) {
-          place(group.context, {from, static_cast<std::size_t>(group.bytes[i])}, refusal);
+          upload(group.context, {from, static_cast<std::size_t>(group.bytes[i])}, refusal);
           from = std::exchange(refusal, refusal + group.bytes[i]);
         }
         send(group, i, from, group.bytes[i]);
@@ -525,7 +525,7 @@ class NcclTransport final : public Transport, private DeviceWatch {
   int version_ = 0;
   nccl::Comm comm_ = nullptr;
   bool over_ = false;
-  DeviceQueue* queue_ = nullptr;
+  DeviceStream* device_stream_ = nullptr;
   std::optional<Time> until_;  // of the wait that is at work
   std::vector<Rank> awaited_;  // that the device may wait for
   std::uint64_t next_group_ = 1;

@@ -26,7 +26,7 @@ struct Stage {
     }
   }
   Buffer<std::byte> memory;
-  Mark done;
+  Event done;
 };
 
 /// A group whose payloads are a GPU's. Receives for the network below, and remembers where to.
@@ -36,7 +36,7 @@ class StagedGroup : public ReceiveProvider {
       : on_host_(on_host), on_device_(on_device) {}
 
   void begin(const Context& on_device, ReceiveProvider& provider, std::size_t receives) {
-    SPARSESYNC_EXPECT(on_device.queue() == on_device_.queue(), ==, true);
+    SPARSESYNC_EXPECT(on_device.device_stream() == on_device_.device_stream(), ==, true);
     provider_ = &provider;
     targets_.assign(receives, nullptr);
     groups.clear();

@@ -23,7 +23,7 @@ void work(std::unique_ptr<Transport> transport) {
   HostMemory host;
   DeviceMemory memory(0);  // a pool of GPU 0
   PinnedMemory pinned;     // of the host; the GPU reads and writes it
-  const auto stream = make_device_queue(memory, pinned);
+  const auto stream = make_device_stream(memory, pinned);
   SessionOptions options;
   options.device = OnDevice{stream.get(), &memory, &pinned};
   Session session(std::move(transport), host, options);

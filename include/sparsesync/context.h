@@ -9,8 +9,8 @@ namespace sparsesync {
 /// Names the kind of device that an operation runs on.
 enum class Device : std::uint8_t { cpu, cuda };
 
-/// The queue that work goes to: a cudaStream_t. On a CPU work has ended when the operation returns;
-/// the handle is null.
+/// The stream that work goes to: a cudaStream_t. On a CPU work has ended when the operation
+/// returns; the handle is null.
 struct Stream {
   void* handle = nullptr;
 };
@@ -36,11 +36,11 @@ class MemoryResource {
   virtual bool has_to_spare(std::size_t /*bytes*/) const { return true; }
 };
 
-class Threads;      // of the implementation
-class DeviceQueue;  // device.h
+class Threads;       // of the implementation
+class DeviceStream;  // device_stream.h
 
 /// Device, stream or threads, and memory resource of an operation. A view: the resource, the
-/// threads and the queue outlive it. Results are the same bits on every device and whatever the
+/// threads and the stream outlive it. Results are the same bits on every device and whatever the
 /// number of threads. The exception are NaNs that arithmetic makes or passes on: they are NaNs on
 /// every device, but an f32 sum gives 0x7FFFFFFF on NVIDIA's GPUs, while x86 keeps the sign and the
 /// payload of an operand.
@@ -50,24 +50,24 @@ class Context {
   /// Work on the CPU may be cut among these threads.
   Context(MemoryResource& memory, Threads& threads) : memory_(&memory), threads_(&threads) {}
   /// Work goes to a GPU. All that operations read and write is memory of that device.
-  Context(MemoryResource& memory, DeviceQueue& queue);
-  Device device() const { return queue_ == nullptr ? Device::cpu : Device::cuda; }
+  Context(MemoryResource& memory, DeviceStream& device_stream);
+  Device device() const { return device_stream_ == nullptr ? Device::cpu : Device::cuda; }
   Stream stream() const { return stream_; }
   MemoryResource& memory() const { return *memory_; }
   /// Null where the calling thread does all work.
   Threads* threads() const { return threads_; }
   /// Null on a CPU.
-  DeviceQueue* queue() const { return queue_; }
+  DeviceStream* device_stream() const { return device_stream_; }
 
  private:
   Stream stream_{};
   MemoryResource* memory_;
   Threads* threads_ = nullptr;
-  DeviceQueue* queue_ = nullptr;
+  DeviceStream* device_stream_ = nullptr;
 };
 
 /// Synchronizes the stream: waits until all its work is done. On a CPU it is.
-/// @throws what operations found on the way that they could not throw themselves, see DeviceQueue
+/// @throws what operations found on the way that they could not throw themselves, see DeviceStream
 void synchronize(const Context& context);
 
 /// A number that a kernel computes, in the context's memory until somebody needs it.

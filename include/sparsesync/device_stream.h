@@ -1,4 +1,4 @@
-// Streams and events of a GPU: the queue of a context's work, and points in it.
+// Streams and events of a GPU.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,39 @@
 
 namespace sparsesync {
 
-class DeviceWatch;   // of the implementation
-struct DeviceTimes;  // of benches
-class Mark;
+class CancellationCheck;  // of the implementation
+struct DeviceTimes;       // of benches
+class Event;
 
-/// One worker's work on one GPU: a stream, and what operations need beside it, which is kept from
-/// one to the next. Calls come from one thread at a time.
+/// One worker's stream on one GPU, with the memory that operations keep from one to the next. Calls
+/// come from one thread at a time.
 ///
-/// Operations on a GPU cannot throw what they find out there: a code of indices that is damaged,
-/// say. They note it, and synchronize() throws it: every operation that synchronizes the stream
-/// does so by it.
-class DeviceQueue {
+/// A kernel cannot throw an error, for example for a damaged index code. It records the error, and
+/// synchronize() throws it. Every operation that synchronizes the stream calls synchronize().
+class DeviceStream {
  public:
-  virtual ~DeviceQueue() = default;
+  virtual ~DeviceStream() = default;
 
+  /// The handle.
   virtual Stream stream() const = 0;
   /// The GPU's number.
   virtual int device() const = 0;
-  /// Makes the GPU the current one of a thread that works for the queue. Each such thread calls it
-  /// before it first uses the queue. From then on the thread's calls do not invalidate CUDA graphs
+  /// Makes the GPU the current one of a thread that works for the stream. Each such thread calls it
+  /// before it first uses the stream. From then on the thread's calls do not invalidate CUDA graphs
   /// that other threads capture.
   /// @throws DeviceError
   virtual void make_current() const = 0;
-  /// Work was given to the stream by somebody else than operations: a network.
-  virtual void note_work() = 0;
+  /// Records that something other than an operation, such as a network, gave the stream work.
+  virtual void record_work() = 0;
   /// Waits until all work is done, if there was any since it last waited.
-  /// @throws CorruptDataError, ContractError as noted by an operation, the first one; DeviceError
+  /// @throws CorruptDataError, ContractError as recorded by an operation, the first one;
+  /// DeviceError
   virtual void synchronize() = 0;
-  /// Waits until all work before a mark in this stream is done.
+  /// Waits until all work before an event of this stream is done.
   /// @throws DeviceError
-  virtual void wait_for(const Mark& mark) = 0;
-  /// Has every wait of the host ask `watch`, which outlives that; null: nobody.
-  virtual void watch(DeviceWatch* watch) = 0;
+  virtual void wait_for(const Event& event) = 0;
+  /// Makes every wait of the host poll `check`, which outlives the waits; null: no check.
+  virtual void set_cancellation_check(CancellationCheck* check) = 0;
   /// @param what  stands before the reason in the text
   /// @throws InputError if the GPU does not reach the memory: another one's, or the host's that is
   ///         neither pinned nor managed
@@ -58,53 +59,55 @@ class DeviceQueue {
   virtual Counters counters() const = 0;
 };
 
-/// How a queue works.
-struct DeviceQueueOptions {
+/// How a DeviceStream works.
+struct DeviceStreamOptions {
   int device = 0;
   bool checked = false;
-  /// A stream of the caller's, which outlives the queue; nothing: one of its own.
+  /// The caller's CUDA stream, which outlives the DeviceStream; nothing: a new one.
   std::optional<Stream> stream = std::nullopt;
-  /// Times the queue's work; outlives the queue. Null: nothing is timed.
+  /// Times the stream's work; outlives the DeviceStream. Null: nothing is timed.
   DeviceTimes* times = nullptr;
 };
 
-/// @param memory  of the device, for scratch; outlives the queue
-/// @param pinned  of the host, that the device reaches; outlives the queue
+/// Makes a stream.
+/// @param memory  of the device, for scratch; outlives the stream
+/// @param pinned  of the host, that the device reaches; outlives the stream
 /// @throws as expect_device(), DeviceMemoryError, BudgetError, InputError if the stream is one of
 ///         another GPU
-std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
-                                               const DeviceQueueOptions& options = {});
+std::unique_ptr<DeviceStream> make_device_stream(MemoryResource& memory, MemoryResource& pinned,
+                                                 const DeviceStreamOptions& options = {});
 
-/// A point in the work of a context: what it stands before can wait for all work before it. Nothing
-/// on a CPU, where work is done when an operation returns.
-class Mark {
+/// A cudaEvent_t: a point in a stream, which later work, other streams and the host can wait for.
+/// Does nothing on a CPU, where work is done when an operation returns.
+class Event {
  public:
   /// Allocates once; may be set again and again.
-  explicit Mark(const Context& context);
-  ~Mark();
-  Mark(Mark&&) noexcept;
-  Mark& operator=(Mark&&) = delete;
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
+  explicit Event(const Context& context);
+  ~Event();
+  Event(Event&&) noexcept;
+  Event& operator=(Event&&) = delete;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 
-  /// Stands behind all work that the context was given so far. Does not synchronize the stream.
+  /// Records the event behind all work that the context was given so far. Does not synchronize the
+  /// stream.
   void set(const Context& context);
-  /// The same of a stream that is not ours, on the GPU that the mark was made for.
+  /// Records the event in a CUDA stream of the caller's, on the GPU that the event was made for.
   void set(Stream stream);
-  /// Lets the work that the context is given from now on wait for the mark. Does not synchronize
-  /// the stream. Of a mark that was never set: nothing.
+  /// Lets the work that the context is given from now on wait for the event. Does not synchronize
+  /// the stream. Does nothing if the event was never set.
   void make_wait(const Context& context) const;
-  /// The same of a stream that is not ours, on the GPU that the mark was made for.
+  /// Lets a CUDA stream of the caller's wait, on the GPU that the event was made for.
   void make_wait(Stream stream) const;
   /// Lets the host wait for all work before it.
   void wait() const;
 
-  class Event;
+  class Handle;
   /// Null on a CPU.
-  const Event* event() const { return event_.get(); }
+  const Handle* handle() const { return handle_.get(); }
 
  private:
-  std::unique_ptr<Event> event_;  // null on a CPU
+  std::unique_ptr<Handle> handle_;  // null on a CPU
 };
 
 /// Describes the CUDA support of this build and this machine.

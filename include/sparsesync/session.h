@@ -58,7 +58,7 @@ struct BucketUse {
 
 /// A GPU that a session works on.
 struct OnDevice {
-  DeviceQueue* queue = nullptr;      // outlives the session, which alone uses it
+  DeviceStream* stream = nullptr;    // outlives the session, which alone uses it
   MemoryResource* memory = nullptr;  // of the GPU, for all workspaces; outlives the session
   // Host memory that the GPU reaches, for a network that does not reach GPUs; outlives the session
   MemoryResource* pinned = nullptr;
@@ -157,7 +157,7 @@ class Session {
   /// @return what wait() takes
   /// @throws InputError if the bucket does not announce
   /// @param after  as submit()
-  Ticket announce(BucketId bucket, std::span<const Gradient> rows, const Mark* after = nullptr);
+  Ticket announce(BucketId bucket, std::span<const Gradient> rows, const Event* after = nullptr);
 
   /// Starts a phase in the background.
   /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until
@@ -166,7 +166,7 @@ class Session {
   ///                   as it is until wait(). Nothing: they are written
   /// @return what wait() takes
   Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {},
-                const Mark* after = nullptr);
+                const Event* after = nullptr);
   /// The same of a reduce whose gradients are found when its turn has come.
   /// @param source  the caller's, unchanged until wait() for the reduce or the gather
   Ticket submit(BucketId bucket, GradientSource& source);

@@ -7,17 +7,17 @@
 
 namespace sparsesync {
 
-Context::Context(MemoryResource& memory, DeviceQueue& queue)
-    : stream_(queue.stream()), memory_(&memory), queue_(&queue) {}
+Context::Context(MemoryResource& memory, DeviceStream& device_stream)
+    : stream_(device_stream.stream()), memory_(&memory), device_stream_(&device_stream) {}
 
 void synchronize(const Context& context) {
-  if (context.queue() != nullptr) context.queue()->synchronize();
+  if (context.device_stream() != nullptr) context.device_stream()->synchronize();
 }
 
 namespace detail {
 
-void settle(const Context& context) {
-  if (context.queue()->is_checked()) context.queue()->synchronize();
+void synchronize_if_checked(const Context& context) {
+  if (context.device_stream()->is_checked()) context.device_stream()->synchronize();
 }
 
 }  // namespace detail

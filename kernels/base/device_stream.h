@@ -12,18 +12,20 @@
 
 namespace sparsesync {
 
-/// Asked again and again while the host waits for a device: a network's way to end a wait for work
-/// that waits for another worker.
-class DeviceWatch {
+/// Polled while the host waits for a device. A network thus ends a wait for work that waits for
+/// another worker.
+class CancellationCheck {
  public:
-  virtual ~DeviceWatch() = default;
+  virtual ~CancellationCheck() = default;
+  /// Returns if the wait may go on.
   /// @param since  when the wait began
   /// @throws what the wait is to throw
-  virtual void look(std::chrono::steady_clock::time_point since) = 0;
+  virtual void poll(std::chrono::steady_clock::time_point since) = 0;
 };
 
-/// How long a GPU works for some queues: each kernel, copy and fill runs alone, none beside another
-/// of these queues, and is waited for and timed. For benches: it takes much longer than that.
+/// How long a GPU works for some streams: each kernel, copy and fill runs alone, none beside
+/// another of these streams, and is waited for and timed. For benches: it takes much longer than
+/// that.
 struct DeviceTimes {
   std::mutex one_at_a_time;
   double seconds = 0;
@@ -46,7 +48,7 @@ class DeviceGuard {
 bool is_captured(Stream stream);
 
 /// Copies bytes in memory that another context works on, on another GPU, too. Does not synchronize
-/// the stream: what is to be done before and after it, marks say.
+/// the stream: events order it with other work.
 /// @throws DeviceError
 void copy_from(const Context& source, std::span<const std::byte> from, const Context& context,
                std::byte* to);

@@ -1,4 +1,4 @@
-// CPU bodies of fetch and place.
+// CPU implementations of fetch and upload.
 #include "kernels/base/host_copy.h"
 
 #include <cstring>
@@ -11,7 +11,7 @@ void fetch(const Context&, std::span<const std::byte> from, std::byte* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
 }
 
-void place(const Context&, std::span<const std::byte> from, std::byte* to) {
+void upload(const Context&, std::span<const std::byte> from, std::byte* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
 }
 
@@ -22,8 +22,8 @@ void fetch_pieces(const Context&, std::span<const std::span<const std::byte>> fr
   }
 }
 
-void place_pieces(const Context&, std::span<const std::byte> from,
-                  std::span<const std::span<std::byte>> to) {
+void upload_pieces(const Context&, std::span<const std::byte> from,
+                   std::span<const std::span<std::byte>> to) {
   for (const std::span<std::byte> piece : to) {
     SPARSESYNC_EXPECT(piece.size(), <=, from.size());
     if (!piece.empty()) std::memcpy(piece.data(), from.data(), piece.size());

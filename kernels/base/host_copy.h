@@ -15,11 +15,11 @@ void fetch(const Context& context, std::span<const std::byte> from, std::byte* t
 
 /// Copies from the host's memory to the context's. `from` may be used again at once. Does not
 /// synchronize the stream.
-void place(const Context& context, std::span<const std::byte> from, std::byte* to);
+void upload(const Context& context, std::span<const std::byte> from, std::byte* to);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(fetch);
-SPARSESYNC_OPERATION(place);
+SPARSESYNC_OPERATION(upload);
 
 /// Copies numbers from the context's memory to the host's. Synchronizes the stream.
 /// @param to  as many as `from`
@@ -45,11 +45,11 @@ void fetch_pieces(const Context& context, std::span<const std::span<const std::b
 /// The way back. `from` may be used again at once. Does not synchronize the stream.
 /// @param from  as many bytes as all pieces together
 /// @param to    as fetch_pieces() takes them; none overlaps another one
-void place_pieces(const Context& context, std::span<const std::byte> from,
-                  std::span<const std::span<std::byte>> to);
+void upload_pieces(const Context& context, std::span<const std::byte> from,
+                   std::span<const std::span<std::byte>> to);
 }  // namespace cpu
 
 SPARSESYNC_OPERATION(fetch_pieces);
-SPARSESYNC_OPERATION(place_pieces);
+SPARSESYNC_OPERATION(upload_pieces);
 
 }  // namespace sparsesync

@@ -9,8 +9,8 @@ void expect_device(int) {
   throw DeviceError("this build has no CUDA: configure it with -DSPARSESYNC_CUDA=ON");
 }
 
-std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource&, MemoryResource&,
-                                               const DeviceQueueOptions& options) {
+std::unique_ptr<DeviceStream> make_device_stream(MemoryResource&, MemoryResource&,
+                                                 const DeviceStreamOptions& options) {
   expect_device(options.device);
   return nullptr;
 }
@@ -24,16 +24,16 @@ bool is_captured(Stream) {
   return false;
 }
 
-class Mark::Event {};
+class Event::Handle {};
 
-Mark::Mark(const Context&) {}
-Mark::~Mark() = default;
-Mark::Mark(Mark&&) noexcept = default;
-void Mark::set(const Context&) {}
-void Mark::set(Stream) {}
-void Mark::make_wait(const Context&) const {}
-void Mark::make_wait(Stream) const {}
-void Mark::wait() const {}
+Event::Event(const Context&) {}
+Event::~Event() = default;
+Event::Event(Event&&) noexcept = default;
+void Event::set(const Context&) {}
+void Event::set(Stream) {}
+void Event::make_wait(const Context&) const {}
+void Event::make_wait(Stream) const {}
+void Event::wait() const {}
 
 void copy_from(const Context&, std::span<const std::byte> from, const Context& context,
                std::byte* to) {

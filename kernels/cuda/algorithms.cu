@@ -16,12 +16,12 @@ void with_scratch(const Context& context, Scratch& scratch, const char* what, in
                   int fills, Call&& call) {
   std::size_t bytes = 0;
   check(call(nullptr, bytes), what);
-  void* const room = scratch.take<std::byte>(static_cast<Index>(bytes)).data();
-  const Queue::Timed timed(queue_of(context));
+  void* const room = scratch.allocate<std::byte>(static_cast<Index>(bytes)).data();
+  const CudaStream::Timed timed(stream_of(context));
   cudaGetLastError();  // CUB reports the last error of the thread, whoever left it
   check(call(room, bytes), what);
-  queue_of(context).count_launch(launches);
-  queue_of(context).count_copy(fills);
+  stream_of(context).count_launch(launches);
+  stream_of(context).count_copy(fills);
 }
 
 }  // namespace
@@ -29,14 +29,14 @@ void with_scratch(const Context& context, Scratch& scratch, const char* what, in
 std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
                                     std::span<std::uint64_t> words, int first_bit, int last_bit) {
   if (words.empty() || first_bit == last_bit) return words;
-  const std::span<std::uint64_t> sorted = scratch.take<std::uint64_t>(std::ssize(words));
+  const std::span<std::uint64_t> sorted = scratch.allocate<std::uint64_t>(std::ssize(words));
   // A histogram, its sums, and a pass for each eight bits; each pass has a fill of its own. (Of a
   // few thousand words it is one launch.)
   const int passes = ceil_div(last_bit - first_bit, 8);
   const auto sort = [&](void* room, std::size_t& bytes) {
     return cub::DeviceRadixSort::SortKeys(room, bytes, words.data(), sorted.data(),
                                           std::ssize(words), first_bit, last_bit,
-                                          queue_of(context).handle());
+                                          stream_of(context).handle());
   };
   with_scratch(context, scratch, "sorting", 2 + passes, 2 + passes, sort);
   return sorted;
@@ -64,7 +64,7 @@ SortedWords sort_by_key(const Context& context, Scratch& scratch, std::span<cons
                         int key_bits) {
   const auto size = std::ssize(keys);
   const int low_bits = place_bits_of(size);
-  std::span<std::uint64_t> words = scratch.take<std::uint64_t>(size);
+  std::span<std::uint64_t> words = scratch.allocate<std::uint64_t>(size);
   // Where a key and its place do not fit into one word: by as many of the lower bits as there is
   // room for, then a stable sort by the next.
   const int room = std::min(key_bits, 64 - low_bits);
@@ -79,7 +79,7 @@ SortedWords sort_by_key(const Context& context, Scratch& scratch, std::span<cons
 }
 
 Tiles fresh_tiles(const Context& context, Scratch& scratch, Index tiles) {
-  const std::span<std::uint64_t> words = scratch.take<std::uint64_t>(Tiles::words(tiles));
+  const std::span<std::uint64_t> words = scratch.allocate<std::uint64_t>(Tiles::words(tiles));
   clear(context, words.data(), words.size_bytes());
   return Tiles(words);
 }

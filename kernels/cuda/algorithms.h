@@ -24,14 +24,14 @@ struct SortedWords {
   int place_bits = 0;
   const Index* keys = nullptr;  // as they stood, where a key and its place do not fit into a word
 
-  /// Where the i-th in order stood.
-  __device__ Index place(Index i) const {
+  /// Where the i-th in order came from.
+  __device__ Index source(Index i) const {
     return static_cast<Index>(words[i] & low_mask(place_bits));
   }
   /// The i-th in order.
   __device__ Index key(Index i) const {
     return keys == nullptr ? static_cast<Index>(words[i] >> static_cast<unsigned>(place_bits))
-                           : keys[place(i)];
+                           : keys[source(i)];
   }
 };
 

@@ -1,5 +1,5 @@
 // Some of many elements, in their order, in one pass; of several lists at once. For the sources of
-// the bodies alone.
+// kernel sources only.
 #pragma once
 
 #include "kernels/cuda/job_table.h"
@@ -21,14 +21,15 @@ struct KeepWork {
 };
 
 namespace detail {
-template <typename Look>
+template <typename Keeps>
 __global__ void keep_some(const __grid_constant__ JobTable<KeepWork> table, Tiles tiles,
-                          Look look) {
+                          Keeps keeps) {
   __shared__ Index shared;
   __shared__ Index sums[kWarp + 1];
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned lanes_before = (1U << lane) - 1;
-  for (Index taken = tiles.take(&shared); taken < table.tiles(); taken = tiles.take(&shared)) {
+  for (Index taken = tiles.next_tile(&shared); taken < table.tiles();
+       taken = tiles.next_tile(&shared)) {
     const int number = table.number_of(taken);
     const KeepWork& work = table.work(number);
     const Index tile = taken - work.first_tile;
@@ -41,7 +42,7 @@ __global__ void keep_some(const __grid_constant__ JobTable<KeepWork> table, Tile
     for (int k = 0; k < kKeptOfThread; ++k) {
       const Index i = begin + k * kWarp;
       values[k] = 0;
-      votes[k] = __ballot_sync(kAllLanes, i < work.size && look(number, i, &values[k]) ? 1 : 0);
+      votes[k] = __ballot_sync(kAllLanes, i < work.size && keeps(number, i, &values[k]) ? 1 : 0);
       of_warp += __popc(votes[k]);
     }
     Index of_tile = 0;
@@ -60,13 +61,13 @@ __global__ void keep_some(const __grid_constant__ JobTable<KeepWork> table, Tile
 
 /// Writes some of the elements of each list, in their order. Does not synchronize the stream.
 /// @param table  of lists that are not empty, with work.tiles() tiles each
-/// @param look   [=] __device__(int list, Index i, Index* number): whether the i-th of a list is
+/// @param keeps   [=] __device__(int list, Index i, Index* number): whether the i-th of a list is
 ///               kept; it writes it
-template <typename Look>
+template <typename Keeps>
 void keep_some(const Context& context, Scratch& scratch, const JobTable<KeepWork>& table,
-               Look look) {
-  launch<detail::keep_some<Look>>(context, blocks_for(context, table.tiles(), 1), kBlock, table,
-                                  fresh_tiles(context, scratch, table.tiles()), look);
+               Keeps keeps) {
+  launch<detail::keep_some<Keeps>>(context, blocks_for(context, table.tiles(), 1), kBlock, table,
+                                   fresh_tiles(context, scratch, table.tiles()), keeps);
 }
 
 }  // namespace sparsesync::cuda

@@ -1,5 +1,5 @@
-// From marks that rows of a tile have to rows written where they belong. For the sources of the
-// bodies alone.
+// From marks that rows of a tile have to rows written where they belong. For kernel
+// sources only.
 #pragma once
 
 #include <algorithm>
@@ -90,14 +90,14 @@ class MarkedRows {
   /// @param rows   of the tile
   /// @param first  the number of its first row, as groups have it
   /// @return how many there are
-  __device__ unsigned settle(const Groups& groups, Split<Groups::kMost>& split,
-                             const TileSums& sums, unsigned rows, Index first) {
+  __device__ unsigned scan_counts(const Groups& groups, Split<Groups::kMost>& split,
+                                  const TileSums& sums, unsigned rows, Index first) {
     __syncthreads();
     const unsigned warp = threadIdx.x / kWarp;
     const unsigned size = list(rows);
     __syncwarp();
     name_and_count_groups(groups, first, rows_[warp], size, numbers_[warp], split.next());
-    const unsigned all = split.settle(sums);
+    const unsigned all = split.scan_counts(sums);
     const auto group_of = [&](unsigned i) -> unsigned { return numbers_[warp][i]; };
     place_groups(groups, group_of, size, split.next(), [&](unsigned i, unsigned at, unsigned) {
       order_[at] = static_cast<std::uint16_t>(warp * kOfWarp + i);

@@ -1,4 +1,4 @@
-// Searches by some lanes of a warp together. For the sources of the bodies alone.
+// Searches by some lanes of a warp together. For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -81,7 +81,7 @@ __device__ inline void write_begins(Index place, Index size, Index before, Index
   for (Index next = group + 1; next <= groups; ++next) group_begin[next] = size;
 }
 
-/// RowGroups::place() without the position, in 32 bits: 64-bit arithmetic takes several times as
+/// RowGroups::locate() without the position, in 32 bits: 64-bit arithmetic takes several times as
 /// long, a 64-bit division most of all.
 class NarrowGroups {
  public:
@@ -141,12 +141,12 @@ class NarrowGroups {
   std::uint32_t multiply_[Bijection::kRounds] = {};
 };
 
-/// RowGroups::place() without the position, of any number of rows.
+/// RowGroups::locate() without the position, of any number of rows.
 class WideGroups {
  public:
   explicit WideGroups(const RowGroups& from) : groups_(from) {}
   /// A row's group.
-  __device__ Index of(Index row) const { return groups_.place(row).group; }
+  __device__ Index of(Index row) const { return groups_.locate(row).group; }
 
  private:
   RowGroups groups_;

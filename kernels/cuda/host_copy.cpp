@@ -1,4 +1,4 @@
-// CUDA bodies of fetch and place.
+// CUDA implementations of fetch and upload.
 #include "kernels/base/host_copy.h"
 
 #include "kernels/cuda/stream.h"
@@ -6,11 +6,11 @@
 namespace sparsesync::cuda {
 
 void fetch(const Context& context, std::span<const std::byte> from, std::byte* to) {
-  queue_of(context).download(from, to);
+  stream_of(context).download(from, to);
 }
 
-void place(const Context& context, std::span<const std::byte> from, std::byte* to) {
-  queue_of(context).upload(from, to);
+void upload(const Context& context, std::span<const std::byte> from, std::byte* to) {
+  stream_of(context).upload(from, to);
 }
 
 }  // namespace sparsesync::cuda

@@ -1,5 +1,5 @@
 // Jobs of one launch, each cut into tiles: a block, or a thread, carries out a tile of one of them.
-// For the sources of the bodies alone.
+// For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>

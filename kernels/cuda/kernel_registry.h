@@ -28,10 +28,10 @@ Kernel add_kernel(Kernel kernel) {
 template <auto kernel>
 inline const auto registered_kernel = detail::add_kernel(kernel);
 
-/// Occupies the queue's stream. Work that the host submits meanwhile then starts without gaps, and
+/// Occupies the stream's stream. Work that the host submits meanwhile then starts without gaps, and
 /// two events around it time the work alone. Returns at once on the emulated device, which measures
 /// no time. Not counted as a launch. Does not synchronize the stream.
 /// @throws DeviceError if it cannot be launched
-void spin(Queue& queue, int microseconds);
+void spin(CudaStream& stream, int microseconds);
 
 }  // namespace sparsesync::cuda

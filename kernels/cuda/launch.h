@@ -1,4 +1,4 @@
-// The one way to launch a kernel: it checks, and it counts. For the sources of the bodies alone.
+// The one way to launch a kernel: it checks, and it counts. For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,32 +40,32 @@ inline constexpr Index kMostBlocks = std::numeric_limits<std::int32_t>::max();
 
 /// Launches `blocks` blocks of `threads` threads; nothing where there are no blocks. Does not
 /// synchronize the stream.
-/// @tparam kernel  is registered when the program starts, so that a queue has loaded it
+/// @tparam kernel  is registered when the program starts, so that a stream has loaded it
 /// @throws DeviceError if it cannot be launched, ContractError for more than kMostBlocks blocks
 template <auto kernel, typename... Arguments>
 void launch(const Context& context, Index blocks, int threads, Arguments&&... arguments) {
   if (blocks == 0) return;
   SPARSESYNC_EXPECT(blocks, >, Index{0});
   SPARSESYNC_EXPECT(blocks, <=, kMostBlocks);
-  Queue& queue = queue_of(context);
+  CudaStream& stream = stream_of(context);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = queue.handle();
-  const Queue::Timed timed(queue);
+  config.stream = stream.handle();
+  const CudaStream::Timed timed(stream);
   check(
       cudaLaunchKernelEx(&config, registered_kernel<kernel>, std::forward<Arguments>(arguments)...),
       "launching a kernel");
-  queue.count_launch();
+  stream.count_launch();
 }
 
 /// Sets each byte to `byte`. Does not synchronize the stream.
 inline void set_bytes(const Context& context, void* memory, int byte, std::size_t bytes) {
   if (bytes == 0) return;
-  Queue& queue = queue_of(context);
-  const Queue::Timed timed(queue);
-  check(cudaMemsetAsync(memory, byte, bytes, queue.handle()), "setting memory of the device");
-  queue.count_copy();
+  CudaStream& stream = stream_of(context);
+  const CudaStream::Timed timed(stream);
+  check(cudaMemsetAsync(memory, byte, bytes, stream.handle()), "setting memory of the device");
+  stream.count_copy();
 }
 
 /// Sets bytes to 0. Does not synchronize the stream.
@@ -78,7 +78,7 @@ inline void clear(const Context& context, void* memory, std::size_t bytes) {
 inline Index blocks_for(const Context& context, Index items, int threads = kBlock) {
   constexpr Index kBlocksOfProcessor = 16;
   return std::min(ceil_div<Index>(items, threads),
-                  kBlocksOfProcessor * queue_of(context).multiprocessors());
+                  kBlocksOfProcessor * stream_of(context).multiprocessors());
 }
 
 // ---- In kernels.

@@ -1,4 +1,4 @@
-// Many lists of indices that one kernel goes through. For the sources of the bodies alone.
+// Many lists of indices that one kernel goes through. For kernel sources only.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,14 @@ namespace sparsesync::cuda {
 template <typename T, typename Make>
 std::span<const T> upload_made(const Context& context, Scratch& scratch, Index count, Make&& make) {
   constexpr Index kPiece = 128;
-  const std::span<T> all = scratch.take<T>(count);
+  const std::span<T> all = scratch.allocate<T>(count);
   for (Index begin = 0; begin < count; begin += kPiece) {
     T piece[kPiece];
     const Index size = std::min(kPiece, count - begin);
     for (Index i = 0; i < size; ++i) piece[i] = make(begin + i);
     const std::span<T> to = part_of(all, {begin, begin + size});
-    queue_of(context).upload(std::as_bytes(std::span(piece).first(to.size())),
-                             std::as_writable_bytes(to).data());
+    stream_of(context).upload(std::as_bytes(std::span(piece).first(to.size())),
+                              std::as_writable_bytes(to).data());
   }
   return all;
 }

@@ -1,5 +1,5 @@
-// Looking for what is not zero, 16 bytes at a time, wherever elements lie. For the sources of the
-// bodies alone.
+// Looking for what is not zero, 16 bytes at a time, wherever elements lie. For kernel
+// sources only.
 #pragma once
 
 #include <bit>

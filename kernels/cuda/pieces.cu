@@ -1,5 +1,5 @@
-// CUDA bodies of fetch_pieces and place_pieces: the pieces, and what is to be placed, are a
-// kernel's parameters, so that nothing is copied beside them.
+// CUDA implementations of fetch_pieces and upload_pieces: the pieces, and what is to be placed, are
+// a kernel's parameters, so that nothing is copied beside them.
 #include "kernels/base/host_copy.h"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ void fetch_pieces(const Context& context, std::span<const std::span<const std::b
   std::size_t bytes = 0;
   for (const std::span<const std::byte> piece : from) bytes += piece.size();
   Scratch scratch(context);
-  const std::span<Word> all = scratch.take<Word>(static_cast<Index>(bytes / kWordBytes));
+  const std::span<Word> all = scratch.allocate<Word>(static_cast<Index>(bytes / kWordBytes));
   std::size_t filled = 0;
   for (std::size_t first = 0; first < from.size(); first += kPieces) {
     Pieces<const Word> pieces{};  // what is unused of it is a parameter, too
@@ -84,11 +84,11 @@ void fetch_pieces(const Context& context, std::span<const std::span<const std::b
     launch<fetch_kernel>(context, pieces.count, kWarp, pieces, all.data() + filled);
     filled += pieces.begin[pieces.count];
   }
-  queue_of(context).download(std::as_bytes(all), to);
+  stream_of(context).download(std::as_bytes(all), to);
 }
 
-void place_pieces(const Context& context, std::span<const std::byte> from,
-                  std::span<const std::span<std::byte>> to) {
+void upload_pieces(const Context& context, std::span<const std::byte> from,
+                   std::span<const std::span<std::byte>> to) {
   std::size_t bytes = 0;
   for (const std::span<std::byte> piece : to) bytes += piece.size();
   SPARSESYNC_EXPECT(from.size(), ==, bytes);

@@ -1,4 +1,4 @@
-// Keeps some of many, in their order, in one pass. For the sources of the bodies alone.
+// Keeps some of many, in their order, in one pass. For kernel sources only.
 #pragma once
 
 #include "kernels/cuda/tile_scan.h"
@@ -19,7 +19,7 @@ __global__ void select(Index tile_count, Tiles tiles, Selection selection) {
   const unsigned lanes_before = (1U << lane) - 1;
   // Of a tile each warp has items that follow each other, each of its lanes every 32nd.
   const Index first = static_cast<Index>(threadIdx.x / kWarp) * items * kWarp + lane;
-  for (Index tile = tiles.take(&at); tile < tile_count; tile = tiles.take(&at)) {
+  for (Index tile = tiles.next_tile(&at); tile < tile_count; tile = tiles.next_tile(&at)) {
     const auto part = selection.part(tile);
     std::uint64_t kept = 0;  // of the lane's items
     for (int i = 0; i < items; ++i) {

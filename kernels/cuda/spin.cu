@@ -25,11 +25,11 @@ __global__ void spin_kernel(std::uint64_t) {}
 
 }  // namespace
 
-void spin(Queue& queue, int microseconds) {
+void spin(CudaStream& stream, int microseconds) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(1);
   config.blockDim = dim3(1);
-  config.stream = queue.handle();
+  config.stream = stream.handle();
   check(cudaLaunchKernelEx(&config, registered_kernel<spin_kernel>,
                            std::uint64_t{1000} * static_cast<std::uint64_t>(microseconds)),
         "launching a kernel");

@@ -1,5 +1,5 @@
 // A stable split: how kernels that keep some of the rows that they read know where to write them,
-// in one pass, group after group. For the sources of the bodies alone.
+// in one pass, group after group. For kernel sources only.
 //
 // A block takes up a tile of rows. Each of its warps counts its rows of each group; the block sums
 // these up, tells the others by a word for each group, and looks back at the words of the tiles
@@ -44,7 +44,7 @@ inline Index tile_bytes_for(const Context& context, Index bytes, Index groups) {
   constexpr Index kOfProcessor = 16;  // tiles: fewer would not keep it busy to the end
   constexpr Index kOfGroup = 1024;
   const Index even =
-      round_up(bytes / (kOfProcessor * queue_of(context).multiprocessors()), kOfGroup);
+      round_up(bytes / (kOfProcessor * stream_of(context).multiprocessors()), kOfGroup);
   return std::clamp(even, std::clamp(groups * kOfGroup, kSmallest, kLargest), kLargest);
 }
 
@@ -54,7 +54,7 @@ inline TileSums fresh_tile_sums(const Context& context, Scratch& scratch, Index 
   TileSums sums{nullptr, static_cast<unsigned>(groups), 0, room, counts};
   while (sums.lane_bits < 5 && groups << (sums.lane_bits + 1) <= kBlock) ++sums.lane_bits;
   if (tiles > 1) {
-    const auto words = scratch.take<std::uint64_t>(kWordsBefore + tiles * groups);
+    const auto words = scratch.allocate<std::uint64_t>(kWordsBefore + tiles * groups);
     clear(context, words.data(), words.size_bytes());
     sums.words = words.data();
   }
@@ -79,7 +79,7 @@ template <int kMost>
 class Split {
  public:
   /// The tile that this block takes up.
-  __device__ Index take(const TileSums& sums) {
+  __device__ Index next_tile(const TileSums& sums) {
     for (int i = static_cast<int>(threadIdx.x); i < kBlockWarps * kMost; i += kBlock) {
       next_[i / kMost][i % kMost] = 0;
     }
@@ -93,18 +93,18 @@ class Split {
   }
 
   /// Of the calling thread's warp, for each group: first how many rows it has, for the warp to
-  /// count; after settle(), where its next one stands among all rows of the tile.
+  /// count; after scan_counts(), where its next one stands among all rows of the tile.
   __device__ unsigned* next() { return next_[threadIdx.x / kWarp]; }
 
   /// Orders the groups of the tile one after another, in each the rows of the first warp first.
   /// @return how many rows there are
-  __device__ unsigned settle(const TileSums& sums) {
+  __device__ unsigned scan_counts(const TileSums& sums) {
     __syncthreads();
     const unsigned group = threadIdx.x;
     unsigned count = 0;
     if (group < sums.groups) {
       for (int warp = 0; warp < kBlockWarps; ++warp) count += next_[warp][group];
-      if (sums.words != nullptr) tell(sums, tile_, group, count, tile_ == 0 ? kAll : kOwn);
+      if (sums.words != nullptr) publish(sums, tile_, group, count, tile_ == 0 ? kAll : kOwn);
     }
     unsigned all = 0;
     unsigned at = block_exclusive_sum(count, scan_, &all);
@@ -131,7 +131,7 @@ class Split {
       if (there && (threadIdx.x & ((1U << sums.lane_bits) - 1)) == 0) {
         const unsigned begin = begin_[group];
         const auto count = static_cast<Index>(end_[group] - begin);
-        if (sums.words != nullptr && tile_ > 0) tell(sums, tile_, group, before + count, kAll);
+        if (sums.words != nullptr && tile_ > 0) publish(sums, tile_, group, before + count, kAll);
         if (tile_ + 1 == gridDim.x) sums.counts[group] = before + count;
         const Index left = sums.room - before;
         to_[group] = group * sums.room + before - begin;
@@ -157,8 +157,8 @@ class Split {
   __device__ static SharedWord word_of(const TileSums& sums, Index tile, unsigned group) {
     return SharedWord(sums.words[kWordsBefore + tile * sums.groups + group]);
   }
-  __device__ static void tell(const TileSums& sums, Index tile, unsigned group, Index count,
-                              std::uint64_t state) {
+  __device__ static void publish(const TileSums& sums, Index tile, unsigned group, Index count,
+                                 std::uint64_t state) {
     word_of(sums, tile, group)
         .store(static_cast<std::uint64_t>(count) << kStateBits | state, kRelaxed);
   }

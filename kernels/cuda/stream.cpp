@@ -1,4 +1,4 @@
-// The queue of a GPU, marks in its work, and what there is of GPUs.
+// Streams and events of a GPU, and the GPUs that are available.
 #include "kernels/cuda/stream.h"
 
 #include <fmt/format.h>
@@ -22,19 +22,19 @@
 namespace sparsesync {
 
 /// A cudaEvent_t.
-class Mark::Event {
+class Event::Handle {
  public:
-  explicit Event(int of_device) : device(of_device) {
+  explicit Handle(int of_device) : device(of_device) {
     const DeviceGuard here(device);
-    cuda::check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "making an event");
+    cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
   }
-  ~Event() {
-    cuda::on_device(device, [&] { cuda::ignore(cudaEventDestroy(handle)); });
+  ~Handle() {
+    cuda::on_device(device, [&] { cuda::ignore(cudaEventDestroy(event)); });
   }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
   int device;
-  cudaEvent_t handle = nullptr;
+  cudaEvent_t event = nullptr;
 };
 
 }  // namespace sparsesync
@@ -88,7 +88,8 @@ void open_to_sanitizer(std::span<const std::byte> red_zone) {
 
 }  // namespace
 
-Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options)
+CudaStream::CudaStream(MemoryResource& memory, MemoryResource& pinned,
+                       const DeviceStreamOptions& options)
     : memory_(memory),
       pinned_(pinned),
       device_(options.device),
@@ -124,7 +125,7 @@ Queue::Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOp
   *faults_ = 0;
 }
 
-Queue::~Queue() {
+CudaStream::~CudaStream() {
   on_device(device_, [&] {
     ignore(cudaStreamSynchronize(stream_));
     release_scratch();
@@ -139,38 +140,38 @@ Queue::~Queue() {
   });
 }
 
-Queue::Timed::Timed(Queue& queue) : queue_(queue) {
-  if (queue.times_ == nullptr) return;
-  lock_ = std::unique_lock(queue.times_->one_at_a_time);
+CudaStream::Timed::Timed(CudaStream& stream) : stream_(stream) {
+  if (stream.times_ == nullptr) return;
+  lock_ = std::unique_lock(stream.times_->one_at_a_time);
   // The time excludes what the piece waits for, and the host's submission.
-  check(cudaStreamSynchronize(queue.stream_), "waiting for the device");
+  check(cudaStreamSynchronize(stream.stream_), "waiting for the device");
   constexpr int kMicroseconds = 20;
-  spin(queue, kMicroseconds);
-  check(cudaEventRecord(queue.timing_[0], queue.stream_), "setting a mark");
+  spin(stream, kMicroseconds);
+  check(cudaEventRecord(stream.timing_[0], stream.stream_), "recording an event");
 }
 
-Queue::Timed::~Timed() {
-  if (queue_.times_ == nullptr) return;
+CudaStream::Timed::~Timed() {
+  if (stream_.times_ == nullptr) return;
   float milliseconds = 0;
   // A failure here is that of the next call, too.
-  if (cudaEventRecord(queue_.timing_[1], queue_.stream_) != cudaSuccess ||
-      cudaEventSynchronize(queue_.timing_[1]) != cudaSuccess ||
-      cudaEventElapsedTime(&milliseconds, queue_.timing_[0], queue_.timing_[1]) != cudaSuccess) {
+  if (cudaEventRecord(stream_.timing_[1], stream_.stream_) != cudaSuccess ||
+      cudaEventSynchronize(stream_.timing_[1]) != cudaSuccess ||
+      cudaEventElapsedTime(&milliseconds, stream_.timing_[0], stream_.timing_[1]) != cudaSuccess) {
     cudaGetLastError();
     return;
   }
-  queue_.times_->seconds += static_cast<double>(milliseconds) * 1e-3;
-  ++queue_.times_->pieces;
+  stream_.times_->seconds += static_cast<double>(milliseconds) * 1e-3;
+  ++stream_.times_->pieces;
 }
 
-void Queue::make_current() const {
+void CudaStream::make_current() const {
   check(cudaSetDevice(device_), "choosing a device");
   // Calls such as cudaEventQuery() in this thread would else invalidate a capture in another one.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), "relaxing the capture mode");
 }
 
-void Queue::expect_reachable(const void* pointer, const char* what) const {
+void CudaStream::expect_reachable(const void* pointer, const char* what) const {
   if (pointer == nullptr) return;  // of nothing
   cudaPointerAttributes found{};
   check(cudaPointerGetAttributes(&found, pointer), "asking for a pointer's memory");
@@ -194,7 +195,7 @@ void Queue::expect_reachable(const void* pointer, const char* what) const {
   }
 }
 
-void Queue::synchronize() {
+void CudaStream::synchronize() {
   if (!overwritten_.empty()) throw ContractError(std::exchange(overwritten_, {}));
   // Before the wait: what another thread notes while it lasts stays noted.
   if (!has_work_.exchange(false)) return;
@@ -211,35 +212,37 @@ void Queue::synchronize() {
   throw_fault(fault);
 }
 
-void Queue::wait_for(const Mark& mark) {
+void CudaStream::wait_for(const Event& event) {
   ++counters_.synchronizations;
-  if (mark.event() != nullptr) wait_for_event(mark.event()->handle);
+  if (event.handle() != nullptr) wait_for_event(event.handle()->event);
 }
 
 /// Waits for all work that the stream was given so far.
-void Queue::wait_for_all() {
-  if (watch_ == nullptr) return check(cudaStreamSynchronize(stream_), "waiting for the device");
-  check(cudaEventRecord(end_, stream_), "setting a mark");
+void CudaStream::wait_for_all() {
+  if (cancellation_check_ == nullptr)
+    return check(cudaStreamSynchronize(stream_), "waiting for the device");
+  check(cudaEventRecord(end_, stream_), "recording an event");
   wait_for_event(end_);
 }
 
 /// With a watch, polls the event and the watch.
-void Queue::wait_for_event(cudaEvent_t event) {
-  if (watch_ == nullptr) return check(cudaEventSynchronize(event), "waiting for the device");
+void CudaStream::wait_for_event(cudaEvent_t event) {
+  if (cancellation_check_ == nullptr)
+    return check(cudaEventSynchronize(event), "waiting for the device");
   const Poll poll;
   while (true) {
     const cudaError_t result = cudaEventQuery(event);
     if (result == cudaSuccess) return;
     if (result != cudaErrorNotReady) check(result, "waiting for the device");
     poll.pause();
-    watch_->look(poll.since());
+    cancellation_check_->poll(poll.since());
   }
 }
 
 /// Room for so many bytes, which no copy reads any more.
-std::byte* Queue::next_staging(std::size_t bytes) {
+std::byte* CudaStream::next_staging(std::size_t bytes) {
   if (half_used_ + bytes > kStagingBytes) {
-    check(cudaEventRecord(half_free_[half_], stream_), "setting a mark");
+    check(cudaEventRecord(half_free_[half_], stream_), "recording an event");
     half_ = 1 - half_;
     half_used_ = 0;
     wait_for_event(half_free_[half_]);
@@ -249,7 +252,7 @@ std::byte* Queue::next_staging(std::size_t bytes) {
   return room;
 }
 
-void Queue::upload(std::span<const std::byte> from, std::byte* to) {
+void CudaStream::upload(std::span<const std::byte> from, std::byte* to) {
   while (!from.empty()) {
     const std::size_t bytes = std::min(from.size(), kStagingBytes);
     std::byte* const staged = next_staging(bytes);
@@ -263,7 +266,7 @@ void Queue::upload(std::span<const std::byte> from, std::byte* to) {
   }
 }
 
-void Queue::download(std::span<const std::byte> from, std::byte* to) {
+void CudaStream::download(std::span<const std::byte> from, std::byte* to) {
   if (from.empty()) return synchronize();
   while (!from.empty()) {
     const std::size_t bytes = std::min(from.size(), kStagingBytes);
@@ -281,7 +284,7 @@ void Queue::download(std::span<const std::byte> from, std::byte* to) {
   }
 }
 
-std::byte* Queue::scratch(std::size_t slice_bytes) {
+std::byte* CudaStream::scratch(std::size_t slice_bytes) {
   const std::size_t bytes =
       round_up(std::max<std::size_t>(slice_bytes, 1), kAlignment) + (checked_ ? kRedZoneBytes : 0);
   if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
@@ -300,7 +303,7 @@ std::byte* Queue::scratch(std::size_t slice_bytes) {
 }
 
 /// @param with_zone  bytes from the slice's begin to the next one
-void Queue::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_zone) {
+void CudaStream::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_zone) {
   const std::span<std::byte> zone{slice + bytes, with_zone - bytes};
   check(cudaMemsetAsync(zone.data(), std::to_integer<int>(kRedZoneByte), zone.size(), stream_),
         "setting a red zone");
@@ -310,7 +313,7 @@ void Queue::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_z
 }
 
 /// Waits for the operation, and looks for what it wrote to red zones.
-void Queue::check_red_zones() noexcept {
+void CudaStream::check_red_zones() noexcept {
   try {
     wait_for_all();
   } catch (const std::exception&) {
@@ -340,7 +343,7 @@ void Queue::check_red_zones() noexcept {
   red_zones_.clear();
 }
 
-void Queue::close_scratch() noexcept {
+void CudaStream::close_scratch() noexcept {
   if (--scratch_depth_ > 0) return;
   if (checked_) check_red_zones();
   block_used_ = 0;
@@ -357,7 +360,7 @@ void Queue::close_scratch() noexcept {
   }
 }
 
-void Queue::release_scratch() noexcept {
+void CudaStream::release_scratch() noexcept {
   for (const Block& block : blocks_) {
     memory_.deallocate(block.data, block.bytes, kAlignment, stream());
   }
@@ -391,29 +394,30 @@ DeviceGuard::~DeviceGuard() {
   cuda::pop_context();
 }
 
-std::unique_ptr<DeviceQueue> make_device_queue(MemoryResource& memory, MemoryResource& pinned,
-                                               const DeviceQueueOptions& options) {
+std::unique_ptr<DeviceStream> make_device_stream(MemoryResource& memory, MemoryResource& pinned,
+                                                 const DeviceStreamOptions& options) {
   expect_device(options.device);
-  return std::make_unique<cuda::Queue>(memory, pinned, options);
+  return std::make_unique<cuda::CudaStream>(memory, pinned, options);
 }
 
-Mark::Mark(const Context& context) {
-  if (context.queue() == nullptr) return;
-  event_ = std::make_unique<Event>(context.queue()->device());
+Event::Event(const Context& context) {
+  if (context.device_stream() == nullptr) return;
+  handle_ = std::make_unique<Handle>(context.device_stream()->device());
 }
-Mark::~Mark() = default;
-Mark::Mark(Mark&&) noexcept = default;
+Event::~Event() = default;
+Event::Event(Event&&) noexcept = default;
 
-void Mark::set(const Context& context) {
-  if (!event_) return;
-  cuda::check(cudaEventRecord(event_->handle, cuda::queue_of(context).handle()), "setting a mark");
+void Event::set(const Context& context) {
+  if (!handle_) return;
+  cuda::check(cudaEventRecord(handle_->event, cuda::stream_of(context).handle()),
+              "recording an event");
 }
 
-void Mark::set(Stream stream) {
-  if (!event_) return;
-  const DeviceGuard here(event_->device);  // whose default stream is meant
-  cuda::check(cudaEventRecord(event_->handle, static_cast<cudaStream_t>(stream.handle)),
-              "setting a mark");
+void Event::set(Stream stream) {
+  if (!handle_) return;
+  const DeviceGuard here(handle_->device);  // whose default stream is meant
+  cuda::check(cudaEventRecord(handle_->event, static_cast<cudaStream_t>(stream.handle)),
+              "recording an event");
 }
 
 bool is_captured(Stream stream) {
@@ -423,37 +427,37 @@ bool is_captured(Stream stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-void Mark::make_wait(const Context& context) const {
-  if (!event_) return;
-  cuda::check(cudaStreamWaitEvent(cuda::queue_of(context).handle(), event_->handle, 0),
-              "waiting for a mark");
-  context.queue()->note_work();
+void Event::make_wait(const Context& context) const {
+  if (!handle_) return;
+  cuda::check(cudaStreamWaitEvent(cuda::stream_of(context).handle(), handle_->event, 0),
+              "waiting for an event");
+  context.device_stream()->record_work();
 }
 
-void Mark::make_wait(Stream stream) const {
-  if (!event_) return;
-  const DeviceGuard here(event_->device);  // whose default stream is meant
-  cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), event_->handle, 0),
-              "waiting for a mark");
+void Event::make_wait(Stream stream) const {
+  if (!handle_) return;
+  const DeviceGuard here(handle_->device);  // whose default stream is meant
+  cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), handle_->event, 0),
+              "waiting for an event");
 }
 
-void Mark::wait() const {
-  if (event_) cuda::check(cudaEventSynchronize(event_->handle), "waiting for a mark");
+void Event::wait() const {
+  if (handle_) cuda::check(cudaEventSynchronize(handle_->event), "waiting for an event");
 }
 
 void copy_from(const Context& source, std::span<const std::byte> from, const Context& context,
                std::byte* to) {
   if (source.device() == Device::cpu || context.device() == Device::cpu ||
-      source.queue()->device() == context.queue()->device()) {
+      source.device_stream()->device() == context.device_stream()->device()) {
     return copy(context, from, to);
   }
   if (from.empty()) return;
-  cuda::Queue& queue = cuda::queue_of(context);
-  const cuda::Queue::Timed timed(queue);
-  cuda::check(cudaMemcpyPeerAsync(to, queue.device(), from.data(), source.queue()->device(),
-                                  from.size(), queue.handle()),
+  cuda::CudaStream& stream = cuda::stream_of(context);
+  const cuda::CudaStream::Timed timed(stream);
+  cuda::check(cudaMemcpyPeerAsync(to, stream.device(), from.data(),
+                                  source.device_stream()->device(), from.size(), stream.handle()),
               "copy from another device");
-  queue.count_copy();
+  stream.count_copy();
 }
 
 DeviceFacts device_facts() {

@@ -1,4 +1,4 @@
-// DeviceQueue as CUDA has it, and what the bodies take from it.
+// CUDA's implementation of DeviceStream, and the scratch that kernels use.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,39 +32,39 @@ enum class Fault : std::uint32_t {
 /// synchronization. If several threads write, one of the faults remains.
 using FaultWord = std::uint32_t;
 
-/// A stream, staging for copies, scratch, and the word that kernels note faults in.
-class Queue : public DeviceQueue {
+/// A stream, staging for copies, scratch, and the word that kernels record faults in.
+class CudaStream : public DeviceStream {
  public:
-  Queue(MemoryResource& memory, MemoryResource& pinned, const DeviceQueueOptions& options);
-  ~Queue() override;
-  Queue(const Queue&) = delete;
-  Queue& operator=(const Queue&) = delete;
+  CudaStream(MemoryResource& memory, MemoryResource& pinned, const DeviceStreamOptions& options);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
 
   Stream stream() const override { return {stream_}; }
   int device() const override { return device_; }
   void make_current() const override;
   void synchronize() override;
-  void wait_for(const Mark& mark) override;
-  void watch(DeviceWatch* watch) override { watch_ = watch; }
+  void wait_for(const Event& event) override;
+  void set_cancellation_check(CancellationCheck* check) override { cancellation_check_ = check; }
   void expect_reachable(const void* pointer, const char* what) const override;
-  void note_work() override { has_work_ = true; }
+  void record_work() override { has_work_ = true; }
   bool is_checked() const override { return checked_; }
   Counters counters() const override { return counters_; }
 
   cudaStream_t handle() const { return stream_; }
   /// Processors that run blocks.
   int multiprocessors() const { return multiprocessors_; }
-  /// Where kernels note what they find wrong.
+  /// Where kernels record faults.
   FaultWord* faults() const { return faults_; }
   /// So many kernels were launched.
   void count_launch(int launches = 1) {
     counters_.launches += launches;
-    note_work();
+    record_work();
   }
   /// So many copies or fills were started.
   void count_copy(int copies = 1) {
     counters_.copies += copies;
-    note_work();
+    record_work();
   }
 
   /// Copies from the host. `from` may be used again at once.
@@ -72,16 +72,17 @@ class Queue : public DeviceQueue {
   /// Copies to the host and waits for it.
   void download(std::span<const std::byte> from, std::byte* to);
 
-  /// What is given to the stream while it lives is timed as DeviceTimes says, if the queue has any.
+  /// What is given to the stream while it lives is timed as DeviceTimes says, if the stream has
+  /// any.
   class [[nodiscard]] Timed {
    public:
-    explicit Timed(Queue& queue);
+    explicit Timed(CudaStream& stream);
     ~Timed();
     Timed(const Timed&) = delete;
     Timed& operator=(const Timed&) = delete;
 
    private:
-    Queue& queue_;
+    CudaStream& stream_;
     std::unique_lock<std::mutex> lock_;
   };
 
@@ -91,7 +92,7 @@ class Queue : public DeviceQueue {
   void open_scratch() { ++scratch_depth_; }
   /// It needs what it took no longer.
   void close_scratch() noexcept;
-  /// At a multiple of 256 bytes, until the outermost operation closes. A checked queue has a red
+  /// At a multiple of 256 bytes, until the outermost operation closes. A checked stream has a red
   /// zone behind each slice: after the outermost operation, synchronize() throws ContractError,
   /// naming the slice, if something was written there.
   /// @throws BudgetError, DeviceMemoryError
@@ -122,8 +123,8 @@ class Queue : public DeviceQueue {
   cudaEvent_t end_ = nullptr;  // of all work so far
   DeviceTimes* times_ = nullptr;
   std::array<cudaEvent_t, 2> timing_{};  // where there are times
-  DeviceWatch* watch_ = nullptr;
-  // Since synchronize() last waited; another queue's thread may note that this one waits for it.
+  CancellationCheck* cancellation_check_ = nullptr;
+  // Since synchronize() last waited; another stream's thread may note that this one waits for it.
   std::atomic<bool> has_work_ = true;
   FaultWord* faults_ = nullptr;
   Counters counters_;
@@ -140,7 +141,7 @@ class Queue : public DeviceQueue {
   std::size_t block_used_ = 0;
   int scratch_depth_ = 0;
 
-  // Red zones of a checked queue.
+  // Red zones of a checked stream.
   struct RedZone {
     std::size_t slice_bytes = 0;
     std::span<std::byte> bytes;
@@ -149,39 +150,39 @@ class Queue : public DeviceQueue {
   std::string overwritten_;         // what synchronize() throws; empty: nothing
 };
 
-/// The queue of a context on a GPU. Does not synchronize the stream.
-inline Queue& queue_of(const Context& context) {
-  return static_cast<Queue&>(*context.queue());
+/// The stream of a context on a GPU. Does not synchronize the stream.
+inline CudaStream& stream_of(const Context& context) {
+  return static_cast<CudaStream&>(*context.device_stream());
 }
 
-/// Memory for an operation's own use, of the queue. What one operation leaves there the next one
+/// Memory for an operation's own use, of the stream. What one operation leaves there the next one
 /// may overwrite: both are in the order of the stream. Kept from one operation to the next, so
 /// steady state allocates nothing.
 class Scratch {
  public:
-  explicit Scratch(const Context& context) : queue_(queue_of(context)) { queue_.open_scratch(); }
-  ~Scratch() { queue_.close_scratch(); }
+  explicit Scratch(const Context& context) : stream_(stream_of(context)) { stream_.open_scratch(); }
+  ~Scratch() { stream_.close_scratch(); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
   /// Uninitialized, at a multiple of 256 bytes.
   /// @throws BudgetError, DeviceMemoryError
   template <typename T>
-  std::span<T> take(Index count) {
-    return {reinterpret_cast<T*>(queue_.scratch(static_cast<std::size_t>(count) * sizeof(T))),
+  std::span<T> allocate(Index count) {
+    return {reinterpret_cast<T*>(stream_.scratch(static_cast<std::size_t>(count) * sizeof(T))),
             static_cast<std::size_t>(count)};
   }
 
   /// A copy of what is on the host.
   template <typename T>
   std::span<T> upload(std::span<const T> from) {
-    const std::span<T> to = take<T>(std::ssize(from));
-    queue_.upload(std::as_bytes(from), std::as_writable_bytes(to).data());
+    const std::span<T> to = allocate<T>(std::ssize(from));
+    stream_.upload(std::as_bytes(from), std::as_writable_bytes(to).data());
     return to;
   }
 
  private:
-  Queue& queue_;
+  CudaStream& stream_;
 };
 
 }  // namespace sparsesync::cuda

@@ -1,5 +1,5 @@
 // Sums over a block, and over the tiles before one in a single pass: how kernels that keep some of
-// what they read know where to write it. For the sources of the bodies alone.
+// what they read know where to write it. For kernel sources only.
 #pragma once
 
 #include <cstdint>
@@ -68,12 +68,12 @@ class Tiles {
 
   explicit Tiles(std::span<std::uint64_t> words) : words_(words.data()) {}
 
-  /// The tiles from `first` on, as tiles of their own: take() is not for them.
+  /// The tiles from `first` on, as tiles of their own: next_tile() is not for them.
   __device__ Tiles from(Index first) const { return Tiles(words_ + first); }
 
   /// The next tile that nobody has taken up. Called by all threads of the block.
   /// @param shared  a number of the block's shared memory
-  __device__ Index take(Index* shared) const {
+  __device__ Index next_tile(Index* shared) const {
     if (threadIdx.x == 0) *shared = static_cast<Index>(atomicAdd(ticket(), 1ULL));
     __syncthreads();
     const Index tile = *shared;
@@ -107,7 +107,7 @@ class Tiles {
     return reinterpret_cast<unsigned long long*>(words_);
   }
   __device__ SharedWord word_of(Index tile) const { return SharedWord(words_[1 + tile]); }
-  __device__ void tell(Index tile, Index count, std::uint64_t state) const {
+  __device__ void publish(Index tile, Index count, std::uint64_t state) const {
     word_of(tile).store(static_cast<std::uint64_t>(count) << kStateBits | state, kRelaxed);
   }
 
@@ -115,10 +115,10 @@ class Tiles {
   __device__ Index look_back(Index tile, Index count) const {
     const auto lane = static_cast<Index>(threadIdx.x);
     if (tile == 0) {
-      if (lane == 0) tell(0, count, kAll);
+      if (lane == 0) publish(0, count, kAll);
       return 0;
     }
-    if (lane == 0) tell(tile, count, kOwn);
+    if (lane == 0) publish(tile, count, kOwn);
     Index sum = 0;
     for (Index nearest = tile - 1;; nearest -= kWarp) {
       const Index looked_at = nearest - lane;
@@ -140,7 +140,7 @@ class Tiles {
       sum += part;
       if (complete != 0) break;
     }
-    if (lane == 0) tell(tile, sum + count, kAll);
+    if (lane == 0) publish(tile, sum + count, kAll);
     return sum;
   }
 

@@ -1,4 +1,4 @@
-// Elements of matrices in kernels. For the sources of the bodies alone.
+// Elements of matrices in kernels. For kernel sources only.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// CPU body of the index code of a whole range.
+// CPU implementation of the index code of a whole range.
 #include "kernels/indices/index_code_cpu.h"
 
 #include <numeric>

@@ -1,4 +1,4 @@
-// CPU body of the bitmap index code.
+// CPU implementation of the bitmap index code.
 #include "kernels/indices/index_code_cpu.h"
 
 #include <algorithm>

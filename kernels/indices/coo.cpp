@@ -1,4 +1,4 @@
-// CPU body of the COO index code.
+// CPU implementation of the COO index code.
 #include "kernels/indices/index_code_cpu.h"
 #include "sparsesync/errors.h"
 

@@ -1,4 +1,4 @@
-// CUDA body of decode.
+// CUDA implementation of decode.
 //
 // Of a bit string a block takes some words; decoupled look-back tells it how many indices stand
 // before them. It lists its bits in shared memory, so that indices are written in rows, and
@@ -63,7 +63,7 @@ class Findings {
   __device__ void add(bool is_wrong, Fault fault) {
     if (is_wrong) fault_ = fault;
   }
-  __device__ void tell(FaultWord* faults) const {
+  __device__ void report(FaultWord* faults) const {
     if (fault_ != Fault::none) record_fault(faults, fault_);
   }
 
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   __shared__ int sums[kWarp + 1];
   __shared__ Index number;
   __shared__ std::uint16_t places[kListed];
-  const Index taken = ordered ? tiles.take(&number) : static_cast<Index>(blockIdx.x);
+  const Index taken = ordered ? tiles.next_tile(&number) : static_cast<Index>(blockIdx.x);
   const DecodeWork& work = table.of(taken);
   const Index tile = taken - work.first_tile;
   const DecodeMemory shared{sums, &number, places};
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kBlock, 4)
       write_all(work, tile);
       break;
   }
-  findings.tell(faults);
+  findings.report(faults);
 }
 
 DecodeWork work_of(const DecodeJob& job) {
@@ -310,7 +310,7 @@ void decode_all(const Context& context, std::span<const DecodeJob> jobs) {
     const Tiles tiles =
         ordered ? fresh_tiles(context, scratch, table.tiles()) : Tiles(std::span<std::uint64_t>());
     launch<decode_kernel>(context, table.tiles(), kBlock, table, tiles, ordered,
-                          queue_of(context).faults());
+                          stream_of(context).faults());
     ordered = false;
   });
 }

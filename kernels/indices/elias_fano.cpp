@@ -1,4 +1,4 @@
-// CPU body of the Elias-Fano index code. decode_as() checks its input.
+// CPU implementation of the Elias-Fano index code. decode_as() checks its input.
 #include "kernels/indices/index_code_cpu.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CUDA body of encode.
+// CUDA implementation of encode.
 //
 // A block takes kTile indices, which it reads once, and writes the bytes of the code that are
 // theirs: of a bit string those behind the byte of the last index before them, up to the byte of

@@ -1,4 +1,4 @@
-// CPU bodies of the index codes: what is the same for all of them.
+// CPU implementations of the index codes: what is the same for all of them.
 #include "kernels/indices/index_code.h"
 
 #include <bit>

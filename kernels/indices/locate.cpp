@@ -1,4 +1,4 @@
-// CPU bodies of locate.
+// CPU implementations of locate.
 #include "kernels/indices/locate.h"
 
 #include <algorithm>

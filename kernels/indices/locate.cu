@@ -1,4 +1,4 @@
-// CUDA bodies of locate.
+// CUDA implementations of locate.
 #include "kernels/indices/locate.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CPU bodies of the sorts: by radix, of a key and its place in one word.
+// CPU implementations of the sorts: by radix, of a key and its place in one word.
 #include "kernels/indices/sort.h"
 
 #include <algorithm>

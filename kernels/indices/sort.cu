@@ -1,4 +1,4 @@
-// CUDA bodies of the sorts.
+// CUDA implementations of the sorts.
 #include "kernels/indices/sort.h"
 
 #include "kernels/base/error.h"
@@ -33,7 +33,7 @@ void sort_with_order(const Context& context, std::span<Index> keys, std::span<In
   std::span<const Index> from = keys;
   if (!fit_into_word(key_bits, size)) {
     // They are looked up when the others are being written.
-    const std::span<Index> kept = scratch.take<Index>(size);
+    const std::span<Index> kept = scratch.allocate<Index>(size);
     copy(context, std::as_bytes(from), std::as_writable_bytes(kept).data());
     from = kept;
   }
@@ -42,7 +42,7 @@ void sort_with_order(const Context& context, std::span<Index> keys, std::span<In
   Index* const places = order.data();
   for_each(context, size, [=] __device__(Index i) {
     to[i] = sorted.key(i);
-    places[i] = sorted.place(i);
+    places[i] = sorted.source(i);
   });
 }
 

@@ -1,4 +1,4 @@
-// CUDA body of unite.
+// CUDA implementation of unite.
 #include <algorithm>
 
 #include "kernels/base/error.h"
@@ -54,7 +54,7 @@ __global__ void expand(const std::uint64_t* words, Index begin, Index tile_count
   __shared__ std::uint16_t places[kTileBits];  // in the tile, so that neighbours write neighbours
   __shared__ Index shared;
   __shared__ unsigned sums[kWarp + 1];
-  for (Index tile = tiles.take(&shared); tile < tile_count; tile = tiles.take(&shared)) {
+  for (Index tile = tiles.next_tile(&shared); tile < tile_count; tile = tiles.next_tile(&shared)) {
     std::uint64_t word = words[tile * kBlock + threadIdx.x];
     unsigned of_tile = 0;
     unsigned at = block_exclusive_sum(static_cast<unsigned>(__popcll(word)), sums, &of_tile);
@@ -62,7 +62,7 @@ __global__ void expand(const std::uint64_t* words, Index begin, Index tile_count
       const auto bit = static_cast<unsigned>(__ffsll(static_cast<long long>(word))) - 1;
       places[at++] = static_cast<std::uint16_t>(threadIdx.x * 64 + bit);
     }
-    const Index before = tiles.before(tile, of_tile, &shared);  // a barrier, as take() is one
+    const Index before = tiles.before(tile, of_tile, &shared);  // a barrier, as in next_tile()
     const Index first = begin + tile * kTileBits;
     for (unsigned i = threadIdx.x; i < of_tile; i += kBlock) out[before + i] = first + places[i];
     if (tile == tile_count - 1 && threadIdx.x == 0) *count = before + of_tile;
@@ -73,7 +73,8 @@ void unite_by_address(const Context& context, Scratch& scratch, IndexRange range
                       Index* out, Index* count) {
   const Index tiles = ceil_div(range.size(), kTileBits);
   const Index words = tiles * kBlock;
-  const std::span<std::uint64_t> memory = scratch.take<std::uint64_t>(words + Tiles::words(tiles));
+  const std::span<std::uint64_t> memory =
+      scratch.allocate<std::uint64_t>(words + Tiles::words(tiles));
   clear(context, memory.data(), memory.size_bytes());
   mark(context, range, sets, reinterpret_cast<std::uint32_t*>(memory.data()));
   launch<expand>(context, blocks_for(context, tiles, 1), kBlock, memory.data(), range.begin, tiles,

@@ -36,8 +36,8 @@ class Bijection {
     return static_cast<std::int64_t>(rows_);
   }
 
-  /// What forward() and backward() are made of, for bodies that do several rows at a time. Modulo
-  /// 2^b, so the lowest b bits of each number suffice.
+  /// What forward() and backward() are made of, for implementations that do several rows at a time.
+  /// Modulo 2^b, so the lowest b bits of each number suffice.
   struct Round {
     std::uint64_t add = 0;
     std::uint64_t multiply = 1;

@@ -1,4 +1,4 @@
-// CUDA body of choose_owners.
+// CUDA implementation of choose_owners.
 //
 // Who touched a row is a mask, a bit for each worker. Rows are sorted by how many touched them;
 // then batch after batch each of their rows finds its owner, by weights that all blocks compute for
@@ -189,9 +189,9 @@ class Weights {
   }
   __device__ Word below_level(Word load) const { return level_ > load ? level_ - load : 0; }
 
-  /// The level that the CPU body finds of sorted loads, by leaving out those above it until there
-  /// is none: each time the level falls, never below the one sought. (Loads that are equal to it
-  /// change nothing about it, nor does its being rounded down.)
+  /// The level that the CPU implementation finds of sorted loads, by leaving out those above it
+  /// until there is none: each time the level falls, never below the one sought. (Loads that are
+  /// equal to it change nothing about it, nor does its being rounded down.)
   __device__ void find_level(Word fill, Word* sums) {
     Word before = 0;
     while (true) {
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(kLargeBlock)
 /// Blocks for so many rows. Each one looks at all workers, so they are not many.
 Index blocks_of(const Context& context, Index rows, Index of_processor) {
   return std::min(ceil_div<Index>(rows, kBlock),
-                  of_processor * queue_of(context).multiprocessors());
+                  of_processor * stream_of(context).multiprocessors());
 }
 
 void choose_batches(const Context& context, const Choice& choice, const std::uint64_t* sorted) {
@@ -352,13 +352,13 @@ void choose_owners(const Context& context, std::span<const Index> united,
   choice.words = ceil_div<Index>(choice.workers, 64);
   choice.row_bits = static_cast<unsigned>(bit_width_below(static_cast<std::uint64_t>(choice.rows)));
   const Index mask_words = choice.rows * choice.words;
-  const std::span<Word> cleared = scratch.take<Word>(mask_words + 3 * choice.numbers() + 1);
+  const std::span<Word> cleared = scratch.allocate<Word>(mask_words + 3 * choice.numbers() + 1);
   clear(context, cleared.data(), cleared.size_bytes());
   choice.masks = cleared.data();
   choice.loads = choice.masks + mask_words;
   choice.shared = choice.loads + 3 * choice.numbers();
   set_masks(context, choice, lists);
-  const std::span<std::uint64_t> words = scratch.take<std::uint64_t>(choice.rows);
+  const std::span<std::uint64_t> words = scratch.allocate<std::uint64_t>(choice.rows);
   launch<sort_out>(context, blocks_of(context, choice.rows, 8), kBlock, choice, lists.lists.data(),
                    words.data());
   const auto first_bit = static_cast<int>(choice.row_bits);

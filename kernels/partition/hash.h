@@ -36,7 +36,7 @@ class RowHash {
     return static_cast<std::int64_t>(partitions_);
   }
 
-  /// h_which(row) before it is reduced: for bodies that have a faster division.
+  /// h_which(row) before it is reduced: for implementations that have a faster division.
   /// @param which  in [0, kRehashes]
   SPARSESYNC_HOST_DEVICE constexpr std::uint64_t mixed(int which, std::int64_t row) const {
     return murmur_fmix64(static_cast<std::uint64_t>(row) ^ keys_[which]);

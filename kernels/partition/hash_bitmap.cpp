@@ -1,4 +1,4 @@
-// CPU bodies of the domains of hash bitmaps.
+// CPU implementations of the domains of hash bitmaps.
 #include "kernels/partition/hash_bitmap.h"
 
 #include <algorithm>

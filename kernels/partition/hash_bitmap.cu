@@ -1,4 +1,4 @@
-// CUDA bodies of the domains of hash bitmaps.
+// CUDA implementations of the domains of hash bitmaps.
 #include "kernels/partition/hash_bitmap.h"
 
 #include "kernels/base/error.h"
@@ -56,7 +56,7 @@ void build(const Context& context, const RowHash& hash, std::span<Stored> entrie
   const auto rows = std::ssize(entries);
   const Index partitions = hash.partitions();
   Scratch scratch(context);
-  const std::span<Index> found = scratch.take<Index>(std::ssize(begin));
+  const std::span<Index> found = scratch.allocate<Index>(std::ssize(begin));
   clear(context, found.data(), found.size_bytes());
   const Index tiles = ceil_div(rows, kTile);
   select<kTileItems>(
@@ -64,7 +64,7 @@ void build(const Context& context, const RowHash& hash, std::span<Stored> entrie
       RowsOfPartition<Stored>{hash, rows, Divider64(static_cast<std::uint64_t>(partitions)), tiles,
                               Divider64(static_cast<std::uint64_t>(tiles)), entries.data(),
                               found.data()});
-  queue_of(context).download(std::as_bytes(found), std::as_writable_bytes(begin).data());
+  stream_of(context).download(std::as_bytes(found), std::as_writable_bytes(begin).data());
 }
 
 /// A partition's domain in kernels.
@@ -94,7 +94,7 @@ template <typename Stored>
 void find_positions(const Context& context, Domain<Stored> domain, std::span<const Index> rows,
                     Index* positions) {
   const Index* const from = rows.data();
-  FaultWord* const faults = queue_of(context).faults();
+  FaultWord* const faults = stream_of(context).faults();
   for_each(context, std::ssize(rows), [=] __device__(Index i) {
     const auto row = static_cast<std::uint64_t>(from[i]);
     const Index position = lower_bound(domain.entries, domain.size, row);
@@ -166,13 +166,13 @@ void count_below(const Context& context, const HashDomains& domains, std::span<c
   Scratch scratch(context);
   const std::span<const Index> begin = scratch.upload(std::span<const Index>(domains.begin));
   const std::span<const Index> bounds = scratch.upload(rows);
-  const std::span<Index> found = scratch.take<Index>(std::ssize(places));
+  const std::span<Index> found = scratch.allocate<Index>(std::ssize(places));
   if (domain_entry_bytes(domains.begin.back()) == 4) {
     count_rows(context, domains.narrow.data(), begin, bounds, found.data());
   } else {
     count_rows(context, domains.wide.data(), begin, bounds, found.data());
   }
-  queue_of(context).download(std::as_bytes(found), std::as_writable_bytes(places).data());
+  stream_of(context).download(std::as_bytes(found), std::as_writable_bytes(places).data());
 }
 
 }  // namespace sparsesync::cuda

@@ -1,4 +1,4 @@
-// CPU bodies of hierarchical hashing.
+// CPU implementations of hierarchical hashing.
 #include "kernels/partition/hierarchical_hash.h"
 
 #include <algorithm>
@@ -12,9 +12,9 @@ namespace {
 
 constexpr Index kGrain = 2048;  // rows for which a thread is worth waking
 
-/// Takes a cell if it is free. Nothing else is published with it: who reads the cells does so after
-/// all threads have joined.
-bool take(Index& cell, Index place) {
+/// Claims a cell if it is free. Nothing else is published with it: who reads the cells does so
+/// after all threads have joined.
+bool claim(Index& cell, Index place) {
   Index expected = HashMemory::kFree;
   return std::atomic_ref(cell).compare_exchange_strong(expected, place, std::memory_order_relaxed);
 }
@@ -29,7 +29,7 @@ void hash_row(const RowHash& hash, Index row, Index place, HashMemory& memory) {
   const std::span<Index> parallel = cells_of(memory.parallel, partition, memory.parallel_cells);
   for (int attempt = 0; attempt < RowHash::kRehashes; ++attempt) {
     const Index cell = hash.cell(attempt, row, memory.parallel_cells);
-    if (take(parallel[static_cast<std::size_t>(cell)], place)) return;
+    if (claim(parallel[static_cast<std::size_t>(cell)], place)) return;
   }
   const Index used =
       std::atomic_ref(memory.serial_used.data()[partition]).fetch_add(1, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// CUDA bodies of hierarchical hashing.
+// CUDA implementations of hierarchical hashing.
 #include "kernels/partition/hierarchical_hash.h"
 
 #include <array>
@@ -159,8 +159,8 @@ Index hash_rows(const Context& context, const RowHash& hash, std::span<const Ind
   for (Index first = 0; first < partitions; first += std::ssize(fetched)) {
     const Index count = std::min(partitions - first, static_cast<Index>(std::ssize(fetched)));
     const std::span<Index> part = std::span(fetched).first(static_cast<std::size_t>(count));
-    queue_of(context).download(std::as_bytes(part_of(used, {first, first + count})),
-                               std::as_writable_bytes(part).data());
+    stream_of(context).download(std::as_bytes(part_of(used, {first, first + count})),
+                                std::as_writable_bytes(part).data());
     most = std::max(most, *std::max_element(part.begin(), part.end()));
   }
   return most;
@@ -179,7 +179,7 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
   const int partition_bits = bit_width_below(static_cast<std::uint64_t>(partitions));
   SPARSESYNC_EXPECT(fit_into_word(partition_bits, size), ==, true);
   Scratch scratch(context);
-  const std::span<std::uint64_t> words = scratch.take<std::uint64_t>(size);
+  const std::span<std::uint64_t> words = scratch.allocate<std::uint64_t>(size);
   with_cell(size, [&]<typename Cell>(Cell) {
     collect(context, Cells<Cell>(hash, memory), PlaceWords{words.data(), size, place_bits});
   });
@@ -192,7 +192,7 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
   Index* const source_of = sources.data();
   Index* const begin = partition_begin.data();
   for_each(context, size, [=] __device__(Index i) {
-    const Index place = sorted.place(i);
+    const Index place = sorted.source(i);
     source_of[i] = place;
     to[i] = from[place];
     write_begins(i, size, i == 0 ? 0 : sorted.key(i - 1), sorted.key(i), partitions, begin);

@@ -1,4 +1,4 @@
-// CPU bodies of the operations on owners.
+// CPU implementations of the operations on owners.
 #include "kernels/partition/owners.h"
 
 #include <algorithm>

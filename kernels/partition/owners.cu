@@ -1,4 +1,4 @@
-// CUDA bodies of find_places, order_by_owner and rows_of_owner.
+// CUDA implementations of find_places, order_by_owner and rows_of_owner.
 #include "kernels/partition/owners.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CPU bodies of partition and its inverse.
+// CPU implementations of partition and its inverse.
 #include "kernels/partition/partition.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void partition(const Context& context, const RowGroups& groups, std::span<const 
     sort_packed(context, positions, sources, bits, workspace);
   } else {
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      positions[i] = static_cast<Index>(key_of(groups, groups.place(rows[i])));
+      positions[i] = static_cast<Index>(key_of(groups, groups.locate(rows[i])));
     }
     sort_with_order(context, positions, sources, Index{1} << static_cast<unsigned>(bits),
                     workspace);
@@ -76,7 +76,7 @@ void find_groups(const Context& context, const RowGroups& groups, std::span<cons
   parallel_for(context, std::ssize(rows), kGrain, [&](IndexRange range) {
     for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end);
          ++i) {
-      groups_of[i] = static_cast<std::int32_t>(groups.place(rows[i]).group);
+      groups_of[i] = static_cast<std::int32_t>(groups.locate(rows[i]).group);
     }
   });
 }

@@ -1,4 +1,4 @@
-// CUDA bodies of partition and its inverse.
+// CUDA implementations of partition and its inverse.
 #include "kernels/partition/partition.h"
 
 #include "kernels/base/error.h"
@@ -36,7 +36,7 @@ void pack(const Context& context, const Places<Word>& places, PlaceKey key,
           std::span<const Index> rows, int place_bits, std::uint64_t* words) {
   const Index* const from = rows.data();
   for_each(context, std::ssize(rows), [=] __device__(Index i) {
-    words[i] = key.of(places.place(from[i])) << static_cast<unsigned>(place_bits) |
+    words[i] = key.of(places.locate(from[i])) << static_cast<unsigned>(place_bits) |
                static_cast<std::uint64_t>(i);
   });
 }
@@ -47,7 +47,7 @@ void find_keys(const Context& context, const Places<Word>& places, PlaceKey key,
                std::span<const Index> rows, Index* keys) {
   const Index* const from = rows.data();
   for_each(context, std::ssize(rows), [=] __device__(Index i) {
-    keys[i] = static_cast<Index>(key.of(places.place(from[i])));
+    keys[i] = static_cast<Index>(key.of(places.locate(from[i])));
   });
 }
 
@@ -55,13 +55,13 @@ SortedWords sort_rows(const Context& context, Scratch& scratch, const RowGroups&
                       PlaceKey key, std::span<const Index> rows) {
   const auto size = std::ssize(rows);
   if (!fit_into_word(key.bits, size)) {
-    const std::span<Index> keys = scratch.take<Index>(size);
+    const std::span<Index> keys = scratch.allocate<Index>(size);
     with_places(groups,
                 [&](const auto& places) { find_keys(context, places, key, rows, keys.data()); });
     return sort_by_key(context, scratch, keys, key.bits);
   }
   const int place_bits = place_bits_of(size);
-  const std::span<std::uint64_t> words = scratch.take<std::uint64_t>(size);
+  const std::span<std::uint64_t> words = scratch.allocate<std::uint64_t>(size);
   with_places(groups, [&](const auto& places) {
     pack(context, places, key, rows, place_bits, words.data());
   });
@@ -97,7 +97,7 @@ void find_groups_of(const Context& context, const Places<Word>& places, std::spa
                     std::int32_t* groups_of) {
   const Index* const from = rows.data();
   for_each(context, std::ssize(rows), [=] __device__(Index i) {
-    groups_of[i] = static_cast<std::int32_t>(places.place(from[i]).group);
+    groups_of[i] = static_cast<std::int32_t>(places.locate(from[i]).group);
   });
 }
 
@@ -153,7 +153,7 @@ void partition(const Context& context, const RowGroups& groups, std::span<const 
   for_each(context, size, [=] __device__(Index i) {
     const Index key = sorted.key(i);
     position_of[i] = place_key.position(key);
-    source_of[i] = sorted.place(i);
+    source_of[i] = sorted.source(i);
     const Index before = i == 0 ? 0 : place_key.group(sorted.key(i - 1));
     write_begins(i, size, before, place_key.group(key), group_count, begin);
   });
@@ -171,7 +171,7 @@ void rows_at_all(const Context& context, const RowGroups& groups,
   for_tables<FindWork>(jobs, add_to, [&](const JobTable<FindWork>& table) {
     with_places(groups, [&]<typename Word>(const Places<Word>& places) {
       launch<find_rows<Word>>(context, blocks_for(context, table.tiles()), kBlock, table, places,
-                              queue_of(context).faults());
+                              stream_of(context).faults());
     });
   });
 }

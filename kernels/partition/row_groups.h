@@ -41,7 +41,7 @@ class RowGroups {
   };
   /// The place of a row.
   /// @param row  in [0, R)
-  SPARSESYNC_HOST_DEVICE constexpr Place place(std::int64_t row) const {
+  SPARSESYNC_HOST_DEVICE constexpr Place locate(std::int64_t row) const {
     const std::int64_t image = bijection_.forward(row);
     const std::int64_t group = image % groups_ + offset_;
     return {group < groups_ ? group : group - groups_, image / groups_};

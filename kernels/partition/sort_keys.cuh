@@ -1,5 +1,5 @@
 // RowGroups in kernels: the same numbers, without divisions, and in words of 32 bits where these
-// hold all rows and groups. For the sources of the bodies alone.
+// hold all rows and groups. For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,8 +30,8 @@ class Places {
     }
   }
 
-  /// RowGroups::place(). Of what is no row: some place.
-  __device__ RowGroups::Place place(Index row) const {
+  /// RowGroups::locate(). Of what is no row: some place.
+  __device__ RowGroups::Place locate(Index row) const {
     const auto [position, residue] = by_groups_.divide(forward(within(row)));
     const Word group = residue + offset_;
     return {static_cast<Index>(group < groups_ ? group : group - groups_),

@@ -1,4 +1,4 @@
-// SIMD bodies of what partition and rows_at do to each row.
+// SIMD implementations of what partition and rows_at do to each row.
 #include "kernels/partition/split_row_groups.h"
 
 #include <algorithm>
@@ -241,7 +241,7 @@ void pack_places(const RowGroups& groups, std::span<const Index> rows, IndexRang
   }
   for (; i < range.end; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    const std::uint64_t key = key_of(groups, groups.place(rows[at]));
+    const std::uint64_t key = key_of(groups, groups.locate(rows[at]));
     words[at] = key << static_cast<unsigned>(low_bits) | at;
   }
 }

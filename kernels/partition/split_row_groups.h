@@ -1,5 +1,5 @@
 // Many rows of a RowGroups at a time, by SIMD where R < 2^32. The same numbers as
-// RowGroups::place() and RowGroups::row() give one by one.
+// RowGroups::locate() and RowGroups::row() give one by one.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// CPU bodies of unite and aggregate.
+// CPU implementations of unite and aggregate.
 #include "kernels/rows/aggregate.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CUDA body of aggregate: one kernel that needs no scratch but a list of the parts.
+// CUDA implementation of aggregate: one kernel that needs no scratch but a list of the parts.
 //
 // A block has rows of the union that follow each other, and goes through them some at a time. It
 // first reads the parts' indices that lie among these rows and writes down, for each row, which
@@ -396,8 +396,9 @@ void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part
   const auto count = static_cast<int>(parts.size());
   Sum* partial = nullptr;
   if (count > kMostParts) {
-    partial = sum_dtype(out.dtype) == out.dtype ? reinterpret_cast<Sum*>(out.data)
-                                                : scratch.take<Sum>(out.rows * out.width).data();
+    partial = sum_dtype(out.dtype) == out.dtype
+                  ? reinterpret_cast<Sum*>(out.data)
+                  : scratch.allocate<Sum>(out.rows * out.width).data();
   }
   int first = 0;
   do {  // without parts the sums are 0
@@ -410,7 +411,7 @@ void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part
     work.row_bytes = out.row_bytes();
     work.units = work.row_bytes / static_cast<Index>(sizeof(Unit));
     work.out = out.data;
-    work.faults = queue_of(context).faults();
+    work.faults = stream_of(context).faults();
     const bool complete = first + work.part_count == count;
     const Sums<Sum> sums{first == 0 ? nullptr : partial, complete ? nullptr : partial,
                          static_cast<Sum>(scale)};

@@ -1,4 +1,4 @@
-// CPU bodies of the block operations.
+// CPU implementations of the block operations.
 #include "kernels/rows/blocks.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CUDA bodies of the block operations: one kernel each.
+// CUDA implementations of the block operations: one kernel each.
 #include "kernels/rows/blocks.h"
 
 #include "kernels/cuda/found_rows.h"
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kBlock, 4) rows_to_blocks_kernel(ToBlocks task
   __shared__ Index scan[kWarp + 1];
   __shared__ Index shared;
   __shared__ Index limits[2];  // of what the tile writes
-  const Index tile = tiles.take(&shared);
+  const Index tile = tiles.next_tile(&shared);
   const Index first = tile * task.tile_rows;
   const Index left = task.count - first;
   const auto rows = static_cast<unsigned>(left < task.tile_rows ? left : task.tile_rows);
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(kBlock, resident_blocks(4))
   __shared__ Pieces pieces;
   __shared__ unsigned scan[kWarp + 1];
   marked.clear();
-  const Index tile = split.take(sums);
+  const Index tile = split.next_tile(sums);
   const Index first = tile * task.tile_pieces;
   const Index left = task.all_pieces() - first;
   const auto count = static_cast<unsigned>(left < task.tile_pieces ? left : task.tile_pieces);
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(kBlock, resident_blocks(4))
   });
   find_nonzero(data + bytes, pieces.rest, task.mask,
                [&](const Chunk&, Index) { marked.mark(static_cast<Index>(rows) - 1); });
-  const unsigned all = marked.settle(OneGroup{}, split, sums, rows, 0);
+  const unsigned all = marked.scan_counts(OneGroup{}, split, sums, rows, 0);
   split.resolve(sums);
   const auto row_at = [&](TileRow row) {
     const unsigned piece = piece_of(pieces, count, row);

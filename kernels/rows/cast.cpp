@@ -1,4 +1,4 @@
-// CPU bodies of the casts.
+// CPU implementations of the casts.
 #include "kernels/rows/cast.h"
 
 #include <algorithm>

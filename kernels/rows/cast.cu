@@ -1,4 +1,4 @@
-// CUDA bodies of the casts.
+// CUDA implementations of the casts.
 #include "kernels/rows/cast.h"
 
 #include "kernels/cuda/packs.h"

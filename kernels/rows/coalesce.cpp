@@ -1,4 +1,4 @@
-// CPU bodies of the check at the door and of coalesce.
+// CPU implementations of the check at the door and of coalesce.
 #include "kernels/rows/coalesce.h"
 
 #include <algorithm>

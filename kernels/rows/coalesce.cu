@@ -1,4 +1,4 @@
-// CUDA bodies of the check at the door and of coalesce.
+// CUDA implementations of the check at the door and of coalesce.
 #include "kernels/rows/coalesce.h"
 
 #include <array>
@@ -53,10 +53,11 @@ void start_check(const Context& context, Index rows, std::span<const Index> indi
 IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices) {
   if (indices.empty()) return {};
   Scratch scratch(context);
-  const std::span<Index> found = scratch.take<Index>(FoundIndices::kNumbers);
+  const std::span<Index> found = scratch.allocate<Index>(FoundIndices::kNumbers);
   start_check(context, rows, indices, found);
   std::array<Index, FoundIndices::kNumbers> first{};
-  queue_of(context).download(std::as_bytes(found), std::as_writable_bytes(std::span(first)).data());
+  stream_of(context).download(std::as_bytes(found),
+                              std::as_writable_bytes(std::span(first)).data());
   return FoundIndices::check(first);
 }
 

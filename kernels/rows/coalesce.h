@@ -28,10 +28,10 @@ struct FoundIndices {
 
   /// What the numbers say.
   static IndexCheck check(std::span<const Index, kNumbers> found) {
-    const auto place = [&](std::size_t i) { return static_cast<std::uint64_t>(found[i]); };
+    const auto position = [&](std::size_t i) { return static_cast<std::uint64_t>(found[i]); };
     IndexCheck check;
     // What is behind the first one outside is not looked at.
-    check.coalesced = place(1) >= place(0);
+    check.coalesced = position(1) >= position(0);
     if (found[0] != kNowhere) check.outside = found[0];
     return check;
   }

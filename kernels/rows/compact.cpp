@@ -1,4 +1,4 @@
-// CPU bodies of compact and compact_groups.
+// CPU implementations of compact and compact_groups.
 #include "kernels/rows/compact.h"
 
 #include <algorithm>
@@ -139,7 +139,7 @@ void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
                                    static_cast<std::size_t>(part * groups.groups()), counts.size());
   };
   const auto group_of = [&](Index row) {
-    return static_cast<std::size_t>(groups.place(first_row + row).group);
+    return static_cast<std::size_t>(groups.locate(first_row + row).group);
   };
   for_dtype(dense.dtype, [&]<typename T>(T) {
     std::ranges::fill(counts, Index{0});

@@ -1,4 +1,4 @@
-// CUDA bodies of compact and compact_groups: one kernel, which reads `dense` once.
+// CUDA implementations of compact and compact_groups: one kernel, which reads `dense` once.
 //
 // What the kernels are written for: 214 M elements on an H200 (132 processors, 4.3 TB/s of plain
 // reading). 856 MB of f32 are 0.20 ms; the rows that are not zero add, at a density of 5.2% and
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kBlock, Groups::kMost == 1 ? resident_blocks(5
   constexpr unsigned kCapacity = Lists<Row, Groups>::kCapacity;
   __shared__ Split<Groups::kMost> split;
   __shared__ Lists<Row, Groups> lists;
-  const Index tile = split.take(sums);
+  const Index tile = split.next_tile(sums);
   const unsigned warp = threadIdx.x / kWarp;
   const Index first = tile * (kBlockWarps * steps * kStep);
   const Index number = task.first_row + first * Rows<Row>::kCount - grid.skipped;
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kBlock, Groups::kMost == 1 ? resident_blocks(5
   // Without groups nothing is counted yet.
   name_and_count_groups(groups, number, list.rows, Groups::kMost == 1 ? found.size : found.listed,
                         list.numbers, split.next());
-  const unsigned all = split.settle(sums);
+  const unsigned all = split.scan_counts(sums);
   const auto group_of = [&](unsigned i) -> unsigned { return list.numbers[i]; };
   const auto write = [&](TileRow row, const Row& value, unsigned group, unsigned at) {
     if (!split.fits(group, at)) return;
@@ -400,7 +400,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   __shared__ Split<Groups::kMost> split;
   __shared__ MarkedRows<Groups> marked;
   marked.clear();
-  const Index tile = split.take(sums);
+  const Index tile = split.next_tile(sums);
   const Index first = tile * tile_rows;
   const Index left = task.dense.rows - first;
   const auto rows = static_cast<unsigned>(left < tile_rows ? left : tile_rows);
@@ -420,7 +420,7 @@ __global__ void __launch_bounds__(kBlock, 4)
       begin = end;
     }
   });
-  const unsigned all = marked.settle(groups, split, sums, rows, task.first_row + first);
+  const unsigned all = marked.scan_counts(groups, split, sums, rows, task.first_row + first);
   split.resolve(sums);
   const auto row_at = [&](TileRow row) {
     return DenseRow{data + row * task.row_bytes, task.first_row + first + row};

@@ -1,5 +1,5 @@
-// What the bodies do to one row, and how work on rows is cut. Values in messages have no alignment,
-// so elements are read and written by memcpy.
+// What the implementations do to one row, and how work on rows is cut. Values in messages have no
+// alignment, so elements are read and written by memcpy.
 #pragma once
 
 #include <algorithm>

@@ -35,16 +35,16 @@ struct RowTerms {
 
 /// Memory for so many terms. Does not synchronize the stream.
 inline RowTerms row_terms(const Context& context, Scratch& scratch, Index terms) {
-  const RowTerms made{scratch.take<Index>(terms + 1).data(),
-                      scratch.take<Index>(terms / RowTerms::kMany).data(),
-                      scratch.take<unsigned long long>(1).data()};
+  const RowTerms made{scratch.allocate<Index>(terms + 1).data(),
+                      scratch.allocate<Index>(terms / RowTerms::kMany).data(),
+                      scratch.allocate<unsigned long long>(1).data()};
   clear(context, made.many_count, sizeof(*made.many_count));
   return made;
 }
 
 /// Distinct rows of a list, increasing, and the terms of each.
 struct DistinctRows {
-  SortedWords sorted;  // terms[i] of the sum of a row stand at place(i) of the list
+  SortedWords sorted;  // terms[i] of the sum of a row stand at source(i) of the list
   RowTerms terms;
   const Index* indices;
   const Index* count;  // of the rows
@@ -140,7 +140,7 @@ struct Summed {
 
   __device__ Index begin(Index row) const { return rows.terms.begin[row]; }
   __device__ Index end(Index row) const { return rows.terms.begin[row + 1]; }
-  __device__ Index place(Index term) const { return rows.sorted.place(term); }
+  __device__ Index source(Index term) const { return rows.sorted.source(term); }
 };
 
 /// Writes the sum of the i-th row, rounded, to row i; a row of one term stays as it is.
@@ -184,7 +184,7 @@ __device__ void sum_few(const Summed& of, Index row, Index packs, Index pack) {
   using Sum = typename ValueTraits<T>::Sum;
   constexpr int kAtOnce = 4;
   const auto load_term = [&](Index term) {
-    return Packs::load_pack(of.from, of.place(term) * packs + pack);
+    return Packs::load_pack(of.from, of.source(term) * packs + pack);
   };
   const Index end = of.end(row);
   Index term = of.begin(row);
@@ -231,7 +231,7 @@ __device__ void sum_many(const Summed& of, Index row, Index first_column, T* sta
       const Index term = stage * kStage + i * kWarps + warp;
       if (has_column && term < count) {
         values[i] =
-            Access<T, 1, aligned>::load_pack(of.from, of.place(begin + term) * of.width + column)
+            Access<T, 1, aligned>::load_pack(of.from, of.source(begin + term) * of.width + column)
                 .of[0];
       }
     }

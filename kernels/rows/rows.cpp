@@ -1,4 +1,4 @@
-// CPU bodies of the row operations.
+// CPU implementations of the row operations.
 #include "kernels/rows/rows.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// CUDA bodies of the row operations.
+// CUDA implementations of the row operations.
 #include "kernels/rows/rows.h"
 
 #include <algorithm>
@@ -165,11 +165,11 @@ void scatter_rows(const Context& context, ConstMatrix from, std::span<const Inde
 
 void copy(const Context& context, std::span<const std::byte> from, std::byte* to) {
   if (from.empty()) return;
-  const Queue::Timed timed(queue_of(context));
+  const CudaStream::Timed timed(stream_of(context));
   check(
-      cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, queue_of(context).handle()),
+      cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, stream_of(context).handle()),
       "copy on the device");
-  queue_of(context).count_copy();
+  stream_of(context).count_copy();
 }
 
 void fill_zero(const Context& context, std::span<std::byte> bytes) {
@@ -212,8 +212,8 @@ void add_rows(const Context& context, ConstMatrix from, std::span<const Index> r
   if (rows.empty()) return;
   Scratch scratch(context);
   const DistinctRows distinct =
-      find_distinct(context, scratch, rows, sums.rows, 0, scratch.take<Index>(std::ssize(rows)),
-                    scratch.take<Index>(1).data());
+      find_distinct(context, scratch, rows, sums.rows, 0, scratch.allocate<Index>(std::ssize(rows)),
+                    scratch.allocate<Index>(1).data());
   for_dtype(from.dtype, [&]<typename T>(T) { add_to_sums<T>(context, distinct, from, sums); });
 }
 

@@ -13,18 +13,18 @@ namespace sparsesync::cpu {
 
 namespace {
 
-/// Of the elements in [begin, end), by lanes.
+/// Sums the squares of the elements in [begin, end) by a tree reduction.
 template <typename T>
-double of_stretch(const std::byte* values, Index begin, Index end) {
-  Lanes lanes{};
-  for (Index first = begin; first < end; first += kLanes) {
-    const Index count = std::min(kLanes, end - first);
+double of_segment(const std::byte* values, Index begin, Index end) {
+  PartialSums sums{};
+  for (Index first = begin; first < end; first += kPartialSums) {
+    const Index count = std::min(kPartialSums, end - first);
     for (Index i = 0; i < count; ++i) {
       const auto value = static_cast<double>(ValueTraits<T>::widen(load<T>(values, first + i)));
-      lanes[static_cast<std::size_t>(i)] += value * value;
+      sums[static_cast<std::size_t>(i)] += value * value;
     }
   }
-  return in_halves(lanes);
+  return tree_reduce(sums);
 }
 
 }  // namespace
@@ -33,8 +33,8 @@ void add_squares(const Context&, ConstMatrix values, double* sum) {
   const Index elements = values.rows * values.width;
   if (elements == 0) return;
   for_float_dtype(values.dtype, [&]<typename T>(T) {
-    *sum += sum_of_stretches(
-        elements, [&](Index begin, Index end) { return of_stretch<T>(values.data, begin, end); });
+    *sum += reduce_in_order(
+        elements, [&](Index begin, Index end) { return of_segment<T>(values.data, begin, end); });
   });
 }
 
@@ -48,7 +48,7 @@ void chunk_norms(const Context& context, std::span<const float> values, Index ch
       const std::span<const float> own =
           part_of(values, {i * chunk, std::min(size, (i + 1) * chunk)});
       norms[static_cast<std::size_t>(i)] =
-          sum_of_stretches(std::ssize(own), [&](Index begin, Index end) {
+          reduce_in_order(std::ssize(own), [&](Index begin, Index end) {
             return sum_absolute(part_of(own, {begin, end}));
           });
     }

@@ -1,4 +1,4 @@
-// CUDA body of the sums of squares.
+// CUDA implementation of the sums of squares.
 #include "kernels/topk/norms.h"
 
 #include <cmath>
@@ -18,17 +18,17 @@ __device__ double square(T value) {
 
 template <typename T>
 void add(const Context& context, const std::byte* values, Index elements, double* sum) {
-  const Stretches stretches{elements, elements};
+  const Segments segments{elements, elements};
   const auto put = [=] __device__(Index, double value) { *sum += value; };
   // Elements at an odd address are loaded byte by byte: more instructions than memory leaves time
   // for.
   if (address_of(values) % sizeof(T) == 0) {
     const T* const from = reinterpret_cast<const T*>(values);
-    sum_stretches(
-        context, stretches, [=] __device__(Index i) { return square(from[i]); }, put);
+    sum_segments(
+        context, segments, [=] __device__(Index i) { return square(from[i]); }, put);
   } else {
-    sum_stretches(
-        context, stretches, [=] __device__(Index i) { return square(load<T>(values, i)); }, put);
+    sum_segments(
+        context, segments, [=] __device__(Index i) { return square(load<T>(values, i)); }, put);
   }
 }
 
@@ -48,7 +48,7 @@ void chunk_norms(const Context& context, std::span<const float> values, Index ch
   if (size == 0) return;
   const float* const from = values.data();
   double* const to = norms.data();
-  sum_stretches(
+  sum_segments(
       context, {size, chunk},
       [=] __device__(Index i) { return static_cast<double>(std::fabs(from[i])); },
       [=] __device__(Index sum, double value) { to[sum] = value; });

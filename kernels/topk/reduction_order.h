@@ -1,5 +1,5 @@
-// The order that many numbers are added up in, so that the sum has the same bits on every device,
-// unless it is a NaN.
+// The reduction order of long sums: a tree reduction that gives the same bits on every device,
+// except for NaNs.
 #pragma once
 
 #include <algorithm>
@@ -10,36 +10,38 @@
 
 namespace sparsesync {
 
-/// Number i of some is added to sum i mod kLanes, in the order of the numbers; the sums are then
-/// added up in halves: sum j + kLanes / 2 to sum j, and so on.
-inline constexpr Index kLanes = 32;
-/// So many numbers are added up by lanes, and so are the sums of all these stretches, however many.
-inline constexpr Index kStretch = 4096;
+/// Partial sums of a segment. Number i is added to partial sum i mod kPartialSums, in the order of
+/// the numbers. A tree reduction then adds partial sum j + kPartialSums / 2 to partial sum j, and
+/// so on.
+inline constexpr Index kPartialSums = 32;
+/// Numbers of a segment. The sums of all segments, however many, are reduced as one segment is.
+inline constexpr Index kSegment = 4096;
 
 }  // namespace sparsesync
 
 namespace sparsesync::cpu {
 
-using Lanes = std::array<double, kLanes>;
+using PartialSums = std::array<double, kPartialSums>;
 
-inline double in_halves(Lanes& lanes) {
-  for (std::size_t half = lanes.size() / 2; half > 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+/// Adds the upper half of the partial sums to the lower half until one is left.
+inline double tree_reduce(PartialSums& sums) {
+  for (std::size_t half = sums.size() / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
   }
-  return lanes.front();
+  return sums.front();
 }
 
-/// The sum of `count` numbers.
-/// @param sum_of  the sum by lanes of the numbers in [begin, end), a stretch at most
+/// Sums `count` numbers in the reduction order.
+/// @param sum_of  the sum of the numbers in [begin, end), a segment at most, in that order
 template <typename SumOf>
-double sum_of_stretches(Index count, SumOf&& sum_of) {
-  Lanes lanes{};
-  for (Index stretch = 0; stretch * kStretch < count; ++stretch) {
-    const Index begin = stretch * kStretch;
-    lanes[static_cast<std::size_t>(stretch % kLanes)] +=
-        sum_of(begin, std::min(begin + kStretch, count));
+double reduce_in_order(Index count, SumOf&& sum_of) {
+  PartialSums sums{};
+  for (Index segment = 0; segment * kSegment < count; ++segment) {
+    const Index begin = segment * kSegment;
+    sums[static_cast<std::size_t>(segment % kPartialSums)] +=
+        sum_of(begin, std::min(begin + kSegment, count));
   }
-  return in_halves(lanes);
+  return tree_reduce(sums);
 }
 
 }  // namespace sparsesync::cpu

@@ -1,4 +1,4 @@
-// CPU bodies of the residual.
+// CPU implementations of the residual.
 #include "kernels/topk/residual.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ Index take_row(std::byte* __restrict residual, Index width, std::byte* __restric
     for (Index i = begin; i < std::min(begin + kTogether, width); ++i) {
       OwedElement element{load<float>(residual, i), 0};
       T value{};
-      lost_here += element.take(&value) ? 0 : 1;
+      lost_here += element.extract(&value) ? 0 : 1;
       store(residual, i, element.residual);
       store(taken, i, value);
     }

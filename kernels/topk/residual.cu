@@ -1,4 +1,4 @@
-// CUDA bodies of the residual.
+// CUDA implementations of the residual.
 #include "kernels/topk/residual.h"
 
 #include "kernels/cuda/packs.h"
@@ -20,7 +20,7 @@ struct Gradient {
   const std::byte* gradient;
   float factor;
   std::byte* residual;
-  std::byte* velocity;  // of bodies that have one
+  std::byte* velocity;  // of implementations that have one
   float momentum;
   bool nesterov;
 };
@@ -102,8 +102,8 @@ void for_each_gradient(const Context& context, ConstMatrix gradient, float facto
 
 /// @tparam pack  elements that a thread loads at once
 template <typename T, int pack>
-void take(const Context& context, Matrix residual, const Index* rows, Matrix taken,
-          Index* not_finite) {
+void extract_rows(const Context& context, Matrix residual, const Index* rows, Matrix taken,
+                  Index* not_finite) {
   for_each_of_rows(context, taken.rows, taken.width / pack, [=] __device__(Index row, Index unit) {
     const Index from = rows[row] * residual.width + unit * pack;
     float kept[pack];
@@ -112,7 +112,7 @@ void take(const Context& context, Matrix residual, const Index* rows, Matrix tak
     Index lost = 0;
     for (int i = 0; i < pack; ++i) {
       OwedElement element{kept[i], 0};
-      lost += element.take(&values[i]) ? 0 : 1;
+      lost += element.extract(&values[i]) ? 0 : 1;
       kept[i] = element.residual;
     }
     store_pack<pack>(residual.data, from, kept);
@@ -176,8 +176,9 @@ void take_rows(const Context& context, Matrix residual, std::span<const Index> r
                Count not_finite) {
   sparsesync::detail::expect_owed_rows(as_const(residual), rows, as_const(taken));
   for_owed_dtype(taken.dtype, [&]<typename T>(T) {
-    const auto take_packs =
-        has_packs(as_const(residual), as_const(taken)) ? take<T, kRowPack> : take<T, 1>;
+    const auto take_packs = has_packs(as_const(residual), as_const(taken))
+                                ? extract_rows<T, kRowPack>
+                                : extract_rows<T, 1>;
     take_packs(context, residual, rows.data(), taken, not_finite.location());
   });
 }

@@ -26,7 +26,7 @@ SPARSESYNC_HOST_DEVICE inline bool is_finite(float value) {
   return (bits_of_float(value) & kExponent) != kExponent;
 }
 
-/// An element of the residual and of its velocity; what the bodies do to one.
+/// An element of the residual and of its velocity; what the implementations do to one.
 struct OwedElement {
   float residual = 0;
   float velocity = 0;
@@ -59,10 +59,10 @@ struct OwedElement {
     residual -= push(velocity, gradient, momentum, nesterov);
     velocity = momentum == 0 ? 0 : (velocity - gradient) / momentum;
   }
-  /// Takes as much as a T holds of it. What a T does not hold at all stays.
+  /// Extracts as much of the residual as a T holds. What a T does not hold at all stays.
   /// @return whether that is finite
   template <typename T>
-  SPARSESYNC_HOST_DEVICE bool take(T* taken) {
+  SPARSESYNC_HOST_DEVICE bool extract(T* taken) {
     *taken = ValueTraits<T>::narrow(residual);
     const float sent = ValueTraits<T>::widen(*taken);
     const bool finite = is_finite(sent);

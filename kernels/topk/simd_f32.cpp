@@ -1,4 +1,4 @@
-// SIMD bodies of passes over f32.
+// SIMD implementations of passes over f32.
 #include "kernels/topk/simd_f32.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Index find_large_simd(std::span<const float>, std::uint32_t, std::uint32_t*, Ind
   return 0;
 }
 
-Index sum_absolute_simd(std::span<const float>, Lanes&) {
+Index sum_absolute_simd(std::span<const float>, PartialSums&) {
   return 0;
 }
 
@@ -99,23 +99,23 @@ Index find_large_simd(std::span<const float> values, std::uint32_t least, std::u
   return whole;
 }
 
-/// Whole rounds of all lanes, which start from 0.
-/// @return how many values they are of
-Index sum_absolute_simd(std::span<const float> values, Lanes& sums) {
+/// Adds to all partial sums, which start from 0, as long as there is a value for each.
+/// @return how many values are added
+Index sum_absolute_simd(std::span<const float> values, PartialSums& sums) {
   const DDouble d;
   const hn::Rebind<float, DDouble> half;
   const auto lanes = static_cast<Index>(hn::Lanes(d));
-  const Index whole = std::ssize(values) / kLanes * kLanes;
+  const Index whole = std::ssize(values) / kPartialSums * kPartialSums;
   const float* const from = values.data();
   // With the widest vectors 4 of sums, with the narrowest 16: all of them in registers, 8 at a
   // time.
   constexpr Index kVectors = 4;
-  for (Index lane = 0; lane < kLanes; lane += kVectors * lanes) {
+  for (Index first = 0; first < kPartialSums; first += kVectors * lanes) {
     auto sum0 = hn::Zero(d);
     auto sum1 = hn::Zero(d);
     auto sum2 = hn::Zero(d);
     auto sum3 = hn::Zero(d);
-    for (Index i = lane; i < whole; i += kLanes) {
+    for (Index i = first; i < whole; i += kPartialSums) {
       __builtin_prefetch(from + kAhead + i);
       __builtin_prefetch(from + kAhead + i + 16);
       sum0 = hn::Add(sum0, hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + i))));
@@ -123,7 +123,7 @@ Index sum_absolute_simd(std::span<const float> values, Lanes& sums) {
       sum2 = hn::Add(sum2, hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + i + 2 * lanes))));
       sum3 = hn::Add(sum3, hn::PromoteTo(d, hn::Abs(hn::LoadU(half, from + i + 3 * lanes))));
     }
-    double* const to = sums.data() + lane;
+    double* const to = sums.data() + first;
     hn::StoreU(sum0, d, to);
     hn::StoreU(sum1, d, to + lanes);
     hn::StoreU(sum2, d, to + 2 * lanes);
@@ -193,13 +193,13 @@ Index find_large(std::span<const float> values, std::uint32_t least,
 }
 
 double sum_absolute(std::span<const float> values) {
-  Lanes lanes{};
-  for (Index i = HWY_DYNAMIC_DISPATCH(sum_absolute_simd)(values, lanes); i < std::ssize(values);
+  PartialSums sums{};
+  for (Index i = HWY_DYNAMIC_DISPATCH(sum_absolute_simd)(values, sums); i < std::ssize(values);
        ++i) {
-    lanes[static_cast<std::size_t>(i % kLanes)] +=
+    sums[static_cast<std::size_t>(i % kPartialSums)] +=
         static_cast<double>(std::abs(values[static_cast<std::size_t>(i)]));
   }
-  return in_halves(lanes);
+  return tree_reduce(sums);
 }
 
 Index add_with_velocity(const std::byte* gradient, float factor, const Velocity& velocity,

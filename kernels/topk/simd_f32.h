@@ -20,7 +20,7 @@ inline constexpr Index kPlacesBehind = 8;
 Index find_large(std::span<const float> values, std::uint32_t least,
                  std::span<std::uint32_t> places);
 
-/// The sum of the absolute values, by lanes.
+/// Sums the absolute values in the reduction order of reduction_order.h.
 double sum_absolute(std::span<const float> values);
 
 /// detail::OwedElement::add() of each element with its velocity.

@@ -1,4 +1,4 @@
-// CPU bodies of what takes elements by their magnitudes.
+// CPU implementations of what takes elements by their magnitudes.
 #include "kernels/topk/topk.h"
 
 #include <algorithm>
@@ -222,7 +222,7 @@ void take_largest(const Context& context, std::span<float> residual, std::span<f
         if (place >= room) return;
         const auto to = static_cast<std::size_t>(place);
         T value{};
-        lost_here += element.take(&value) ? 0 : 1;
+        lost_here += element.extract(&value) ? 0 : 1;
         residual[from] = element.residual;
         taken.indices[to] = i;
         store(taken.values.data, place, value);

@@ -1,4 +1,4 @@
-// CUDA bodies of what takes elements by their magnitudes.
+// CUDA implementations of what takes elements by their magnitudes.
 #include "kernels/topk/topk.h"
 
 #include <algorithm>
@@ -67,8 +67,8 @@ __global__ void bracket(const float* values, Index size, Index high, Index low, 
 /// Each warp collects them in shared memory: room for many is then reserved by one atomic
 /// operation.
 template <typename Elements>
-__global__ void look(const std::byte* values, Index size, std::uint32_t* near, Index room,
-                     Search* search) {
+__global__ void collect_near(const std::byte* values, Index size, std::uint32_t* near, Index room,
+                             Search* search) {
   // Elements that a warp processes before it checks whether its list is full.
   constexpr unsigned kStep = kWarp * Elements::kCount;
   constexpr unsigned kCollected = 2 * kStep;
@@ -194,8 +194,8 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
   const float* const from = values.data();
   const Index room = std::ssize(near);
   Scratch scratch(context);
-  Search* const search = scratch.take<Search>(1).data();
-  const std::span<Index> histogram = scratch.take<Index>(kDigits);
+  Search* const search = scratch.allocate<Search>(1).data();
+  const std::span<Index> histogram = scratch.allocate<Index>(kDigits);
   Index* const digits = histogram.data();
   for_each(context, 1, [=] __device__(Index) { *search = Search{}; });
   if (sparsesync::detail::is_sampled(size)) {
@@ -206,8 +206,8 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
   const std::byte* const near_bytes = std::as_bytes(near).data();
   const std::uint64_t addresses = address_of(bytes) | address_of(near_bytes);
   for_elements<float>(addresses, [&]<typename Elements>(Elements) {
-    launch<look<Elements>>(context, blocks_for(context, size), kBlock, bytes, size, near.data(),
-                           room, search);
+    launch<collect_near<Elements>>(context, blocks_for(context, size), kBlock, bytes, size,
+                                   near.data(), room, search);
   });
   for_each(context, 1, [=] __device__(Index) {
     const bool is_near =
@@ -231,13 +231,13 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
   });
 }
 
-/// Elements that a tile of take() has for each thread. Tiles of 8 KiB were bound by looking back:
-/// 0.7 TB/s on an H200.
+/// Elements that a tile of extract_tiles() has for each thread. Tiles of 8 KiB were bound by
+/// looking back: 0.7 TB/s on an H200.
 constexpr int kItems = 32;
 constexpr Index kTakeTile = Index{kItems} * kBlock;
 static_assert(kItems == kWarp, "a ballot has the marks of one lane");
 
-/// What take() reads and writes.
+/// What extract_tiles() reads and writes.
 struct TakeTask {
   float* residual;
   IndexRange range;  // elements that the launch examines
@@ -264,7 +264,7 @@ __device__ void take_one(const TakeTask& task, Index element, Index place) {
   if (place >= task.room) return;
   sparsesync::detail::OwedElement owed{task.residual[element], 0};
   T value{};
-  if (!owed.take(&value)) atomicAdd(counter_at(task.not_finite), Counter{1});
+  if (!owed.extract(&value)) atomicAdd(counter_at(task.not_finite), Counter{1});
   task.residual[element] = owed.residual;
   task.indices[place] = element;
   store(task.values, place, value);
@@ -308,7 +308,7 @@ __device__ Marks compare(const float* values, Index count, std::uint32_t level) 
 
 /// As select() of kernels/cuda/select.h, with two counts: of elements above the level and on it.
 template <typename T>
-__global__ void take(TakeTask task, Index tile_count, Tiles tiles) {
+__global__ void extract_tiles(TakeTask task, Index tile_count, Tiles tiles) {
   __shared__ Index shared;
   __shared__ unsigned sums[kWarp + 1];
   const std::uint32_t level = task.cut->level;
@@ -318,7 +318,7 @@ __global__ void take(TakeTask task, Index tile_count, Tiles tiles) {
   // Elements of a tile that a warp examines, and those of them that a lane takes.
   const Index of_warp = static_cast<Index>(threadIdx.x / kWarp) * kItems * kWarp;
   const Index of_lane = of_warp + static_cast<Index>(threadIdx.x % kWarp) * kItems;
-  for (Index tile = tiles.take(&shared); tile < tile_count; tile = tiles.take(&shared)) {
+  for (Index tile = tiles.next_tile(&shared); tile < tile_count; tile = tiles.next_tile(&shared)) {
     const Index first = task.range.begin + tile * kTakeTile;
     const Index left = task.range.end - first - of_warp;
     const float* const values = task.residual + first + of_warp;
@@ -378,7 +378,7 @@ void count_taken(const Context& context, std::span<const float> values, const Ma
   const auto size = std::ssize(values);
   const std::byte* const bytes = std::as_bytes(values).data();
   Scratch scratch(context);
-  const std::span<Index> counts = scratch.take<Index>(2);
+  const std::span<Index> counts = scratch.allocate<Index>(2);
   Index* const above = counts.data();
   clear(context, above, counts.size_bytes());
   for_elements<float>(address_of(bytes), [&]<typename Elements>(Elements) {
@@ -399,7 +399,7 @@ void take_largest_in_parts(const Context& context, std::span<float> residual,
   const auto size = std::ssize(residual);
   const bool has_velocity = !taken.velocities.empty();
   Scratch scratch(context);
-  Index* up_to_end = scratch.take<Index>(2 * ceil_div(size, most)).data();
+  Index* up_to_end = scratch.allocate<Index>(2 * ceil_div(size, most)).data();
   TakeTask task{residual.data(),
                 {},
                 has_velocity ? velocity.data() : nullptr,
@@ -418,7 +418,7 @@ void take_largest_in_parts(const Context& context, std::span<float> residual,
     const Index tiles = ceil_div(task.range.size(), kTakeTile);
     const Tiles fresh = fresh_tiles(context, scratch, tiles);
     for_owed_dtype(taken.values.dtype, [&]<typename T>(T) {
-      launch<take<T>>(context, blocks_for(context, tiles, 1), kBlock, task, tiles, fresh);
+      launch<extract_tiles<T>>(context, blocks_for(context, tiles, 1), kBlock, task, tiles, fresh);
     });
     task.before = up_to_end;
     up_to_end += 2;

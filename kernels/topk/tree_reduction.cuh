@@ -1,5 +1,5 @@
-// Sums made in the order of kernels/topk/reduction_order.h: a warp for each stretch, then one for
-// all of them. For the sources of the bodies alone.
+// Tree reductions in the order of kernels/topk/reduction_order.h: a warp for each segment, then one
+// for the segments' sums. For kernel sources only.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -7,43 +7,43 @@
 
 namespace sparsesync::cuda {
 
-static_assert(kLanes == kWarp);
+static_assert(kPartialSums == kWarp);
 
-/// The stretches of numbers that lie one after another, so many for each sum.
-struct Stretches {
+/// Divides consecutive numbers into sums, and each sum into segments.
+struct Segments {
   Index count;   // numbers of all sums together
-  Index of_sum;  // numbers of each; the last one may have fewer
+  Index of_sum;  // numbers of each sum; the last sum may have fewer
 
-  __host__ __device__ Index per_sum() const { return ceil_div(of_sum, kStretch); }
+  __host__ __device__ Index per_sum() const { return ceil_div(of_sum, kSegment); }
   __host__ __device__ Index sums() const { return ceil_div(count, of_sum); }
-  /// How many of a sum there are.
+  /// Segments of a sum.
   __device__ Index in_sum(Index sum) const {
     const Index left = count - sum * of_sum;
-    return ceil_div(left < of_sum ? left : of_sum, kStretch);
+    return ceil_div(left < of_sum ? left : of_sum, kSegment);
   }
 };
 
 namespace detail {
-/// What the lanes of a warp have, added up in halves; of use to the first one.
-__device__ inline double in_halves(double own) {
+/// Reduces the values of a warp; only the first lane has the result.
+__device__ inline double tree_reduce(double own) {
   for (int half = kWarp / 2; half > 0; half /= 2) own += __shfl_down_sync(kAllLanes, own, half);
   return own;
 }
 
-/// A warp for each stretch.
+/// A warp for each segment.
 template <typename Number>
-__global__ void add_stretches(Stretches stretches, Number number, double* of_stretches) {
+__global__ void add_segments(Segments segments, Number number, double* of_segments) {
   const Index lane = threadIdx.x % kWarp;
   const Index warps = thread_count() / kWarp;
-  const Index all = stretches.sums() * stretches.per_sum();
+  const Index all = segments.sums() * segments.per_sum();
   for (Index at = thread_number() / kWarp; at < all; at += warps) {
-    const Index sum = at / stretches.per_sum();
-    const Index stretch = at % stretches.per_sum();
-    if (stretch >= stretches.in_sum(sum)) continue;
-    const Index begin = sum * stretches.of_sum + stretch * kStretch;
-    Index end = (sum + 1) * stretches.of_sum;
-    if (end > begin + kStretch) end = begin + kStretch;
-    if (end > stretches.count) end = stretches.count;
+    const Index sum = at / segments.per_sum();
+    const Index segment = at % segments.per_sum();
+    if (segment >= segments.in_sum(sum)) continue;
+    const Index begin = sum * segments.of_sum + segment * kSegment;
+    Index end = (sum + 1) * segments.of_sum;
+    if (end > begin + kSegment) end = begin + kSegment;
+    if (end > segments.count) end = segments.count;
     double own = 0;
     Index i = begin + lane;
     // All loads of a batch are in flight before the first addition.
@@ -54,21 +54,21 @@ __global__ void add_stretches(Stretches stretches, Number number, double* of_str
       for (int k = 0; k < kBatch; ++k) own += numbers[k];
     }
     for (; i < end; i += kWarp) own += number(i);
-    own = in_halves(own);
-    if (lane == 0) of_stretches[at] = own;
+    own = tree_reduce(own);
+    if (lane == 0) of_segments[at] = own;
   }
 }
 
 /// A warp for each sum.
 template <typename Put>
-__global__ void add_sums(Stretches stretches, const double* of_stretches, Put put) {
+__global__ void add_sums(Segments segments, const double* of_segments, Put put) {
   const Index lane = threadIdx.x % kWarp;
   const Index warps = thread_count() / kWarp;
-  for (Index sum = thread_number() / kWarp; sum < stretches.sums(); sum += warps) {
-    const double* const from = of_stretches + sum * stretches.per_sum();
+  for (Index sum = thread_number() / kWarp; sum < segments.sums(); sum += warps) {
+    const double* const from = of_segments + sum * segments.per_sum();
     double own = 0;
-    for (Index i = lane; i < stretches.in_sum(sum); i += kWarp) own += from[i];
-    own = in_halves(own);
+    for (Index i = lane; i < segments.in_sum(sum); i += kWarp) own += from[i];
+    own = tree_reduce(own);
     if (lane == 0) put(sum, own);
   }
 }
@@ -78,14 +78,14 @@ __global__ void add_sums(Stretches stretches, const double* of_stretches, Put pu
 /// @param number  [=] __device__(Index i), the i-th of all, no generic lambda around it
 /// @param put     [=] __device__(Index sum, double value)
 template <typename Number, typename Put>
-void sum_stretches(const Context& context, const Stretches& stretches, Number number, Put put) {
+void sum_segments(const Context& context, const Segments& segments, Number number, Put put) {
   Scratch scratch(context);
-  const Index all = stretches.sums() * stretches.per_sum();
-  double* const of_stretches = scratch.take<double>(all).data();
-  launch<detail::add_stretches<Number>>(context, blocks_for(context, all * kWarp), kBlock,
-                                        stretches, number, of_stretches);
-  launch<detail::add_sums<Put>>(context, blocks_for(context, stretches.sums() * kWarp), kBlock,
-                                stretches, static_cast<const double*>(of_stretches), put);
+  const Index all = segments.sums() * segments.per_sum();
+  double* const of_segments = scratch.allocate<double>(all).data();
+  launch<detail::add_segments<Number>>(context, blocks_for(context, all * kWarp), kBlock, segments,
+                                       number, of_segments);
+  launch<detail::add_sums<Put>>(context, blocks_for(context, segments.sums() * kWarp), kBlock,
+                                segments, static_cast<const double*>(of_segments), put);
 }
 
 }  // namespace sparsesync::cuda

@@ -77,10 +77,10 @@ PythonDevice::PythonDevice(int number, std::optional<StreamNumber> stream, nb::o
                               [this](void* pointer, std::size_t, Stream) { free(pointer); }},
         budget);
   }
-  DeviceQueueOptions options{number, false, std::nullopt};
-  state->joining = make_device_queue(*state->memory, state->pinned, options);
+  DeviceStreamOptions options{number, false, std::nullopt};
+  state->joining = make_device_stream(*state->memory, state->pinned, options);
   if (stream) options.stream = handle_of(*stream);
-  state->of_session = make_device_queue(*state->memory, state->pinned, options);
+  state->of_session = make_device_stream(*state->memory, state->pinned, options);
   state->stage.emplace(Context(*state->memory, *state->joining));
   state_ = of_this_process(std::move(state));
 }
@@ -110,26 +110,26 @@ std::unique_ptr<Transport> PythonDevice::connect(std::unique_ptr<Transport> word
   return nccl_over(std::move(words), {number_, state.memory.get(), &state.pinned, deadline});
 }
 
-std::shared_ptr<const Mark> PythonDevice::after(std::span<const StreamNumber> streams) {
+std::shared_ptr<const Event> PythonDevice::after(std::span<const StreamNumber> streams) {
   State& state = use();
   const WithoutGil without_gil;
   const DeviceGuard here(number_);
   const std::lock_guard lock(mutex_);
   join(streams);
-  const auto unused = std::find_if(state.marks.begin(), state.marks.end(),
-                                   [](const auto& mark) { return mark.use_count() == 1; });
-  const std::shared_ptr<Mark> mark =
-      unused != state.marks.end() ? *unused
-                                  : state.marks.emplace_back(std::make_shared<Mark>(joining()));
-  mark->set(joining());
-  return mark;
+  const auto unused = std::find_if(state.events.begin(), state.events.end(),
+                                   [](const auto& event) { return event.use_count() == 1; });
+  const std::shared_ptr<Event> event =
+      unused != state.events.end() ? *unused
+                                   : state.events.emplace_back(std::make_shared<Event>(joining()));
+  event->set(joining());
+  return event;
 }
 
-DeviceQueue& PythonDevice::queue_of_sparsifiers() {
+DeviceStream& PythonDevice::stream_of_sparsifiers() {
   State& state = use();
   if (state.of_sparsifiers == nullptr) {
     state.of_sparsifiers =
-        make_device_queue(*state.memory, state.pinned, {number_, false, std::nullopt});
+        make_device_stream(*state.memory, state.pinned, {number_, false, std::nullopt});
   }
   return *state.of_sparsifiers;
 }
@@ -138,7 +138,7 @@ DeviceQueue& PythonDevice::queue_of_sparsifiers() {
 void PythonDevice::make_wait(std::span<const StreamNumber> streams, const Context& behind) {
   if (streams.empty()) return;
   const std::lock_guard lock(mutex_);
-  Mark& stage = *use().stage;
+  Event& stage = *use().stage;
   stage.set(behind);
   for (const StreamNumber stream : streams) stage.make_wait(handle_of(stream));
 }
@@ -204,13 +204,14 @@ void PythonDevice::join(std::span<const StreamNumber> streams) {
   state.reading.clear();
 }
 
-DeviceQueue& PythonDevice::queue_on(StreamNumber stream) {
+DeviceStream& PythonDevice::stream_on(StreamNumber stream) {
   State& state = use();
-  std::unique_ptr<DeviceQueue>& queue = state.in_streams[stream];
-  if (queue == nullptr) {
-    queue = make_device_queue(*state.memory, state.pinned, {number_, false, handle_of(stream)});
+  std::unique_ptr<DeviceStream>& device_stream = state.in_streams[stream];
+  if (device_stream == nullptr) {
+    device_stream =
+        make_device_stream(*state.memory, state.pinned, {number_, false, handle_of(stream)});
   }
-  return *queue;
+  return *device_stream;
 }
 
 void* PythonDevice::allocate(std::size_t bytes, Stream stream) const {

@@ -1,4 +1,4 @@
-// A GPU as a session of Python works on it: its memory, its queues, and how they are in step with
+// A GPU as a session of Python works on it: its memory, its streams, and how they are in step with
 // the streams of the program.
 #pragma once
 
@@ -30,11 +30,11 @@ using StreamNumber = std::uintptr_t;
 /// @throws InputError for any other text
 std::optional<int> gpu_named(const std::string& device);
 
-/// The memory and the queues of one session on a GPU. Guarded by the GIL, and by a lock of its own
+/// The memory and the streams of one session on a GPU. Guarded by the GIL, and by a lock of its own
 /// where threads call it without the GIL. A call that asks for memory, or waits, is made without
 /// the GIL or gives it up: an allocator of Python's needs it.
 ///
-/// The session's work has a stream of its own. It waits for the program's streams by marks, and
+/// The session's work has a stream of its own. It waits for the program's streams by events, and
 /// results are written in the program's streams: the host waits for neither.
 class PythonDevice {
  public:
@@ -65,10 +65,10 @@ class PythonDevice {
   std::unique_ptr<Transport> connect(std::unique_ptr<Transport> words,
                                      std::chrono::milliseconds deadline);
 
-  /// A mark behind all work that these streams were given so far, and behind all that reads
+  /// An event behind all work that these streams were given so far, and behind all that reads
   /// results. Called with the GIL, which it gives up. Does not synchronize a stream.
   /// @throws InputError naming a stream that is not the GPU's
-  std::shared_ptr<const Mark> after(std::span<const StreamNumber> streams);
+  std::shared_ptr<const Event> after(std::span<const StreamNumber> streams);
 
   /// Gives work that reads results to a stream of the program; the session's next phases wait for
   /// it. Called without the GIL. Does not synchronize the stream.
@@ -79,7 +79,7 @@ class PythonDevice {
     State& state = use();
     const std::lock_guard lock(mutex_);
     state.reading.insert(stream);
-    work(Context(*state.memory, queue_on(stream)));
+    work(Context(*state.memory, stream_on(stream)));
   }
   /// Does work of sparsifiers, in a stream of theirs, one call after another. Called without the
   /// GIL.
@@ -87,10 +87,10 @@ class PythonDevice {
   /// @param streams  of the program, that wait for the work
   /// @throws DeviceError, DeviceMemoryError
   template <typename Work>
-  void sparsify(const Mark* before, std::span<const StreamNumber> streams, const Work& work) {
+  void sparsify(const Event* before, std::span<const StreamNumber> streams, const Work& work) {
     const DeviceGuard here(number_);
     const std::lock_guard lock(sparsifying_);
-    const Context context(*use().memory, queue_of_sparsifiers());
+    const Context context(*use().memory, stream_of_sparsifiers());
     if (before != nullptr) before->make_wait(context);
     try {
       work(context);
@@ -112,24 +112,24 @@ class PythonDevice {
   struct State {
     std::unique_ptr<CountedMemory> memory;
     PinnedMemory pinned;
-    std::unique_ptr<DeviceQueue> of_session;
-    std::unique_ptr<DeviceQueue> joining;         // waits for the program's streams
-    std::unique_ptr<DeviceQueue> of_sparsifiers;  // null: there is none yet
-    std::map<StreamNumber, std::unique_ptr<DeviceQueue>> in_streams;  // of the program
-    std::set<StreamNumber> reading;  // streams that read results, since the last mark
-    std::vector<std::shared_ptr<Mark>> marks;
-    std::optional<Mark> stage;  // where a stream is, on its way to `joining`
+    std::unique_ptr<DeviceStream> of_session;
+    std::unique_ptr<DeviceStream> joining;         // waits for the program's streams
+    std::unique_ptr<DeviceStream> of_sparsifiers;  // null: there is none yet
+    std::map<StreamNumber, std::unique_ptr<DeviceStream>> in_streams;  // of the program
+    std::set<StreamNumber> reading;  // streams that read results, since the last event
+    std::vector<std::shared_ptr<Event>> events;
+    std::optional<Event> stage;  // where a stream is, on its way to `joining`
   };
 
   /// @throws ClosedError in a forked process
   State& use() const;
   Context joining() const { return {*use().memory, *use().joining}; }
 
-  DeviceQueue& queue_of_sparsifiers();
+  DeviceStream& stream_of_sparsifiers();
   void make_wait(std::span<const StreamNumber> streams, const Context& behind);
 
   // With the lock held.
-  DeviceQueue& queue_on(StreamNumber stream);
+  DeviceStream& stream_on(StreamNumber stream);
   void join(std::span<const StreamNumber> streams);
 
   void* allocate(std::size_t bytes, Stream stream) const;
@@ -139,9 +139,9 @@ class PythonDevice {
   const int number_;
   const std::optional<std::int64_t> budget_;
   nanobind::object allocator_;
-  // Guards a State's queues and streams. Recursive: what asks for memory runs code of Python.
+  // Guards a State's streams. Recursive: what asks for memory runs code of Python.
   std::recursive_mutex mutex_;
-  std::mutex sparsifying_;  // guards the queue of sparsifiers
+  std::mutex sparsifying_;  // guards the stream of sparsifiers
   OfThisProcess<State> state_;
   bool taken_ = false;
 };

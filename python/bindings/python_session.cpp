@@ -290,7 +290,7 @@ PythonTicket PythonSession::announce(Index bucket, const nb::sequence& rows,
     held.indices.push_back(indices_of(given, named(tensors[i]), place()));
     views.push_back(Gradient::rows(span_of(held.indices.back())));
   }
-  held.after = mark_behind(streams);
+  held.after = event_behind(streams);
   return submit(bucket, Phase::announce, views, std::move(held));
 }
 
@@ -302,7 +302,7 @@ PythonTicket PythonSession::reduce(Index bucket, const nb::sequence& gradients,
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     views.push_back(gradient_of(tensors[i], nb::object(gradients[i]), held));
   }
-  held.after = mark_behind(streams);
+  held.after = event_behind(streams);
   return submit(bucket, Phase::reduce, views, std::move(held));
 }
 
@@ -567,7 +567,7 @@ const PythonSession::Seen& PythonSession::look_at(Index number) {
   return bucket.seen;
 }
 
-std::shared_ptr<const Mark> PythonSession::mark_behind(const std::vector<StreamNumber>& streams) {
+std::shared_ptr<const Event> PythonSession::event_behind(const std::vector<StreamNumber>& streams) {
   return device_ == nullptr ? nullptr : device_->after(streams);
 }
 

@@ -138,17 +138,17 @@ class PythonSession {
     }
   }
   /// Does `work` without the GIL.
-  /// @param streams  of the program; `work` is given a mark behind what they were given so far,
+  /// @param streams  of the program; `work` is given an event behind what they were given so far,
   ///                 null where there are none, and on the host
   template <typename Work>
   void behind(const std::vector<StreamNumber>& streams, const Work& work) {
     const UnderWay call(*this);
-    const std::shared_ptr<const Mark> mark = streams.empty() ? nullptr : mark_behind(streams);
+    const std::shared_ptr<const Event> event = streams.empty() ? nullptr : event_behind(streams);
     const WithoutGil without_gil;
-    work(mark.get());
+    work(event.get());
   }
-  /// A mark behind what streams of the program were given so far; null on the host.
-  std::shared_ptr<const Mark> mark_behind(const std::vector<StreamNumber>& streams);
+  /// An event behind what streams of the program were given so far; null on the host.
+  std::shared_ptr<const Event> event_behind(const std::vector<StreamNumber>& streams);
 
   /// Null on the host.
   const std::shared_ptr<PythonDevice>& on_device() const { return device_; }
@@ -159,7 +159,7 @@ class PythonSession {
   struct Arrays {
     std::vector<ConstIndices> indices;
     std::vector<ConstArray> values;
-    std::shared_ptr<const Mark> after = nullptr;  // on a GPU, what the phase waits for
+    std::shared_ptr<const Event> after = nullptr;  // on a GPU, what the phase waits for
     std::shared_ptr<GradientSource> source = nullptr;
   };
   struct Held {

@@ -34,7 +34,7 @@ class SharedSparsifier {
   /// @param streams  of the program, that wait for the work
   /// @param work     is given the Sparsifier and its context
   template <typename Work>
-  void call(const Mark* before, std::span<const StreamNumber> streams, const Work& work) {
+  void call(const Event* before, std::span<const StreamNumber> streams, const Work& work) {
     const std::lock_guard lock(calls_);
     if (device_ != nullptr) {
       device_->sparsify(before, streams,
@@ -107,7 +107,8 @@ class PythonSparsifier {
   /// Does work behind what `streams` were given so far; what they are given next waits for it.
   template <typename Work>
   void call(const std::vector<StreamNumber>& streams, const Work& work) {
-    session_.behind(streams, [&](const Mark* before) { sparsifier_->call(before, streams, work); });
+    session_.behind(streams,
+                    [&](const Event* before) { sparsifier_->call(before, streams, work); });
   }
   std::vector<const std::byte*> pointers_to(const nanobind::sequence& gradients,
                                             std::vector<ConstArray>& held) const;

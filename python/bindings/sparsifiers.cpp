@@ -43,7 +43,7 @@ class Taking final : public GradientSource {
   /// @param gradients  the program's, as Sparsifier::take() takes them
   /// @param written    where they are written; null: they are
   Taking(std::shared_ptr<SharedSparsifier> sparsifier, std::vector<const std::byte*> gradients,
-         const SparsifierStep& step, std::shared_ptr<const Mark> written)
+         const SparsifierStep& step, std::shared_ptr<const Event> written)
       : sparsifier_(std::move(sparsifier)),
         gradients_(std::move(gradients)),
         step_(step),
@@ -83,7 +83,7 @@ class Taking final : public GradientSource {
   std::shared_ptr<SharedSparsifier> sparsifier_;
   std::vector<const std::byte*> gradients_;
   SparsifierStep step_;
-  std::shared_ptr<const Mark> written_;
+  std::shared_ptr<const Event> written_;
   std::optional<std::span<const Gradient>> taken_;
   std::exception_ptr error_;  // of take_at_once()
 };
@@ -136,7 +136,7 @@ bool SharedSparsifier::give_back() {
 PythonSparsifier::PythonSparsifier(PythonSession& session, const std::vector<TensorSpec>& tensors,
                                    const SparsifierOptions& options)
     : session_(session), tensors_(tensors), corrects_momentum_(options.corrects_momentum) {
-  session_.behind({}, [&](const Mark*) {
+  session_.behind({}, [&](const Event*) {
     sparsifier_ = std::make_shared<SharedSparsifier>(session_.on_device(), session_.host_memory(),
                                                      tensors, options);
     sparsifier_->call(nullptr, {}, [&](Sparsifier& sparsifier, const Context&) {
@@ -196,11 +196,11 @@ PythonTicket PythonSparsifier::reduce(Index bucket, const nb::sequence& gradient
   std::vector<ConstArray> held;
   std::vector<const std::byte*> pointers = pointers_to(gradients, held);
   auto taking = std::make_shared<Taking>(sparsifier_, std::move(pointers), step,
-                                         session_.mark_behind(streams));
+                                         session_.event_behind(streams));
   sparsifier_->await();
   // On the host there is nothing to wait for, and the gradients are still in the caches.
   if (session_.on_device() == nullptr) {
-    session_.behind({}, [&](const Mark*) { taking->take_at_once(); });
+    session_.behind({}, [&](const Event*) { taking->take_at_once(); });
   }
   last_ = session_.reduce_from(bucket, std::move(taking), std::move(held));
   return *last_;

@@ -77,7 +77,7 @@ class ValuesAlone : public Scheme {
           [&](Rank from, std::span<const std::byte> message) { read_push(round, from, message); });
     }
     for (std::size_t i = 0; i < spaces_.size(); ++i) sum_pushes(round, i);
-    known_.settle({}, {});
+    known_.verify({}, {});
   }
 
   void gather(Exchange& exchange) override {
@@ -99,7 +99,7 @@ class ValuesAlone : public Scheme {
       return extent;
     });
     place_pulls(round);
-    known_.settle({}, {});
+    known_.verify({}, {});
   }
 
   bool list_owned(std::vector<OwnedPart>& parts) const override {
@@ -130,7 +130,7 @@ class ValuesAlone : public Scheme {
   }
 
  private:
-  RoundState& state(Round round) { return states_[round.place()]; }
+  RoundState& state(Round round) { return states_[round.position()]; }
   Grid grid(std::size_t space) const { return ownerships_[space]->grid(); }
   int group_of(std::size_t space, Rank server) const { return grid(space).group_of(server); }
   Index slice_width(std::size_t space) const { return grid(space).slice_width(spaces_[space]); }
@@ -185,7 +185,7 @@ class ValuesAlone : public Scheme {
         context_,
         std::array{std::as_bytes(std::span<const Index>(counts_.first(1))), std::as_bytes(outcome)},
         std::as_writable_bytes(std::span(fetched_)).data());
-    return input.settle(std::span(fetched_).subspan(1)) && fetched_[0] == std::ssize(rows);
+    return input.verify(std::span(fetched_).subspan(1)) && fetched_[0] == std::ssize(rows);
   }
 
   /// Of all rounds, before the first one sends: the step can still be refused.
@@ -357,7 +357,7 @@ class ValuesAlone : public Scheme {
   void place_pulls(Round round) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       Index before = 0;
-      for (std::size_t earlier = 0; earlier < round.place(); ++earlier) {
+      for (std::size_t earlier = 0; earlier < round.position(); ++earlier) {
         before += std::ssize(states_[earlier].plans[i].united());
       }
       const Matrix out{result_values_[i].data() + before * spaces_[i].row_bytes(), spaces_[i].dtype,

@@ -23,7 +23,7 @@ void KnownNumbers::expect(std::span<const std::byte> message,
   expected_.insert(expected_.end(), counts.begin(), counts.end());
 }
 
-void KnownNumbers::settle(std::span<const std::span<const std::byte>> others,
+void KnownNumbers::verify(std::span<const std::span<const std::byte>> others,
                           std::span<std::byte> to) {
   all_.assign(others.begin(), others.end());
   all_.insert(all_.end(), pieces_.begin(), pieces_.end());

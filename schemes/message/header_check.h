@@ -16,7 +16,7 @@ class KnownNumbers {
  public:
   explicit KnownNumbers(const Context& context) : context_(context) {}
 
-  /// Forgets what was noted: a phase begins.
+  /// Forgets what was recorded: a phase begins.
   void clear() {
     pieces_.clear();
     expected_.clear();
@@ -28,14 +28,14 @@ class KnownNumbers {
   void fetch(std::size_t spaces, std::span<const std::span<const std::byte>> messages,
              std::vector<SectionCounts>& counts);
 
-  /// Notes that a message is to have these numbers; it stays where it is until settle().
+  /// Records that a message is to have these numbers; it stays where it is until verify().
   /// @pre it has as many bytes: take_layout() was called with them
   void expect(std::span<const std::byte> message, std::span<const SectionCounts> counts);
-  /// Compares all that was noted, and fetches other pieces with it. Synchronizes the stream.
+  /// Compares all that was recorded, and fetches other pieces with it. Synchronizes the stream.
   /// @param others  as fetch_pieces() takes them
   /// @param to      receives these, one behind the other
   /// @throws CorruptDataError if a message has other numbers
-  void settle(std::span<const std::span<const std::byte>> others, std::span<std::byte> to);
+  void verify(std::span<const std::span<const std::byte>> others, std::span<std::byte> to);
 
  private:
   Context context_;

@@ -129,7 +129,7 @@ std::int64_t largest_message_bytes(std::span<const SectionSpec> specs) {
 void lay_out(const Context& context, std::span<const SectionSpec> specs,
              std::span<const SectionCounts> counts, std::span<std::byte> message,
              std::vector<Section>& sections) {
-  place(context, std::as_bytes(counts), message.data());
+  upload(context, std::as_bytes(counts), message.data());
   lay_out_unnumbered(specs, counts, message, sections);
 }
 

@@ -58,7 +58,7 @@ class Outbox {
       payloads_.push_back({message.data(), bytes, index_bytes(contents.specs, contents.counts)});
       own_ = message;
     }
-    place_pieces(context_, std::as_bytes(std::span(numbers_)), numbered_);
+    upload_pieces(context_, std::as_bytes(std::span(numbers_)), numbered_);
   }
 
   /// After pack(): the messages to the others, in the order of the pattern's `to`.

@@ -126,7 +126,7 @@ Index RowSummation::unite(std::span<const ReceivedRows> received, std::size_t sp
   sparsesync::unite(context_, range, sets_, united.reserve(room), count, workspace_);
   if (known == nullptr) return resolve(context_, count);
   Index rows = 0;
-  known->settle(std::array{std::as_bytes(std::span<const Index>(count_.first(1)))},
+  known->verify(std::array{std::as_bytes(std::span<const Index>(count_.first(1)))},
                 std::as_writable_bytes(std::span(&rows, 1)));
   return rows;
 }

@@ -44,7 +44,7 @@ class SumsOfRounds {
  public:
   SumsOfRounds(const Context& context, int rounds);
   /// Those of one round: to be summed into.
-  RowSums& of(Round round) { return sums_[round.place()]; }
+  RowSums& of(Round round) { return sums_[round.position()]; }
   /// All rounds' rows; valid until one of them is summed anew. Does not synchronize the stream.
   /// @throws BudgetError
   SpaceResult joined(const RowSpace& space);

@@ -37,8 +37,8 @@ class GridPlacement : public Placement {
 
   Index universe() const override { return groups_.universe(); }
   Index size(int group) const override { return groups_.size(group); }
-  Place place(Index row) const override {
-    const RowGroups::Place place = groups_.place(row);
+  Place locate(Index row) const override {
+    const RowGroups::Place place = groups_.locate(row);
     return {static_cast<int>(place.group), place.position};
   }
 

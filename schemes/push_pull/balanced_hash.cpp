@@ -38,7 +38,7 @@ class HashPlacement final : public Placement {
 
   Index universe() const override { return space().rows; }
   Index size(int) const override { return space().rows; }
-  Place place(Index row) const override { return {static_cast<int>(hash_.partition(row)), row}; }
+  Place locate(Index row) const override { return {static_cast<int>(hash_.partition(row)), row}; }
   /// @param share  of whole rounds
   IndexRange pulled(int group, IndexRange share) const override {
     return {position_of_edge(group, share.begin), position_of_edge(group, share.end)};

@@ -19,7 +19,7 @@ using GroupIndices = OwnedIndexSets;
 GroupIndices indices_of(const Placement& placement, std::span<const Index> rows) {
   GroupIndices groups(static_cast<std::size_t>(placement.grid().row_groups));
   for (const Index row : rows) {
-    const Placement::Place place = placement.place(row);
+    const Placement::Place place = placement.locate(row);
     groups[static_cast<std::size_t>(place.group)].push_back(place.index);
   }
   for (std::vector<Index>& indices : groups) std::sort(indices.begin(), indices.end());

@@ -19,7 +19,7 @@ class EvenPlacement : public Placement {
   Index universe() const override { return ranges_.range(0).size(); }
   Index size(int group) const override { return ranges_.range(group).size(); }
   bool keeps_order() const override { return true; }
-  Place place(Index row) const override {
+  Place locate(Index row) const override {
     const Index range = ranges_.part_of(row);
     return {static_cast<int>(range), row - ranges_.range(range).begin};
   }

@@ -23,15 +23,15 @@ void PulledRows::name(const Context& context, Round round, Placement& placement,
                       std::span<const std::vector<ConstSection>> pulled, std::size_t space) {
   Index total = 0;
   for (const std::vector<ConstSection>& server : pulled) total += server[space].counts.indices;
-  const std::span<Index> rows = rows_[round.place()].reserve(total);
-  row_count_[round.place()] = total;
+  const std::span<Index> rows = rows_[round.position()].reserve(total);
+  row_count_[round.position()] = total;
   const auto slices = static_cast<std::size_t>(placement.grid().column_slices);
   naming_.clear();
   std::size_t filled = 0;
   for (int group = 0; group < placement.grid().row_groups; ++group) {
     const auto first_server = static_cast<std::size_t>(group) * slices;
     const std::size_t before = filled;
-    first_[round.place()][static_cast<std::size_t>(group)] = static_cast<Index>(before);
+    first_[round.position()][static_cast<std::size_t>(group)] = static_cast<Index>(before);
     for (std::size_t server = first_server; server < first_server + slices; ++server) {
       const auto count = static_cast<std::size_t>(pulled[server][space].counts.indices);
       naming_.push_back({group, {shares_[server].data(), count}, rows.subspan(filled, count)});
@@ -68,14 +68,16 @@ SpaceResult PulledRows::sort(const Context& context, const Placement& placement)
   return {Gradient::Layout::row_sparse, indices, as_const(result_)};
 }
 
-void PulledRows::place(const Context& context, Round round, const Placement& placement,
-                       std::span<const Placing> sent) {
+void PulledRows::scatter(const Context& context, Round round, const Placement& placement,
+                         std::span<const Placing> sent) {
   Index before = 0;
-  for (std::size_t earlier = 0; earlier < round.place(); ++earlier) before += row_count_[earlier];
+  for (std::size_t earlier = 0; earlier < round.position(); ++earlier) {
+    before += row_count_[earlier];
+  }
   jobs_.clear();
   for (const Placing& each : sent) {
     const auto group = static_cast<std::size_t>(placement.group_of(each.server));
-    const Index first = before + first_[round.place()][group];
+    const Index first = before + first_[round.position()][group];
     const Index rows = each.section->counts.rows;
     if (in_order_) {
       copy(context, each.section->values, result_.data + first * result_.row_bytes());

@@ -15,8 +15,8 @@
 
 namespace sparsesync {
 
-/// In a step: share() of each server, then name(), for each round; sort(); place() of each round
-/// and server. Indices are thus enough for all but place(). Keeps its memory.
+/// In a step: share() of each server, then name(), for each round; sort(); scatter() of each round
+/// and server. Indices are thus enough for all but scatter(). Keeps its memory.
 class PulledRows {
  public:
   PulledRows(const Context& context, int rounds, int size);
@@ -44,10 +44,10 @@ class PulledRows {
     Rank server;
     const ConstSection* section = nullptr;
   };
-  /// Brings what servers sent to its rows and columns of the result. Does not synchronize the
+  /// Writes what servers sent to its rows and columns of the result. Does not synchronize the
   /// stream.
-  void place(const Context& context, Round round, const Placement& placement,
-             std::span<const Placing> sent);
+  void scatter(const Context& context, Round round, const Placement& placement,
+               std::span<const Placing> sent);
 
  private:
   std::vector<Buffer<Index>> shares_;      // [server]

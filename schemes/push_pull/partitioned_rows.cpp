@@ -68,7 +68,7 @@ bool DividedRows::find_unchecked(Round round, BucketInput& input) {
   fetched_.resize(located.size() + outcome.size());
   fetch_pieces(context_, std::array{std::as_bytes(located), std::as_bytes(outcome)},
                std::as_writable_bytes(std::span(fetched_)).data());
-  if (!input.settle(std::span(fetched_).subspan(located.size()))) return false;
+  if (!input.verify(std::span(fetched_).subspan(located.size()))) return false;
   take_bounds(fetched_);
   return true;
 }

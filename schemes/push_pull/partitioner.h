@@ -66,7 +66,7 @@ class Placement {
   virtual Index size(int group) const = 0;
   /// Computed row by row, not as divide() does: an account that shares its code with what it counts
   /// would prove nothing.
-  virtual Place place(Index row) const = 0;
+  virtual Place locate(Index row) const = 0;
   /// Whether groups follow each other in the order of rows, and so do the indices in each.
   virtual bool keeps_order() const { return false; }
   /// What the pull calls those of a group's indices that lie in `share`.

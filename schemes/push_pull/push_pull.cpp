@@ -273,7 +273,9 @@ class PushPull : public Scheme {
     summation_.read(sections_of(round, rank_, Phase::reduce), message, pushed_[worker.index()]);
   }
 
-  RowSums& sums_of(Round round, std::size_t space) { return storage_[space].sums[round.place()]; }
+  RowSums& sums_of(Round round, std::size_t space) {
+    return storage_[space].sums[round.position()];
+  }
 
   /// Sums up what was pushed, and finds what of it this server will name in the pull. The host
   /// hears how much that is when all is done.
@@ -294,19 +296,21 @@ class PushPull : public Scheme {
                        numbers.last(2));
     }
     fetched_.resize(counted.size());
-    known_.settle(std::array{std::as_bytes(std::span<const Index>(counted))},
+    known_.verify(std::array{std::as_bytes(std::span<const Index>(counted))},
                   std::as_writable_bytes(std::span(fetched_)));
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const std::span<const Index> numbers = std::span(fetched_).subspan(i * kNumbers, kNumbers);
       sums_of(round, i).rows = numbers[1];
-      storage_[i].shares[round.place()] = {numbers[2], numbers[3]};
+      storage_[i].shares[round.position()] = {numbers[2], numbers[3]};
     }
   }
 
   /// A gather of its own for each round: results are read from it after the last one.
-  MessageGather& pull_of(Round round) { return pulls_[round.place()]; }
+  MessageGather& pull_of(Round round) { return pulls_[round.position()]; }
 
-  std::vector<std::vector<ConstSection>>& pulled_of(Round round) { return pulled_[round.place()]; }
+  std::vector<std::vector<ConstSection>>& pulled_of(Round round) {
+    return pulled_[round.position()];
+  }
   std::vector<ConstSection>& pulled(Round round, Rank server) {
     return pulled_of(round)[server.index()];
   }
@@ -327,7 +331,7 @@ class PushPull : public Scheme {
       const Index rows = sums_of(round, i).rows;
       counts_of_.push_back(specs[i].densifies
                                ? crossing(specs[i], rows)
-                               : SectionCounts{storage_[i].shares[round.place()].size(), rows});
+                               : SectionCounts{storage_[i].shares[round.position()].size(), rows});
     }
     lay_out(context_, specs, counts_of_, pull_of(round).own(message_bytes(specs, counts_of_)),
             sections_);
@@ -341,7 +345,8 @@ class PushPull : public Scheme {
                     sections_[i]);
         continue;
       }
-      const std::span<const Index> share = part_of(sums.named(), storage_[i].shares[round.place()]);
+      const std::span<const Index> share =
+          part_of(sums.named(), storage_[i].shares[round.position()]);
       encodes_.push_back({sections_[i].code, specs[i].range,
                           placement.renumber(context_, placement.group_of(rank_), share),
                           sections_[i].indices});
@@ -429,7 +434,8 @@ class PushPull : public Scheme {
   }
 
   Buffer<std::byte>& kept_of(Round round, Rank server, std::size_t space) {
-    return storage_[space].kept[round.place() * static_cast<std::size_t>(size_) + server.index()];
+    return storage_[space]
+        .kept[round.position() * static_cast<std::size_t>(size_) + server.index()];
   }
 
   /// Makes a section that came dense one of the rows that are not all zero: others were perhaps
@@ -474,8 +480,9 @@ class PushPull : public Scheme {
   /// Once order_rows() was called with the last round.
   void place_values(Round round, Rank server) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      storage_[i].pulled.place(context_, round, *placements_[i],
-                               std::array{PulledRows::Placing{server, &pulled(round, server)[i]}});
+      storage_[i].pulled.scatter(
+          context_, round, *placements_[i],
+          std::array{PulledRows::Placing{server, &pulled(round, server)[i]}});
     }
   }
 
@@ -485,7 +492,7 @@ class PushPull : public Scheme {
       placing_.clear();
       for (const Rank server : Ranks(size_))
         placing_.push_back({server, &pulled(round, server)[i]});
-      storage_[i].pulled.place(context_, round, *placements_[i], placing_);
+      storage_[i].pulled.scatter(context_, round, *placements_[i], placing_);
     }
   }
 

@@ -93,12 +93,12 @@ Payload NodeRing::pack(Kind kind, int place, Round round) {
   return {packed_.data(), bytes};
 }
 
-/// Calls take(from, to) for each row space's part of a message of the right size.
-template <typename Take>
-void NodeRing::unpack(Kind kind, int place, Round round, const std::byte* message, Take&& take) {
+/// Calls use(from, to) for each row space's part of a message of the right size.
+template <typename Use>
+void NodeRing::unpack(Kind kind, int place, Round round, const std::byte* message, Use&& use) {
   for (std::size_t i = 0; i < spaces().size(); ++i) {
     const Matrix to = piece(kind, i, place, round);
-    take(ConstMatrix{message, to.dtype, to.rows, to.width}, to);
+    use(ConstMatrix{message, to.dtype, to.rows, to.width}, to);
     message += to.bytes();
   }
 }

@@ -49,8 +49,8 @@ class NodeRing {
   /// Of a message: a place's rows of all row spaces, one after another.
   Index bytes_of(Kind kind, int place, Round round) const;
   Payload pack(Kind kind, int place, Round round);
-  template <typename Take>
-  void unpack(Kind kind, int place, Round round, const std::byte* message, Take&& take);
+  template <typename Use>
+  void unpack(Kind kind, int place, Round round, const std::byte* message, Use&& use);
 
   Context context_;
   const Division& division_;

@@ -78,7 +78,7 @@ class TwoLevel : public Scheme {
   }
 
   std::size_t pieces(Phase phase, Round round, std::size_t step) const override {
-    const Scheme& between = parts_[round.place()]->scheme();
+    const Scheme& between = parts_[round.position()]->scheme();
     const bool is_between = phase == Phase::gather && step < between.pattern(phase).size();
     return is_between ? between.pieces(phase, Round{}, step) : 1;
   }
@@ -95,7 +95,7 @@ class TwoLevel : public Scheme {
       const Matrix own = ring_.sums(i, place_, round);
       gradients_.push_back(own.rows > 0 ? Gradient::dense(own.data) : Gradient::empty());
     }
-    BucketInput& between = inputs_[round.place()];
+    BucketInput& between = inputs_[round.position()];
     between.set(gradients_);
     const auto alike = exchange.within(alike_, Rank{node_});
     part(round).scheme().reduce(exchange, between);
@@ -183,7 +183,7 @@ class TwoLevel : public Scheme {
   }
 
  private:
-  BetweenNodes& part(Round round) { return *parts_[round.place()]; }
+  BetweenNodes& part(Round round) { return *parts_[round.position()]; }
 
   std::unique_ptr<BetweenNodes> make_part(int place, Round round) const {
     return std::make_unique<BetweenNodes>(context_, division_, bucket_, place, round, node_, seed_);

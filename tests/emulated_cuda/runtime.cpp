@@ -24,7 +24,7 @@ namespace {
 class Machine;
 }  // namespace
 
-/// A mark in a stream, which whoever asks for it runs the stream up to.
+/// An event of a stream. A query runs the stream up to it.
 class Event {
  public:
   int device = 0;
@@ -97,7 +97,7 @@ class Machine {
     return remember(cudaErrorStreamCaptureUnsupported);
   }
   std::set<Stream*> streams;
-  std::vector<std::unique_ptr<Stream>> gone;  // marks of them may still be asked for
+  std::vector<std::unique_ptr<Stream>> gone;  // their events may still be queried
   std::size_t in_use = 0;
   struct Block {
     std::size_t bytes;

@@ -23,11 +23,11 @@ OF_DEVICE = "work of this process on its device"
 LIMITS = {
     "kernels/cuda/stream.cpp": {
         "cudaStreamSynchronize(stream_)": "with a watch, the loop below it; else " + OF_DEVICE,
-        "cudaStreamSynchronize(queue.stream_)": OF_DEVICE,
-        "cudaEventSynchronize(queue_.timing_[1])": OF_DEVICE,
+        "cudaStreamSynchronize(stream.stream_)": OF_DEVICE,
+        "cudaEventSynchronize(stream_.timing_[1])": OF_DEVICE,
         "cudaEventSynchronize(event)": "without a watch: " + OF_DEVICE,
         "poll.pause()": "the watch throws at its deadline",
-        "cudaEventSynchronize(event_->handle)": OF_DEVICE,
+        "cudaEventSynchronize(handle_->event)": OF_DEVICE,
     },
     "kernels/base/device_stream.h": {"sleep_for(kAsleep)": "20 us"},
     "kernels/base/threads.cpp": {
@@ -76,7 +76,7 @@ LIMITS = {
     },
     "engine/transport/nccl.cpp": {
         "poll.pause()": "until: kEnding when it closes, kUntilALossIsKnown after an error, else the deadline of the step",
-        "queue_->wait_for(group.headers_here)": "with a watch, whose look() throws at the deadline",
+        "device_stream_->wait_for(group.headers_here)": "with a CancellationCheck, whose poll() throws at the deadline",
         "ended.wait_for(kEnding)": "kEnding",
         "thread.join()": "the thread has ended",
     },

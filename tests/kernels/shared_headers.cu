@@ -13,7 +13,7 @@ __global__ void use_residual(const float* in, float* out) {
   element.add(in[2]);
   element.add(in[3], in[4], true);
   bf16 taken{};
-  element.take(&taken);
+  element.extract(&taken);
   element.give_back(taken);
   element.remove(in[2]);
   element.remove(in[3], in[4], true);
@@ -48,7 +48,7 @@ __global__ void use_bijection(std::int64_t rows, std::uint64_t seed, const std::
 __global__ void use_row_groups(std::int64_t rows, std::int64_t count, std::uint64_t seed,
                                const std::int64_t* in, std::int64_t* out) {
   const RowGroups groups({.rows = rows, .groups = count, .offset = count - 1, .seed = seed});
-  const RowGroups::Place place = groups.place(in[0]);
+  const RowGroups::Place place = groups.locate(in[0]);
   out[0] = place.group;
   out[1] = place.position;
   out[2] = groups.holds(place) ? groups.row(place) : std::int64_t{-1};

@@ -1,4 +1,4 @@
-// The oracle of sums whose order is told.
+// Oracle of tree reductions.
 #pragma once
 
 #include <algorithm>
@@ -7,12 +7,12 @@
 
 namespace sparsesync {
 
-/// A stretch by the words of kernels/topk/reduction_order.h: lane by lane.
-inline double sum_by_lanes(const std::vector<double>& numbers) {
-  constexpr std::size_t kInLanes = 32;
-  std::vector<double> sums(kInLanes);
-  for (std::size_t lane = 0; lane < kInLanes; ++lane) {
-    for (std::size_t i = lane; i < numbers.size(); i += kInLanes) sums[lane] += numbers[i];
+/// Reduces one segment as kernels/topk/reduction_order.h describes: one partial sum after another.
+inline double reduce_segment(const std::vector<double>& numbers) {
+  constexpr std::size_t kPartialSums = 32;
+  std::vector<double> sums(kPartialSums);
+  for (std::size_t part = 0; part < kPartialSums; ++part) {
+    for (std::size_t i = part; i < numbers.size(); i += kPartialSums) sums[part] += numbers[i];
   }
   while (sums.size() > 1) {
     const std::size_t half = sums.size() / 2;
@@ -22,15 +22,15 @@ inline double sum_by_lanes(const std::vector<double>& numbers) {
   return sums.front();
 }
 
-/// The same of any number of them.
-inline double sum_by_stretches(const std::vector<double>& numbers) {
-  constexpr std::size_t kInStretch = 4096;
+/// Reduces any number of segments.
+inline double reduce_in_order(const std::vector<double>& numbers) {
+  constexpr std::size_t kInSegment = 4096;
   std::vector<double> sums;
-  for (std::size_t begin = 0; begin < numbers.size(); begin += kInStretch) {
-    const std::size_t end = std::min(numbers.size(), begin + kInStretch);
-    sums.push_back(sum_by_lanes({numbers.data() + begin, numbers.data() + end}));
+  for (std::size_t begin = 0; begin < numbers.size(); begin += kInSegment) {
+    const std::size_t end = std::min(numbers.size(), begin + kInSegment);
+    sums.push_back(reduce_segment({numbers.data() + begin, numbers.data() + end}));
   }
-  return sum_by_lanes(sums);
+  return reduce_segment(sums);
 }
 
 }  // namespace sparsesync

@@ -216,13 +216,13 @@ TEST(KnownNumbers, are_compared_with_what_messages_say) {
   known.expect(message, counts);
   const std::vector<Index> other{42};
   std::vector<Index> fetched(1);
-  known.settle(std::array{std::as_bytes(std::span(other))},
+  known.verify(std::array{std::as_bytes(std::span(other))},
                std::as_writable_bytes(std::span(fetched)));
   EXPECT_EQ(fetched, other);
   known.expect(message, counts);
   message[8] ^= std::byte{1};
-  EXPECT_THROW(known.settle({}, {}), CorruptDataError);
-  known.settle({}, {});  // forgotten
+  EXPECT_THROW(known.verify({}, {}), CorruptDataError);
+  known.verify({}, {});  // forgotten
   std::vector<SectionCounts> read;
   known.fetch(kSpecs.size(), std::array{std::span<const std::byte>(message)}, read);
   EXPECT_EQ(read[0].rows, 4);

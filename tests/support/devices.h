@@ -131,25 +131,26 @@ class TestMemory : public HostMemory {
 #endif
 };
 
-/// A queue of the device under test, if it has one.
+/// A stream of the device under test, if it has one.
 class DeviceUnderTest {
  public:
   /// @param memory  for scratch; null: its own
   explicit DeviceUnderTest(bool checked = true, MemoryResource* memory = nullptr) {
     if (!on_cuda()) return;
-    queue_ = make_device_queue(memory != nullptr ? *memory : static_cast<MemoryResource&>(scratch_),
-                               pinned_, {0, checked, std::nullopt});
+    device_stream_ =
+        make_device_stream(memory != nullptr ? *memory : static_cast<MemoryResource&>(scratch_),
+                           pinned_, {0, checked, std::nullopt});
   }
 
   Context context(MemoryResource& memory) const {
-    return queue_ ? Context(memory, *queue_) : Context(memory);
+    return device_stream_ ? Context(memory, *device_stream_) : Context(memory);
   }
-  DeviceQueue* queue() const { return queue_.get(); }
+  DeviceStream* device_stream() const { return device_stream_.get(); }
 
  private:
   TestMemory scratch_;
   TestMemory pinned_;
-  std::unique_ptr<DeviceQueue> queue_;
+  std::unique_ptr<DeviceStream> device_stream_;
 };
 
 /// A context on the device under test of the calling thread's own.

@@ -88,7 +88,9 @@ run_sessions(const WorkersUnderTest& workers, int size,
     HostMemory words;  // of the host, where the workspaces are elsewhere
     TestMemory memory(own.budget);
     const DeviceUnderTest device(false, &memory);
-    if (device.queue() != nullptr) own.options.device = OnDevice{device.queue(), &memory, &words};
+    if (device.device_stream() != nullptr) {
+      own.options.device = OnDevice{device.device_stream(), &memory, &words};
+    }
     Session session(std::move(transport), on_cuda() ? words : memory, own.options);
     body(session, memory);
   });

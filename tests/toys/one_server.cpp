@@ -15,7 +15,7 @@ class OneServer : public Placement {
 
   Index universe() const override { return space().rows; }
   Index size(int group) const override { return group == 0 ? space().rows : 0; }
-  Place place(Index row) const override { return {0, row}; }
+  Place locate(Index row) const override { return {0, row}; }
   void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
               std::span<Index> sources, std::span<Index> group_begin) override {
     // Ranges as long as the row space: all rows lie in the first one.

@@ -10,8 +10,8 @@
 
 #include "engine/planner/schedule/merge.h"
 #include "engine/planner/schedule/schedule_simulator.h"
-#include "kernels/base/printable.h"
 #include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 
 namespace sparsesync {
 namespace {

@@ -1,6 +1,6 @@
 // ctest: DEVICES
-// What a GPU has that a CPU has not: its memory resources, its queue, errors that it tells later,
-// and a steady state that takes nothing from its allocator.
+// What a GPU has that a CPU has not: its memory resources, its stream, errors that it reports
+// later, and a steady state that takes nothing from its allocator.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ TEST_F(DeviceTest, a_borrowed_allocator_gives_memory_within_the_budget) {
 TEST_F(DeviceTest, a_device_that_is_not_there_is_named) {
   HostMemory memory;
   try {
-    make_device_queue(memory, memory, {1000, false, std::nullopt});
+    make_device_stream(memory, memory, {1000, false, std::nullopt});
     FAIL() << "made";
   } catch (const DeviceError& error) {
     EXPECT_NE(std::string(error.what()).find("no GPU 1000"), std::string::npos) << error.what();
@@ -172,16 +172,16 @@ TEST_F(SeveralDevices, bytes_cross_from_the_memory_of_one_to_that_of_another) {
   PinnedMemory pinned;
   DeviceMemory memory(0);
   DeviceMemory memory_of_other(1);
-  const auto queue = make_device_queue(memory, pinned, {0, false, std::nullopt});
-  const auto other = make_device_queue(memory_of_other, pinned, {1, false, std::nullopt});
-  const Context here(memory, *queue);
+  const auto device_stream = make_device_stream(memory, pinned, {0, false, std::nullopt});
+  const auto other = make_device_stream(memory_of_other, pinned, {1, false, std::nullopt});
+  const Context here(memory, *device_stream);
   const Context there(memory_of_other, *other);
   auto* const bytes = static_cast<std::byte*>(pinned.allocate(128, 64, {}));
   std::fill_n(bytes, 64, std::byte{7});
   std::fill_n(bytes + 64, 64, std::byte{0});
   Buffer<std::byte> sent(there);
   copy(there, {bytes, 64}, sent.reserve(64).data());
-  Mark ready(there);
+  Event ready(there);
   ready.set(there);
   ready.make_wait(here);
   Buffer<std::byte> received(here);
@@ -249,10 +249,10 @@ TEST_F(SeveralDevices, work_on_one_makes_no_context_on_another) {
   {
     DeviceMemory memory(1);
     PinnedMemory pinned;
-    const auto queue = make_device_queue(memory, pinned, {1, false, std::nullopt});
-    const Context context(memory, *queue);
-    Mark mark(context);
-    mark.set(queue->stream());
+    const auto device_stream = make_device_stream(memory, pinned, {1, false, std::nullopt});
+    const Context context(memory, *device_stream);
+    Event event(context);
+    event.set(device_stream->stream());
     device_bytes(1);
   }
   EXPECT_EQ(emulated_cuda::take_contexts(), std::set{1});
@@ -261,7 +261,7 @@ TEST_F(SeveralDevices, work_on_one_makes_no_context_on_another) {
 TEST_F(DeviceTest, a_step_does_not_invalidate_the_programs_capture) {
   DeviceMemory memory(0);
   PinnedMemory pinned;
-  const auto of_program = make_device_queue(memory, pinned);
+  const auto of_program = make_device_stream(memory, pinned);
   synchronize_on(0, [&] {
     // The place of worker 0's thread is that of a program's thread which captures.
     emulated_cuda::begin_capture(of_program->stream().handle);
@@ -292,7 +292,8 @@ TEST_F(DeviceTest, a_launch_of_a_kernel_that_is_not_loaded_fails) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(1);
   config.blockDim = dim3(1);
-  config.stream = static_cast<cudaStream_t>(device.context(memory).queue()->stream().handle);
+  config.stream =
+      static_cast<cudaStream_t>(device.context(memory).device_stream()->stream().handle);
   EXPECT_EQ(cudaLaunchKernelEx(&config, unregistered_kernel), cudaErrorInvalidDeviceFunction);
 }
 
@@ -340,7 +341,7 @@ bool refuse_step(const Case& inputs, std::int64_t k) {
       } catch (const BudgetError&) {
       }
     }
-    EXPECT_EQ(cudaStreamQuery(static_cast<cudaStream_t>(device.queue->stream().handle)),
+    EXPECT_EQ(cudaStreamQuery(static_cast<cudaStream_t>(device.stream->stream().handle)),
               cudaSuccess)
         << inputs.spec.scheme << ", allocation " << k << ", worker " << session.rank().value;
     if (!is_poor) return;
@@ -419,15 +420,15 @@ TEST_F(SeveralDevices, a_stream_of_another_one_is_refused) {
   DeviceMemory memory(0);
   PinnedMemory pinned;
   DeviceMemory memory_of_other(1);
-  const auto other = make_device_queue(memory_of_other, pinned, {1, false, std::nullopt});
+  const auto other = make_device_stream(memory_of_other, pinned, {1, false, std::nullopt});
   try {
-    make_device_queue(memory, pinned, {0, false, other->stream()});
+    make_device_stream(memory, pinned, {0, false, other->stream()});
     FAIL() << "made";
   } catch (const InputError& error) {
     EXPECT_EQ(std::string(error.what()),
               "a stream of GPU 1 for work on GPU 0: give one of GPU 0, or none");
   }
-  make_device_queue(memory_of_other, pinned, {1, false, other->stream()});
+  make_device_stream(memory_of_other, pinned, {1, false, other->stream()});
 }
 
 TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_the_next_step_works) {
@@ -437,11 +438,11 @@ TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_th
     PinnedMemory pinned;
     DeviceMemory memory(0);
     DeviceMemory memory_of_other(1);
-    const auto queue = make_device_queue(memory, pinned, {0, false, std::nullopt});
-    const auto other = make_device_queue(memory_of_other, pinned, {1, false, std::nullopt});
+    const auto device_stream = make_device_stream(memory, pinned, {0, false, std::nullopt});
+    const auto other = make_device_stream(memory_of_other, pinned, {1, false, std::nullopt});
     const bool is_wrong = transport->rank() == Rank{1};
     SessionOptions options{kDeadline, 1};
-    options.device = OnDevice{queue.get(), &memory, &pinned};
+    options.device = OnDevice{device_stream.get(), &memory, &pinned};
     Session session(std::move(transport), words, options);
     const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
     const auto refused = [&](const Gradient& gradient, const std::string& text) {
@@ -488,7 +489,7 @@ TEST_F(DeviceTest, a_fault_is_told_by_the_next_synchronization) {
   EXPECT_EQ(indices, (std::vector<Index>{3, 5, 99}));
 }
 
-TEST_F(DeviceTest, a_mark_orders_two_queues) {
+TEST_F(DeviceTest, an_event_orders_two_streams) {
   TestMemory memory;
   const DeviceUnderTest first(false);
   const DeviceUnderTest second(false);
@@ -498,7 +499,7 @@ TEST_F(DeviceTest, a_mark_orders_two_queues) {
   std::vector<Index> numbers(source.size());
   std::vector<Index> shifted(source.size());
   number(one, source);
-  Mark written(one);
+  Event written(one);
   written.make_wait(two);  // never set: nothing to wait for
   for (Index round = 0; round < 5; ++round) {
     shift(one, source, 10 * round, numbers);
@@ -598,7 +599,7 @@ TEST_F(DeviceTest, out_of_memory_before_the_first_send_is_agreed_and_the_next_st
         FailingOnce memory(counted);
         const DeviceUnderTest device(false);
         SessionOptions options{kDeadline, 1};
-        options.device = OnDevice{device.queue(), &memory, &words};
+        options.device = OnDevice{device.device_stream(), &memory, &words};
         Session session(std::move(transport), words, options);
         const auto rank = static_cast<std::size_t>(session.rank().value);
         BucketSpec spec{"b", {tensor}, "balanced"};
@@ -635,7 +636,7 @@ TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_wo
         FailingOnce memory(counted);
         const DeviceUnderTest device(false);
         SessionOptions options{kDeadline, 1};
-        options.device = OnDevice{device.queue(), &memory, &words};
+        options.device = OnDevice{device.device_stream(), &memory, &words};
         Session session(std::move(transport), words, options);
         const auto rank = static_cast<std::size_t>(session.rank().value);
         const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
@@ -676,7 +677,7 @@ void expect_refusal(const std::string& text) {
   EXPECT_EQ(facts.devices, 0);
   EXPECT_TRUE(facts.compiled_in);
   const std::vector<std::function<void()>> attempts{
-      [&] { make_device_queue(memory, memory); },
+      [&] { make_device_stream(memory, memory); },
       [] { DeviceMemory(0); },
       [] { device_bytes(0); },
       [] { device_of_worker(0); },

@@ -59,12 +59,12 @@ struct Gradients {
 
 /// What a phase took.
 struct PhaseWork {
-  DeviceQueue::Counters counted;
+  DeviceStream::Counters counted;
   std::string name;
 };
 
-DeviceQueue::Counters difference(const DeviceQueue::Counters& after,
-                                 const DeviceQueue::Counters& before) {
+DeviceStream::Counters difference(const DeviceStream::Counters& after,
+                                  const DeviceStream::Counters& before) {
   return {after.launches - before.launches, after.copies - before.copies,
           after.synchronizations - before.synchronizations};
 }
@@ -82,19 +82,20 @@ class Worker {
   /// Runs a phase and says what it took.
   template <typename Submit>
   PhaseWork phase(const std::string& name, const Submit& submit) {
-    const DeviceQueue::Counters before = counters();
+    const DeviceStream::Counters before = counters();
     session_.wait(submit(session_));
     return {difference(counters(), before), name};
   }
 
  private:
-  DeviceQueue::Counters counters() const {
-    return device_.queue() == nullptr ? DeviceQueue::Counters{} : device_.queue()->counters();
+  DeviceStream::Counters counters() const {
+    return device_.device_stream() == nullptr ? DeviceStream::Counters{}
+                                              : device_.device_stream()->counters();
   }
   HostMemory& host() { return on_cuda() ? words_ : memory_; }
   SessionOptions options(const DeviceUnderTest& device) {
     SessionOptions options{kDeadline, 1};
-    if (on_cuda()) options.device = OnDevice{device.queue(), &memory_, &words_};
+    if (on_cuda()) options.device = OnDevice{device.device_stream(), &memory_, &words_};
     return options;
   }
 
@@ -227,7 +228,7 @@ TEST_P(DeviceWork, of_a_phase_is_a_few_launches_and_waits) {
   });
 }
 
-// What the test above would say of a queue that waits for each operation.
+// What the test above would say of a stream that waits for each operation.
 TEST_F(DeviceWork, that_waits_more_often_is_seen) {
   const Gradients gradients(16);
   run_workers(true, [&](Worker& worker) {

@@ -75,7 +75,7 @@ class Nccl : public ::testing::Test {
                             std::as_writable_bytes(std::span(elements)), Clock::now() + kDeadline);
       const auto all = static_cast<float>(size);
       EXPECT_EQ(elements, (std::vector<float>{all, 2 * all, all * (all - 1) / 2}));
-      // Before its queue goes, which it looks after.
+      // Before its stream goes, whose waits it checks.
       transport.reset();
     }));
   }
@@ -171,7 +171,7 @@ TEST_F(Nccl, a_call_in_progress_refuses_all_others) {
   expect_in_progress();
   EXPECT_EQ(library.comm_destroy(comm), nccl::kSuccess);
   EXPECT_EQ(emulated_cuda::nccl_communicators(), 0);
-  own_context().queue()->note_work();
+  own_context().device_stream()->record_work();
   synchronize(own_context());
 }
 
@@ -272,9 +272,10 @@ TEST_F(Nccl, an_abort_does_not_invalidate_the_programs_capture) {
   expect_no_errors(nccl_workers().run(1, [](std::unique_ptr<Transport>& transport) {
     TestMemory memory;
     const DeviceUnderTest of_program(false, &memory);
-    own_context().queue()->make_current();  // a thread of ours, in which no call invalidates it
+    // A thread of ours, in which no call invalidates the capture.
+    own_context().device_stream()->make_current();
     emulated_cuda::nccl_behavior().polls = kForever;
-    emulated_cuda::begin_capture(of_program.queue()->stream().handle);
+    emulated_cuda::begin_capture(of_program.device_stream()->stream().handle);
     EXPECT_THROW(all_reduce(*transport, own_context(), Clock::now()), DeadlineError);
     EXPECT_TRUE(emulated_cuda::end_capture());
   }));
@@ -294,8 +295,8 @@ TEST_F(Nccl, after_an_error_waits_are_for_work_of_this_process) {
     int polls = 0;
     emulated_cuda::enqueue_waiting(static_cast<cudaStream_t>(own_context().stream().handle),
                                    [&] { return ++polls > 3; });
-    own_context().queue()->note_work();
-    own_context().queue()->synchronize();
+    own_context().device_stream()->record_work();
+    own_context().device_stream()->synchronize();
   }));
 }
 
@@ -323,10 +324,11 @@ TEST_F(Nccl, a_queue_that_was_replaced_is_not_watched) {
     }
     transport.reset();
     int polls = 0;
-    emulated_cuda::enqueue_waiting(static_cast<cudaStream_t>(first.queue()->stream().handle),
-                                   [&] { return ++polls > 3; });
-    first.queue()->note_work();
-    first.queue()->synchronize();
+    emulated_cuda::enqueue_waiting(
+        static_cast<cudaStream_t>(first.device_stream()->stream().handle),
+        [&] { return ++polls > 3; });
+    first.device_stream()->record_work();
+    first.device_stream()->synchronize();
   }));
 }
 #endif

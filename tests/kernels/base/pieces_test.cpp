@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// fetch_pieces and place_pieces: there and back, whatever the number and the length of pieces.
+// fetch_pieces and upload_pieces: there and back, whatever the number and the length of pieces.
 #include "kernels/base/host_copy.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST_F(Pieces, go_there_and_come_back) {
     std::vector<Index> given(layout.total);
     std::iota(given.begin(), given.end(), Index{100});
     const std::vector<std::span<std::byte>> pieces = layout.pieces();
-    place_pieces(context_, std::as_bytes(std::span(given)), pieces);
+    upload_pieces(context_, std::as_bytes(std::span(given)), pieces);
     const std::vector<std::span<const std::byte>> read(pieces.begin(), pieces.end());
     std::vector<Index> back(layout.total);
     fetch_pieces(context_, read, std::as_writable_bytes(std::span(back)).data());
@@ -68,9 +68,9 @@ TEST_F(Pieces, go_there_and_come_back) {
 TEST_F(Pieces, are_as_long_as_what_goes_there) {
   Layout layout({2, 1});
   const std::vector<Index> given(4);
-  EXPECT_THROW(place_pieces(context_, std::as_bytes(std::span(given)), layout.pieces()),
+  EXPECT_THROW(upload_pieces(context_, std::as_bytes(std::span(given)), layout.pieces()),
                ContractError);
-  EXPECT_THROW(place_pieces(context_, std::as_bytes(std::span(given).first(2)), layout.pieces()),
+  EXPECT_THROW(upload_pieces(context_, std::as_bytes(std::span(given).first(2)), layout.pieces()),
                ContractError);
 }
 

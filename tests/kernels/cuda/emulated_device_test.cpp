@@ -36,7 +36,7 @@ TEST_F(EmulatedDeviceTest, RunsAsManyBlocksAtOnceAsItHasProcessors) {
   for (int launched = 0; launched < 20; ++launched) {
     blocks[0] = 0;
     launch<meet_all>(context_, kBlocksAtOnce, 1, blocks.data(), met.data());
-    context_.queue()->synchronize();
+    context_.device_stream()->synchronize();
     ASSERT_EQ(met, std::vector<std::uint8_t>(kBlocksAtOnce, 1));
   }
 }
@@ -69,7 +69,7 @@ TEST_F(EmulatedDeviceTest, LosesNoAtomicOperationOfSeveralBlocks) {
   for (int launched = 0; launched < 10; ++launched) {
     sums[0] = {0, ~std::uint64_t{0}, 0, 0, 0};
     launch<use_atomics>(context_, kMany, kBlock, sums.data());
-    context_.queue()->synchronize();
+    context_.device_stream()->synchronize();
     EXPECT_EQ(sums[0].added, kMany * kBlock);
     EXPECT_EQ(sums[0].least, 1U);
     EXPECT_EQ(sums[0].most, kMany * kBlock - 1);
@@ -94,7 +94,7 @@ TEST_F(EmulatedDeviceTest, GivesEachBlockSharedMemoryOfItsOwn) {
   std::vector<unsigned> blocks(1);
   std::vector<unsigned> sums(kBlocksAtOnce);
   launch<sum_block>(context_, kBlocksAtOnce, kBlock, blocks.data(), sums.data());
-  context_.queue()->synchronize();
+  context_.device_stream()->synchronize();
   for (unsigned block = 0; block < kBlocksAtOnce; ++block)
     EXPECT_EQ(sums[block], (block + 1) * kBlock);
 }
@@ -111,7 +111,7 @@ TEST_F(EmulatedDeviceTest, IgnoresTheRoundingModeOfTheHost) {
   const int before = std::fegetround();
   std::fesetround(FE_DOWNWARD);
   launch<divide>(context_, kBlocksAtOnce, 1, blocks.data(), numbers.data(), quotients.data());
-  context_.queue()->synchronize();
+  context_.device_stream()->synchronize();
   const int after = std::fegetround();
   std::fesetround(before);
   EXPECT_EQ(after, FE_DOWNWARD);
@@ -128,7 +128,7 @@ TEST_F(EmulatedDeviceTest, ReportsACollectiveThatALaneNeverReaches) {
     EXPECT_DEATH(
         {
           launch<leave_a_warp>(context_, 100, kWarp, block);
-          context_.queue()->synchronize();
+          context_.device_stream()->synchronize();
         },
         "a collective that some threads of the block never reach")
         << block;
@@ -145,7 +145,7 @@ TEST_F(EmulatedDeviceTest, ReportsAWaitThatNoBlockEnds) {
   EXPECT_DEATH(
       {
         launch<await_a_block_that_ended>(context_, kBlocksAtOnce, 1, blocks.data());
-        context_.queue()->synchronize();
+        context_.device_stream()->synchronize();
       },
       "a wait for another block, and no other block runs");
 }
@@ -162,7 +162,7 @@ TEST_F(EmulatedDeviceTest, LetsThreadSanitizerReportARaceOfBlocks) {
   EXPECT_EXIT(
       {
         launch<count_without_atomics>(context_, kBlocksAtOnce, 1, blocks.data(), count.data());
-        context_.queue()->synchronize();
+        context_.device_stream()->synchronize();
       },
       ::testing::ExitedWithCode(66), "WARNING: ThreadSanitizer: data race");
 }

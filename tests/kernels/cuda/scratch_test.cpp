@@ -41,8 +41,8 @@ class ScratchTest : public KernelTest {
   /// the begin of a slice.
   void operation(const Context& context, std::size_t slice, Index place) {
     Scratch scratch(context);
-    const std::array<std::span<float>, 3> slices{scratch.take<float>(100), scratch.take<float>(64),
-                                                 scratch.take<float>(0)};
+    const std::array<std::span<float>, 3> slices{
+        scratch.allocate<float>(100), scratch.allocate<float>(64), scratch.allocate<float>(0)};
     launch<write_element>(context, 1, 32, slices.at(slice).data(), place);
   }
 
@@ -50,7 +50,7 @@ class ScratchTest : public KernelTest {
   std::string error_of(std::size_t slice, Index place) {
     operation(context_, slice, place);
     try {
-      context_.queue()->synchronize();
+      context_.device_stream()->synchronize();
     } catch (const ContractError& error) {
       return error.what();
     }
@@ -78,14 +78,14 @@ TEST_F(ScratchTest, a_write_behind_a_slice_is_an_error_that_names_the_slice) {
 TEST_F(ScratchTest, an_operation_inside_another_one_is_checked_with_it) {
   {
     Scratch outer(context_);
-    const std::span<float> slice = outer.take<float>(10);
+    const std::span<float> slice = outer.allocate<float>(10);
     operation(context_, 1, 0);
-    EXPECT_NO_THROW(context_.queue()->synchronize());
+    EXPECT_NO_THROW(context_.device_stream()->synchronize());
     launch<write_element>(context_, 1, 32, slice.data(), Index{10});
     operation(context_, 1, 0);
   }
   try {
-    context_.queue()->synchronize();
+    context_.device_stream()->synchronize();
     ADD_FAILURE() << "no error";
   } catch (const ContractError& error) {
     EXPECT_NE(std::string(error.what()).find("slice 1 of 7, which has 40 bytes"), std::string::npos)
@@ -98,11 +98,11 @@ TEST_F(ScratchTest, address_sanitizer_knows_the_red_zones) {
   std::byte* end = nullptr;
   {
     Scratch scratch(context_);
-    const std::span<std::byte> slice = scratch.take<std::byte>(100);
+    const std::span<std::byte> slice = scratch.allocate<std::byte>(100);
     end = slice.data() + slice.size();
     EXPECT_EQ(__asan_region_is_poisoned(slice.data(), slice.size()), nullptr);
     EXPECT_EQ(__asan_region_is_poisoned(slice.data(), slice.size() + 1), end);
-    const std::span<std::byte> next = scratch.take<std::byte>(1);
+    const std::span<std::byte> next = scratch.allocate<std::byte>(1);
     for (const std::byte* at = end; at < next.data(); ++at) {
       ASSERT_NE(__asan_address_is_poisoned(at), 0) << at - end;
     }
@@ -114,17 +114,17 @@ TEST_F(ScratchTest, address_sanitizer_knows_the_red_zones) {
 TEST_F(ScratchTest, a_queue_that_is_not_checked_has_none) {
   const testing::DeviceUnderTest device(false);
   const Context context = device.context(memory_);
-  const DeviceQueue::Counters before = device.queue()->counters();
+  const DeviceStream::Counters before = device.device_stream()->counters();
   {
     Scratch scratch(context);
-    const std::span<float> first = scratch.take<float>(64);
-    EXPECT_EQ(scratch.take<float>(1).data(), first.data() + 64);
+    const std::span<float> first = scratch.allocate<float>(64);
+    EXPECT_EQ(scratch.allocate<float>(1).data(), first.data() + 64);
   }
   operation(context, 0, 100);
-  EXPECT_NO_THROW(device.queue()->synchronize());
-  EXPECT_EQ(device.queue()->counters().launches, before.launches + 1);
-  EXPECT_EQ(device.queue()->counters().copies, before.copies);
-  EXPECT_EQ(device.queue()->counters().synchronizations, before.synchronizations + 1);
+  EXPECT_NO_THROW(device.device_stream()->synchronize());
+  EXPECT_EQ(device.device_stream()->counters().launches, before.launches + 1);
+  EXPECT_EQ(device.device_stream()->counters().copies, before.copies);
+  EXPECT_EQ(device.device_stream()->counters().synchronizations, before.synchronizations + 1);
 }
 
 }  // namespace

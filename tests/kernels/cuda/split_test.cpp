@@ -24,12 +24,12 @@ struct Found {
 __global__ void split_one(TileSums sums, const unsigned* counts, Found* found, unsigned* next,
                           Index* to, unsigned* fitting) {
   __shared__ Split<256> split;
-  const Index tile = split.take(sums);
+  const Index tile = split.next_tile(sums);
   const unsigned warp = threadIdx.x / kWarp;
   for (unsigned i = threadIdx.x % kWarp; i < sums.groups; i += kWarp) {
     split.next()[i] = counts[warp * sums.groups + i];
   }
-  const unsigned all = split.settle(sums);
+  const unsigned all = split.scan_counts(sums);
   for (unsigned i = threadIdx.x % kWarp; i < sums.groups; i += kWarp) {
     next[warp * sums.groups + i] = split.next()[i];
   }
@@ -55,7 +55,7 @@ TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
       Scratch scratch(context_);
       const TileSums sums =
           fresh_tile_sums(context_, scratch, tile + 2, groups, room, counts.data());
-      context_.queue()->synchronize();
+      context_.device_stream()->synchronize();
       // Of the tiles before, each has its own count, or, as far as it has come, all.
       std::vector<Index> before(many);
       const Index last_complete = random.below(tile + 1);
@@ -78,7 +78,7 @@ TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
       std::vector<unsigned> fitting(many);
       launch<split_one>(context_, 1, kBlock, sums, of_warps.data(), found.data(), next.data(),
                         to.data(), fitting.data());
-      context_.queue()->synchronize();
+      context_.device_stream()->synchronize();
       ASSERT_EQ(found[0].tile, tile);
       unsigned at = 0;
       for (std::size_t group = 0; group < many; ++group) {
@@ -107,7 +107,7 @@ constexpr Index kTiles = kBlocksAtOnce;
 /// have published counts of their own, which they can look back from no earlier.
 __global__ void split_late_first(TileSums sums, std::uint8_t* waited, Index* to) {
   __shared__ Split<256> split;
-  const Index tile = split.take(sums);
+  const Index tile = split.next_tile(sums);
   if (threadIdx.x < sums.groups) {
     split.next()[threadIdx.x] = static_cast<unsigned>(tile) + threadIdx.x + 1;
   }
@@ -119,7 +119,7 @@ __global__ void split_late_first(TileSums sums, std::uint8_t* waited, Index* to)
       if (!published) break;
     }
   }
-  split.settle(sums);
+  split.scan_counts(sums);
   split.resolve(sums);
   if (threadIdx.x < sums.groups) to[tile * sums.groups + threadIdx.x] = split.to(threadIdx.x, 0);
 }
@@ -137,7 +137,7 @@ TEST_F(SplitTest, WaitsForATileThatHasNotCounted) {
       const TileSums sums =
           fresh_tile_sums(context_, scratch, kTiles, groups, kRoom, counts.data());
       launch<split_late_first>(context_, kTiles, kBlock, sums, waited.data(), to.data());
-      context_.queue()->synchronize();
+      context_.device_stream()->synchronize();
       for (Index group = 0; group < groups; ++group) {
         Index before = 0;
         for (Index tile = 0; tile < kTiles; ++tile) {

@@ -29,7 +29,7 @@ struct Found {
 /// One tile.
 __global__ void scan_one(Tiles tiles, Index count, Found* found) {
   __shared__ Index shared;
-  const Index tile = tiles.take(&shared);
+  const Index tile = tiles.next_tile(&shared);
   const Index before = tiles.before(tile, count, &shared);
   if (threadIdx.x == 0) *found = {tile, before};
 }
@@ -55,7 +55,7 @@ TEST_F(TileScanTest, LooksBackAtTilesInEveryState) {
       const Index count = random.below(1000);
       std::vector<Found> found(1);
       launch<scan_one>(context_, 1, kBlock, Tiles(words), count, found.data());
-      context_.queue()->synchronize();
+      context_.device_stream()->synchronize();
       ASSERT_EQ(found[0].tile, tile);
       ASSERT_EQ(found[0].before, before);
       ASSERT_EQ(words.back(), static_cast<std::uint64_t>(before + count) << kStateBits | kAll);
@@ -70,7 +70,7 @@ constexpr Index kTiles = kBlocksAtOnce;
 __global__ void scan_late_first(Tiles tiles, std::uint64_t* words, std::uint8_t* waited,
                                 Index* before) {
   __shared__ Index shared;
-  const Index tile = tiles.take(&shared);
+  const Index tile = tiles.next_tile(&shared);
   if (tile == 0 && threadIdx.x == 0) {
     for (Index other = 1; other < kTiles; ++other) {
       const SharedWord word(words[1 + other]);
@@ -90,7 +90,7 @@ TEST_F(TileScanTest, WaitsForATileThatHasNotCounted) {
     std::vector<Index> before(kTiles);
     launch<scan_late_first>(context_, kTiles, kWarp, Tiles(words), words.data(), waited.data(),
                             before.data());
-    context_.queue()->synchronize();
+    context_.device_stream()->synchronize();
     Index sum = 0;
     for (Index tile = 0; tile < kTiles; ++tile) {
       const auto at = static_cast<std::size_t>(tile);

@@ -139,7 +139,7 @@ TEST_F(Jobs, rows_at_positions) {
     synchronize(context_);
     for (std::size_t i = 0; i < count; ++i) {
       for (std::size_t k = 0; k < rows[i].size(); ++k) {
-        const RowGroups::Place place = groups.place(rows[i][k]);
+        const RowGroups::Place place = groups.locate(rows[i][k]);
         ASSERT_EQ(place.group, static_cast<Index>(i));
         ASSERT_EQ(place.position, positions[i][k]);
       }

@@ -92,7 +92,7 @@ TEST_F(Sort, TakesManyKeys) {
 }
 
 TEST_F(Sort, OfManyKeysIsTheSameAtEveryNumberOfThreads) {
-  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU body's";
+  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU implementation's";
   // Enough that each of several threads gets a part.
   Random random(testing::seed());
   for (const Index bound : {Index{3}, Index{100'000'007}, Index{1} << 62}) {
@@ -140,7 +140,7 @@ TEST_F(Sort, WantsAPlaceForEachKey) {
 }
 
 TEST_F(Sort, AllocatesNothingOnceItsWorkspaceIsLargeEnough) {
-  if (testing::on_cuda()) GTEST_SKIP() << "the workspace is the CPU body's";
+  if (testing::on_cuda()) GTEST_SKIP() << "the workspace is the CPU implementation's";
   Threads threads(2);
   const Context context(memory_, threads);
   for (const std::size_t count : {std::size_t{4}, std::size_t{100'000}}) {

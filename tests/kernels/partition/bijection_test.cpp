@@ -83,7 +83,8 @@ constexpr bool comes_back_at_compile_time() {
   }
   constexpr RowGroups kGroups({.rows = 1000, .groups = 7, .offset = 3, .seed = 7});
   for (std::int64_t row = 0; row < 100; ++row) {
-    if (kGroups.row(kGroups.place(row)) != row || !kGroups.holds(kGroups.place(row))) return false;
+    if (kGroups.row(kGroups.locate(row)) != row || !kGroups.holds(kGroups.locate(row)))
+      return false;
   }
   return true;
 }
@@ -128,7 +129,7 @@ TEST(RowGroups, ArePartsThatDifferByOneRow) {
             static_cast<std::size_t>(count),
             std::vector<std::int64_t>(static_cast<std::size_t>(groups.universe()), -1));
         for (std::int64_t row = 0; row < rows; ++row) {
-          const RowGroups::Place place = groups.place(row);
+          const RowGroups::Place place = groups.locate(row);
           ASSERT_TRUE(place.group >= 0 && place.group < count) << place.group;
           ASSERT_TRUE(place.position >= 0 && place.position < groups.universe()) << place.position;
           std::int64_t& there =
@@ -160,8 +161,8 @@ TEST(RowGroups, AnOffsetTurnsTheGroups) {
     for (std::int64_t offset = 0; offset < count; ++offset) {
       const RowGroups turned({.rows = kRows, .groups = count, .offset = offset, .seed = kSeed});
       for (std::int64_t row = 0; row < kRows; ++row) {
-        const RowGroups::Place from = plain.place(row);
-        const RowGroups::Place to = turned.place(row);
+        const RowGroups::Place from = plain.locate(row);
+        const RowGroups::Place to = turned.locate(row);
         ASSERT_EQ(to.group, (from.group + offset) % count);
         ASSERT_EQ(to.position, from.position);
       }
@@ -177,7 +178,7 @@ TEST(RowGroups, WorkBeyondTwoToThe31) {
           {.rows = rows, .groups = count, .offset = count - 1, .seed = random.next()});
       for (int i = 0; i < 1000; ++i) {
         const std::int64_t row = random.below(rows);
-        const RowGroups::Place place = groups.place(row);
+        const RowGroups::Place place = groups.locate(row);
         ASSERT_TRUE(place.group >= 0 && place.group < count);
         ASSERT_TRUE(place.position >= 0 && place.position < groups.universe());
         ASSERT_TRUE(groups.holds(place));
@@ -192,7 +193,7 @@ std::vector<std::int64_t> group_sizes(const RowGroups::Division& division, std::
   const RowGroups groups(division);
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(groups.groups()));
   for (std::int64_t i = 0; i < touched; ++i) {
-    ++sizes[static_cast<std::size_t>(groups.place(i * stride).group)];
+    ++sizes[static_cast<std::size_t>(groups.locate(i * stride).group)];
   }
   return sizes;
 }

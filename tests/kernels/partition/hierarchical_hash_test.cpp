@@ -86,7 +86,7 @@ TEST_F(HierarchicalHash, DividesRowsByTheFirstHash) {
 
 // Many rows for few cells, so that threads meet; a row lost, doubled or out of its order shows.
 TEST_F(HierarchicalHash, LosesNothingWhereThreadsMeet) {
-  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU body's";
+  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU implementation's";
   Threads threads(8);
   const Context team(memory_, threads);
   Random random(testing::seed());

@@ -25,12 +25,12 @@ void expect_partition(const Context& context, const RowGroups& groups,
   std::vector<std::size_t> order(rows.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const RowGroups::Place left = groups.place(rows[a]);
-    const RowGroups::Place right = groups.place(rows[b]);
+    const RowGroups::Place left = groups.locate(rows[a]);
+    const RowGroups::Place right = groups.locate(rows[b]);
     return std::pair(left.group, left.position) < std::pair(right.group, right.position);
   });
   std::vector<Index> begin(static_cast<std::size_t>(groups.groups()) + 1);
-  for (const Index row : rows) ++begin[static_cast<std::size_t>(groups.place(row).group) + 1];
+  for (const Index row : rows) ++begin[static_cast<std::size_t>(groups.locate(row).group) + 1];
   std::partial_sum(begin.begin(), begin.end(), begin.begin());
 
   std::vector<Index> positions(rows.size(), -1);
@@ -40,7 +40,7 @@ void expect_partition(const Context& context, const RowGroups& groups,
   ASSERT_EQ(group_begin, begin);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     ASSERT_EQ(sources[i], static_cast<Index>(order[i])) << i;
-    ASSERT_EQ(positions[i], groups.place(rows[order[i]]).position) << i;
+    ASSERT_EQ(positions[i], groups.locate(rows[order[i]]).position) << i;
   }
   for (std::size_t group = 0; group + 1 < begin.size(); ++group) {
     const auto first = static_cast<std::size_t>(group_begin[group]);
@@ -104,7 +104,7 @@ TEST_F(Partition, OfManyRows) {
 }
 
 TEST_F(Partition, OfManyRowsIsTheSameAtEveryNumberOfThreads) {
-  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU body's";
+  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU implementation's";
   Random random(testing::seed());
   for (const Index rows : kManyRows) {
     for (const Index groups : {Index{1}, Index{7}, Index{64}, Index{1001}}) {
@@ -135,7 +135,7 @@ TEST_F(Partition, FindsTheGroupOfEachRow) {
       std::vector<std::int32_t> found(some.size(), -1);
       find_groups(context_, row_groups, some, found);
       for (std::size_t i = 0; i < some.size(); ++i) {
-        ASSERT_EQ(found[i], row_groups.place(some[i]).group) << rows << " rows, " << groups;
+        ASSERT_EQ(found[i], row_groups.locate(some[i]).group) << rows << " rows, " << groups;
       }
     }
   }
@@ -180,7 +180,7 @@ TEST_F(Partition, TakesMoreGroupsThanRowsBeyondAnyBit) {
     partition(context_, row_groups, rows, positions, sources, begin, workspace);
     EXPECT_EQ(positions, std::vector<Index>(rows.size(), 0));
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const Index group = row_groups.place(rows[static_cast<std::size_t>(sources[i])]).group;
+      const Index group = row_groups.locate(rows[static_cast<std::size_t>(sources[i])]).group;
       EXPECT_EQ(begin[static_cast<std::size_t>(group)], static_cast<Index>(i));
       EXPECT_EQ(begin[static_cast<std::size_t>(group) + 1], static_cast<Index>(i) + 1);
     }

@@ -32,7 +32,7 @@ void expect_groups(const Context& context, const DenseRows<T>& dense, Index firs
                << " not zero, " << groups.groups() << " groups with room for " << room);
   std::vector<std::vector<Index>> expected(static_cast<std::size_t>(groups.groups()));
   for (const Index row : dense.nonzero()) {
-    expected[static_cast<std::size_t>(groups.place(first_row + row).group)].push_back(row);
+    expected[static_cast<std::size_t>(groups.locate(first_row + row).group)].push_back(row);
   }
   const Index all = groups.groups() * room + extra;
   std::vector<Index> indices(static_cast<std::size_t>(all + 1), kUntouched);

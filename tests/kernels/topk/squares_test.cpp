@@ -30,7 +30,7 @@ void expect_sum(const Context& context, Random& random, Index count) {
   std::vector<double> sum{0};
   add_squares(context, matrix_of(std::as_const(values), 1), sum.data());
   synchronize(context);
-  EXPECT_EQ(bits_of(sum[0]), bits_of(sum_by_stretches(squares))) << count << " elements";
+  EXPECT_EQ(bits_of(sum[0]), bits_of(reduce_in_order(squares))) << count << " elements";
   EXPECT_NEAR(sum[0], static_cast<double>(plain), 1e-12 * static_cast<double>(plain));
   const double once = sum[0];
   add_squares(context, Unaligned<T>(values, 1).matrix(), sum.data());
@@ -48,7 +48,7 @@ TEST_F(Squares, AreAddedUpInTheOrderThatIsToldWhateverTheirNumber) {
   });
 }
 
-TEST_F(Squares, OfMoreStretchesThanThereAreLanes) {
+TEST_F(Squares, OfMoreSegmentsThanPartialSums) {
   Random random(testing::seed());
   expect_sum<float>(context_, random, 40 * 4096 + 4097);
 }
