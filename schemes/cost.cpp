@@ -22,8 +22,8 @@ double HostSeconds::total() const {
 }
 
 HostSeconds HostSeconds::operator*(double factor) const {
-  return {{reduce.apart * factor, reduce.arriving * factor},
-          {gather.apart * factor, gather.arriving * factor}};
+  return {.reduce = {.apart = reduce.apart * factor, .arriving = reduce.arriving * factor},
+          .gather = {.apart = gather.apart * factor, .arriving = gather.arriving * factor}};
 }
 
 Work work_of_union(double range, double total) {
@@ -70,7 +70,10 @@ Work Cost::all_work() const {
 PhaseCost all_to_all_cost(int size, double message_bytes) {
   if (size < 2) return {};
   const double peers = size - 1.0;
-  return {1, peers, peers * message_bytes, peers * message_bytes};
+  return {.steps = 1,
+          .messages = peers,
+          .bytes_sent = peers * message_bytes,
+          .bytes_received = peers * message_bytes};
 }
 
 double Cost::bytes_busiest() const {
@@ -82,7 +85,7 @@ PhaseSeconds PhaseCost::host_seconds(const HostCosts& costs) const {
   Work apart = work;
   apart.messages += messages;
   apart.steps += steps;
-  return {costs.seconds(apart), costs.seconds(arriving)};
+  return {.apart = costs.seconds(apart), .arriving = costs.seconds(arriving)};
 }
 
 double PhaseCost::seconds(const Network& network) const {
@@ -96,7 +99,7 @@ double PhaseCost::seconds(const Network& network, const PhaseSeconds& host) cons
 }
 
 HostSeconds Cost::host_seconds(const HostCosts& costs) const {
-  return {reduce.host_seconds(costs), gather.host_seconds(costs)};
+  return {.reduce = reduce.host_seconds(costs), .gather = gather.host_seconds(costs)};
 }
 
 double Cost::seconds(const Network& network) const {

@@ -227,7 +227,10 @@ void Comparison::check_options() {
 }
 
 Workload Comparison::workload(const Statistics& statistics) const {
-  return {spaces_, workers_.size(), statistics, options_.scheme_options};
+  return {.spaces = spaces_,
+          .size = workers_.size(),
+          .statistics = statistics,
+          .options = options_.scheme_options};
 }
 
 std::optional<Network> Comparison::network() const {

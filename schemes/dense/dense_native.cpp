@@ -99,7 +99,11 @@ Cost cost(const Workload& workload) {
         all_reduce_bytes(space.elements() * element_bytes(sum_dtype(space.dtype)), workload.size));
   }
   // As a ring's, which long vectors take: 2 (n - 1) messages one after another.
-  return {{steps + 2 * (workload.size - 1.0), steps, bytes, bytes}, {}};
+  return {.reduce = {.steps = steps + 2 * (workload.size - 1.0),
+                     .messages = steps,
+                     .bytes_sent = bytes,
+                     .bytes_received = bytes},
+          .gather = {}};
 }
 
 double workspace_bytes(const Workload& workload) {
@@ -113,14 +117,17 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "dense_native",
-    "the network's own all-reduce of the dense tensors, where it has one",
-    {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
-     Format::dense},
-    make_scheme<DenseNative>,
-    cost,
-    workspace_bytes,
-    true,
+    .name = "dense_native",
+    .summary = "the network's own all-reduce of the dense tensors, where it has one",
+    .design = {.communication = Communication::ring,
+               .aggregation = Aggregation::incremental,
+               .partition = Partition::parallelism,
+               .balance = Balance::balanced,
+               .format = Format::dense},
+    .create = make_scheme<DenseNative>,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
+    .all_reduces = true,
 });
 
 }  // namespace

@@ -236,16 +236,22 @@ Cost cost(const Workload& workload) {
   const auto phase = [&](const FlatArray& array) {
     const double headers = (workload.size - 1.0) * static_cast<double>(kHeaderBytes);
     const double bytes = share * static_cast<double>(array.bytes()) + headers;
-    return PhaseCost{workload.size - 1.0, workload.size - 1.0, bytes, bytes};
+    return PhaseCost{.steps = workload.size - 1.0,
+                     .messages = workload.size - 1.0,
+                     .bytes_sent = bytes,
+                     .bytes_received = bytes};
   };
   const FlatArray values = flat_values(workload.spaces);
-  Cost total{phase(workload.options.wire ? values : flat_sums(workload.spaces)), phase(values)};
+  Cost total{.reduce = phase(workload.options.wire ? values : flat_sums(workload.spaces)),
+             .gather = phase(values)};
   // Written, and then added to.
   total.reduce.work.added_bytes =
       (1 + share) * static_cast<double>(flat_sums(workload.spaces).bytes());
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const double touched = workload.statistics[i].touched_max;
-    total.reduce.work += {touched, touched * static_cast<double>(workload.spaces[i].row_bytes())};
+    total.reduce.work +=
+        {.encoded_rows = touched,
+         .encoded_bytes = touched * static_cast<double>(workload.spaces[i].row_bytes())};
   }
   return total;
 }
@@ -258,13 +264,16 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "dense_ring",
-    "ring all-reduce of the dense tensors: reduce-scatter, then all-gather",
-    {Communication::ring, Aggregation::incremental, Partition::parallelism, Balance::balanced,
-     Format::dense},
-    make_scheme<DenseRing>,
-    cost,
-    workspace_bytes,
+    .name = "dense_ring",
+    .summary = "ring all-reduce of the dense tensors: reduce-scatter, then all-gather",
+    .design = {.communication = Communication::ring,
+               .aggregation = Aggregation::incremental,
+               .partition = Partition::parallelism,
+               .balance = Balance::balanced,
+               .format = Format::dense},
+    .create = make_scheme<DenseRing>,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
 });
 
 }  // namespace

@@ -32,8 +32,8 @@ class TouchersOwn : public Ownership {
 Cost cost(const Workload& workload) {
   const double n = workload.size;
   const PhaseCost overhead = all_to_all_cost(workload.size, overhead_bytes(workload.spaces.size()));
-  Cost total{overhead, overhead};
-  if (!workload.announced) total += {set_exchange_cost(workload), {}};
+  Cost total{.reduce = overhead, .gather = overhead};
+  if (!workload.announced) total += {.reduce = set_exchange_cost(workload), .gather = {}};
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];
@@ -42,10 +42,11 @@ Cost cost(const Workload& workload) {
     const double pulled = (n - 1) / n * known.united * row;
     // What evens out does; rows that one worker alone touched do not.
     const double more = std::max(0.0, known.sent_at_least * row - pushed - pulled);
-    total += {{0, 0, pushed, pushed}, {0, 0, pulled + more, pulled}};
+    total += {.reduce = {.bytes_sent = pushed, .bytes_received = pushed},
+              .gather = {.bytes_sent = pulled + more, .bytes_received = pulled}};
     // Values are brought to their places as they come.
-    Cost compute =
-        push_pull_compute(space, workload.size, known, {{workload.size, 1}, 1, 1, true}, true);
+    Cost compute = push_pull_compute(space, workload.size, known,
+                                     {.grid = {workload.size, 1}, .in_order = true}, true);
     if (!workload.announced) {
       const double touches = n * known.touched_mean;
       compute.reduce.work.owned_rows = touches;
@@ -63,15 +64,18 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "owned",
-    "index sets first, then values alone, each row summed by one of those who touched it",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::balanced, Format::values_alone},
-    values_alone<TouchersOwn>,
-    cost,
-    workspace_bytes,
-    false,
-    {SchemeOption::announce},
+    .name = "owned",
+    .summary =
+        "index sets first, then values alone, each row summed by one of those who touched it",
+    .design = {.communication = Communication::point_to_point,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::parallelism,
+               .balance = Balance::balanced,
+               .format = Format::values_alone},
+    .create = values_alone<TouchersOwn>,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
+    .heeds = {SchemeOption::announce},
 });
 
 }  // namespace

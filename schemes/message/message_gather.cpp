@@ -256,17 +256,24 @@ PhaseCost gather_cost(Communication way, int size, const GatheredBytes& bytes, s
   const double around = peers * bytes.largest + overhead;
   switch (way) {
     case Communication::ring:
-      return {messages, messages, others, others, around > others ? around : 0};
+      return {.steps = messages,
+              .messages = messages,
+              .bytes_sent = others,
+              .bytes_received = others,
+              .bytes_chained = around > others ? around : 0};
     case Communication::hierarchy: {
       // The largest is in each of its worker's messages, one or another in the rest of them.
       const double mean = (bytes.total - bytes.largest) / peers;
       const double sent = doublings * bytes.largest + (peers - doublings) * mean + overhead;
-      return {messages, messages, std::max(sent, others), others};
+      return {.steps = messages,
+              .messages = messages,
+              .bytes_sent = std::max(sent, others),
+              .bytes_received = others};
     }
     case Communication::point_to_point:
       break;
   }
-  return {1, messages, around, others};
+  return {.steps = 1, .messages = messages, .bytes_sent = around, .bytes_received = others};
 }
 
 }  // namespace sparsesync

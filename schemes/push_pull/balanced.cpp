@@ -108,7 +108,7 @@ Cost cost(const Workload& workload) {
     const Grid grid = cheapest_grid(space, workload.size, known);
     Cost bytes = grid_cost(space, workload.size, known, grid);
     bytes.reduce.work.sorted_rows = known.touched_max;
-    return PlacedCost{bytes, {grid}};
+    return PlacedCost{.bytes = bytes, .how = {.grid = grid}};
   });
 }
 
@@ -122,15 +122,18 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "balanced",
-    "row groups by a keyed bijection x column slices: equal parts, no exchange before the push",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::balanced, Format::cheapest_code},
-    create,
-    cost,
-    workspace_bytes,
-    false,
-    {SchemeOption::announce},
+    .name = "balanced",
+    .summary =
+        "row groups by a keyed bijection x column slices: equal parts, no exchange before the push",
+    .design = {.communication = Communication::point_to_point,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::parallelism,
+               .balance = Balance::balanced,
+               .format = Format::cheapest_code},
+    .create = create,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
+    .heeds = {SchemeOption::announce},
 });
 
 }  // namespace

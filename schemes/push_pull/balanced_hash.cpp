@@ -96,10 +96,14 @@ Cost cost(const Workload& workload) {
                           (row_bytes + static_cast<double>(coo_index_bytes(space.rows)));
     const double values = others * known.united * row_bytes;
     const double bitmaps = known.united > 0 ? others * rows / 8 : 0;
-    Cost bytes{{0, 0, pushed, pushed * imbalance},
-               {0, 0, values * imbalance + bitmaps, values + bitmaps}};
+    Cost bytes{
+        .reduce = {.bytes_sent = pushed, .bytes_received = pushed * imbalance},
+        .gather = {.bytes_sent = values * imbalance + bitmaps, .bytes_received = values + bitmaps}};
     bytes.reduce.work.sorted_rows = kSortsOfHashing * known.touched_max;
-    return PlacedCost{bytes, {{workload.size, 1}, imbalance, imbalance}};
+    return PlacedCost{
+        .bytes = bytes,
+        .how = {
+            .grid = {workload.size, 1}, .push_imbalance = imbalance, .pull_imbalance = imbalance}};
   });
 }
 
@@ -115,13 +119,17 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "balanced_hash",
-    "rows hashed to the workers, COO push and hash-bitmap pull (Zen's Algorithms 1 and 2)",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::balanced, Format::coo_push_bitmap_pull},
-    push_and_pull<HashPlacement>,
-    cost,
-    workspace_bytes,
+    .name = "balanced_hash",
+    .summary =
+        "rows hashed to the workers, COO push and hash-bitmap pull (Zen's Algorithms 1 and 2)",
+    .design = {.communication = Communication::point_to_point,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::parallelism,
+               .balance = Balance::balanced,
+               .format = Format::coo_push_bitmap_pull},
+    .create = push_and_pull<HashPlacement>,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
 });
 
 }  // namespace

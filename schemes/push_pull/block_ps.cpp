@@ -166,7 +166,10 @@ Cost cost(const Workload& workload) {
   const Index block = workload.options.block;
   const std::vector<RowSpace> spaces = block_spaces(workload.spaces, block);
   const Statistics statistics = statistics_of_blocks(workload.spaces, block, workload.statistics);
-  Cost total = push_pull_cost({spaces, workload.size, statistics, workload.options},
+  Cost total = push_pull_cost({.spaces = spaces,
+                               .size = workload.size,
+                               .statistics = statistics,
+                               .options = workload.options},
                               [&](const RowSpace& blocks, const SpaceStatistics& known) {
                                 return even_servers_cost(blocks, workload.size, known);
                               });
@@ -175,11 +178,14 @@ Cost cost(const Workload& workload) {
     const auto block_bytes = static_cast<double>(spaces[i].row_bytes());
     const SpaceStatistics& known = statistics[i];
     const SpaceStatistics& rows = workload.statistics[i];
-    total.reduce.work += {0, known.touched_max * block_bytes, rows.touched_max};
+    total.reduce.work +=
+        {.encoded_bytes = known.touched_max * block_bytes, .aggregated_rows = rows.touched_max};
     // All rows of the blocks are looked at.
     const double looked_at =
         known.united * static_cast<double>(block) / static_cast<double>(workload.spaces[i].width);
-    total.gather.work += {looked_at, known.united * block_bytes, rows.united};
+    total.gather.work += {.encoded_rows = looked_at,
+                          .encoded_bytes = known.united * block_bytes,
+                          .aggregated_rows = rows.united};
   }
   return total;
 }
@@ -204,16 +210,18 @@ void check(const SchemeOptions& options, int) {
 }
 
 const SchemeRegistration registration({
-    "block_ps",
-    "a server on every worker for an even range of the non-zero blocks (OmniReduce)",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::imbalanced, Format::blocks},
-    make_scheme<BlockPs>,
-    cost,
-    workspace_bytes,
-    false,
-    {SchemeOption::block},
-    check,
+    .name = "block_ps",
+    .summary = "a server on every worker for an even range of the non-zero blocks (OmniReduce)",
+    .design = {.communication = Communication::point_to_point,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::parallelism,
+               .balance = Balance::imbalanced,
+               .format = Format::blocks},
+    .create = make_scheme<BlockPs>,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
+    .heeds = {SchemeOption::block},
+    .check = check,
 });
 
 }  // namespace

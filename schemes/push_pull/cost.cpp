@@ -155,8 +155,8 @@ Cost push_pull_cost(
     const FunctionView<PlacedCost(const RowSpace& space, const SpaceStatistics& known)>& placed) {
   const PhaseCost overhead = all_to_all_cost(workload.size, overhead_bytes(workload.spaces.size()));
   const bool in_pieces = pulls_in_pieces(workload);
-  Cost total{overhead, overhead};
-  if (in_pieces) total += {{}, pieces_overhead(workload.size)};
+  Cost total{.reduce = overhead, .gather = overhead};
+  if (in_pieces) total += {.reduce = {}, .gather = pieces_overhead(workload.size)};
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
     const RowSpace& space = workload.spaces[i];
     const SpaceStatistics& known = workload.statistics[i];

@@ -22,19 +22,21 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "dynamic_split",
-    "as split_all_gather, but dense where that is smaller (SparCML, DSAR)",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::imbalanced, Format::coo_then_dense},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+    .name = "dynamic_split",
+    .summary = "as split_all_gather, but dense where that is smaller (SparCML, DSAR)",
+    .design = {.communication = Communication::point_to_point,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::parallelism,
+               .balance = Balance::imbalanced,
+               .format = Format::coo_then_dense},
+    .create = [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       const std::vector<RowSpace> spaces = row_spaces(environment.bucket->tensors);
       return push_and_pull(environment, even_placements(spaces, environment, true),
                            environment.bucket->options.pattern);
     },
-    [](const Workload& workload) { return split_cost(workload, true); },
-    workspace_bytes,
-    false,
-    {SchemeOption::pattern},
+    .cost = [](const Workload& workload) { return split_cost(workload, true); },
+    .workspace_bytes = workspace_bytes,
+    .heeds = {SchemeOption::pattern},
 });
 
 }  // namespace

@@ -84,7 +84,10 @@ EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceSt
 
 /// How the processors come by rows that even ranges hold.
 PushPullWork work_of(int size, const SpaceStatistics& known) {
-  return {{size, 1}, known.push_skewness, known.pull_skewness, true};
+  return {.grid = {size, 1},
+          .push_imbalance = known.push_skewness,
+          .pull_imbalance = known.pull_skewness,
+          .in_order = true};
 }
 
 }  // namespace
@@ -101,14 +104,16 @@ Placements even_placements(std::span<const RowSpace> spaces, const SchemeEnviron
 PlacedCost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& known) {
   const EvenRangesBytes bytes = even_ranges_bytes(space, size, known, false);
   const double others = size - 1.0;
-  return {{{0, 0, bytes.push_sent, bytes.push_received},
-           {0, 0, others * bytes.fullest_sums, others / size * bytes.sums}},
-          work_of(size, known)};
+  return {
+      .bytes = {.reduce = {.bytes_sent = bytes.push_sent, .bytes_received = bytes.push_received},
+                .gather = {.bytes_sent = others * bytes.fullest_sums,
+                           .bytes_received = others / size * bytes.sums}},
+      .how = work_of(size, known)};
 }
 
 Cost split_cost(const Workload& workload, bool densifies) {
   const int size = workload.size;
-  Cost total{all_to_all_cost(size, overhead_bytes(workload.spaces.size())), {}};
+  Cost total{.reduce = all_to_all_cost(size, overhead_bytes(workload.spaces.size())), .gather = {}};
   const bool in_pieces = workload.options.pattern == Communication::point_to_point && !densifies &&
                          pulls_in_pieces(workload);
   GatheredBytes sums;
@@ -124,11 +129,14 @@ Cost split_cost(const Workload& workload, bool densifies) {
     total += push_pull_compute(space, size, known, work_of(size, known), in_pieces);
     // Each row of what is dense is written, and read to find those that are not zero.
     const auto row = static_cast<double>(space.row_bytes());
-    total.reduce.work += {bytes.dense_pushed, bytes.dense_pushed * row};
-    total.gather.work += {bytes.dense_sums, bytes.dense_sums * row};
+    total.reduce.work +=
+        {.encoded_rows = bytes.dense_pushed, .encoded_bytes = bytes.dense_pushed * row};
+    total.gather.work +=
+        {.encoded_rows = bytes.dense_sums, .encoded_bytes = bytes.dense_sums * row};
   }
-  total += {{}, gather_cost(workload.options.pattern, size, sums, workload.spaces.size())};
-  if (in_pieces) total += {{}, pieces_overhead(size)};
+  total += {.reduce = {},
+            .gather = gather_cost(workload.options.pattern, size, sums, workload.spaces.size())};
+  if (in_pieces) total += {.reduce = {}, .gather = pieces_overhead(size)};
   // The fullest range's server, to which most is pushed, has its sums already.
   total.gather.bytes_received -= sums.largest - sums.smallest;
   return total;

@@ -48,8 +48,8 @@ Cost grid_cost(const RowSpace& space, int size, const SpaceStatistics& statistic
   // Rows of the union fall into groups; those that many workers touched weigh more, but fall with
   // the rest.
   const double imbalance = expected_imbalance(statistics.united, rows, grid.row_groups);
-  return {{0, 0, peers * push, peers * push * imbalance},
-          {0, 0, peers * pull * imbalance, peers * pull}};
+  return {.reduce = {.bytes_sent = peers * push, .bytes_received = peers * push * imbalance},
+          .gather = {.bytes_sent = peers * pull * imbalance, .bytes_received = peers * pull}};
 }
 
 Grid cheapest_grid(const RowSpace& space, int size, const SpaceStatistics& statistics) {

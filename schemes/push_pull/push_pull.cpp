@@ -134,8 +134,9 @@ class PushPull : public Scheme {
       storage_[i].union_of_a_row = touched > 0 ? statistics[i].united / touched : 0;
     }
     // A section that came dense says only by its values which rows there are.
-    in_pieces_ = pulling_ == Communication::point_to_point && !densifies() &&
-                 pulls_in_pieces({spaces_, size_, statistics}, rounds_);
+    in_pieces_ =
+        pulling_ == Communication::point_to_point && !densifies() &&
+        pulls_in_pieces({.spaces = spaces_, .size = size_, .statistics = statistics}, rounds_);
   }
 
   std::vector<SpaceChoice> choices() const override {

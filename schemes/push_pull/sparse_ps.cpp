@@ -14,16 +14,19 @@ Cost cost(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "sparse_ps",
-    "a server on every worker for an even range of the rows (Sparse PS)",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::imbalanced, Format::coo},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+    .name = "sparse_ps",
+    .summary = "a server on every worker for an even range of the rows (Sparse PS)",
+    .design = {.communication = Communication::point_to_point,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::parallelism,
+               .balance = Balance::imbalanced,
+               .format = Format::coo},
+    .create = [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       const std::vector<RowSpace> spaces = row_spaces(environment.bucket->tensors);
       return push_and_pull(environment, even_placements(spaces, environment));
     },
-    cost,
-    even_ranges_workspace_bytes,
+    .cost = cost,
+    .workspace_bytes = even_ranges_workspace_bytes,
 });
 
 }  // namespace

@@ -10,19 +10,21 @@ namespace sparsesync {
 namespace {
 
 const SchemeRegistration registration({
-    "split_all_gather",
-    "rows to the owners of even ranges, whose sums go to all (SparCML, SSAR)",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::parallelism,
-     Balance::imbalanced, Format::coo},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+    .name = "split_all_gather",
+    .summary = "rows to the owners of even ranges, whose sums go to all (SparCML, SSAR)",
+    .design = {.communication = Communication::point_to_point,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::parallelism,
+               .balance = Balance::imbalanced,
+               .format = Format::coo},
+    .create = [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       const std::vector<RowSpace> spaces = row_spaces(environment.bucket->tensors);
       return push_and_pull(environment, even_placements(spaces, environment),
                            environment.bucket->options.pattern);
     },
-    [](const Workload& workload) { return split_cost(workload, false); },
-    even_ranges_workspace_bytes,
-    false,
-    {SchemeOption::pattern},
+    .cost = [](const Workload& workload) { return split_cost(workload, false); },
+    .workspace_bytes = even_ranges_workspace_bytes,
+    .heeds = {SchemeOption::pattern},
 });
 
 }  // namespace

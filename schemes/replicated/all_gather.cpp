@@ -105,11 +105,15 @@ Cost cost(const Workload& workload) {
     bytes.largest += known.touched_max * row;
     const auto values = static_cast<double>(workload.spaces[i].row_bytes());
     const double gathered = workload.size * known.touched_mean;
-    work += {known.touched_max, known.touched_max * values, gathered, gathered * values};
+    work += {.encoded_rows = known.touched_max,
+             .encoded_bytes = known.touched_max * values,
+             .aggregated_rows = gathered,
+             .aggregated_bytes = gathered * values};
     work += work_of_union(static_cast<double>(workload.spaces[i].rows), gathered);
   }
-  Cost total{gather_cost(workload.options.pattern, workload.size, bytes, workload.spaces.size()),
-             {}};
+  Cost total{
+      .reduce = gather_cost(workload.options.pattern, workload.size, bytes, workload.spaces.size()),
+      .gather = {}};
   total.reduce.work = work;
   return total;
 }
@@ -125,15 +129,17 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "all_gather",
-    "every worker's rows to all others, added up by each (AGsparse)",
-    {Communication::ring, Aggregation::one_shot, Partition::centralization, Balance::none,
-     Format::coo},
-    make_scheme<AllGather>,
-    cost,
-    workspace_bytes,
-    false,
-    {SchemeOption::pattern},
+    .name = "all_gather",
+    .summary = "every worker's rows to all others, added up by each (AGsparse)",
+    .design = {.communication = Communication::ring,
+               .aggregation = Aggregation::one_shot,
+               .partition = Partition::centralization,
+               .balance = Balance::none,
+               .format = Format::coo},
+    .create = make_scheme<AllGather>,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
+    .heeds = {SchemeOption::pattern},
 });
 
 }  // namespace

@@ -353,10 +353,10 @@ Cost cost(const Workload& workload) {
       all.bytes_received += row * comes;
       // Both parts are read, and the one that comes is added.
       const double added = held + comes;
-      all.work += {0, 0, added, partial * added};
+      all.work += {.aggregated_rows = added, .aggregated_bytes = partial * added};
       all.work += work_of_union(static_cast<double>(space.rows), added);
     }
-    all.work += {known.touched_max, partial * known.touched_max};
+    all.work += {.encoded_rows = known.touched_max, .encoded_bytes = partial * known.touched_max};
     if (!folds) continue;
     all.bytes_sent += (index + static_cast<double>(space.row_bytes())) * known.united;
     all.bytes_received += row * known.touched_mean;
@@ -367,7 +367,7 @@ Cost cost(const Workload& workload) {
   const double overhead = all.messages * overhead_bytes(workload.spaces.size());
   all.bytes_sent += overhead;
   all.bytes_received += overhead;
-  return {all, {}};
+  return {.reduce = all, .gather = {}};
 }
 
 double workspace_bytes(const Workload& workload) {
@@ -386,13 +386,16 @@ double workspace_bytes(const Workload& workload) {
 }
 
 const SchemeRegistration registration({
-    "recursive_doubling",
-    "partial sums between workers whose ranks differ in one bit (SparCML, SSAR)",
-    {Communication::hierarchy, Aggregation::incremental, Partition::centralization, Balance::none,
-     Format::coo},
-    make_scheme<RecursiveDoubling>,
-    cost,
-    workspace_bytes,
+    .name = "recursive_doubling",
+    .summary = "partial sums between workers whose ranks differ in one bit (SparCML, SSAR)",
+    .design = {.communication = Communication::hierarchy,
+               .aggregation = Aggregation::incremental,
+               .partition = Partition::centralization,
+               .balance = Balance::none,
+               .format = Format::coo},
+    .create = make_scheme<RecursiveDoubling>,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
 });
 
 }  // namespace

@@ -274,7 +274,11 @@ void for_each_place(const Workload& workload, See&& see) {
         row_spaces(on_wire(spec_between(division, workload.options, place, {})).tensors);
     const Statistics statistics =
         statistics_between(division, spaces, place, 1, workload.statistics);
-    see(Workload{spaces, division.nodes.count(), statistics, workload.options, workload.rounds});
+    see(Workload{.spaces = spaces,
+                 .size = division.nodes.count(),
+                 .statistics = statistics,
+                 .options = workload.options,
+                 .rounds = workload.rounds});
   }
 }
 
@@ -284,7 +288,8 @@ Cost cost(const Workload& workload) {
   const auto ring = [&](double dense_bytes) {
     const double steps = per_node - 1.0;
     const double bytes = steps * (dense_bytes / per_node + static_cast<double>(kHeaderBytes));
-    return PhaseCost{steps, steps, bytes, bytes};
+    return PhaseCost{
+        .steps = steps, .messages = steps, .bytes_sent = bytes, .bytes_received = bytes};
   };
   double sums = 0;
   double values = 0;
@@ -298,7 +303,7 @@ Cost cost(const Workload& workload) {
     const Cost cost = between.cost(of_place);
     if (cost.bytes_busiest() > busiest.bytes_busiest()) busiest = cost;
   });
-  Cost total{ring(sums), ring(values)};
+  Cost total{.reduce = ring(sums), .gather = ring(values)};
   total.reduce.work.added_bytes = sums * (2 * per_node - 1.0) / per_node;
   total += busiest;
   return total;
@@ -354,21 +359,23 @@ void check(const SchemeOptions& options, int size) {
 }
 
 const SchemeRegistration registration({
-    kName,
-    "dense around a ring inside a node, any scheme between nodes",
-    {Communication::hierarchy, Aggregation::incremental, Partition::parallelism, Balance::balanced,
-     Format::dense_then_sparse},
-    [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
+    .name = kName,
+    .summary = "dense around a ring inside a node, any scheme between nodes",
+    .design = {.communication = Communication::hierarchy,
+               .aggregation = Aggregation::incremental,
+               .partition = Partition::parallelism,
+               .balance = Balance::balanced,
+               .format = Format::dense_then_sparse},
+    .create = [](const SchemeEnvironment& environment) -> std::unique_ptr<Scheme> {
       if (const auto only = only_level(environment.bucket->options, environment.size)) {
         return only->create(environment);
       }
       return std::make_unique<TwoLevel>(environment);
     },
-    cost,
-    workspace_bytes,
-    false,
-    {SchemeOption::workers_per_node, SchemeOption::between_nodes},
-    check,
+    .cost = cost,
+    .workspace_bytes = workspace_bytes,
+    .heeds = {SchemeOption::workers_per_node, SchemeOption::between_nodes},
+    .check = check,
 });
 
 }  // namespace

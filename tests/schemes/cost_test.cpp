@@ -49,8 +49,12 @@ TEST(Cost, expected_is_near_counted) {
                                   statistics_of(sets[1], spaces[1], variant.options)};
       scheme->adapt(statistics);
       const double counted = busiest(scheme->traffic(sets));
-      const double expected =
-          entry.cost({spaces, size, statistics, variant.options}).bytes_busiest();
+      const double expected = entry
+                                  .cost({.spaces = spaces,
+                                         .size = size,
+                                         .statistics = statistics,
+                                         .options = variant.options})
+                                  .bytes_busiest();
       // Imbalance is a mean over keys: within 5% of this one; the ring's largest parts within 10%.
       EXPECT_NEAR(expected / counted, 1, 0.1) << variant.label << ", " << size << " workers";
     }
@@ -69,8 +73,13 @@ TEST(Cost, one_worker_moves_nothing) {
     EXPECT_EQ(traffic.payload_sent[0], 0) << entry.name;
     EXPECT_EQ(traffic.messages_sent[0], 0) << entry.name;
     const Statistics statistics{{3, 3, 3}};
-    EXPECT_EQ(
-        entry.cost({row_spaces(bucket.tensors), 1, statistics, variant.options}).bytes_busiest(), 0)
+    EXPECT_EQ(entry
+                  .cost({.spaces = row_spaces(bucket.tensors),
+                         .size = 1,
+                         .statistics = statistics,
+                         .options = variant.options})
+                  .bytes_busiest(),
+              0)
         << entry.name;
   }
 }
@@ -123,7 +132,9 @@ TEST(Cost, owned_is_known_to_be_uneven_where_the_gradient_is) {
   const std::vector<RowSpace> spaces = row_spaces(bucket.tensors);
   const Statistics statistics{statistics_of(views_of(sets), kRows)};
   const double counted = busiest(scheme->traffic(std::vector<IndexSets>{views_of(sets)}));
-  const double expected = scheme_named("owned").cost({spaces, 8, statistics}).bytes_busiest();
+  const double expected = scheme_named("owned")
+                              .cost({.spaces = spaces, .size = 8, .statistics = statistics})
+                              .bytes_busiest();
   EXPECT_NEAR(expected / counted, 1, 0.05);
   EXPECT_GT(counted, 1.5 * (statistics[0].touched_mean + 0.75 * statistics[0].united) * 256);
 }
@@ -281,7 +292,9 @@ TEST(Cost, a_range_with_all_rows_goes_all_around_the_ring_and_only_doubles_in_a_
   for (int worker = 0; worker < 8; ++worker) sets.push_back(consecutive(0, 1'000));
   const Statistics statistics{statistics_of(views_of(sets), 8'000)};
   const auto gather = [&](Communication way) {
-    return scheme_named("split_all_gather").cost({spaces, 8, statistics, {way}}).gather;
+    return scheme_named("split_all_gather")
+        .cost({.spaces = spaces, .size = 8, .statistics = statistics, .options = {.pattern = way}})
+        .gather;
   };
   // 1,000 rows of 128 bytes, and little else.
   EXPECT_NEAR(gather(Communication::ring).bytes_sent, 128'000, 500);
@@ -335,7 +348,7 @@ TEST(Cost, processors_handle_all_that_is_touched) {
   const double row = 16 * 4;
   const Statistics statistics{{2000, 2100, 6000}};
   const auto cost_of = [&](const char* scheme) {
-    return scheme_named(scheme).cost({spaces, 4, statistics});
+    return scheme_named(scheme).cost({.spaces = spaces, .size = 4, .statistics = statistics});
   };
   for (const char* scheme : {"balanced", "balanced_hash", "sparse_ps"}) {
     const Cost cost = cost_of(scheme);
@@ -375,8 +388,8 @@ TEST(Cost, a_union_is_made_by_address_or_by_sorting) {
 
 TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
   Cost cost;
-  cost.reduce = {3, 3, 1000, 2000};
-  cost.gather = {1, 7, 500, 100};
+  cost.reduce = {.steps = 3, .messages = 3, .bytes_sent = 1000, .bytes_received = 2000};
+  cost.gather = {.steps = 1, .messages = 7, .bytes_sent = 500, .bytes_received = 100};
   EXPECT_EQ(cost.bytes_busiest(), 2100);
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 0.5);
   // No worker moves so much, but messages wait for each other.

@@ -218,7 +218,9 @@ TEST(MessagesInPieces, are_those_of_a_pull_of_96_kilobytes_of_values) {
         const int pieces = ahead ? 2 : 1;
         EXPECT_EQ(scheme->traffic(sets).messages_sent[0], (1 + pieces) * rounds * (size - 1));
         messages[ahead ? 1 : 0] =
-            scheme_named(name).cost({spaces, size, statistics}).gather.messages;
+            scheme_named(name)
+                .cost({.spaces = spaces, .size = size, .statistics = statistics})
+                .gather.messages;
       }
       // A cost is that of one round.
       if (rounds == 1) {

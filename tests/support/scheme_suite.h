@@ -72,7 +72,8 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
   static bool fits(const std::vector<TensorSpec>& tensors, int size) {
     const std::vector<RowSpace> spaces = row_spaces(tensors);
     const Statistics few(spaces.size(), {60, 60, 60.0 * size});
-    return entry().workspace_bytes({spaces, size, few, variant().options}) <=
+    return entry().workspace_bytes(
+               {.spaces = spaces, .size = size, .statistics = few, .options = variant().options}) <=
            static_cast<double>(kBudget);
   }
 

@@ -18,9 +18,8 @@ class OneServer : public Placement {
   Place locate(Index row) const override { return {0, row}; }
   void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
               std::span<Index> sources, std::span<Index> group_begin) override {
-    // Ranges as long as the row space: all rows lie in the first one.
-    const EvenRanges ranges(space().rows * grid().row_groups, grid().row_groups);
-    divide_evenly(context, ranges, rows, indices, group_begin);
+    const int groups = grid().row_groups;  // of so many rows each that the first one has all
+    divide_evenly(context, {space().rows * groups, groups}, rows, indices, group_begin);
     number(context, sources);
   }
   void name_rows(const Context& context, std::span<const Naming> groups) override {
@@ -30,31 +29,32 @@ class OneServer : public Placement {
 
 Cost cost(const Workload& workload) {
   return push_pull_cost(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
-    const double n = workload.size;
+    const double n = workload.size;  // worker 0 pushes and pulls nothing
     const auto row = static_cast<double>(space.row_bytes() + coo_index_bytes(space.rows));
-    const double pushed = (n - 1) * known.touched_mean * row;  // to worker 0, which pushes nothing
-    const double pulled = (n - 1) * known.united * row;        // from worker 0, which pulls nothing
-    return PlacedCost{{{0, 0, 0, pushed}, {0, 0, pulled, 0}}, {{workload.size, 1}, n, n}};
+    return PlacedCost{
+        .bytes = {.reduce = {.bytes_received = (n - 1) * known.touched_mean * row},
+                  .gather = {.bytes_sent = (n - 1) * known.united * row}},
+        .how = {.grid = {workload.size, 1}, .push_imbalance = n, .pull_imbalance = n}};
   });
 }
 
 double workspace_bytes(const Workload& workload) {
   return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
-    const int n = workload.size;
-    return n * push_pull_workspace_bytes(workload, space, known, {1, 1}, space.rows,
-                                         PulledOrder::mixed);
+    return workload.size * push_pull_workspace_bytes(workload, space, known, {1, 1}, space.rows,
+                                                     PulledOrder::mixed);
   });
 }
 
-const SchemeRegistration registration({
-    "one_server",
-    "rows to worker 0 and sums from it (a toy)",
-    {Communication::point_to_point, Aggregation::one_shot, Partition::centralization,
-     Balance::imbalanced, Format::coo},
-    push_and_pull<OneServer>,
-    cost,
-    workspace_bytes,
-});
+const SchemeRegistration registration({.name = "one_server",
+                                       .summary = "rows to worker 0 and sums from it (a toy)",
+                                       .design = {.communication = Communication::point_to_point,
+                                                  .aggregation = Aggregation::one_shot,
+                                                  .partition = Partition::centralization,
+                                                  .balance = Balance::imbalanced,
+                                                  .format = Format::coo},
+                                       .create = push_and_pull<OneServer>,
+                                       .cost = cost,
+                                       .workspace_bytes = workspace_bytes});
 
 }  // namespace
 }  // namespace sparsesync

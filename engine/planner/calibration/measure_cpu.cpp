@@ -71,7 +71,10 @@ class ProbeStep {
     const Statistics statistics{
         statistics_of({rows_.begin(), rows_.end()}, spaces.front(), spec_.options)};
     return scheme_named(spec_.scheme)
-        .cost({spaces, workers(), statistics, spec_.options})
+        .cost({.spaces = spaces,
+               .size = workers(),
+               .statistics = statistics,
+               .options = spec_.options})
         .all_work();
   }
 

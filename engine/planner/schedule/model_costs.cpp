@@ -34,7 +34,7 @@ Cost dense_cost(const SchemeEntry& entry, Index elements, int workers) {
   space.members = {{0, 0}};
   const Statistics statistics{{static_cast<double>(elements), static_cast<double>(elements),
                                static_cast<double>(elements)}};
-  return entry.cost({std::span(&space, 1), workers, statistics});
+  return entry.cost({.spaces = std::span(&space, 1), .size = workers, .statistics = statistics});
 }
 
 BucketSeconds seconds_of(const Cost& cost, const Network& network) {
@@ -200,7 +200,7 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
   const bool announces = layers_[static_cast<std::size_t>(range.first)].announces;
   std::optional<SparseBucket> best;
   const auto look_at = [&](const SchemeEntry& entry, Communication pattern) {
-    Workload workload{spaces, workers_, statistics};
+    Workload workload{.spaces = spaces, .size = workers_, .statistics = statistics};
     workload.options.pattern = pattern;
     if (options_.wire != DType::f32) workload.options.wire = options_.wire;
     workload.announced = announces;

@@ -62,7 +62,10 @@ struct Candidate {
 std::vector<Candidate> candidates_of(const PlanQuestion& question) {
   std::vector<Candidate> all;
   const auto add = [&](const SchemeEntry& entry, const SchemeOptions& options) {
-    const Workload workload{question.spaces, question.size, question.statistics, options};
+    const Workload workload{.spaces = question.spaces,
+                            .size = question.size,
+                            .statistics = question.statistics,
+                            .options = options};
     all.push_back({entry, options, way_of(entry, options), entry.cost(workload),
                    entry.workspace_bytes(workload)});
   };

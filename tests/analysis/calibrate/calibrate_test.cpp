@@ -30,7 +30,11 @@ TEST(Calibrate, knows_links_and_hosts_in_the_end) {
   EXPECT_GT(network.inter->rate_bps, 0);
   EXPECT_GT(network.inter->latency_s, 0);
   for (const HostCost& cost : kHostCosts) EXPECT_GE(network.host.*cost.seconds, 0) << cost.name;
-  EXPECT_GT(network.host.seconds({1000, 64'000, 1000, 64'000}), 0);
+  EXPECT_GT(network.host.seconds({.encoded_rows = 1000,
+                                  .encoded_bytes = 64'000,
+                                  .aggregated_rows = 1000,
+                                  .aggregated_bytes = 64'000}),
+            0);
   LocalWorkers alone(1, {});
   EXPECT_THROW(calibrate(alone, options, [](std::int64_t, std::int64_t) {}), InputError);
 }

@@ -152,7 +152,12 @@ TEST(ProbeHost, work_takes_time) {
     EXPECT_GE(costs.*cost.seconds, 0) << cost.name;
     EXPECT_LT(costs.*cost.seconds, 1) << cost.name;
   }
-  EXPECT_GT(costs.seconds({1000, 64'000, 1000, 64'000}), 0) << "to encode and to aggregate";
+  EXPECT_GT(costs.seconds({.encoded_rows = 1000,
+                           .encoded_bytes = 64'000,
+                           .aggregated_rows = 1000,
+                           .aggregated_bytes = 64'000}),
+            0)
+      << "to encode and to aggregate";
 }
 
 }  // namespace

@@ -42,7 +42,10 @@ TEST_F(Planner, takes_what_a_trial_showed_for_its_way_and_the_median_for_others)
   const auto trial_of = [&](const char* scheme, double times) {
     const double expected = of(before, {scheme}).host_seconds;
     const double quarter = times * expected / 4;
-    return Trial{{scheme}, {{quarter, quarter}, {quarter, quarter}}, expected};
+    return Trial{{scheme},
+                 {.reduce = {.apart = quarter, .arriving = quarter},
+                  .gather = {.apart = quarter, .arriving = quarter}},
+                 expected};
   };
   // Of several the quickest counts.
   const std::array trials{trial_of("owned", 3), trial_of("balanced", 0.5), trial_of("owned", 2.5),
@@ -72,8 +75,9 @@ TEST_F(Planner, holds_a_trial_good_for_ways_that_cost_the_same) {
   const std::vector<Prediction> before = plan_with(kQuick, {}, 2);
   const Way tried{"all_gather", Communication::ring};
   const double expected = of(before, tried).host_seconds;
-  const std::array trials{Trial{tried, {{2 * expected, 0}, {}}, expected},
-                          Trial{{"owned"}, {{expected, 0}, {}}, expected}};
+  const std::array trials{
+      Trial{tried, {.reduce = {.apart = 2 * expected}, .gather = {}}, expected},
+      Trial{{"owned"}, {.reduce = {.apart = expected}, .gather = {}}, expected}};
   const std::vector<Prediction> after = plan_with(kQuick, trials, 2);
   for (const Communication pattern : kCommunications) {
     EXPECT_EQ(of(after, {"all_gather", pattern}).trials, 1) << name_of(pattern);
@@ -87,8 +91,8 @@ TEST_F(Planner, knows_what_hides_behind_the_wire_of_what_a_trial_took) {
     const std::array trials{Trial{{"balanced"}, took, 1e-3}};
     return of(plan_with(kSlow, trials), {"balanced"}).seconds;
   };
-  const double apart = seconds_if({{1e-3, 0}, {0, 0}});
-  const double arriving = seconds_if({{0, 1e-3}, {0, 0}});
+  const double apart = seconds_if({.reduce = {.apart = 1e-3}, .gather = {}});
+  const double arriving = seconds_if({.reduce = {.arriving = 1e-3}, .gather = {}});
   EXPECT_LT(arriving, apart);
   EXPECT_GT(arriving, seconds_if({}));
 }
