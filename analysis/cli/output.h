@@ -12,10 +12,8 @@
 #include "analysis/plan/scale_plan.h"
 #include "analysis/profile/profile.h"
 #include "analysis/trace/trace.h"
-#include "engine/planner/scheme/plan.h"
 #include "engine/support/json.h"
 #include "schemes/cost.h"
-#include "sparsesync/gradient.h"
 
 namespace sparsesync {
 

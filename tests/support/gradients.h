@@ -28,18 +28,26 @@ struct OwnedGradient {
   }
 };
 
-inline void append_value(std::vector<std::byte>& values, DType dtype, double value) {
+/// Calls `value` that often, and appends what it returns.
+template <typename Value>
+void append_values(std::vector<std::byte>& values, DType dtype, Index count, const Value& value) {
   for_dtype(dtype, [&]<typename T>(T) {
-    T element;
-    if constexpr (std::is_integral_v<T>) {
-      element = static_cast<T>(value);
-    } else {
-      element = ValueTraits<T>::narrow(static_cast<typename ValueTraits<T>::Sum>(value));
+    std::size_t at = values.size();
+    values.resize(at + static_cast<std::size_t>(count) * sizeof(T));
+    for (; at < values.size(); at += sizeof(T)) {
+      T element;
+      if constexpr (std::is_integral_v<T>) {
+        element = static_cast<T>(value());
+      } else {
+        element = ValueTraits<T>::narrow(static_cast<typename ValueTraits<T>::Sum>(value()));
+      }
+      std::memcpy(values.data() + at, &element, sizeof(T));
     }
-    const std::size_t at = values.size();
-    values.resize(at + sizeof(T));
-    std::memcpy(values.data() + at, &element, sizeof(T));
   });
+}
+
+inline void append_value(std::vector<std::byte>& values, DType dtype, double value) {
+  append_values(values, dtype, 1, [&] { return value; });
 }
 
 inline double value_at(const std::byte* values, DType dtype, Index element) {
@@ -65,10 +73,10 @@ T element_of(const OwnedGradient& gradient, std::size_t element) {
 inline OwnedGradient inexact_gradient(Random& random, const TensorSpec& tensor, Index rows) {
   OwnedGradient gradient;
   gradient.indices = distinct_rows(random, tensor.rows, rows);
-  for (Index i = 0; i < rows * tensor.width; ++i) {
-    append_value(gradient.values, tensor.dtype,
-                 (random.uniform() - 0.5) * std::pow(10.0, static_cast<double>(random.below(8))));
-  }
+  append_values(gradient.values, tensor.dtype, rows * tensor.width, [&] {
+    const double size = random.uniform() - 0.5;
+    return size * std::pow(10.0, static_cast<double>(random.below(8)));
+  });
   return gradient;
 }
 
@@ -78,9 +86,8 @@ inline OwnedGradient random_gradient(Random& random, const TensorSpec& tensor,
   OwnedGradient gradient;
   gradient.indices = std::move(indices);
   const auto elements = static_cast<Index>(gradient.indices.size()) * tensor.width;
-  for (Index i = 0; i < elements; ++i) {
-    append_value(gradient.values, tensor.dtype, static_cast<double>(random.below(9) - 4));
-  }
+  append_values(gradient.values, tensor.dtype, elements,
+                [&] { return static_cast<double>(random.below(9) - 4); });
   return gradient;
 }
 
