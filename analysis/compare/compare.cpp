@@ -18,7 +18,7 @@
 #include "analysis/trace/trace.h"
 #include "engine/planner/calibration/recording.h"
 #include "engine/planner/calibration/replay.h"
-#include "engine/session/auto_choice.h"
+#include "engine/session/auto_scheme.h"
 #include "engine/session/bucket_agreement.h"
 #include "engine/support/json.h"
 #include "engine/support/output_file.h"

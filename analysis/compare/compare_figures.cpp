@@ -6,7 +6,7 @@
 
 #include "analysis/compare/compare.h"
 #include "analysis/compare/rank_result.h"
-#include "engine/session/auto_choice.h"
+#include "engine/session/auto_scheme.h"
 
 namespace sparsesync {
 

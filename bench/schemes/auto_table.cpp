@@ -14,7 +14,7 @@
 #include "bench/results_text.h"
 #include "engine/planner/calibration/fit.h"
 #include "engine/planner/calibration/measure.h"
-#include "engine/session/auto_choice.h"
+#include "engine/session/auto_scheme.h"
 #include "engine/support/json.h"
 #include "table_program.h"
 #include "ways.h"

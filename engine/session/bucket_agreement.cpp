@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/session/auto_choice.h"
+#include "engine/session/auto_scheme.h"
 #include "engine/session/registered_bucket.h"
 #include "engine/support/log.h"
 #include "kernels/base/bits.h"
@@ -79,40 +79,6 @@ std::uint64_t signature_of(const ControlChannel::Statement& statement) {
   return signature;
 }
 
-/// Whether a worker refused for want of memory.
-bool is_of_memory(const std::exception_ptr& refusal) {
-  try {
-    std::rethrow_exception(refusal);
-  } catch (const BudgetError&) {
-  } catch (const std::bad_alloc&) {
-  } catch (...) {
-    return false;
-  }
-  return true;
-}
-
-/// Whether it tells of another worker's.
-bool is_of_another(const std::exception_ptr& refusal) {
-  try {
-    std::rethrow_exception(refusal);
-  } catch (const RefusedError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
-/// Cuts phases into so many rounds on all workers, or, where one has not the memory for it, into
-/// `otherwise` on all.
-void change_rounds(ControlChannel& control, RegisteredBucket& bucket, int rounds, int otherwise) {
-  const auto in_rounds = [&](int count) {
-    return Change{fmt::format("bucket '{}' in {} rounds", bucket.spec().name, count),
-                  [&bucket, count] { bucket.change_rounds(count); }};
-  };
-  agree_to_change(control, in_rounds(rounds), in_rounds(otherwise));
-  bucket.signature = signature_after(bucket.signature, fmt::format("{} rounds", bucket.rounds()));
-}
-
 }  // namespace
 
 ControlChannel::Statement statement_of(const SchemeOptions& options) {
@@ -158,7 +124,7 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
     spec.options.workers_per_node = workers_of_a_node(transport);
   }
   const SchemeEntry entry =
-      scheme_or_auto(spec.scheme == kAuto ? AutoChoice::kFirstScheme : spec.scheme);
+      scheme_or_auto(spec.scheme == kAuto ? AutoScheme::kFirstScheme : spec.scheme);
   if (entry.check != nullptr) entry.check(spec.options, transport.size());
   if (entry.all_reduces && !transport.has_all_reduce()) {
     throw UnsupportedError(
@@ -232,16 +198,13 @@ bool agree_to_change(ControlChannel& control, const Change& change, const Change
   return true;
 }
 
-bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
-                      const std::exception_ptr& refusal) {
-  if (bucket.spec().rounds) return false;
-  constexpr const char* kNoHelp = "no help";
-  const bool may_help =
-      !bucket.awaits_gradients() && (is_of_memory(refusal) || is_of_another(refusal));
-  const std::vector<std::string> all = control.all_gather(may_help ? "" : kNoHelp);
-  if (std::find(all.begin(), all.end(), kNoHelp) != all.end()) return false;
-  change_rounds(control, bucket, bucket.rounds() < kMostRounds ? 2 * bucket.rounds() : 1, 1);
-  return bucket.rounds() > 1;
+void change_rounds(ControlChannel& control, RegisteredBucket& bucket, int rounds, int otherwise) {
+  const auto in_rounds = [&](int count) {
+    return Change{fmt::format("bucket '{}' in {} rounds", bucket.spec().name, count),
+                  [&bucket, count] { bucket.change_rounds(count); }};
+  };
+  agree_to_change(control, in_rounds(rounds), in_rounds(otherwise));
+  bucket.signature = signature_after(bucket.signature, fmt::format("{} rounds", bucket.rounds()));
 }
 
 void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -45,14 +44,10 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
 /// @throws what Transport throws, ProtocolError
 void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket);
 
-/// After a phase that was refused, where the bucket's number of rounds is open: twice as many, if
-/// all workers refused for want of memory or were told; one again where many were no help. Called
-/// by all alike. Does not synchronize the stream.
-/// @param refusal  as this worker saw it
-/// @return whether there are more rounds now
+/// Cuts the bucket's phases into `rounds` rounds on all workers, or into `otherwise` on all if one
+/// lacks the memory for that. Called by all alike. Does not synchronize the stream.
 /// @throws what Transport throws, BudgetError, std::bad_alloc
-bool take_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
-                      const std::exception_ptr& refusal);
+void change_rounds(ControlChannel& control, RegisteredBucket& bucket, int rounds, int otherwise);
 
 /// Makes something on all workers, or on none: `make` may throw for want of memory.
 /// @param subject  stands before the reason in the text

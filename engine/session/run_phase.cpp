@@ -11,6 +11,7 @@
 
 #include "engine/session/bucket_agreement.h"
 #include "engine/session/registered_bucket.h"
+#include "engine/session/retry.h"
 #include "engine/support/log.h"
 #include "kernels/base/device_stream.h"
 
@@ -154,19 +155,8 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   return outcome;
 }
 
-/// Whether a step that was refused in a phase may begin again; the same on all workers.
-bool may_begin_again(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
-  if (bucket.begins_with(phase)) return true;
-  // Elsewhere nobody refuses but in a step's first message.
-  if (!bucket.late_refusals) return false;
-  constexpr const char* kIsGone = "gone";
-  const std::vector<std::string> all =
-      ground.control.all_gather(ground.hold_gradients() ? "" : kIsGone);
-  return std::find(all.begin(), all.end(), kIsGone) == all.end();
-}
-
-/// The step from its beginning to the end of a phase.
-PhaseOutcome run_again(const PhaseGround& ground, RegisteredBucket& bucket, Phase last) {
+/// Runs a step from its beginning to the end of a phase.
+PhaseOutcome run_step(const PhaseGround& ground, RegisteredBucket& bucket, Phase last) {
   PhaseOutcome outcome;
   for (const Phase phase : bucket.phases_to(last)) {
     outcome = run_rounds(ground, bucket, phase);
@@ -177,7 +167,7 @@ PhaseOutcome run_again(const PhaseGround& ground, RegisteredBucket& bucket, Phas
 
 }  // namespace
 
-PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
+PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoScheme* choice,
                        Phase phase, std::span<const Gradient> gradients, GradientSource* source) {
   Stopwatch* const stopwatch =
       choice != nullptr ? choice->begin_phase(phase, ground.control) : nullptr;
@@ -185,11 +175,9 @@ PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, Auto
   if (stopwatch != nullptr) stopwatch->go_on(false);
   bucket.keep_gradients(phase, gradients, source);
   PhaseOutcome outcome = run_rounds(ground, bucket, phase);
-  // A step that is too large for some worker's memory goes in more rounds: at once, where its
-  // gradients are as they were, or else from the next one on.
-  while (outcome.refused && take_more_rounds(ground.control, bucket, outcome.error) &&
-         may_begin_again(ground, bucket, phase)) {
-    outcome = run_again(ground, bucket, phase);
+  if (outcome.refused) {
+    outcome =
+        retry_step(ground, bucket, phase, outcome, [&] { return run_step(ground, bucket, phase); });
   }
   if (stopwatch != nullptr) stopwatch->stop();
   if (choice != nullptr && !outcome.error) choice->end_phase(phase);

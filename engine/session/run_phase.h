@@ -4,7 +4,7 @@
 #include <exception>
 #include <span>
 
-#include "engine/session/auto_choice.h"
+#include "engine/session/auto_scheme.h"
 #include "engine/session/control_channel.h"
 #include "kernels/base/function_view.h"
 #include "schemes/bucket.h"
@@ -41,7 +41,7 @@ struct PhaseGround {
 /// @param gradients  of the step, or the rows that it announces; none for a gather
 /// @param source     gives the gradients of a reduce in their place; null: they are there
 /// @throws what ends the session
-PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoChoice* choice,
+PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoScheme* choice,
                        Phase phase, std::span<const Gradient> gradients, GradientSource* source);
 
 }  // namespace sparsesync

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "engine/planner/calibration/measure.h"
-#include "engine/session/auto_choice.h"
+#include "engine/session/auto_scheme.h"
 #include "engine/session/bucket_agreement.h"
 #include "engine/session/control_channel.h"
 #include "engine/session/progress_thread.h"
@@ -27,7 +27,7 @@ namespace sparsesync {
 struct Session::Engine {
   struct Bucket {
     std::unique_ptr<RegisteredBucket> registered;
-    std::optional<AutoChoice> choice;  // where the scheme is `auto`
+    std::optional<AutoScheme> choice;  // where the scheme is `auto`
     BucketUse use;
   };
 
@@ -257,11 +257,11 @@ void Session::adapt(BucketId bucket) {
   });
 }
 std::vector<Prediction> Session::predictions(BucketId bucket) const {
-  const std::optional<AutoChoice>& choice = engine_->at(bucket).choice;
+  const std::optional<AutoScheme>& choice = engine_->at(bucket).choice;
   return choice ? choice->predictions() : std::vector<Prediction>{};
 }
 bool Session::settled(BucketId bucket) const {
-  const std::optional<AutoChoice>& choice = engine_->at(bucket).choice;
+  const std::optional<AutoScheme>& choice = engine_->at(bucket).choice;
   return !choice || choice->settled();
 }
 Way Session::chosen(BucketId bucket) const {

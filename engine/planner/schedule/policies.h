@@ -65,7 +65,7 @@ std::span<const SchedulePolicy> schedule_policies();
 /// @throws InputError if there is none; the text lists those that exist
 const SchedulePolicy& schedule_policy_named(std::string_view name);
 
-/// Makes the schedule of `auto` (auto.cpp).
+/// Makes the schedule of `auto` (auto_schedule.cpp).
 Schedule schedule_auto(const ScheduleQuestion& question);
 
 /// Returns when the gradients of each layer are ready, in seconds after the backward pass began.

@@ -1,4 +1,4 @@
-#include "engine/session/auto_choice.h"
+#include "engine/session/auto_scheme.h"
 
 #include <fmt/format.h>
 
@@ -49,7 +49,7 @@ void check_for_all_schemes(const SchemeOptions& options, int size) {
 
 SchemeEntry scheme_or_auto(std::string_view name) {
   if (name == kAuto) {
-    SchemeEntry entry = scheme_named(AutoChoice::kFirstScheme);
+    SchemeEntry entry = scheme_named(AutoScheme::kFirstScheme);
     entry.name = kAuto;
     entry.summary = "whichever is expected to be fastest";
     for (const SchemeEntry& other : all_schemes()) entry.heeds.add(other.heeds);
@@ -64,7 +64,7 @@ SchemeEntry scheme_or_auto(std::string_view name) {
   }
 }
 
-Stopwatch* AutoChoice::begin_phase(Phase phase, ControlChannel& control) {
+Stopwatch* AutoScheme::begin_phase(Phase phase, ControlChannel& control) {
   const bool begins_step = bucket_.begins_with(phase);
   if (begins_step && is_review_due()) review(control);
   if (state_ != State::trialing) return nullptr;
@@ -72,13 +72,13 @@ Stopwatch* AutoChoice::begin_phase(Phase phase, ControlChannel& control) {
   return phase == Phase::gather ? &trial_.gather : &trial_.reduce;
 }
 
-void AutoChoice::end_phase(Phase phase) {
+void AutoScheme::end_phase(Phase phase) {
   const bool is_sampling = state_ == State::sampling || state_ == State::trial_interrupted;
   if (phase == Phase::reduce && is_sampling) record_rows();
   if (phase == Phase::gather) count_step();
 }
 
-void AutoChoice::adapt(ControlChannel& control) {
+void AutoScheme::adapt(ControlChannel& control) {
   switch (state_) {
     case State::rows_recorded:
     case State::trial_complete:
@@ -97,7 +97,7 @@ void AutoChoice::adapt(ControlChannel& control) {
 
 /// Records the rows that this worker touched. It records none if it has not enough memory: the
 /// review then depends on the other workers' rows.
-void AutoChoice::record_rows() {
+void AutoScheme::record_rows() {
   state_ = State::rows_recorded;
   const std::span<const RowSpace> spaces = bucket_.spaces();
   recorded_rows_.resize(spaces.size());
@@ -120,7 +120,7 @@ void AutoChoice::record_rows() {
 }
 
 /// Counts a complete step of a trial or of the adopted scheme.
-void AutoChoice::count_step() {
+void AutoScheme::count_step() {
   if (state_ == State::trialing) {
     trial_.seconds.push_back(
         {.reduce = trial_.reduce.seconds(), .gather = trial_.gather.seconds()});
@@ -133,7 +133,7 @@ void AutoChoice::count_step() {
 
 /// Whether the last step's union differs from the one that was reviewed. The same on all workers:
 /// a dense result does not count, because each worker estimates its union differently.
-bool AutoChoice::has_drifted() const {
+bool AutoScheme::has_drifted() const {
   for (std::size_t i = 0; i < findings_.statistics.size(); ++i) {
     const SpaceResult& result = bucket_.scheme().result()[i];
     if (result.layout == Gradient::Layout::dense) continue;
@@ -146,7 +146,7 @@ bool AutoChoice::has_drifted() const {
 
 /// Chooses the scheme of the next steps. All workers call this function together, before a step of
 /// the bucket begins.
-void AutoChoice::review(ControlChannel& control) {
+void AutoScheme::review(ControlChannel& control) {
   if (state_ == State::rows_recorded) {
     review_rows(control);
   } else {
@@ -158,7 +158,7 @@ void AutoChoice::review(ControlChannel& control) {
   extend_signature(std::array{bucket_.chosen().label()});
 }
 
-void AutoChoice::review_rows(ControlChannel& control) {
+void AutoScheme::review_rows(ControlChannel& control) {
   const RowSamples samples = exchange_samples(control, recorded_rows_);
   findings_.workers = static_cast<int>(samples.messages.size());
   findings_.statistics = statistics_from(samples, bucket_.spaces(), bucket_.spec().options);
@@ -166,7 +166,7 @@ void AutoChoice::review_rows(ControlChannel& control) {
   extend_signature(samples.messages);
 }
 
-void AutoChoice::review_trial(ControlChannel& control) {
+void AutoScheme::review_trial(ControlChannel& control) {
   // The first step allocated the scheme's workspace.
   const TrialTimes times = exchange_trial_times(control, std::span(trial_.seconds).subspan(1));
   extend_signature(times.messages);
@@ -179,7 +179,7 @@ void AutoChoice::review_trial(ControlChannel& control) {
                                   findings_.trials.back().over_expected()));
 }
 
-void AutoChoice::predict() {
+void AutoScheme::predict() {
   findings_.predictions = plan({.spaces = bucket_.spaces(),
                                 .size = findings_.workers,
                                 .statistics = findings_.statistics,
@@ -199,7 +199,7 @@ void AutoChoice::predict() {
 
 /// Starts a trial of the first scheme that is worth one and that all workers have memory for.
 /// @return whether there is such a scheme
-bool AutoChoice::start_trial(ControlChannel& control) {
+bool AutoScheme::start_trial(ControlChannel& control) {
   if (findings_.trials.size() >= static_cast<std::size_t>(context_.trials)) return false;
   for (const Way& way : worth_a_trial(findings_.predictions)) {
     if (!change_to(way, control)) continue;
@@ -213,7 +213,7 @@ bool AutoChoice::start_trial(ControlChannel& control) {
 
 /// Adopts the scheme with the shortest predicted time that all workers have memory for, or keeps
 /// the adopted one if it is nearly as fast.
-void AutoChoice::adopt_best(ControlChannel& control) {
+void AutoScheme::adopt_best(ControlChannel& control) {
   const std::vector<Prediction>& predictions = findings_.predictions;
   const Prediction* const adopted = adopted_ ? prediction_of(predictions, adopted_->way) : nullptr;
   const bool stays = adopted != nullptr && adopted->ruled_out.empty() &&
@@ -237,7 +237,7 @@ void AutoChoice::adopt_best(ControlChannel& control) {
 
 /// Changes the scheme on all workers, or on none.
 /// @return whether all workers have the memory for it
-bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
+bool AutoScheme::change_to(const Way& way, ControlChannel& control) {
   if (way == bucket_.chosen()) return true;
   const Way before = bucket_.chosen();
   const Change change{.subject = way.label(), .make = [&] { bucket_.change_scheme(way); }};
@@ -250,11 +250,11 @@ bool AutoChoice::change_to(const Way& way, ControlChannel& control) {
 }
 
 /// @pre a review has predicted
-const Prediction& AutoChoice::prediction_of_chosen() const {
+const Prediction& AutoScheme::prediction_of_chosen() const {
   return *prediction_of(findings_.predictions, bucket_.chosen());
 }
 
-void AutoChoice::extend_signature(std::span<const std::string> agreed) {
+void AutoScheme::extend_signature(std::span<const std::string> agreed) {
   for (const std::string& text : agreed) {
     bucket_.signature = signature_after(bucket_.signature, text);
   }

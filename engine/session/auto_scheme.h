@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/planner/scheme/plan.h"
-#include "engine/session/auto_messages.h"
+#include "engine/session/auto_scheme_messages.h"
 #include "engine/session/control_channel.h"
 #include "schemes/exchange.h"
 
@@ -54,11 +54,11 @@ SchemeEntry scheme_or_auto(std::string_view name);
 ///
 /// A review leads to `trialing` if a scheme is worth a trial, and to `settled` otherwise. All other
 /// pairs of a state and an event leave the state as it is. The first state is `sampling`.
-class AutoChoice {
+class AutoScheme {
  public:
   /// @param bucket   outlives the choice; runs by kFirstScheme
   /// @param context  the same on all workers
-  AutoChoice(RegisteredBucket& bucket, const PlanContext& context)
+  AutoScheme(RegisteredBucket& bucket, const PlanContext& context)
       : bucket_(bucket), context_(context) {}
 
   /// The scheme of a bucket until its first review.

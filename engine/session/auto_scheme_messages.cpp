@@ -1,4 +1,4 @@
-#include "engine/session/auto_messages.h"
+#include "engine/session/auto_scheme_messages.h"
 
 #include <algorithm>
 #include <array>
