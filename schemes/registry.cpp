@@ -65,7 +65,7 @@ std::vector<SchemeInfo> schemes() {
   return found;
 }
 
-std::string Way::label() const {
+std::string SchemeVariant::label() const {
   return pattern ? fmt::format("{} ({})", scheme, name_of(*pattern)) : scheme;
 }
 

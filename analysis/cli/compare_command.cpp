@@ -141,7 +141,7 @@ std::string predictions_table(const std::vector<Prediction>& predictions) {
                {"memory"},
                {"", Table::Align::left}});
   for (const Prediction& prediction : predictions) {
-    table.add_row({prediction.way.label(), format_seconds(prediction.seconds),
+    table.add_row({prediction.variant.label(), format_seconds(prediction.seconds),
                    format_bytes(prediction.bytes_busiest), format_bytes(prediction.memory_bytes),
                    prediction.ruled_out});
   }

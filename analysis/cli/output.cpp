@@ -51,8 +51,8 @@ Json workers_json(const WorkersPlan& plan) {
   Json schemes = Json::array();
   for (const Prediction& each : plan.predictions) {
     schemes.push_back(
-        {{"name", each.way.scheme},
-         {"pattern", each.way.pattern ? Json(name_of(*each.way.pattern)) : Json(nullptr)},
+        {{"name", each.variant.scheme},
+         {"pattern", each.variant.pattern ? Json(name_of(*each.variant.pattern)) : Json(nullptr)},
          {"seconds", each.seconds},
          {"bytes_busiest", each.bytes_busiest},
          {"memory_bytes", each.memory_bytes}});

@@ -30,8 +30,8 @@ std::vector<std::string> schemes_of(const ScalePlan& plan) {
   std::vector<std::string> names;
   for (std::size_t i = plan.plans.size(); i-- > 0;) {
     for (const Prediction& prediction : plan.plans[i].predictions) {
-      if (std::find(names.begin(), names.end(), prediction.way.scheme) == names.end()) {
-        names.push_back(prediction.way.scheme);
+      if (std::find(names.begin(), names.end(), prediction.variant.scheme) == names.end()) {
+        names.push_back(prediction.variant.scheme);
       }
     }
   }
@@ -56,7 +56,7 @@ Table table_of_schemes(const ScalePlan& plan, std::string title, Cell&& cell) {
   for (const std::string& scheme : schemes_of(plan)) {
     table.add_row(row_of(plan, scheme, [&](const WorkersPlan& of) -> std::string {
       for (const Prediction& each : of.predictions) {
-        if (each.way.scheme == scheme) return cell(each, of);
+        if (each.variant.scheme == scheme) return cell(each, of);
       }
       return "- ";
     }));

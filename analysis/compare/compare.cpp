@@ -251,10 +251,11 @@ std::vector<Prediction> Comparison::predictions(const Network& network) const {
         plan({spaces_, workers_.size(), statistics, network, options_.scheme_options,
               workers_.has_all_reduce() || options_.nccl, options_.announce, memory});
     if (means.empty()) {
-      for (const Prediction& prediction : of_step) means.push_back({prediction.way});
+      for (const Prediction& prediction : of_step) means.push_back({prediction.variant});
     }
     for (Prediction& mean : means) {  // every step has every way
-      add_part(mean, *prediction_of(of_step, mean.way), static_cast<double>(statistics_.size()));
+      add_part(mean, *prediction_of(of_step, mean.variant),
+               static_cast<double>(statistics_.size()));
     }
   }
   std::stable_sort(means.begin(), means.end(), is_better);

@@ -49,7 +49,7 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
   figures.bytes_values = figures.bytes_total - figures.bytes_index -
                          figures.messages * static_cast<double>(kHeaderBytes);
   figures.rounds = records.front().rounds;
-  const Way& chosen = records.front().way;
+  const SchemeVariant& chosen = records.front().variant;
   if (entry.name == kAuto) figures.chosen = chosen.label();
   if (const std::optional<Network> known = network()) {
     double predicted = 0;

@@ -87,7 +87,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
   // Nobody leaves before all have checked.
   session.barrier();
   record.memory_bytes = gpu_ ? gpu_->workspaces().high_water() : memory.high_water();
-  record.way = session.chosen(bucket);
+  record.variant = session.chosen(bucket);
   record.rounds = session.rounds(bucket);
 }
 

@@ -13,12 +13,12 @@ std::optional<T> if_any(const Json& json) {
 }  // namespace
 
 std::string text_of(const WorkerRecord& record) {
-  Json json{{"steps", Json::array()},        {"difference", or_null(record.first_difference)},
-            {"memory", record.memory_bytes}, {"choices", Json::array()},
-            {"imbalances", Json::array()},   {"refusal", or_null(record.refusal)},
-            {"scheme", record.way.scheme},   {"pattern", nullptr},
+  Json json{{"steps", Json::array()},          {"difference", or_null(record.first_difference)},
+            {"memory", record.memory_bytes},   {"choices", Json::array()},
+            {"imbalances", Json::array()},     {"refusal", or_null(record.refusal)},
+            {"scheme", record.variant.scheme}, {"pattern", nullptr},
             {"rounds", record.rounds}};
-  if (record.way.pattern) json["pattern"] = name_of(*record.way.pattern);
+  if (record.variant.pattern) json["pattern"] = name_of(*record.variant.pattern);
   for (const StepRecord& step : record.steps) {
     json["steps"].push_back({(step.end - step.begin).count(), step.bytes_sent, step.bytes_received,
                              step.messages_sent, step.index_bytes_sent, step.non_finite,
@@ -52,10 +52,10 @@ WorkerRecord record_from(const std::string& text) {
     for (const Json& imbalance : json.at("imbalances")) {
       record.imbalances.push_back({imbalance.at(0), imbalance.at(1)});
     }
-    record.way.scheme = json.at("scheme");
+    record.variant.scheme = json.at("scheme");
     record.rounds = json.at("rounds");
     if (const auto pattern = if_any<std::string>(json.at("pattern"))) {
-      record.way.pattern = communication_named(*pattern);
+      record.variant.pattern = communication_named(*pattern);
     }
     record.refusal = if_any<std::string>(json.at("refusal"));
     return record;

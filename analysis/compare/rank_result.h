@@ -30,7 +30,7 @@ struct WorkerRecord {
   std::optional<std::string> first_difference;
   std::int64_t memory_bytes = 0;
   std::vector<SpaceChoice> choices;
-  Way way;                             // that its bucket went in the end
+  SchemeVariant variant;               // that its bucket went in the end
   int rounds = 1;                      // that each phase was cut into in the end
   std::vector<Imbalance> imbalances;   // [step], of worker 0, where the scheme has servers
   std::optional<std::string> refusal;  // the scheme does not fit: nothing else counts

@@ -28,14 +28,14 @@ TheoremSeconds theorem(const Outlook& outlook, const Network& network, int worke
 std::vector<Prediction> usable(std::vector<Prediction> predictions) {
   std::set<std::string> seen;
   std::erase_if(predictions, [&](const Prediction& each) {
-    return !each.ruled_out.empty() || !seen.insert(each.way.scheme).second;
+    return !each.ruled_out.empty() || !seen.insert(each.variant.scheme).second;
   });
   return predictions;
 }
 
 /// The name of the fastest; empty where none can be used.
 std::string best_of(const std::vector<Prediction>& predictions) {
-  return predictions.empty() ? std::string() : predictions.front().way.scheme;
+  return predictions.empty() ? std::string() : predictions.front().variant.scheme;
 }
 
 }  // namespace

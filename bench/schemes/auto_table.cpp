@@ -17,7 +17,7 @@
 #include "engine/session/auto_scheme.h"
 #include "engine/support/json.h"
 #include "table_program.h"
-#include "ways.h"
+#include "variants.h"
 
 namespace sparsesync {
 namespace {
@@ -93,8 +93,8 @@ std::vector<Input> inputs(const RealInputs* real, bool small) {
   return all;
 }
 
-struct CellWay {
-  Way way;
+struct CellVariant {
+  SchemeVariant variant;
   double seconds = 0;
   double predicted = 0;
   double computing = 0;  // seconds on a link that takes no time; 0 in real time
@@ -107,13 +107,13 @@ struct Cell {
   const Input* input = nullptr;
   LocalLink link;
   SpaceStatistics touched;  // of the first step
-  std::vector<CellWay> ways;
+  std::vector<CellVariant> variants;
   // Of the ways: what `auto` chose, and the fastest.
-  std::size_t chosen_way = 0;
-  std::size_t best_way = 0;
+  std::size_t chosen_variant = 0;
+  std::size_t best_variant = 0;
 
-  const CellWay& chosen() const { return ways[chosen_way]; }
-  const CellWay& best() const { return ways[best_way]; }
+  const CellVariant& chosen() const { return variants[chosen_variant]; }
+  const CellVariant& best() const { return variants[best_variant]; }
   double over_best() const { return chosen().seconds / best().seconds; }
 };
 
@@ -156,8 +156,8 @@ class AutoTable {
     for (const Cell& cell : cells_) {
       table.add_row({cell.input->name, fmt::format("{}", cell.input->width),
                      fmt::format("{}", cell.input->workers), format_rate(*cell.link.rate_bps),
-                     format_seconds(cell.link.latency_s), cell.chosen().way.label(),
-                     cell.best().way.label(), format_seconds(cell.chosen().seconds),
+                     format_seconds(cell.link.latency_s), cell.chosen().variant.label(),
+                     cell.best().variant.label(), format_seconds(cell.chosen().seconds),
                      fmt::format("{:.3f}", cell.over_best()),
                      fmt::format("{:.2f}", cell.chosen().predicted / cell.chosen().seconds)});
     }
@@ -167,15 +167,15 @@ class AutoTable {
   std::string as_json() const {
     Json cells = Json::array();
     for (const Cell& cell : cells_) {
-      Json ways = Json::array();
-      for (const CellWay& way : cell.ways) {
+      Json variants = Json::array();
+      for (const CellVariant& variant : cell.variants) {
         Json work = Json::array();
-        for (const HostCost& cost : kHostCosts) work.push_back(way.work.*cost.amount);
-        ways.push_back({{"way", way.way.label()},
-                        {"seconds", way.seconds},
-                        {"predicted", way.predicted},
-                        {"computing", way.computing},
-                        {"work", work}});
+        for (const HostCost& cost : kHostCosts) work.push_back(variant.work.*cost.amount);
+        variants.push_back({{"way", variant.variant.label()},
+                            {"seconds", variant.seconds},
+                            {"predicted", variant.predicted},
+                            {"computing", variant.computing},
+                            {"work", work}});
       }
       cells.push_back({{"trace", cell.input->name},
                        {"width", cell.input->width},
@@ -185,10 +185,10 @@ class AutoTable {
                        {"touched_mean", cell.touched.touched_mean},
                        {"touched_max", cell.touched.touched_max},
                        {"united", cell.touched.united},
-                       {"auto", cell.chosen().way.label()},
-                       {"best", cell.best().way.label()},
+                       {"auto", cell.chosen().variant.label()},
+                       {"best", cell.best().variant.label()},
                        {"over_best", cell.over_best()},
-                       {"ways", ways}});
+                       {"ways", variants}});
     }
     const Summary found = summary();
     return results_text({{"clock", given_.clock},
@@ -265,24 +265,25 @@ class AutoTable {
     for (const LocalLink& link : links) {
       chosen.push_back(chosen_by_session(trace, options_on(link)));
     }
-    std::vector<MeasuredWay> ways;
+    std::vector<MeasuredVariant> variants;
     std::vector<double> computing;  // of each way; none in real time
     if (!waits) {
       // One recorded run serves all links.
-      measure_ways(ways, trace, options_, 1, all_ways());
-      measure_closely(ways, trace, input.workers, chosen);
-      for (const MeasuredWay& way : ways) computing.push_back(way.seconds(LocalLink{}));
+      measure_variants(variants, trace, options_, 1, all_variants());
+      measure_closely(variants, trace, input.workers, chosen);
+      for (const MeasuredVariant& variant : variants)
+        computing.push_back(variant.seconds(LocalLink{}));
     }
     for (std::size_t i = 0; i < links.size(); ++i) {
       const CompareOptions options = options_on(links[i]);
       const std::vector<Prediction> predictions = planner->predictions(*options.network);
-      if (chosen[i] != predictions.front().way.label()) ++otherwise_;
+      if (chosen[i] != predictions.front().variant.label()) ++otherwise_;
       if (waits) {
-        ways.clear();
-        measure_ways(ways, trace, options, 1, near_ways(predictions, chosen[i]));
+        variants.clear();
+        measure_variants(variants, trace, options, 1, near_variants(predictions, chosen[i]));
       }
       Cell cell{&input, links[i], planner->statistics().front().front(), {}, 0, 0};
-      add_ways(cell, ways, computing, predictions);
+      add_variants(cell, variants, computing, predictions);
       choose(cell, chosen[i]);
       cells_.push_back(std::move(cell));
     }
@@ -290,39 +291,42 @@ class AutoTable {
 
   /// Measures those again that a first round shows to be near the fastest on some link, and those
   /// that `auto` chose: a first round may have been disturbed.
-  void measure_closely(std::vector<MeasuredWay>& ways, const Trace& trace, int workers,
+  void measure_closely(std::vector<MeasuredVariant>& variants, const Trace& trace, int workers,
                        const std::vector<std::string>& chosen) {
-    if (ways.empty()) return;
+    if (variants.empty()) return;
     constexpr double kNear = 1.5;
-    std::vector<bool> is_near(ways.size());
+    std::vector<bool> is_near(variants.size());
     for (const LocalLink& link : kLinks) {
       std::vector<double> seconds;
-      for (const MeasuredWay& way : ways) seconds.push_back(way.seconds(link));
+      for (const MeasuredVariant& variant : variants) seconds.push_back(variant.seconds(link));
       const double limit = kNear * *std::min_element(seconds.begin(), seconds.end());
-      for (std::size_t i = 0; i < ways.size(); ++i) is_near[i] = is_near[i] || seconds[i] <= limit;
+      for (std::size_t i = 0; i < variants.size(); ++i)
+        is_near[i] = is_near[i] || seconds[i] <= limit;
     }
-    std::vector<Way> near;
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      const Way& way = ways[i].way;
-      const bool was_chosen = std::find(chosen.begin(), chosen.end(), way.label()) != chosen.end();
-      if (is_near[i] || was_chosen) near.push_back(way);
+    std::vector<SchemeVariant> near;
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      const SchemeVariant& variant = variants[i].variant;
+      const bool was_chosen =
+          std::find(chosen.begin(), chosen.end(), variant.label()) != chosen.end();
+      if (is_near[i] || was_chosen) near.push_back(variant);
     }
     double shortest = std::numeric_limits<double>::infinity();
-    for (const MeasuredWay& way : ways) shortest = std::min(shortest, way.seconds(LocalLink{}));
+    for (const MeasuredVariant& variant : variants)
+      shortest = std::min(shortest, variant.seconds(LocalLink{}));
     CompareOptions options = options_;
     if (given_.repeat == 0) options.repeat = repeats(shortest);
-    measure_ways(ways, trace, options, rounds(workers), near);
+    measure_variants(variants, trace, options, rounds(workers), near);
   }
 
   /// To wait for what is far behind would take most of the time.
-  static std::vector<Way> near_ways(std::span<const Prediction> predictions,
-                                    const std::string& chosen) {
+  static std::vector<SchemeVariant> near_variants(std::span<const Prediction> predictions,
+                                                  const std::string& chosen) {
     constexpr double kFarBehind = 3;
-    std::vector<Way> near;
+    std::vector<SchemeVariant> near;
     for (const Prediction& prediction : predictions) {
       const bool is_near = prediction.seconds < kFarBehind * predictions.front().seconds ||
-                           prediction.way.label() == chosen;
-      if (is_near && prediction.ruled_out.empty()) near.push_back(prediction.way);
+                           prediction.variant.label() == chosen;
+      if (is_near && prediction.ruled_out.empty()) near.push_back(prediction.variant);
     }
     return near;
   }
@@ -334,28 +338,31 @@ class AutoTable {
     return LocalComparison(trace, options)->run().schemes.front().chosen;
   }
 
-  static void add_ways(Cell& cell, std::span<const MeasuredWay> ways,
-                       std::span<const double> computing, std::span<const Prediction> predictions) {
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      const Prediction* const predicted = prediction_of(predictions, ways[i].way);
-      cell.ways.push_back({ways[i].way, ways[i].seconds(cell.link), predicted->seconds,
-                           computing.empty() ? 0 : computing[i], predicted->work});
+  static void add_variants(Cell& cell, std::span<const MeasuredVariant> variants,
+                           std::span<const double> computing,
+                           std::span<const Prediction> predictions) {
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      const Prediction* const predicted = prediction_of(predictions, variants[i].variant);
+      cell.variants.push_back({variants[i].variant, variants[i].seconds(cell.link),
+                               predicted->seconds, computing.empty() ? 0 : computing[i],
+                               predicted->work});
     }
-    for (CellWay& way : cell.ways) take_the_least_of_its_equals(cell, way);
-    if (cell.ways.empty()) throw Error("no scheme fits into the workspace of " + cell.input->name);
+    for (CellVariant& variant : cell.variants) take_the_least_of_its_equals(cell, variant);
+    if (cell.variants.empty())
+      throw Error("no scheme fits into the workspace of " + cell.input->name);
   }
 
   static void choose(Cell& cell, const std::string& label) {
     const auto place = [&](auto found) {
-      return static_cast<std::size_t>(found - cell.ways.begin());
+      return static_cast<std::size_t>(found - cell.variants.begin());
     };
-    cell.best_way = place(
-        std::min_element(cell.ways.begin(), cell.ways.end(),
-                         [](const CellWay& a, const CellWay& b) { return a.seconds < b.seconds; }));
-    cell.chosen_way =
-        place(std::find_if(cell.ways.begin(), cell.ways.end(),
-                           [&](const CellWay& way) { return way.way.label() == label; }));
-    if (cell.chosen_way == cell.ways.size()) {
+    cell.best_variant = place(std::min_element(
+        cell.variants.begin(), cell.variants.end(),
+        [](const CellVariant& a, const CellVariant& b) { return a.seconds < b.seconds; }));
+    cell.chosen_variant = place(
+        std::find_if(cell.variants.begin(), cell.variants.end(),
+                     [&](const CellVariant& variant) { return variant.variant.label() == label; }));
+    if (cell.chosen_variant == cell.variants.size()) {
       throw Error(fmt::format("auto chose {}, which could not be measured", label));
     }
   }
@@ -363,10 +370,10 @@ class AutoTable {
   /// Some ways are the same code, messages and work under another name: on one node `two_level` is
   /// `dense_ring`, and between two workers all patterns are one. They were measured as often as
   /// they have names.
-  static void take_the_least_of_its_equals(const Cell& cell, CellWay& way) {
-    for (const CellWay& other : cell.ways) {
-      const bool same = other.predicted == way.predicted && other.work == way.work;
-      if (same) way.seconds = std::min(way.seconds, other.seconds);
+  static void take_the_least_of_its_equals(const Cell& cell, CellVariant& variant) {
+    for (const CellVariant& other : cell.variants) {
+      const bool same = other.predicted == variant.predicted && other.work == variant.work;
+      if (same) variant.seconds = std::min(variant.seconds, other.seconds);
     }
   }
 
@@ -379,7 +386,7 @@ class AutoTable {
       found.within_5 += cell.over_best() <= 1.05 ? 1 / count : 0;
       found.within_15 += cell.over_best() <= 1.15 ? 1 / count : 0;
       found.worst = std::max(found.worst, cell.over_best());
-      for (const CellWay& way : cell.ways) off.push_back(way.off());
+      for (const CellVariant& variant : cell.variants) off.push_back(variant.off());
       chosen_off.push_back(cell.chosen().off());
     }
     found.off = median(off);

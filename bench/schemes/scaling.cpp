@@ -12,7 +12,7 @@
 #include "bench/results_text.h"
 #include "engine/support/json.h"
 #include "table_program.h"
-#include "ways.h"
+#include "variants.h"
 
 namespace sparsesync {
 namespace {
@@ -66,11 +66,11 @@ class Scaling {
     };
     Table bytes(titles());
     Table seconds(titles());
-    for (const Series& way : series_) {
-      std::vector<std::string> of_bytes{way.label};
-      std::vector<std::string> of_seconds{way.label};
+    for (const Series& variant : series_) {
+      std::vector<std::string> of_bytes{variant.label};
+      std::vector<std::string> of_seconds{variant.label};
       for (const int workers : workers_) {
-        const Point* const point = point_of(way, workers);
+        const Point* const point = point_of(variant, workers);
         of_bytes.push_back(point == nullptr ? "-" : fmt::format("{:.3f}", point->over_lower_bound));
         of_seconds.push_back(point == nullptr ? "-" : format_seconds(point->seconds));
       }
@@ -85,16 +85,16 @@ class Scaling {
   }
 
   std::string as_json() const {
-    Json ways = Json::array();
-    for (const Series& way : series_) {
+    Json variants = Json::array();
+    for (const Series& variant : series_) {
       Json points = Json::array();
-      for (const Point& point : way.points) {
+      for (const Point& point : variant.points) {
         points.push_back({{"workers", point.workers},
                           {"bytes_busiest", point.bytes},
                           {"over_lower_bound", point.over_lower_bound},
                           {"seconds", point.seconds}});
       }
-      ways.push_back({{"way", way.label}, {"points", points}});
+      variants.push_back({{"way", variant.label}, {"points", points}});
     }
     return results_text(
         {{"trace", "lm1b"},
@@ -102,12 +102,12 @@ class Scaling {
          {"network", {{"rate_bps", given_.rate_bps}, {"latency_s", given_.latency_s}}},
          {"repeat", given_.repeat},
          {"provenance", provenance_json()},
-         {"schemes", ways}});
+         {"schemes", variants}});
   }
 
  private:
-  static const Point* point_of(const Series& way, int workers) {
-    for (const Point& point : way.points) {
+  static const Point* point_of(const Series& variant, int workers) {
+    for (const Point& point : variant.points) {
       if (point.workers == workers) return &point;
     }
     return nullptr;
@@ -122,10 +122,10 @@ class Scaling {
     options_.memory = kWorkspace / workers;
     workers_.push_back(workers);
     const double lower_bound = LocalComparison(trace, options_)->lower_bound();
-    std::vector<MeasuredWay> ways;
-    measure_ways(ways, trace, options_, 1, all_ways());
-    for (const MeasuredWay& measured : ways) {
-      const std::string label = measured.way.label();
+    std::vector<MeasuredVariant> variants;
+    measure_variants(variants, trace, options_, 1, all_variants());
+    for (const MeasuredVariant& measured : variants) {
+      const std::string label = measured.variant.label();
       auto series = std::find_if(series_.begin(), series_.end(),
                                  [&](const Series& other) { return other.label == label; });
       if (series == series_.end()) series = series_.insert(series, Series{label, {}});

@@ -171,7 +171,7 @@ void AutoScheme::review_trial(ControlChannel& control) {
   const TrialTimes times = exchange_trial_times(control, std::span(trial_.seconds).subspan(1));
   extend_signature(times.messages);
   findings_.trials.push_back(
-      {.way = bucket_.chosen(),
+      {.variant = bucket_.chosen(),
        .took = times.median,
        .expected = context_.network.host.seconds(prediction_of_chosen().work)});
   log(LogLevel::info, fmt::format("bucket '{}': {} needs {:.2f} times the expected processor time",
@@ -191,7 +191,7 @@ void AutoScheme::predict() {
                                 .trials = findings_.trials});
   for (Prediction& prediction : findings_.predictions) {
     const bool is_refused =
-        std::ranges::find(findings_.refused, prediction.way) != findings_.refused.end();
+        std::ranges::find(findings_.refused, prediction.variant) != findings_.refused.end();
     if (is_refused) prediction.ruled_out = "a worker has not the memory for it";
   }
   std::stable_sort(findings_.predictions.begin(), findings_.predictions.end(), is_better);
@@ -201,8 +201,8 @@ void AutoScheme::predict() {
 /// @return whether there is such a scheme
 bool AutoScheme::start_trial(ControlChannel& control) {
   if (findings_.trials.size() >= static_cast<std::size_t>(context_.trials)) return false;
-  for (const Way& way : worth_a_trial(findings_.predictions)) {
-    if (!change_to(way, control)) continue;
+  for (const SchemeVariant& variant : worth_a_trial(findings_.predictions)) {
+    if (!change_to(variant, control)) continue;
     trial_ = {.length = trial_length(prediction_of_chosen().host_seconds)};
     trial_.seconds.reserve(trial_.length);
     state_ = State::trialing;
@@ -215,21 +215,22 @@ bool AutoScheme::start_trial(ControlChannel& control) {
 /// the adopted one if it is nearly as fast.
 void AutoScheme::adopt_best(ControlChannel& control) {
   const std::vector<Prediction>& predictions = findings_.predictions;
-  const Prediction* const adopted = adopted_ ? prediction_of(predictions, adopted_->way) : nullptr;
+  const Prediction* const adopted =
+      adopted_ ? prediction_of(predictions, adopted_->variant) : nullptr;
   const bool stays = adopted != nullptr && adopted->ruled_out.empty() &&
                      adopted->seconds <= (1 + kHysteresis) * predictions.front().seconds;
-  if (!stays || !change_to(adopted->way, control)) {
+  if (!stays || !change_to(adopted->variant, control)) {
     for (const Prediction& prediction : predictions) {
-      if (!prediction.ruled_out.empty() || change_to(prediction.way, control)) break;
+      if (!prediction.ruled_out.empty() || change_to(prediction.variant, control)) break;
     }
   }
-  adopted_ = {.way = bucket_.chosen()};
+  adopted_ = {.variant = bucket_.chosen()};
   state_ = State::settled;
   for (const Prediction& prediction : predictions) {
     if (!prediction.ruled_out.empty()) continue;
     log(LogLevel::debug,
         fmt::format("bucket '{}': {} is expected to take {:.3g} s, {} trials", bucket_.spec().name,
-                    prediction.way.label(), prediction.seconds, prediction.trials));
+                    prediction.variant.label(), prediction.seconds, prediction.trials));
   }
   log(LogLevel::info,
       fmt::format("bucket '{}': adopts {}", bucket_.spec().name, bucket_.chosen().label()));
@@ -237,15 +238,15 @@ void AutoScheme::adopt_best(ControlChannel& control) {
 
 /// Changes the scheme on all workers, or on none.
 /// @return whether all workers have the memory for it
-bool AutoScheme::change_to(const Way& way, ControlChannel& control) {
-  if (way == bucket_.chosen()) return true;
-  const Way before = bucket_.chosen();
-  const Change change{.subject = way.label(), .make = [&] { bucket_.change_scheme(way); }};
+bool AutoScheme::change_to(const SchemeVariant& variant, ControlChannel& control) {
+  if (variant == bucket_.chosen()) return true;
+  const SchemeVariant before = bucket_.chosen();
+  const Change change{.subject = variant.label(), .make = [&] { bucket_.change_scheme(variant); }};
   const Change back{
       .subject = fmt::format("bucket '{}', scheme {}", bucket_.spec().name, before.label()),
       .make = [&] { bucket_.change_scheme(before); }};
   if (agree_to_change(control, change, back)) return true;
-  findings_.refused.push_back(way);
+  findings_.refused.push_back(variant);
   return false;
 }
 

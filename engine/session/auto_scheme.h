@@ -107,12 +107,13 @@ class AutoScheme {
     Statistics statistics = {};  // of the rows that were reviewed last
     std::vector<Prediction> predictions = {};
     std::vector<Trial> trials = {};
-    std::vector<Way> refused = {};  // exceed a worker's memory, with the rows reviewed last
+    std::vector<SchemeVariant> refused =
+        {};  // exceed a worker's memory, with the rows reviewed last
   };
 
   /// The scheme that the last review without a trial adopted.
   struct Adopted {
-    Way way;
+    SchemeVariant variant;
     std::int64_t steps = 0;  // since then, while settled
   };
 
@@ -128,7 +129,7 @@ class AutoScheme {
   void predict();
   bool start_trial(ControlChannel& control);
   void adopt_best(ControlChannel& control);
-  bool change_to(const Way& way, ControlChannel& control);
+  bool change_to(const SchemeVariant& variant, ControlChannel& control);
   const Prediction& prediction_of_chosen() const;
   void extend_signature(std::span<const std::string> agreed);
 

@@ -59,7 +59,7 @@ RegisteredBucket::RegisteredBucket(const Context& context, BucketSpec spec,
       rank_(rank),
       size_(size),
       seed_(seed),
-      chosen_(way_of(entry, spec_.options)),
+      chosen_(variant_of(entry, spec_.options)),
       scheme_(create(entry, crossing_)),
       last_word_(spreading_word(rank_, size_)),
       space_of_(spec_.tensors.size()),
@@ -124,7 +124,7 @@ void RegisteredBucket::adapt(const Statistics& statistics) {
   scheme_->adapt(statistics);
 }
 
-void RegisteredBucket::change_scheme(const Way& chosen) {
+void RegisteredBucket::change_scheme(const SchemeVariant& chosen) {
   // The old one goes first: nobody should have to pay for both.
   scheme_.reset();
   BucketSpec crossing = crossing_;

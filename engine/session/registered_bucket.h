@@ -80,11 +80,11 @@ class RegisteredBucket {
   void adapt(const Statistics& statistics);
 
   /// Which scheme is at work, with which pattern.
-  const Way& chosen() const { return chosen_; }
+  const SchemeVariant& chosen() const { return chosen_; }
   /// Puts another scheme to work; results are gone. Between steps. After an error there is none,
   /// and another one must be.
   /// @throws BudgetError, std::bad_alloc if its fixed workspace is not to be had
-  void change_scheme(const Way& chosen);
+  void change_scheme(const SchemeVariant& chosen);
 
   /// After a gather phase.
   const TensorResult& result(std::size_t tensor) const {
@@ -145,7 +145,7 @@ class RegisteredBucket {
   Rank rank_;
   int size_;
   std::uint64_t seed_;
-  Way chosen_;
+  SchemeVariant chosen_;
   std::unique_ptr<Scheme> scheme_;
   std::optional<Statistics> adapted_to_;
   std::array<Pattern, kPhases> patterns_;  // [phase]

@@ -264,7 +264,7 @@ bool Session::settled(BucketId bucket) const {
   const std::optional<AutoScheme>& choice = engine_->at(bucket).choice;
   return !choice || choice->settled();
 }
-Way Session::chosen(BucketId bucket) const {
+SchemeVariant Session::chosen(BucketId bucket) const {
   return engine_->registered(bucket).chosen();
 }
 void Session::barrier() {

@@ -26,25 +26,25 @@ struct SpaceChoice {
   std::optional<int> column_slices;
 };
 
-/// One way to synchronize a bucket.
-struct Way {
+/// A scheme and its communication pattern.
+struct SchemeVariant {
   std::string scheme;
   std::optional<Communication> pattern = std::nullopt;  // where the scheme has a choice of it
 
   /// "all_gather (hierarchy)".
   std::string label() const;
-  friend bool operator==(const Way&, const Way&) = default;
+  friend bool operator==(const SchemeVariant&, const SchemeVariant&) = default;
 };
 
-/// The expected cost of a way.
+/// The expected cost of a variant.
 struct Prediction {
-  Way way;
+  SchemeVariant variant;
   double seconds = 0;
   double bytes_busiest = 0;
   double memory_bytes = 0;  // of each worker's workspace
   Work work = {};           // of the busiest worker's processor
   double host_seconds = 0;  // what that takes; some of it may hide behind the wire
-  int trials = 0;           // that host_seconds come from, of this way or one that costs the same
+  int trials = 0;  // that host_seconds come from, of this variant or one that costs the same
   // If host_seconds are as far off as they may be, a model's further than those of trials.
   double seconds_at_best = 0;
   double seconds_at_worst = 0;

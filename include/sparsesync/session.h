@@ -257,7 +257,7 @@ class Session {
   /// Whether it has made its choice: the next steps try no other.
   bool settled(BucketId bucket) const;
   /// The scheme that is at work.
-  Way chosen(BucketId bucket) const;
+  SchemeVariant chosen(BucketId bucket) const;
 
   /// Exchanges that each phase is cut into.
   int rounds(BucketId bucket) const;

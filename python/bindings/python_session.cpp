@@ -457,7 +457,7 @@ nb::dict PythonSession::choice(Index bucket) {
   nb::list expected;
   for (const Prediction& each : seen.expected) {
     nb::dict of;
-    of["scheme"] = each.way.scheme;
+    of["scheme"] = each.variant.scheme;
     of["seconds"] = each.seconds;
     of["bytes_busiest"] = each.bytes_busiest;
     of["memory_bytes"] = each.memory_bytes;

@@ -58,22 +58,22 @@ int crossing_messages(int held, int size) {
 
 }  // namespace
 
-MessageGather::MessageGather(const Context& context, Rank rank, int size, Communication way,
+MessageGather::MessageGather(const Context& context, Rank rank, int size, Communication pattern,
                              MessageRoom* room)
     : context_(context),
       rank_(rank),
       size_(size),
-      way_(way),
+      pattern_(pattern),
       own_room_(room == nullptr ? std::make_unique<MessageRoom>(context, size) : nullptr),
       room_(room == nullptr ? *own_room_ : *room),
       all_(room_.sent),
       heads_(context,
-             way == Communication::point_to_point ? static_cast<std::size_t>(size - 1) : 0),
+             pattern == Communication::point_to_point ? static_cast<std::size_t>(size - 1) : 0),
       spill_(context),
       held_(static_cast<std::size_t>(size)) {}
 
 Pattern MessageGather::pattern() const {
-  switch (way_) {
+  switch (pattern_) {
     case Communication::ring:
       return around_the_ring(rank_, size_);
     case Communication::hierarchy:
@@ -95,7 +95,7 @@ void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read
   read_whole(0, all_.first(own_bytes_), read);
   if (size_ == 1) return;
   room_.received.set_limit(limit);
-  switch (way_) {
+  switch (pattern_) {
     case Communication::ring:
       return pass_around(exchange, read);
     case Communication::hierarchy:
@@ -142,7 +142,7 @@ void MessageGather::send_to_each(Exchange& exchange, const Read& read) {
 
 void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std::int64_t limit,
                                   const Pieces& read) {
-  SPARSESYNC_EXPECT(way_ == Communication::point_to_point, ==, true);
+  SPARSESYNC_EXPECT(pattern_ == Communication::point_to_point, ==, true);
   const std::byte* body = all_.data() + own_head;
   const std::int64_t body_bytes = own_bytes_ - own_head;
   read_whole(0, all_.first(own_head), read.head);
@@ -223,16 +223,16 @@ void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const 
   read_up_to(size_);
 }
 
-void count_gather(Communication way, std::span<const std::int64_t> bytes, Traffic& traffic) {
+void count_gather(Communication pattern, std::span<const std::int64_t> bytes, Traffic& traffic) {
   const auto size = static_cast<int>(bytes.size());
   for (const Rank owner : Ranks(size)) {
     const std::int64_t message = bytes[owner.index()];
-    for (int distance = 1; distance < size && way != Communication::hierarchy; ++distance) {
+    for (int distance = 1; distance < size && pattern != Communication::hierarchy; ++distance) {
       const Rank to = ring_neighbour(owner, distance, size);
-      const Rank from = way == Communication::ring ? ring_neighbour(to, -1, size) : owner;
+      const Rank from = pattern == Communication::ring ? ring_neighbour(to, -1, size) : owner;
       traffic.message(from, to, message);
     }
-    if (way != Communication::hierarchy) continue;
+    if (pattern != Communication::hierarchy) continue;
     for (int held = 1; held < size; held *= 2) {
       std::int64_t sent = 0;
       for (int i = 0; i < crossing_messages(held, size); ++i) {
@@ -243,18 +243,19 @@ void count_gather(Communication way, std::span<const std::int64_t> bytes, Traffi
   }
 }
 
-PhaseCost gather_cost(Communication way, int size, const GatheredBytes& bytes, std::size_t spaces) {
+PhaseCost gather_cost(Communication pattern, int size, const GatheredBytes& bytes,
+                      std::size_t spaces) {
   if (size == 1) return {};
   const double peers = size - 1.0;
   double doublings = 0;
   for (int held = 1; held < size; held *= 2) ++doublings;
-  const double messages = way == Communication::hierarchy ? doublings : peers;
+  const double messages = pattern == Communication::hierarchy ? doublings : peers;
   const double overhead =
       messages * static_cast<double>(kHeaderBytes) + peers * 16 * static_cast<double>(spaces);
   const double others = bytes.total - bytes.smallest + overhead;
   // The largest goes from worker to worker all around.
   const double around = peers * bytes.largest + overhead;
-  switch (way) {
+  switch (pattern) {
     case Communication::ring:
       return {.steps = messages,
               .messages = messages,

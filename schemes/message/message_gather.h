@@ -37,7 +37,7 @@ struct MessageRoom {
 class MessageGather {
  public:
   /// @param room  for messages, but heads that cross ahead; outlives this; null: its own
-  MessageGather(const Context& context, Rank rank, int size, Communication way,
+  MessageGather(const Context& context, Rank rank, int size, Communication pattern,
                 MessageRoom* room = nullptr);
 
   /// The steps of one round.
@@ -95,7 +95,7 @@ class MessageGather {
   Context context_;
   Rank rank_;
   int size_;
-  Communication way_;
+  Communication pattern_;
   std::unique_ptr<MessageRoom> own_room_;
   MessageRoom& room_;
   Buffer<std::byte>& all_;  // the own message; in a hierarchy the others behind it
@@ -109,7 +109,7 @@ class MessageGather {
 };
 
 /// What crosses where worker w's message has bytes[w] bytes, exactly, as a whole.
-void count_gather(Communication way, std::span<const std::int64_t> bytes, Traffic& traffic);
+void count_gather(Communication pattern, std::span<const std::int64_t> bytes, Traffic& traffic);
 
 /// Bytes of the workers' messages, without their numbers.
 struct GatheredBytes {
@@ -121,6 +121,7 @@ struct GatheredBytes {
 /// What it is expected to cost. Around the ring whoever passes on all but the smallest has most to
 /// do; the largest takes size - 1 messages, one after another, to be everywhere.
 /// @param spaces  row spaces: each has 16 bytes of numbers in each message
-PhaseCost gather_cost(Communication way, int size, const GatheredBytes& bytes, std::size_t spaces);
+PhaseCost gather_cost(Communication pattern, int size, const GatheredBytes& bytes,
+                      std::size_t spaces);
 
 }  // namespace sparsesync

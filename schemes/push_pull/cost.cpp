@@ -93,10 +93,10 @@ Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Pu
         traffic.message(worker, server, message_bytes(push, pushed));
       }
     }
-    count_gather(pulling.way, pulls, traffic);
+    count_gather(pulling.variant, pulls, traffic);
     if (!pulling.in_pieces) continue;
     const std::vector<std::int64_t> cuts(pulls.size());  // the same bytes, in one message more
-    count_gather(pulling.way, cuts, traffic);
+    count_gather(pulling.variant, cuts, traffic);
   }
   return traffic;
 }

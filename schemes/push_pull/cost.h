@@ -12,7 +12,7 @@ namespace sparsesync {
 
 /// How a pull's messages go: of each server to all workers.
 struct Pulling {
-  Communication way = Communication::point_to_point;
+  Communication variant = Communication::point_to_point;
   bool in_pieces = false;  // indices ahead of values
 };
 

@@ -24,10 +24,10 @@ class AllGather : public SumsEverywhere {
  public:
   explicit AllGather(const SchemeEnvironment& environment)
       : SumsEverywhere(environment),
-        way_(environment.bucket->options.pattern),
+        pattern_(environment.bucket->options.pattern),
         known_(context_),
         own_(context_, spaces_),
-        gather_(context_, rank_, size_, way_) {
+        gather_(context_, rank_, size_, pattern_) {
     for ([[maybe_unused]] const Rank worker : Ranks(size_)) {
       received_.emplace_back(context_, spaces_.size());
     }
@@ -66,7 +66,7 @@ class AllGather : public SumsEverywhere {
         }
         bytes.push_back(message_bytes(specs, counts));
       }
-      count_gather(way_, bytes, traffic);
+      count_gather(pattern_, bytes, traffic);
     }
     return traffic;
   }
@@ -75,14 +75,15 @@ class AllGather : public SumsEverywhere {
   MessageGather::Extent read(Rank worker, std::span<const std::byte> bytes) {
     ReceivedRows& received = received_[worker.index()];
     // In a hierarchy other messages may follow.
-    if (way_ == Communication::hierarchy) return summation_.read_leading(specs_, bytes, received);
+    if (pattern_ == Communication::hierarchy)
+      return summation_.read_leading(specs_, bytes, received);
     summation_.read_all(specs_, std::array{bytes}, {&received, 1}, known_);
     counts_.clear();
     for (const ConstSection& section : received.sections) counts_.push_back(section.counts);
     return {std::ssize(bytes), index_bytes(specs_, counts_)};
   }
 
-  Communication way_;
+  Communication pattern_;
   std::vector<DType> dtypes_;
   std::vector<SectionSpec> specs_;  // of the round
   std::vector<SectionCounts> counts_;

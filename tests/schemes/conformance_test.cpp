@@ -78,7 +78,7 @@ std::vector<float> dense_result(const BucketSpec& bucket, const Inputs& inputs) 
   return dense;
 }
 
-TEST(AllGather, makes_the_same_bits_in_every_way) {
+TEST(AllGather, makes_the_same_bits_in_every_variant) {
   const TensorSpec tensor{"t", 400, 7, DType::f32};
   for (const int size : {2, 5, 8}) {
     Random random(seed());
@@ -86,8 +86,8 @@ TEST(AllGather, makes_the_same_bits_in_every_way) {
     for (int worker = 0; worker < size; ++worker) {
       inputs.push_back({inexact_gradient(random, tensor, 200)});
     }
-    const auto in_way = [&](Communication way) {
-      return dense_result({"b", {tensor}, "all_gather", Reduction::sum, 2, {way}}, inputs);
+    const auto in_way = [&](Communication variant) {
+      return dense_result({"b", {tensor}, "all_gather", Reduction::sum, 2, {variant}}, inputs);
     };
     EXPECT_EQ(in_way(Communication::hierarchy), in_way(Communication::ring)) << size;
     EXPECT_EQ(in_way(Communication::point_to_point), in_way(Communication::ring)) << size;

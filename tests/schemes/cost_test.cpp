@@ -291,9 +291,12 @@ TEST(Cost, a_range_with_all_rows_goes_all_around_the_ring_and_only_doubles_in_a_
   OwnedIndexSets sets;
   for (int worker = 0; worker < 8; ++worker) sets.push_back(consecutive(0, 1'000));
   const Statistics statistics{statistics_of(views_of(sets), 8'000)};
-  const auto gather = [&](Communication way) {
+  const auto gather = [&](Communication variant) {
     return scheme_named("split_all_gather")
-        .cost({.spaces = spaces, .size = 8, .statistics = statistics, .options = {.pattern = way}})
+        .cost({.spaces = spaces,
+               .size = 8,
+               .statistics = statistics,
+               .options = {.pattern = variant}})
         .gather;
   };
   // 1,000 rows of 128 bytes, and little else.

@@ -34,23 +34,23 @@ constexpr std::array kShapes{
     Shape{4, Index{1} << 17U, 4'000, 16}, Shape{8, Index{1} << 13U, 64, 16},
     Shape{4, Index{1} << 14U, 1'500, 128}};
 
-const std::array kWays{Way{"dense_ring"},
-                       Way{"all_gather", Communication::ring},
-                       Way{"all_gather", Communication::point_to_point},
-                       Way{"recursive_doubling"},
-                       Way{"sparse_ps"},
-                       Way{"balanced"},
-                       Way{"owned"}};
+const std::array kVariants{SchemeVariant{"dense_ring"},
+                           SchemeVariant{"all_gather", Communication::ring},
+                           SchemeVariant{"all_gather", Communication::point_to_point},
+                           SchemeVariant{"recursive_doubling"},
+                           SchemeVariant{"sparse_ps"},
+                           SchemeVariant{"balanced"},
+                           SchemeVariant{"owned"}};
 
 /// The rows of all workers in one step, and a bucket for them.
 class ProbeStep {
  public:
-  ProbeStep(const Shape& shape, const Way& way) {
+  ProbeStep(const Shape& shape, const SchemeVariant& variant) {
     constexpr double kZipf = 0.6;  // some rows are many workers', most are one's
     spec_.name = "probe";
     spec_.tensors = {{"rows", shape.rows, shape.width, DType::f32}};
-    spec_.scheme = way.scheme;
-    spec_.options = options_for(way, {});
+    spec_.scheme = variant.scheme;
+    spec_.options = options_for(variant, {});
     for (int worker = 0; worker < shape.workers; ++worker) {
       CounterRandom random(static_cast<std::uint64_t>(worker));
       rows_.push_back(draw_distinct_zipf(random, shape.rows, shape.touched, kZipf));
@@ -126,7 +126,8 @@ TimedWork timed(const ProbeStep& step, int repeat) {
 HostCosts probe_host(int repeat) {
   std::vector<TimedWork> samples;
   for (const Shape& shape : kShapes) {
-    for (const Way& way : kWays) samples.push_back(timed(ProbeStep(shape, way), repeat));
+    for (const SchemeVariant& variant : kVariants)
+      samples.push_back(timed(ProbeStep(shape, variant), repeat));
   }
   return fit_host(samples);
 }

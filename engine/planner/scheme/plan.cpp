@@ -54,7 +54,7 @@ std::string reason_against(const PlanQuestion& question, const SchemeEntry& entr
 struct Candidate {
   SchemeEntry entry;
   SchemeOptions options;
-  Way way;
+  SchemeVariant variant;
   Cost cost;
   double memory_bytes = 0;
 };
@@ -66,7 +66,7 @@ std::vector<Candidate> candidates_of(const PlanQuestion& question) {
                             .size = question.size,
                             .statistics = question.statistics,
                             .options = options};
-    all.push_back({entry, options, way_of(entry, options), entry.cost(workload),
+    all.push_back({entry, options, variant_of(entry, options), entry.cost(workload),
                    entry.workspace_bytes(workload)});
   };
   for (const SchemeEntry& entry : all_schemes()) {
@@ -94,7 +94,7 @@ Trials trials_of(const Candidate& candidate, std::span<const Candidate> all,
                  std::span<const Trial> trials) {
   Trials found;
   for (const Trial& trial : trials) {
-    const auto other = std::ranges::find(all, trial.way, &Candidate::way);
+    const auto other = std::ranges::find(all, trial.variant, &Candidate::variant);
     if (other == all.end() || other->cost != candidate.cost) continue;
     ++found.count;
     const bool is_quicker =
@@ -108,7 +108,7 @@ Trials trials_of(const Candidate& candidate, std::span<const Candidate> all,
 Prediction predict(const PlanQuestion& question, const Candidate& candidate,
                    std::span<const Candidate> all, double typical) {
   const Cost& cost = candidate.cost;
-  Prediction prediction{candidate.way};
+  Prediction prediction{candidate.variant};
   const Trials tried = trials_of(candidate, all, question.trials);
   prediction.trials = tried.count;
   const HostSeconds expected = cost.host_seconds(question.network.host);
@@ -132,14 +132,14 @@ Prediction predict(const PlanQuestion& question, const Candidate& candidate,
 
 }  // namespace
 
-Way way_of(const SchemeEntry& entry, const SchemeOptions& options) {
-  Way way{std::string(entry.name)};
-  if (entry.heeds.has(SchemeOption::pattern)) way.pattern = options.pattern;
-  return way;
+SchemeVariant variant_of(const SchemeEntry& entry, const SchemeOptions& options) {
+  SchemeVariant variant{std::string(entry.name)};
+  if (entry.heeds.has(SchemeOption::pattern)) variant.pattern = options.pattern;
+  return variant;
 }
 
-SchemeOptions options_for(const Way& way, SchemeOptions options) {
-  options.pattern = way.pattern.value_or(options.pattern);
+SchemeOptions options_for(const SchemeVariant& variant, SchemeOptions options) {
+  options.pattern = variant.pattern.value_or(options.pattern);
   return options;
 }
 
@@ -159,14 +159,15 @@ std::vector<Prediction> plan(const PlanQuestion& question) {
   return predictions;
 }
 
-const Prediction* prediction_of(std::span<const Prediction> predictions, const Way& way) {
-  const auto found = std::ranges::find(predictions, way, &Prediction::way);
+const Prediction* prediction_of(std::span<const Prediction> predictions,
+                                const SchemeVariant& variant) {
+  const auto found = std::ranges::find(predictions, variant, &Prediction::variant);
   return found == predictions.end() ? nullptr : &*found;
 }
 
-std::vector<Way> worth_a_trial(std::span<const Prediction> predictions) {
-  std::vector<Way> ways;
-  if (predictions.empty()) return ways;
+std::vector<SchemeVariant> worth_a_trial(std::span<const Prediction> predictions) {
+  std::vector<SchemeVariant> variants;
+  if (predictions.empty()) return variants;
   const Prediction& first = predictions.front();
   const auto can_be = [](const Prediction& prediction) { return prediction.ruled_out.empty(); };
   const auto others = predictions.subspan(1);
@@ -175,13 +176,13 @@ std::vector<Way> worth_a_trial(std::span<const Prediction> predictions) {
       std::any_of(others.begin(), others.end(), [&](const Prediction& other) {
         return can_be(other) && other.seconds_at_best < first.seconds_at_worst;
       });
-  if (can_be(first) && may_fall_behind) ways.push_back(first.way);
+  if (can_be(first) && may_fall_behind) variants.push_back(first.variant);
   for (const Prediction& other : others) {
     const bool may_improve = other.seconds_at_best < other.seconds;
     const bool may_go_ahead = may_improve && other.seconds_at_best < first.seconds;
-    if (can_be(other) && may_go_ahead) ways.push_back(other.way);
+    if (can_be(other) && may_go_ahead) variants.push_back(other.variant);
   }
-  return ways;
+  return variants;
 }
 
 }  // namespace sparsesync

@@ -16,7 +16,7 @@ namespace sparsesync {
 /// What the busiest processor took when a way was tried. What it took over what was expected of it
 /// holds for other rows too, and the median of trials for ways that were not tried.
 struct Trial {
-  Way way;
+  SchemeVariant variant;
   HostSeconds took;
   double expected = 0;  // seconds, above 0
 
@@ -37,10 +37,10 @@ struct PlanQuestion {
 };
 
 /// The way that a bucket of this scheme with these options goes.
-Way way_of(const SchemeEntry& entry, const SchemeOptions& options);
+SchemeVariant variant_of(const SchemeEntry& entry, const SchemeOptions& options);
 
 /// The options with which a bucket goes this way, all others as they are.
-SchemeOptions options_for(const Way& way, SchemeOptions options);
+SchemeOptions options_for(const SchemeVariant& variant, SchemeOptions options);
 
 /// Whether `a` goes before `b`: what can be used goes before what cannot, and then the faster one.
 bool is_better(const Prediction& a, const Prediction& b);
@@ -51,13 +51,14 @@ std::vector<Prediction> plan(const PlanQuestion& question);
 
 /// The one that is of a way.
 /// @return null where none is; else it points into `predictions`
-const Prediction* prediction_of(std::span<const Prediction> predictions, const Way& way);
+const Prediction* prediction_of(std::span<const Prediction> predictions,
+                                const SchemeVariant& variant);
 
 /// Ways to try, because processors decide whether they are the fastest: the first one if it may
 /// fall behind another, and others that may beat what is expected of the first; the more often one
 /// was tried the less is it in doubt, and after four trials it is not. What costs of processors are
 /// worked out from is a few figures for all that kernels do.
 /// @param predictions  of plan()
-std::vector<Way> worth_a_trial(std::span<const Prediction> predictions);
+std::vector<SchemeVariant> worth_a_trial(std::span<const Prediction> predictions);
 
 }  // namespace sparsesync

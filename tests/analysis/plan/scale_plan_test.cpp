@@ -49,7 +49,7 @@ TEST_F(ScalePlans, AreThePlansOfEachNumberOfWorkers) {
     const std::vector<Prediction> expected =
         plan({trace.spaces(), each.workers, statistics, network, {}});
     ASSERT_FALSE(each.predictions.empty());
-    EXPECT_EQ(each.predictions.front().way.scheme, expected.front().way.scheme);
+    EXPECT_EQ(each.predictions.front().variant.scheme, expected.front().variant.scheme);
     EXPECT_EQ(each.predictions.front().seconds, expected.front().seconds);
     for (std::size_t i = 1; i < each.predictions.size(); ++i) {
       EXPECT_GE(each.predictions[i].seconds, each.predictions[i - 1].seconds);
@@ -63,7 +63,10 @@ TEST_F(ScalePlans, ChangeTheirBestAtCrossovers) {
   const Outlook trace = outlook();
   const Network network{20e-6, 10e9, {}};
   const auto best = [&](int workers) {
-    return plan_over(trace, network, {}, {workers}).plans.front().predictions.front().way.scheme;
+    return plan_over(trace, network, {}, {workers})
+        .plans.front()
+        .predictions.front()
+        .variant.scheme;
   };
   const ScalePlan all = plan_over(trace, network, {}, doublings(2, 1024));
   ASSERT_FALSE(all.crossovers.empty());
@@ -79,7 +82,10 @@ TEST_F(ScalePlans, NameAThirdOneThatLiesBetweenTwo) {
   for (const Network& network :
        {Network{20e-6, 10e9, {}}, Network{0, 1e9, {}}, Network{1e-3, 1e9, {}}}) {
     const auto best = [&](int workers) {
-      return plan_over(trace, network, {}, {workers}).plans.front().predictions.front().way.scheme;
+      return plan_over(trace, network, {}, {workers})
+          .plans.front()
+          .predictions.front()
+          .variant.scheme;
     };
     // Two numbers of workers, with all that lies between them.
     const ScalePlan all = plan_over(trace, network, {}, {2, 65'536});

@@ -212,11 +212,11 @@ TEST(DrawDistinctZipf, TheTailFollowsTheSameLawAsTheHead) {
   // The same draws with a short head, so that most come from the tail, and with keys for all rows.
   for (const double s : {0.0, 0.7, 1.0, 1.5}) {
     std::array<std::vector<double>, 2> counts{std::vector<double>(8), std::vector<double>(8)};
-    for (const std::size_t way : {std::size_t{0}, std::size_t{1}}) {
-      CounterRandom random(5 + way);
+    for (const std::size_t variant : {std::size_t{0}, std::size_t{1}}) {
+      CounterRandom random(5 + variant);
       for (int trial = 0; trial < kTrials; ++trial) {
-        const Rows drawn = draw_distinct_zipf(random, kRows, kCount, s, way == 0 ? 30 : kRows);
-        for (const Index row : drawn) ++counts[way][static_cast<std::size_t>(row / 50)];
+        const Rows drawn = draw_distinct_zipf(random, kRows, kCount, s, variant == 0 ? 30 : kRows);
+        for (const Index row : drawn) ++counts[variant][static_cast<std::size_t>(row / 50)];
       }
     }
     for (std::size_t range = 0; range < 8; ++range) {

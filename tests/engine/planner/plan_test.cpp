@@ -23,8 +23,9 @@ class Planner : public ::testing::Test {
     return plan(question);
   }
 
-  static const Prediction& of(const std::vector<Prediction>& predictions, const Way& way) {
-    return *prediction_of(predictions, way);
+  static const Prediction& of(const std::vector<Prediction>& predictions,
+                              const SchemeVariant& variant) {
+    return *prediction_of(predictions, variant);
   }
 
  private:
@@ -37,7 +38,7 @@ class Planner : public ::testing::Test {
   }()};
 };
 
-TEST_F(Planner, takes_what_a_trial_showed_for_its_way_and_the_median_for_others) {
+TEST_F(Planner, takes_what_a_trial_showed_for_its_variant_and_the_median_for_others) {
   const std::vector<Prediction> before = plan_with(kQuick, {});
   const auto trial_of = [&](const char* scheme, double times) {
     const double expected = of(before, {scheme}).host_seconds;
@@ -53,9 +54,9 @@ TEST_F(Planner, takes_what_a_trial_showed_for_its_way_and_the_median_for_others)
   const double median = (2 + 2.5) / 2;
   const std::vector<Prediction> after = plan_with(kQuick, trials);
   for (const Prediction& prediction : after) {
-    const Prediction& expected = of(before, prediction.way);
-    const std::string& scheme = prediction.way.scheme;
-    SCOPED_TRACE(prediction.way.label());
+    const Prediction& expected = of(before, prediction.variant);
+    const std::string& scheme = prediction.variant.scheme;
+    SCOPED_TRACE(prediction.variant.label());
     EXPECT_EQ(prediction.trials, scheme == "owned"                               ? 2
                                  : scheme == "balanced" || scheme == "sparse_ps" ? 1
                                                                                  : 0);
@@ -71,9 +72,9 @@ TEST_F(Planner, takes_what_a_trial_showed_for_its_way_and_the_median_for_others)
   EXPECT_TRUE(std::is_sorted(after.begin(), after.end(), is_better));
 }
 
-TEST_F(Planner, holds_a_trial_good_for_ways_that_cost_the_same) {
+TEST_F(Planner, holds_a_trial_good_for_variants_that_cost_the_same) {
   const std::vector<Prediction> before = plan_with(kQuick, {}, 2);
-  const Way tried{"all_gather", Communication::ring};
+  const SchemeVariant tried{"all_gather", Communication::ring};
   const double expected = of(before, tried).host_seconds;
   const std::array trials{
       Trial{tried, {.reduce = {.apart = 2 * expected}, .gather = {}}, expected},
@@ -117,9 +118,9 @@ Prediction tried(const char* scheme, double seconds) {
   return prediction;
 }
 
-std::vector<std::string> schemes_of(const std::vector<Way>& ways) {
+std::vector<std::string> schemes_of(const std::vector<SchemeVariant>& variants) {
   std::vector<std::string> schemes;
-  for (const Way& way : ways) schemes.push_back(way.scheme);
+  for (const SchemeVariant& variant : variants) schemes.push_back(variant.scheme);
   return schemes;
 }
 

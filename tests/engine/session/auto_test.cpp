@@ -82,7 +82,7 @@ TEST(Auto, takes_what_the_planner_says_from_all_index_sets) {
       options.workers_per_node = size;  // threads are all on one node
       const Statistics statistics{statistics_of(sets, spaces[0], options)};
       const std::string best =
-          plan({spaces, size, statistics, network, options}).front().way.label();
+          plan({spaces, size, statistics, network, options}).front().variant.label();
       const std::vector<std::string> labels = schemes_of(steps, with(network));
       EXPECT_EQ(labels, (std::vector<std::string>{"balanced", best, best})) << size;
       EXPECT_EQ(schemes_of(steps, with(network), true), labels) << size;
@@ -114,7 +114,7 @@ TEST(Auto, sees_a_drift_and_otherwise_stays) {
   EXPECT_TRUE(is_dense(labels[6])) << labels[6];
 }
 
-TEST(Auto, tries_ways_where_processors_decide_and_then_stays) {
+TEST(Auto, tries_variants_where_processors_decide_and_then_stays) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   constexpr int kTrials = 3;
@@ -154,7 +154,7 @@ TEST(Auto, goes_by_what_its_trials_showed) {
           ASSERT_LT(++steps, 5000) << "never settles";
         } while (!session.settled(id) || steps == 1);
         const std::vector<Prediction> predictions = session.predictions(id);
-        EXPECT_EQ(session.chosen(id), predictions.front().way);
+        EXPECT_EQ(session.chosen(id), predictions.front().variant);
         // No doubt is left: whatever may be faster was tried.
         EXPECT_TRUE(worth_a_trial(predictions).empty());
         EXPECT_TRUE(
@@ -357,7 +357,7 @@ TEST(Auto, adapt_interrupts_a_trial_and_reviews_a_complete_one_at_once) {
       3,
       [&](Session& session, HostMemory&) {
         const BucketId id = session.register_bucket(step.spec);
-        const auto run_step_on_trial = [&](const Way& trialed) {
+        const auto run_step_on_trial = [&](const SchemeVariant& trialed) {
           step.synchronize(session, id);
           EXPECT_FALSE(session.settled(id));
           EXPECT_FALSE(has_trials(session.predictions(id)));
@@ -366,7 +366,7 @@ TEST(Auto, adapt_interrupts_a_trial_and_reviews_a_complete_one_at_once) {
         step.synchronize(session, id);
         step.synchronize(session, id);  // reviews rows, then the first step of a trial
         EXPECT_FALSE(session.settled(id));
-        const Way first = session.chosen(id);
+        const SchemeVariant first = session.chosen(id);
         run_step_on_trial(first);
         session.adapt(id);
         EXPECT_FALSE(session.settled(id));
@@ -447,8 +447,8 @@ SessionStart start_with_budget(Rank rank, std::int64_t budget, Network network, 
 constexpr std::int64_t kLessThanDense = 100'000;
 
 /// Whether a scheme works without memory for the dense tensor.
-bool needs_few_rows(const Way& way) {
-  return way.scheme != "dense_ring" && way.scheme != "two_level";
+bool needs_few_rows(const SchemeVariant& variant) {
+  return variant.scheme != "dense_ring" && variant.scheme != "two_level";
 }
 
 TEST(Auto, adopts_another_scheme_where_a_worker_has_no_memory_for_the_fastest) {
@@ -465,11 +465,11 @@ TEST(Auto, adopts_another_scheme_where_a_worker_has_no_memory_for_the_fastest) {
           EXPECT_TRUE(session.settled(id));
           // Each review of rows asks for it again: other rows may leave it the memory.
           const std::vector<Prediction> predictions = session.predictions(id);
-          EXPECT_EQ(predictions[0].way.label(), "dense_ring");
+          EXPECT_EQ(predictions[0].variant.label(), "dense_ring");
           EXPECT_EQ(predictions[0].ruled_out, "");
-          const auto next = std::ranges::find_if(predictions, needs_few_rows, &Prediction::way);
+          const auto next = std::ranges::find_if(predictions, needs_few_rows, &Prediction::variant);
           ASSERT_NE(next, predictions.end());
-          EXPECT_EQ(session.chosen(id), next->way);
+          EXPECT_EQ(session.chosen(id), next->variant);
           session.adapt(id);
           step.synchronize(session, id);
         }
@@ -487,7 +487,7 @@ TEST(Auto, tries_another_scheme_where_a_worker_has_no_memory_for_the_first) {
         const BucketId id = session.register_bucket(step.spec);
         step.synchronize(session, id);
         step.synchronize(session, id);
-        const std::vector<Way> candidates = worth_a_trial(session.predictions(id));
+        const std::vector<SchemeVariant> candidates = worth_a_trial(session.predictions(id));
         const auto next = std::ranges::find_if(candidates, needs_few_rows);
         ASSERT_NE(next, candidates.end());
         EXPECT_EQ(candidates.front().label(), "dense_ring");
@@ -553,8 +553,8 @@ TEST(Auto, plans_without_the_rows_of_a_worker_that_cannot_record_them) {
           const std::vector<Prediction> predictions = session.predictions(id);
           ASSERT_EQ(predictions.size(), expected.size());
           for (std::size_t i = 0; i < expected.size(); ++i) {
-            EXPECT_EQ(predictions[i].way, expected[i].way);
-            EXPECT_EQ(predictions[i].seconds, expected[i].seconds) << expected[i].way.label();
+            EXPECT_EQ(predictions[i].variant, expected[i].variant);
+            EXPECT_EQ(predictions[i].seconds, expected[i].seconds) << expected[i].variant.label();
           }
         },
         [&](Rank rank) {

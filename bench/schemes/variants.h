@@ -47,8 +47,8 @@ class TemporaryTrace {
 };
 
 /// One way to synchronize a trace, and what that took.
-struct MeasuredWay {
-  Way way;
+struct MeasuredVariant {
+  SchemeVariant variant;
   std::vector<SchemeFigures> rounds;  // one at least
 
   /// Of a step: the least of the rounds' medians. What disturbs a round only ever makes it longer.
@@ -57,15 +57,16 @@ struct MeasuredWay {
 };
 
 /// Every scheme with every pattern.
-std::vector<Way> all_ways();
+std::vector<SchemeVariant> all_variants();
 
 /// Runs some ways, in rounds of which each begins elsewhere, with memory of its own: where buffers
 /// happen to lie makes some percent of a short step.
 /// @param ways     known so far: gets those that fit, or rounds of those that it has
 /// @param options  that all runs share; schemes and pattern are of no account
 /// @throws Error if a result was wrong
-void measure_ways(std::vector<MeasuredWay>& ways, const Trace& trace, const CompareOptions& options,
-                  int rounds, const std::vector<Way>& wanted);
+void measure_variants(std::vector<MeasuredVariant>& variants, const Trace& trace,
+                      const CompareOptions& options, int rounds,
+                      const std::vector<SchemeVariant>& wanted);
 
 /// A comparison of a trace with workers of its own, in this process.
 class LocalComparison {

@@ -1,4 +1,4 @@
-#include "ways.h"
+#include "variants.h"
 
 #include <fmt/format.h>
 #include <stdlib.h>  // mkdtemp
@@ -58,7 +58,7 @@ LocalComparison::LocalComparison(const Trace& trace, const CompareOptions& optio
     : workers_(trace.header().workers, waited_for(options)),
       comparison_(workers_, trace, options) {}
 
-double MeasuredWay::seconds(const LocalLink& link) const {
+double MeasuredVariant::seconds(const LocalLink& link) const {
   double least = std::numeric_limits<double>::infinity();
   for (const SchemeFigures& figures : rounds) {
     least = std::min(least, figures.recorded ? replayed_times(*figures.recorded, link).median
@@ -67,31 +67,33 @@ double MeasuredWay::seconds(const LocalLink& link) const {
   return least;
 }
 
-std::vector<Way> all_ways() {
-  std::vector<Way> ways;
+std::vector<SchemeVariant> all_variants() {
+  std::vector<SchemeVariant> variants;
   for (const SchemeEntry& entry : all_schemes()) {
     for (const Communication pattern : kCommunications) {
       SchemeOptions options;
       options.pattern = pattern;
-      const Way way = way_of(entry, options);
-      if (ways.empty() || ways.back() != way) ways.push_back(way);
+      const SchemeVariant variant = variant_of(entry, options);
+      if (variants.empty() || variants.back() != variant) variants.push_back(variant);
     }
   }
-  return ways;
+  return variants;
 }
 
-void measure_ways(std::vector<MeasuredWay>& ways, const Trace& trace, const CompareOptions& options,
-                  int rounds, const std::vector<Way>& wanted) {
+void measure_variants(std::vector<MeasuredVariant>& variants, const Trace& trace,
+                      const CompareOptions& options, int rounds,
+                      const std::vector<SchemeVariant>& wanted) {
   const auto measure = [&](const CompareOptions& some) {
     for (const SchemeFigures& figures : LocalComparison(trace, some)->run().schemes) {
       if (figures.skipped) continue;
       if (!figures.correct) {
         throw Error(fmt::format("{} is not correct: {}", figures.name, figures.first_difference));
       }
-      const Way way = way_of(scheme_named(figures.name), some.scheme_options);
-      auto known = std::find_if(ways.begin(), ways.end(),
-                                [&](const MeasuredWay& other) { return other.way == way; });
-      if (known == ways.end()) known = ways.insert(known, MeasuredWay{way, {}});
+      const SchemeVariant variant = variant_of(scheme_named(figures.name), some.scheme_options);
+      auto known =
+          std::find_if(variants.begin(), variants.end(),
+                       [&](const MeasuredVariant& other) { return other.variant == variant; });
+      if (known == variants.end()) known = variants.insert(known, MeasuredVariant{variant, {}});
       known->rounds.push_back(figures);
     }
   };
@@ -101,10 +103,10 @@ void measure_ways(std::vector<MeasuredWay>& ways, const Trace& trace, const Comp
       some.scheme_options.pattern =
           kCommunications[(i + static_cast<std::size_t>(round)) % kCommunications.size()];
       some.schemes.clear();
-      for (const Way& way : wanted) {
+      for (const SchemeVariant& variant : wanted) {
         // One without a choice goes along with one of the patterns.
-        if (way.pattern ? *way.pattern == some.scheme_options.pattern : i == 0) {
-          some.schemes.push_back(way.scheme);
+        if (variant.pattern ? *variant.pattern == some.scheme_options.pattern : i == 0) {
+          some.schemes.push_back(variant.scheme);
         }
       }
       if (some.schemes.empty()) continue;
