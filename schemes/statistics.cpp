@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "kernels/base/views.h"
 
@@ -15,7 +16,7 @@ double normal_quantile(double probability) {
   double high = 10;
   for (int step = 0; step < 60; ++step) {
     const double middle = (low + high) / 2;
-    (0.5 * std::erfc(-middle / std::sqrt(2.0)) < probability ? low : high) = middle;
+    (0.5 * std::erfc(-middle / std::numbers::sqrt2) < probability ? low : high) = middle;
   }
   return (low + high) / 2;
 }

@@ -15,9 +15,7 @@
 #include "analysis/cli/units.h"
 #include "analysis/plan/scale_plan.h"
 #include "analysis/trace/trace.h"
-#include "kernels/base/error.h"
 #include "kernels/base/printable.h"
-#include "sparsesync/errors.h"
 
 namespace sparsesync {
 namespace {

@@ -138,7 +138,7 @@ std::string profile_table(const TensorSpec& tensor, const TensorProfile& profile
                          "draw alike",
                          profile.drift[1], profile.drift.back())
            : "- (one step)");
-  text += "\n";
+  text += '\n';
   const auto times = [](double ratio) { return fmt::format("{:.3f}", ratio); };
   text += two_rows("workers", "densification", profile.densification, times);
   text += two_rows("even ranges", "skewness", profile.skewness, times);

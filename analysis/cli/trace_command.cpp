@@ -82,7 +82,7 @@ std::string summary(const TraceHeader& header, const TraceSummary& made, const s
   const auto line = [&](const char* what, const std::string& value) {
     text += fmt::format("{:<22}{}\n", what, value);
   };
-  text += "\n";
+  text += '\n';
   line("workers", format_count(header.workers));
   line("steps", format_count(header.steps));
   line("touched rows a worker", fmt::format("{:.1f} of {} (mean)", made.touched_rows_mean,

@@ -1,6 +1,7 @@
 #include "analysis/compare/reference.h"
 
 #include <cmath>
+#include <numbers>
 
 namespace sparsesync {
 namespace {
@@ -30,7 +31,7 @@ double log_falling(double universe, double count) {
 }  // namespace
 
 double log2_choose(double universe, double count) {
-  return (log_falling(universe, count) - log_gamma(count + 1)) / std::log(2.0);
+  return (log_falling(universe, count) - log_gamma(count + 1)) / std::numbers::ln2;
 }
 
 double partitioned_ideal_bytes(Index rows, Index row_bytes, const IndexSets& sets) {

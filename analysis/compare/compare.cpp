@@ -8,7 +8,6 @@
 #include <exception>
 #include <new>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "analysis/compare/rank_main.h"

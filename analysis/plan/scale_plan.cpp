@@ -1,6 +1,5 @@
 #include "analysis/plan/scale_plan.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 

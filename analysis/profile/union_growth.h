@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "analysis/profile/touch_histogram.h"
 #include "kernels/base/views.h"

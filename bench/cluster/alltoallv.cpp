@@ -271,7 +271,7 @@ int main(int count, char** words) {
   try {
     if (count != 4)
       throw sparsesync::InputError("usage: mpirun -np N alltoallv TRACE ROUNDS STEPS");
-    sparsesync::run(sparsesync::Trace::open(words[1]), std::atoi(words[2]), std::atoi(words[3]));
+    sparsesync::run(sparsesync::Trace::open(words[1]), std::stoi(words[2]), std::stoi(words[3]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "alltoallv: %s\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

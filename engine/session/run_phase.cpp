@@ -7,7 +7,6 @@
 #include <new>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "engine/session/bucket_agreement.h"
 #include "engine/session/registered_bucket.h"

@@ -1,7 +1,6 @@
 // What sparsifiers share that take elements by their magnitudes.
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "engine/sparsifier/residual_sparsifier.h"

@@ -20,7 +20,7 @@ std::string field(const char* file, const std::string& name) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t colon = line.find(':');
-    if (line.rfind(name, 0) != 0 || colon == std::string::npos) continue;
+    if (!line.starts_with(name) || colon == std::string::npos) continue;
     const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
     return begin == std::string::npos ? "" : line.substr(begin);
   }

@@ -21,8 +21,9 @@ constexpr std::size_t kSlotsForWords = 4;
 /// A process that ended may have sent what is still on its way here.
 constexpr std::chrono::milliseconds kGrace{200};
 
-/// What a packet is: part of a message, or a word.
-enum class Kind : std::uint32_t { begin = 1, more, credit, abort, leave };
+/// The kind of a packet: none of ours, part of a message, or a word. It fills 4 bytes of a packet.
+// NOLINTNEXTLINE(performance-enum-size)
+enum class Kind : std::uint32_t { none, begin, more, credit, abort, leave };
 
 /// What each packet begins with. A `begin` goes on with the message's header.
 struct Preamble {
@@ -429,7 +430,7 @@ void Endpoint::completed(std::size_t request, const MPI_Status& status) {
 void Endpoint::packet_came(Peer& peer, std::size_t place) {
   const Slot& slot = peer.slots[place];
   const Preamble preamble =
-      slot.size >= sizeof(Preamble) ? read<Preamble>(slot.bytes) : Preamble{Kind{0}, 0};
+      slot.size >= sizeof(Preamble) ? read<Preamble>(slot.bytes) : Preamble{Kind::none, 0};
   peer.credits += preamble.credits;
   if (peer.credits > credits_of_a_peer_) {
     fail_by(peer, "gave back more than it was sent");

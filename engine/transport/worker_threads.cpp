@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
-#include <utility>
 
 #include "kernels/base/threads.h"
 

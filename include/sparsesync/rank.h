@@ -1,7 +1,7 @@
 // Workers by their numbers.
 #pragma once
 
-#include <compare>
+#include <compare>  // IWYU pragma: keep
 #include <cstddef>
 
 namespace sparsesync {

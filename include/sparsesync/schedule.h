@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "sparsesync/bucket.h"
-#include "sparsesync/gradient.h"
 #include "sparsesync/result.h"
 #include "sparsesync/session.h"
 

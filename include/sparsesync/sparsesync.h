@@ -1,6 +1,7 @@
 // The whole public interface of sparsesync.
 #pragma once
 
+// IWYU pragma: begin_exports
 #include "sparsesync/all_reduce.h"
 #include "sparsesync/bucket.h"
 #include "sparsesync/context.h"
@@ -24,3 +25,4 @@
 #include "sparsesync/transports/mpi.h"
 #include "sparsesync/transports/nccl.h"
 #include "sparsesync/transports/process_group.h"
+// IWYU pragma: end_exports

@@ -1,7 +1,6 @@
 // A typed workspace that only grows: after warm-up a step allocates nothing.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

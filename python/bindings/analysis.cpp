@@ -300,16 +300,13 @@ void bind_trace_writer(nb::module_& module) {
 }  // namespace
 }  // namespace sparsesync::python
 
-using namespace sparsesync;
-using namespace sparsesync::python;
-
 NB_MODULE(_analysis, module) {
   module.doc() = "The laboratory behind sparsesync.analysis.";
   // Exceptions and the classes that calls take are those of the library's module.
-  nb::module_::import_("sparsesync._native");
-  set_log_level_from_environment();
-  bind_reports(module);
-  bind_models(module);
-  bind_trace(module);
-  bind_trace_writer(module);
+  nanobind::module_::import_("sparsesync._native");
+  sparsesync::set_log_level_from_environment();
+  sparsesync::python::bind_reports(module);
+  sparsesync::python::bind_models(module);
+  sparsesync::python::bind_trace(module);
+  sparsesync::python::bind_trace_writer(module);
 }

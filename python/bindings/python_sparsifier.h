@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -56,7 +57,7 @@ class SharedSparsifier {
   bool give_back();
 
  private:
-  enum class Step { none, awaited, taken };
+  enum class Step : std::uint8_t { none, awaited, taken };
 
   std::shared_ptr<PythonDevice> device_;
   std::shared_ptr<HostMemory> memory_;

@@ -1,7 +1,6 @@
 // dense_native: the network's own all-reduce of the dense tensors, where it has one: what most
 // programs do today. Each row space's sums cross in their sum type and are rounded once, by every
 // worker. It promises only to be correct: the order of summation is the network's.
-#include <algorithm>
 
 #include "kernels/rows/rows.h"
 #include "schemes/bucket_input.h"

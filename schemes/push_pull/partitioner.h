@@ -2,6 +2,7 @@
 // groups × column slices. What `balanced`, `balanced_hash` and `sparse_ps` differ in.
 #pragma once
 
+#include <cstdint>
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -21,7 +22,7 @@
 namespace sparsesync {
 
 /// How the rows that a worker pulls follow each other.
-enum class PulledOrder { increasing, mixed };
+enum class PulledOrder : std::uint8_t { increasing, mixed };
 
 /// In order if groups are, and no round's rows lie between another's.
 constexpr PulledOrder pulled_order(bool groups_keep_order, int rounds) {

@@ -1,8 +1,6 @@
 // Index codes and messages, as they come from another worker.
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <stdexcept>
 
 #include "kernels/base/error.h"

@@ -1,11 +1,9 @@
 // Whole sessions in which one worker lies: its messages are changed on their way to the others.
-#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
 #include <new>
 #include <stdexcept>
-#include <thread>
 
 #include "engine/transport/worker_threads.h"
 #include "schemes/registry.h"

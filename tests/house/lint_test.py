@@ -14,7 +14,14 @@ target_include_directories(sparsesync_kernels PUBLIC ${CMAKE_SOURCE_DIR})
 """
 PRESETS = """{"version": 6, "configurePresets": [{"name": "lint", "generator": "Ninja", "binaryDir": "${sourceDir}/build/lint",
 "cacheVariables": {"CMAKE_CXX_COMPILER": "clang++-14", "CMAKE_PROJECT_sparsesync_INCLUDE": "${sourceDir}/cmake/SparsesyncLint.cmake"}}]}"""
-CONFIGURATIONS = [".clang-tidy", "bench/kernels/.clang-tidy", "python/bindings/.clang-tidy", "tests/.clang-tidy", "requirements-test.txt"]
+CONFIGURATIONS = [
+    ".clang-tidy",
+    "analysis/cli/.clang-tidy",
+    "bench/kernels/.clang-tidy",
+    "python/bindings/.clang-tidy",
+    "tests/.clang-tidy",
+    "requirements-test.txt",
+]
 COPIED = [*CONFIGURATIONS, "scripts/lint", "scripts/lib.sh", "cmake/SparsesyncLint.cmake"]
 GOOD = {path: (ROOT / path).read_text(encoding="utf-8") for path in COPIED} | {
     "CMakeLists.txt": CMAKE,

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -326,8 +325,7 @@ TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
       }
       std::vector<IndexSets> sets;
       const std::vector<Index> rows{1, 5, 90};
-      for (std::size_t i = 0; i < row_spaces(tensors).size(); ++i)
-        sets.emplace_back(IndexSets(6, rows));
+      for (std::size_t i = 0; i < row_spaces(tensors).size(); ++i) sets.emplace_back(6, rows);
       const Traffic traffic = schemes.front()->traffic(sets);
       for (std::size_t rank = 0; rank < schemes.size(); ++rank) {
         std::size_t messages = 0;

@@ -12,7 +12,7 @@
 namespace sparsesync::testing {
 
 /// How an allocation fails.
-enum class Failure { budget, out_of_memory };
+enum class Failure : std::uint8_t { budget, out_of_memory };
 
 /// Memory in which one allocation fails, and those after it do not.
 class FailingMemory : public MemoryResource {

@@ -2,7 +2,6 @@
 // gathers cross wherever the link would be idle, under backward as under the next forward pass.
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "engine/planner/schedule/merge.h"
 #include "engine/planner/schedule/policies.h"

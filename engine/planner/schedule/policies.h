@@ -2,7 +2,6 @@
 // of a running session and the simulator use the same ones.
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <optional>
 #include <span>

@@ -9,7 +9,6 @@
 
 #include "engine/planner/schedule/policies.h"
 #include "kernels/base/error.h"
-#include "kernels/base/printable.h"
 
 namespace sparsesync {
 

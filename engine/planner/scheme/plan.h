@@ -3,8 +3,6 @@
 
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "schemes/cost.h"

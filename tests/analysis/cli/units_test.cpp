@@ -11,7 +11,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "analysis/cli/command.h"
 #include "kernels/base/error.h"

@@ -10,7 +10,6 @@
 #include "engine/planner/scheme/plan.h"
 #include "engine/session/registered_bucket.h"
 #include "schemes/registry.h"
-#include "sparsesync/bucket.h"
 #include "tests/engine/session/session_cases.h"
 #include "tests/support/networks.h"
 #include "tests/support/workers.h"
@@ -66,7 +65,7 @@ std::vector<std::string> schemes_of(const std::vector<Case>& steps, const Sessio
 
 /// Of schemes whose messages are dense where all rows are touched.
 bool is_dense(const std::string& label) {
-  return label == "dense_ring" || label.find("dynamic_split") == 0;
+  return label == "dense_ring" || label.starts_with("dynamic_split");
 }
 
 TEST(Auto, takes_what_the_planner_says_from_all_index_sets) {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,7 +33,7 @@ constexpr std::int64_t kStride = 1;
 #endif
 
 /// What came of a step on one worker.
-enum class Outcome { works, is_refused, session_is_over };
+enum class Outcome : std::uint8_t { works, is_refused, session_is_over };
 
 Outcome outcome_of(const std::function<void()>& step) {
   try {

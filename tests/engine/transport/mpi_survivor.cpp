@@ -1,10 +1,10 @@
 // A worker that exchanges without end, under mpirun, until something goes wrong: for tests that
 // make it go wrong. Writes DIR/RANK.pid when it has begun, and at the end DIR/RANK.status: the
 // error's type, the seconds from the last step that went well, the error's text.
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
+#include <string>
 
 #include "sparsesync/transports/mpi.h"
 #include "tests/support/gradients.h"
@@ -59,5 +59,5 @@ int survive(const std::filesystem::path& folder, std::chrono::milliseconds deadl
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  return sparsesync::testing::survive(argv[1], std::chrono::milliseconds(std::atoi(argv[2])));
+  return sparsesync::testing::survive(argv[1], std::chrono::milliseconds(std::stoi(argv[2])));
 }

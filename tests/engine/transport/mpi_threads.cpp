@@ -1,7 +1,6 @@
 // A program that initializes MPI itself, then joins a world: mpi_threads LEVEL CALLS_MPI.
 #include <mpi.h>
 
-#include <array>
 #include <cstdio>
 #include <map>
 #include <string>

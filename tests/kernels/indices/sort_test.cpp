@@ -8,7 +8,6 @@
 #include <array>
 #include <limits>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "kernels/base/threads.h"
