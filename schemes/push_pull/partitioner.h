@@ -2,7 +2,6 @@
 // groups × column slices. What `balanced`, `balanced_hash` and `sparse_ps` differ in.
 #pragma once
 
-#include <cstdint>
 #include <algorithm>
 #include <cstdint>
 #include <memory>
