@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "sparsesync/bucket.h"
@@ -91,10 +90,6 @@ struct Schedule {
 /// order has each bucket's announce, if any, its reduce and its gather once, in this order.
 /// @throws InputError naming the layer or the bucket that is wrong
 void check_schedule(const Schedule& schedule, std::size_t layers);
-
-/// Returns the names of all schedules: "sequential", "wfbp" and so on. The last one is "auto",
-/// which picks the fastest of the others.
-std::vector<std::string_view> schedule_names();
 
 // ---- One step of a schedule.
 
@@ -185,7 +180,9 @@ class ScheduledStep {
 
 /// Chooses how SchedulePlanner plans. The same on all workers.
 struct ScheduleOptions {
-  std::string schedule = "auto";  // one of schedule_names()
+  /// "sequential", "wfbp", "merge_all", "mg_wfbp", "mg_wfbp_exact", "lazy", "dear", or "auto",
+  /// which picks the fastest of the others.
+  std::string schedule = "auto";
   /// Bytes of a full bucket of "lazy" and "dear". Nothing: the size that is expected to be fastest.
   std::optional<double> full_bytes = std::nullopt;
   /// Bytes of a step's first bucket when full; at most `full_bytes`. Nothing: as the others.

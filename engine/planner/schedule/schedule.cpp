@@ -7,7 +7,6 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/planner/schedule/policies.h"
 #include "kernels/base/error.h"
 
 namespace sparsesync {
@@ -57,12 +56,6 @@ void check_schedule(const Schedule& schedule, std::size_t layers) {
       throw InputError(fmt::format("a schedule that does not gather bucket {}", bucket));
     }
   }
-}
-
-std::vector<std::string_view> schedule_names() {
-  std::vector<std::string_view> names;
-  for (const SchedulePolicy& policy : schedule_policies()) names.push_back(policy.name);
-  return names;
 }
 
 }  // namespace sparsesync
