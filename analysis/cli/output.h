@@ -36,7 +36,7 @@ std::string profile_json(const TraceHeader& trace, const std::vector<TensorProfi
 class Table {
  public:
   enum class Align : unsigned char { left, right };
-  /// What stands over a column, and to which side its cells are pushed.
+  /// The title of a column, and the alignment of its cells.
   struct Column {
     std::string title;
     Align align = Align::right;

@@ -1,5 +1,4 @@
-// What a worker on a GPU has beside its session: memory, a stream, and copies of what the host
-// knows.
+// The GPU side of a worker beside its session: memory, a stream, and copies of host data.
 #pragma once
 
 #include <chrono>

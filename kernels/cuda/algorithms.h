@@ -24,7 +24,7 @@ struct SortedWords {
   int place_bits = 0;
   const Index* keys = nullptr;  // as they stood, where a key and its place do not fit into a word
 
-  /// Where the i-th in order came from.
+  /// Returns the input position of the i-th element in order.
   __device__ Index source(Index i) const {
     return static_cast<Index>(words[i] & low_mask(place_bits));
   }

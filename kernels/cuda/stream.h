@@ -17,7 +17,7 @@
 
 namespace sparsesync::cuda {
 
-/// What is wrong with values that a kernel looked at.
+/// Faults that kernels find in their input.
 enum class Fault : std::uint32_t {
   none,
   outside_range,   // a code's index outside its range
@@ -54,7 +54,7 @@ class CudaStream : public DeviceStream {
   cudaStream_t handle() const { return stream_; }
   /// Processors that run blocks.
   int multiprocessors() const { return multiprocessors_; }
-  /// Where kernels record faults.
+  /// Returns the word that kernels record faults in.
   FaultWord* faults() const { return faults_; }
   /// So many kernels were launched.
   void count_launch(int launches = 1) {
@@ -72,8 +72,7 @@ class CudaStream : public DeviceStream {
   /// Copies to the host and waits for it.
   void download(std::span<const std::byte> from, std::byte* to);
 
-  /// What is given to the stream while it lives is timed as DeviceTimes says, if the stream has
-  /// any.
+  /// Times the work that the stream is given during its lifetime, if the stream has DeviceTimes.
   class [[nodiscard]] Timed {
    public:
     explicit Timed(CudaStream& stream);

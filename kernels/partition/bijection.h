@@ -36,7 +36,7 @@ class Bijection {
     return static_cast<std::int64_t>(rows_);
   }
 
-  /// What forward() and backward() are made of, for implementations that do several rows at a time.
+  /// One round of forward() and backward(), for implementations that do several rows at a time.
   /// Modulo 2^b, so the lowest b bits of each number suffice.
   struct Round {
     std::uint64_t add = 0;

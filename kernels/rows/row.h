@@ -1,5 +1,5 @@
-// What the implementations do to one row, and how work on rows is cut. Values in messages have no
-// alignment, so elements are read and written by memcpy.
+// Operations on one row that implementations share, and the division of work on rows. Values in
+// messages have no alignment, so elements are read and written by memcpy.
 #pragma once
 
 #include <algorithm>

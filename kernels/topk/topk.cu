@@ -237,7 +237,7 @@ constexpr int kItems = 32;
 constexpr Index kTakeTile = Index{kItems} * kBlock;
 static_assert(kItems == kWarp, "a ballot has the marks of one lane");
 
-/// What extract_tiles() reads and writes.
+/// The arguments of extract_tiles().
 struct TakeTask {
   float* residual;
   IndexRange range;  // elements that the launch examines

@@ -1,6 +1,6 @@
 // ctest: DEVICES
-// What a GPU has that a CPU has not: its memory resources, its stream, errors that it reports
-// later, and a steady state that takes nothing from its allocator.
+// Sessions on a GPU: memory resources, the stream, errors that the GPU reports later, and a steady
+// state that takes nothing from its allocator.
 #include <gtest/gtest.h>
 
 #include <algorithm>

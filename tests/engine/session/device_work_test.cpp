@@ -228,7 +228,7 @@ TEST_P(DeviceWork, of_a_phase_is_a_few_launches_and_waits) {
   });
 }
 
-// What the test above would say of a stream that waits for each operation.
+// The negative of the test above: a stream that waits for each operation.
 TEST_F(DeviceWork, that_waits_more_often_is_seen) {
   const Gradients gradients(16);
   run_workers(true, [&](Worker& worker) {
