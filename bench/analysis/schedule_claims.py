@@ -3,8 +3,8 @@
 
     bench/analysis/schedule_claims.py [--program build/release/bin/sparsesync] [--out bench/results/schedules.json]
 
-Prints the tables of docs/schedules.md, line by line as they stand there. Models are those of the program's build, whose times are worked
-out from data sheets; start-ups and rates are those that the papers' authors fitted (docs/schedules.md). Nothing is fitted to a claim.
+Prints the tables of docs/developers/schedules.md, line by line as they stand there. Models are those of the program's build, whose times are worked
+out from data sheets; start-ups and rates are those that the papers' authors fitted (docs/developers/schedules.md). Nothing is fitted to a claim.
 """
 
 import argparse

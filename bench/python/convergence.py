@@ -3,7 +3,7 @@
 sparsifiers that lose what they do not send.
 
     bench/python/convergence.py [--tasks language,digits] [--seeds 1,2,3] [--part 1.0] [--build build/release]
-                                [--out bench/results/convergence.json] [--picture docs/convergence.png]
+                                [--out bench/results/convergence.json] [--picture docs/pictures/convergence.png]
 
 `language` is the LSTM of python/examples/language_model.py on the source of Python's asyncio; `digits` is a convolutional network on
 scikit-learn's pictures of digits. Needs the build and .venv (scripts/setup). All runs of a seed begin with the same weights, and see
@@ -206,7 +206,7 @@ def missed(of_ways: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def table(tasks: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """As docs/sparsifiers.md has it."""
+    """As docs/guide/sparsifiers.md has it."""
     yield "| task | gradients | held-out loss, mean | gap of each seed | bytes over dense |"
     yield "|---|---|---|---|---|"
     for name, of_ways in tasks.items():

@@ -452,7 +452,7 @@ def measured(given: argparse.Namespace, case: Case, schedule: str) -> Row:
 
 
 def closed_form(row: Row) -> float | None:
-    """How many times as fast as wfbp steps of many layers are by DeAR, where only what takes longer counts: docs/schedules.md."""
+    """How many times as fast as wfbp steps of many layers are by DeAR, where only what takes longer counts: docs/developers/schedules.md."""
     if not row.alone:
         return None
     reduce, gather = row.alone["reduce"], row.alone["gather"]

@@ -221,7 +221,7 @@ def test_the_exponent_of_a_drawn_trace_is_found(run, tmp_path, s):
 
 
 def test_the_exponent_is_the_most_likely_one(run, tmp_path):
-    """The likelihood as docs/measures.md has it, over all ranks and a fine grid of exponents."""
+    """The likelihood as docs/tools/profile.md has it, over all ranks and a fine grid of exponents."""
     rows, workers, steps = 400, 4, 5
     drawn = ("--rows", rows, "--width", 1, "--density", 0.1, "--zipf", 1.0, "--workers", workers, "--steps", steps)
     assert run("trace", "synthetic", *drawn, "--seed", 1, "--out", "T").returncode == 0

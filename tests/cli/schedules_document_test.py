@@ -1,4 +1,4 @@
-"""docs/schedules.md: its tables are what the bench prints that makes them, and what the engine's results say; its commands work."""
+"""docs/developers/schedules.md: its tables are what the bench prints that makes them, and what the engine's results say; its commands work."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from conftest import ROOT, tables_printed_by
 
-DOCUMENT = ROOT / "docs/schedules.md"
+DOCUMENT = ROOT / "docs/developers/schedules.md"
 RESULTS = ROOT / "bench/results"
 
 
@@ -29,7 +29,7 @@ def test_the_tables_are_those_that_the_bench_prints(program, tmp_path):
     tables = tables_printed_by("bench/analysis/schedule_claims.py", program, "--out", tmp_path / "s.json")
     assert len(tables) == 7
     document = DOCUMENT.read_text()
-    assert missing(tables, document) == [], "put these into docs/schedules.md"
+    assert missing(tables, document) == [], "put these into docs/developers/schedules.md"
     kept = json.loads((RESULTS / "schedules.json").read_text())
     assert kept["tables"] == json.loads((tmp_path / "s.json").read_text())["tables"], "run bench/analysis/schedule_claims.py --out"
     assert f"above takes {kept['grid_seconds']:.1f} s" in document

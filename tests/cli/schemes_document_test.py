@@ -1,4 +1,4 @@
-"""docs/schemes.md: a section for each scheme of the program and no other, under its name its row of the design space."""
+"""docs/concepts/schemes.md: a section for each scheme of the program and no other, under its name its row of the design space."""
 # ctest: LABELS quick
 
 import json
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2]))
 PROGRAM = Path(os.environ.get("SPARSESYNC_PROGRAM", ROOT / "build/release/bin/sparsesync"))
-DOCUMENT = ROOT / "docs/schemes.md"
+DOCUMENT = ROOT / "docs/concepts/schemes.md"
 
 DIMENSIONS = ("communication", "aggregation", "partition", "balance", "format")
 OTHER_SECTIONS = {"The lower bound"}

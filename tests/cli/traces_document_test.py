@@ -1,4 +1,4 @@
-"""docs/traces.md: its lines of Python run, and what they write is a trace, with the rows and values that were given."""
+"""docs/tools/traces.md: its lines of Python run, and what they write is a trace, with the rows and values that were given."""
 # ctest: LABELS quick
 
 import json
@@ -10,7 +10,7 @@ import pytest
 numpy = pytest.importorskip("numpy")
 pytest.importorskip("safetensors")
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "traces.md"
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tools" / "traces.md"
 
 
 def the_lines():

@@ -30,7 +30,7 @@ def mix64(x):
 
 
 def made_values(seed, place, rows, spec):
-    """What docs/traces.md says of values that are not recorded. place: worker, step, tensor."""
+    """What docs/tools/traces.md says of values that are not recorded. place: worker, step, tensor."""
     with np.errstate(over="ignore"):
         key = np.uint64(seed)
         for part in place:

@@ -40,7 +40,7 @@ MOST_ELEMENTS = 60_000  # of a tensor: many small episodes find more than few la
 REPEATS = 12  # rows of a gradient that names some of them repeatedly
 BREAKS = ["wrong sum", "different bits", "error", "descriptor", "thread", "hang"]
 
-# Schemes that add in rank order, so that floating-point sums have the same bits as NumPy's (docs/schemes.md, "one-shot").
+# Schemes that add in rank order, so that floating-point sums have the same bits as NumPy's (docs/concepts/schemes.md, "one-shot").
 IN_RANK_ORDER = {
     *("all_gather", "balanced", "balanced_hash", "block_ps", "dynamic_split", "owned", "sparse_ps", "split_all_gather"),
 }

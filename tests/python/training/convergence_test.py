@@ -64,7 +64,7 @@ def test_what_is_stored_reaches_what_is_aimed_at() -> None:
 
 
 def test_the_document_says_what_is_stored() -> None:
-    text = (ROOT / "docs/sparsifiers.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guide/sparsifiers.md").read_text(encoding="utf-8")
     for line in convergence.table(stored()["tasks"]):
         assert line in text
 
