@@ -94,7 +94,7 @@ def balanced() -> Picture:
     picture = Picture(880, 290, "Push and pull with the scheme balanced, four workers")
     left, middle, right = 90, 380, 672
     headings = [(left, "Each worker's gradient", "colour: the row's owner"), (middle, "Owners add", "each owns a quarter of the rows")]
-    columns(picture, [*headings, (right, "Every worker has the sum", "same rows and same bits everywhere")])
+    columns(picture, [*headings, (right, "Every worker has the sum", "same rows, same bits")])
     for worker, rows in enumerate(TOUCHED):
         y = 74 + 52 * worker
         picture.text(16, y + 14, f"worker {worker}")
