@@ -207,6 +207,7 @@ def faults(documents: Prose, comments: Prose) -> list[str]:
         (documents.median() <= 16, f"documents: the median sentence has {documents.median():g} words, limit 16"),
         (documents.long_share() <= 0.06, f"documents: {documents.long_share():.1%} of sentences have over {LONG} words, limit 6%"),
         (not [text for text, _ in documents.avoided if text.heading], "documents: a heading has a word to avoid"),
+        (not [text for text in documents.openings if text.heading], "documents: a heading opens with a clause without a noun"),
         (documents.avoided_rate() <= 0.3, f"documents: {documents.avoided_rate():.2f} words to avoid in 1,000, limit 0.3"),
         (comments.opening_share() < 0.02, f"comments: {comments.opening_share():.1%} open with a clause without a noun, limit 2%"),
         (comments.avoided_rate() <= 0.3, f"comments: {comments.avoided_rate():.2f} words to avoid in 1,000, limit 0.3"),

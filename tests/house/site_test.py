@@ -1,0 +1,105 @@
+"""scripts/docs: the site builds without a warning, its reference has every public name, and its pictures are up to date."""
+# ctest: NEEDS ANALYSIS PYTHON COST 40
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from trees import ROOT
+
+BUILD = Path(os.environ.get("SPARSESYNC_BUILD_DIR", ROOT / "build/dev"))
+pytestmark = pytest.mark.skipif(shutil.which("doxygen") is None, reason="no doxygen here")
+
+
+def build_site(root):
+    done = subprocess.run([root / "scripts/docs", BUILD], capture_output=True, text=True, timeout=600, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A checkout of its own, so that tests beside this one see no half-built site."""
+    root = tmp_path_factory.mktemp("site") / "checkout"
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+    (root / ".venv").symlink_to(ROOT / ".venv")
+    return root
+
+
+@pytest.fixture(scope="module")
+def site(checkout):
+    status, output = build_site(checkout)
+    assert status == 0, output
+    return checkout / "build/site/html"
+
+
+def text_of(site, page):
+    return (site / f"{page}.html").read_text(encoding="utf-8")
+
+
+def test_every_page_is_reachable(site):
+    sources = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    navigation = text_of(site, "index")
+    assert len(sources) > 50
+    assert [str(page) for page in sorted(sources) if f'href="{page}"' not in navigation and str(page) != "index.html"] == []
+
+
+def test_the_reference_has_every_public_header(site):
+    headers = [path.name for path in (ROOT / "include").rglob("*.h") if path.name != "sparsesync.h"]
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference/cpp").glob("*.md"))
+    assert [name for name in headers if f"```{{doxygenfile}} {name}\n" not in pages] == []
+    assert "sparsesync7SessionE" in text_of(site, "reference/cpp/sessions")
+
+
+@pytest.mark.parametrize("module", ["sparsesync", "sparsesync.torch", "sparsesync.errors", "sparsesync.analysis"])
+def test_the_reference_has_every_public_name_of(module, site):
+    code = f"import json, {module} as module; print(json.dumps(sorted(module.__all__)))"
+    environment = os.environ | {"PYTHONPATH": str(BUILD / "python")}
+    run = subprocess.run([ROOT / ".venv/bin/python", "-c", code], capture_output=True, text=True, check=True, env=environment)
+    page = text_of(site, "reference/python/" + module.split(".")[-1])
+    names = json.loads(run.stdout)
+    assert names
+    assert [name for name in names if f'id="{module}.{name}"' not in page and f'id="sparsesync.{name}"' not in page] == []
+
+
+def test_the_reference_has_every_command(site):
+    page = re.sub(r"<[^>]+>", "", text_of(site, "reference/cli"))
+    for command in ("trace", "compare", "profile", "plan", "calibrate", "simulate", "info"):
+        run = subprocess.run([BUILD / "bin/sparsesync", command, "--help"], capture_output=True, text=True, check=True)
+        first_line = run.stdout.strip().splitlines()[0]
+        assert first_line in page or command == "trace"
+
+
+def test_the_pictures_are_those_that_are_drawn(tmp_path):
+    subprocess.run([ROOT / ".venv/bin/python", ROOT / "docs/pictures/draw.py", "--out", tmp_path], check=True)
+    drawn = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.svg"))
+    assert len(drawn) > 15
+    different = [str(name) for name in drawn if (ROOT / "docs/pictures" / name).read_bytes() != (tmp_path / name).read_bytes()]
+    assert different == [], "run docs/pictures/draw.py"
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "fault"),
+    [
+        ("concepts/index.md", "[gone](gone.md)", "gone.md"),
+        ("concepts/index.md", "[gone](schemes.md#no-such-heading)", "no-such-heading"),
+        ("guide/orphan.md", "# Orphan", "toctree"),
+    ],
+)
+def test_finds_a_fault(checkout, site, page, text, fault):
+    path = checkout / "docs" / page
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    path.write_text((before or "") + f"\n{text}\n", encoding="utf-8")
+    try:
+        status, output = build_site(checkout)
+    finally:
+        path.unlink() if before is None else path.write_text(before, encoding="utf-8")
+    assert status == 1
+    assert fault in output
