@@ -1,8 +1,7 @@
-# How programs are declared that scripts/gpu-check runs on a GPU.
+# Declares the programs that scripts/gpu-check runs on a GPU.
 
-# sparsesync_gpu_check(KIND NAME TARGET [ARGUMENT...]): a program that scripts/gpu-check runs on a GPU. Of kind test
-# (GoogleTest), nccl (the same over NCCL), bench (Google Benchmark), or table (a bench of its own, which takes --json FILE).
-# The target gpu_check builds all of them.
+# sparsesync_gpu_check(KIND NAME TARGET [ARGUMENT...]): declares one program. KIND is test (GoogleTest), nccl (GoogleTest over
+# NCCL), bench (Google Benchmark) or table (another bench, which takes --json FILE). The target gpu_check builds all programs.
 function(sparsesync_gpu_check kind name target)
   if(SPARSESYNC_CUDA)
     add_dependencies(gpu_check ${target})
@@ -13,13 +12,13 @@ if(SPARSESYNC_CUDA)
   add_custom_target(gpu_check DEPENDS sparsesync)
 endif()
 
-# sparsesync_gpu_check_program(KIND NAME PROGRAM [ARGUMENT...]): the same for a program that no target builds; also of kind python.
+# sparsesync_gpu_check_program(KIND NAME PROGRAM [ARGUMENT...]): declares a program that no target builds. KIND may also be python.
 function(sparsesync_gpu_check_program kind name)
   list(JOIN ARGN "\" \"" command)
   set_property(GLOBAL APPEND_STRING PROPERTY SPARSESYNC_GPU_CHECK "item(${kind} \"${name}\" \"${command}\")\n")
 endfunction()
 
-# Writes gpu_check/CTestTestfile.cmake, which holds what ctest needs to run all these programs. Call it last.
+# Writes gpu_check/CTestTestfile.cmake, from which ctest runs all these programs. Call it last.
 function(sparsesync_write_gpu_check)
   if(SPARSESYNC_CUDA STREQUAL "EMULATED")
     set(built "emulated on the host, ${CMAKE_BUILD_TYPE}")
@@ -37,7 +36,7 @@ function(sparsesync_write_gpu_check)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu_check/CTestTestfile.cmake CONTENT "# built by ${built}\n${head}${items}")
 endfunction()
 
-# sparsesync_gpu_check_tests(NAME TARGET SLOW NCCL SHARDS): as the options of a test; for scripts/gpu-check, in parts.
+# sparsesync_gpu_check_tests(NAME TARGET SLOW NCCL SHARDS): declares the parts of a test. The arguments are the test's options.
 function(sparsesync_gpu_check_tests name target slow nccl shards)
   if(SPARSESYNC_STATIC AND NOT nccl)
     sparsesync_add_to_bundle(${target} "${slow}")
@@ -62,8 +61,8 @@ function(sparsesync_gpu_check_tests name target slow nccl shards)
   endforeach()
 endfunction()
 
-# In a bundle's place for many programs are two, which hold the tests of all: of kernels, and of the floors above.
-# sparsesync_add_to_bundle(TARGET SLOW): the sources of a test that is declared, too.
+# A bundle holds two test programs instead of many: one for the kernels, one for the layers above.
+# sparsesync_add_to_bundle(TARGET SLOW): adds the sources of a declared test to one of them.
 function(sparsesync_add_to_bundle target slow)
   set(all gpu_tests)
   if(target MATCHES "^kernels_")
@@ -87,15 +86,15 @@ function(sparsesync_add_to_bundle target slow)
   set_property(GLOBAL APPEND PROPERTY SPARSESYNC_SLOW_IN_BUNDLE ${slow})
 endfunction()
 
-# sparsesync_end_of_bundle(): what scripts/gpu-check runs of these, in parts.
+# sparsesync_end_of_bundle(): declares the parts of these two programs.
 function(sparsesync_end_of_bundle)
   foreach(shard RANGE 0 7)
     sparsesync_gpu_check(test kernels.part_${shard}_cuda gpu_kernel_tests "shard=${shard}/8")
   endforeach()
   get_property(slow GLOBAL PROPERTY SPARSESYNC_SLOW_IN_BUNDLE)
   list(JOIN slow ":" slow)
-  # 16: on an H200 machine each of 4 shards took more than 80 s. One of 16 ends within gpu-check's limit of an item, and
-  # less is lost when it is killed.
+  # 16 shards: on an H200 machine each of 4 shards took more than 80 s. A smaller shard ends within gpu-check's timeout of an
+  # item, and killing it loses less.
   foreach(shard RANGE 0 15)
     sparsesync_gpu_check(test floors.part_${shard}_cuda gpu_tests "--gtest_filter=-${slow}" "shard=${shard}/16")
   endforeach()

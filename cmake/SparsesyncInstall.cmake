@@ -1,10 +1,10 @@
-# What `cmake --install` leaves behind: the library with its exported targets, the public headers, and the program.
-#   find_package(sparsesync) gives sparsesync::sparsesync, the whole library.
+# Installs the library with its exported targets, the public headers, and the program.
+#   find_package(sparsesync) defines sparsesync::sparsesync, the whole library.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sparsesync)
 
-# The engine is the topmost layer of the library: its user names no other.
+# The engine is the topmost layer of the library; users link no other target.
 set_target_properties(sparsesync_engine PROPERTIES EXPORT_NAME sparsesync)
 set_target_properties(sparsesync_options PROPERTIES EXPORT_NAME options)
 set_target_properties(sparsesync_kernels PROPERTIES EXPORT_NAME kernels)

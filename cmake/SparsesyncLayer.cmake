@@ -1,6 +1,6 @@
-# sparsesync_layer(TARGET LAYER [PUBLIC_HEADERS ...]): TARGET finds the headers of LAYER, as "LAYER/...", and those of the
-# layers that it links. Each layer has an include root of its own, a folder of the build with links in it: an include of a
-# layer above does not compile. PUBLIC_HEADERS are those of include/sparsesync that the layer defines.
+# sparsesync_layer(TARGET LAYER [PUBLIC_HEADERS ...]): lets TARGET include the headers of LAYER, as "LAYER/...", and of the layers
+# that it links. Each layer has a separate include root, a folder of links in the build, so that an include of a higher layer does
+# not compile. PUBLIC_HEADERS lists the headers of include/sparsesync that the layer defines.
 function(sparsesync_layer target layer)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "PUBLIC_HEADERS")
   set(root ${PROJECT_BINARY_DIR}/include-roots/${layer})

@@ -1,5 +1,5 @@
-# Included by project() in the preset lint: "compiling" a source runs clang-tidy on it. The object is the preprocessed text, made for
-# the dependencies that Ninja takes from it. CONFIGURATION is part of the command, so that another one analyzes all sources again.
+# Included by project() in the preset lint: "compiling" a source runs clang-tidy on it. The object is the preprocessed text, from which
+# Ninja takes the dependencies. CONFIGURATION is part of the command, so that a changed configuration analyzes all sources again.
 set(configuration)
 foreach(file .clang-tidy analysis/cli/.clang-tidy bench/kernels/.clang-tidy python/bindings/.clang-tidy tests/.clang-tidy requirements-test.txt)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
@@ -7,7 +7,7 @@ foreach(file .clang-tidy analysis/cli/.clang-tidy bench/kernels/.clang-tidy pyth
   string(APPEND configuration ${hash})
 endforeach()
 string(MD5 configuration ${configuration})
-# The analyzer takes four fifths of the time; a bound of its states for each function, 225000 by default, halves that.
+# The analyzer takes four fifths of the time. Limiting its states per function (default: 225000) halves that.
 set(analyzer "-Xclang -analyzer-config -Xclang max-nodes=25000")
 set(CMAKE_CXX_COMPILE_OBJECT
   "${CMAKE_COMMAND} -E env CONFIGURATION=${configuration} ${CMAKE_SOURCE_DIR}/.venv/bin/clang-tidy --quiet <SOURCE> -- <DEFINES> <INCLUDES> <FLAGS> -Wno-deprecated-declarations ${analyzer}"
@@ -16,7 +16,7 @@ foreach(rule CREATE_SHARED_LIBRARY CREATE_SHARED_MODULE LINK_EXECUTABLE ARCHIVE_
   set(CMAKE_CXX_${rule} "${CMAKE_COMMAND} -E touch <TARGET>") # some sources wait for a library
 endforeach()
 
-# Headers are sources, too: misc-include-cleaner reads the includes of the file that is compiled, not of those that it includes.
+# Headers are compiled as sources, too: misc-include-cleaner checks the includes of the main file only.
 function(sparsesync_lint_headers)
   foreach(layer kernels schemes engine analysis include)
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${layer}/*.h)

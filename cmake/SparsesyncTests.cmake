@@ -1,29 +1,29 @@
 # Declares every tests/FOLDER/[SUBJECT/]NAME_test.cpp (GoogleTest) and NAME_test.py (pytest) as FOLDER.NAME, with the label
-# FOLDER. A test states what differs from the defaults in a comment: `// ctest: DEVICES RACES`, `# ctest: SLOW every_dtype`.
+# FOLDER. A comment in the test sets options: `// ctest: DEVICES RACES`, `# ctest: SLOW every_dtype`.
 #   NEEDS X...      declared only where the build has MPI, ANALYSIS, PYTHON, CUDA (real or emulated) or EMULATED_CUDA
 #   LABELS ...      further labels
 #   PROCESSORS n    ctest reserves n processors, because the test starts processes
-#   COST seconds    about how long it takes; ctest starts the longest tests first (default: 100 for what is SLOW, otherwise the
-#                   time of the last run, or 0)
-#   SLOW ALL|CASE.. cases with CASE in their names are FOLDER.NAME_slow, labeled slow; with ALL the whole test is
+#   COST seconds    approximate duration; ctest starts the longest tests first (default: 100 if SLOW, otherwise the time of the
+#                   last run, or 0)
+#   SLOW ALL|CASE.. cases with CASE in their names form FOLDER.NAME_slow, labeled slow; ALL labels the whole test
 # C++:
 #   WORKERS n       runs as n processes under mpirun, labeled mpi
-#   LIBRARIES ...   links these, too; the default is the layer that the folder tests
+#   LIBRARIES ...   further libraries to link; the default is the layer that the folder tests
 #   DEVICES         runs a second time as FOLDER.NAME_cuda where the build has CUDA: tests/support/devices.h
 #   NCCL            NCCL connects the workers of that run
-#   RACES           that run has the label races: every scripts/test looks for races between its blocks
-#   SHARDS n        scripts/gpu-check runs what is slow in n parts
+#   RACES           labels that run races: every scripts/test searches it for races between blocks
+#   SHARDS n        scripts/gpu-check runs the slow cases in n parts
 #   NOT_QUICK       takes more than 3 s; every other test without WORKERS and SLOW has the label quick: `ctest -L quick`
-# Python, skipped by name where there is no .venv; those of about a second have the label quick, too:
+# Python (skipped by name without .venv; tests of about a second have the label quick, too):
 #   EMULATED        runs a second time as FOLDER.NAME_emulated where the build has the emulated GPU: tests/python/conftest.py
-#   QUICK           that run leaves out what is SLOW
+#   QUICK           that run leaves out SLOW cases
 # A wrong option stops the configuration.
 
 find_package(GTest REQUIRED)
 include(${CMAKE_CURRENT_LIST_DIR}/SparsesyncGpuCheck.cmake)
 
-# GoogleTest's headers take 2 to 3 s to read; every test reads the outcome of this target instead.
-# An executable, because the compiler's flags must be those of the tests.
+# Parsing GoogleTest's headers takes 2 to 3 s, so all tests share this target's precompiled header.
+# It is an executable because its compiler flags must equal those of the tests.
 set(sparsesync_prelude ${CMAKE_CURRENT_BINARY_DIR}/prelude.cpp)
 file(GENERATE OUTPUT ${sparsesync_prelude} CONTENT "int main() { return 0; }\n")
 add_executable(sparsesync_test_prelude ${sparsesync_prelude})
@@ -31,14 +31,14 @@ set_target_properties(sparsesync_test_prelude PROPERTIES RUNTIME_OUTPUT_DIRECTOR
 target_precompile_headers(sparsesync_test_prelude PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
 
 function(sparsesync_test_options target)
-  # -fpch-preprocess: without it ccache cannot keep what uses a precompiled header.
+  # -fpch-preprocess: ccache cannot cache sources with a precompiled header without it.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   sparsesync_layer(${target} tests)
   target_link_libraries(${target} PRIVATE GTest::gtest_main GTest::gmock)
 endfunction()
 sparsesync_test_options(sparsesync_test_prelude)
 
-# A target for all tests of a folder: tests_kernels, tests_schemes, ...
+# Adds a target to the tests of a folder: tests_kernels, tests_schemes, ...
 function(sparsesync_add_to_folder folder target)
   if(NOT TARGET tests_${folder})
     add_custom_target(tests_${folder})
@@ -46,14 +46,14 @@ function(sparsesync_add_to_folder folder target)
   add_dependencies(tests_${folder} ${target})
 endfunction()
 
-# Sets needs_X, for each X after NEEDS.
+# Set needs_X for each X after NEEDS.
 set(needs_MPI ${SPARSESYNC_MPI})
 set(needs_ANALYSIS ${SPARSESYNC_ANALYSIS})
 set(needs_PYTHON ${SPARSESYNC_PYTHON})
 set(needs_CUDA ${SPARSESYNC_CUDA})
 string(COMPARE EQUAL "${SPARSESYNC_CUDA}" EMULATED needs_EMULATED_CUDA)
 
-# sparsesync_tests(): declares all tests. CMake runs again when one changes, because it may have other options.
+# sparsesync_tests(): declares all tests. CMake runs again when a test changes, because its options may have changed.
 function(sparsesync_tests)
   file(GLOB_RECURSE files RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *_test.cpp *_test.py)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
@@ -108,9 +108,9 @@ function(sparsesync_test file)
   endif()
 endfunction()
 
-# sparsesync_add_to_ctest(NAME SLOW ONLY WITHOUT LABELS COMMAND...): NAME, and beside it NAME_slow with the label slow, if
-# `SLOW` names cases: ONLY and WITHOUT are the arguments that make the command run them alone, and all others. If `SLOW`
-# is ALL, NAME itself has the label. Sets added, where it is called, to what it added.
+# sparsesync_add_to_ctest(NAME SLOW ONLY WITHOUT LABELS COMMAND...): adds NAME and, if
+# `SLOW` lists cases, NAME_slow with the label slow. The argument ONLY makes the command run these cases alone, WITHOUT all others.
+# If `SLOW` is ALL, NAME has the label. Sets `added` in the caller to the names of the tests.
 function(sparsesync_add_to_ctest name slow only without labels)
   set(environment SPARSESYNC_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/sparsesync)
   list(APPEND environment SPARSESYNC_SOURCE_DIR=${PROJECT_SOURCE_DIR} PYTHONDONTWRITEBYTECODE=1)
@@ -128,7 +128,7 @@ function(sparsesync_add_to_ctest name slow only without labels)
   set_tests_properties(${parts} PROPERTIES
     LABELS "${labels}"
     ENVIRONMENT "${environment}"
-    FAIL_REGULAR_EXPRESSION "Running 0 tests from 0 test suites")  # GoogleTest takes it for success
+    FAIL_REGULAR_EXPRESSION "Running 0 tests from 0 test suites")  # GoogleTest reports success then
   if(NOT slow STREQUAL "")
     list(GET parts -1 last)
     set_tests_properties(${last} PROPERTIES LABELS "${labels};slow" COST 100)
@@ -188,7 +188,7 @@ macro(sparsesync_cpp_test)
   endforeach()
 endmacro()
 
-# Tells ctest about the tests that were added: processors and cost.
+# Sets the processors and cost of the added tests.
 macro(sparsesync_schedule_tests)
   if(arg_PROCESSORS)
     set_tests_properties(${added} PROPERTIES PROCESSORS ${arg_PROCESSORS})
@@ -199,7 +199,7 @@ macro(sparsesync_schedule_tests)
   endif()
 endmacro()
 
-# The same for pytest. With the label cuda scripts/gpu-check runs it, too.
+# The rest of sparsesync_test for pytest. scripts/gpu-check also runs tests with the label cuda.
 macro(sparsesync_python_test)
   set(labels ${folder} python ${arg_LABELS})
   list(JOIN arg_SLOW " or " cases)

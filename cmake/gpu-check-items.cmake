@@ -1,5 +1,5 @@
-# The head of gpu_check/CTestTestfile.cmake, which ctest reads: how an item of scripts/gpu-check runs. The lines that follow
-# it declare the items. scripts/gpu-run sets the environment:
+# The head of gpu_check/CTestTestfile.cmake, which ctest reads: how an item of scripts/gpu-check runs. Later lines
+# declare the items. scripts/gpu-run sets the environment:
 #   SPARSESYNC_GPU_ROOT        the folder that programs are relative to
 #   SPARSESYNC_GPU_RESULTS     the folder of the results
 #   SPARSESYNC_GPU_PROBLEM     why there is no GPU, or empty
@@ -9,13 +9,13 @@
 set(root "$ENV{SPARSESYNC_GPU_ROOT}")
 set(results "$ENV{SPARSESYNC_GPU_RESULTS}")
 
-# STEP SECONDS REGEX: the first expression that matches a name counts. Steps run one after the other, the items of one step
-# in the order of these lines. Seconds are of an H200 machine with 16 cores, 8 items at a time.
+# STEP SECONDS REGEX: the first expression that matches a name applies. Steps run in sequence, and the items of a step
+# in the order of these lines. Seconds were measured on an H200 machine with 16 cores, 8 items at a time.
 set(estimates
   "10 2 nccl"
   "9 60 ^racecheck[.]"                # assumed
   "9 40 ^synccheck[.]"                # assumed
-  "11 60 ^initcheck[.]"               # assumed; does not see what the host writes to managed memory
+  "11 60 ^initcheck[.]"               # assumed; initcheck does not see the host's writes to managed memory
   "4 33 ^memcheck[.]kernels[.]part_"
   "4 12 ^memcheck[.]"                 # assumed: the same cases in 19 programs
   "8 60 slow"                         # assumed
@@ -36,17 +36,17 @@ set(estimates
   "7 40 ^floors[.]part_"              # assumed: 4 shards took more than 80 s each
   "7 20 .")                           # assumed
 
-# Where an expression decides whether an item passes, ctest ignores the exit status. The launcher makes it text.
+# ctest ignores the exit status of an item whose output an expression judges. The launcher prints the status.
 set(launcher /bin/bash -c "\"$@\" || echo \"exit status $?\"" launcher)
 set(tests_ran "[1-9][0-9]* tests? from [^\n]* ran[.]")
 set(no_error "(ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)")
 # Tests with large inputs and tests of the host's threads are too slow under compute-sanitizer.
 set(small "--gtest_filter=-*Many*:*many*:*Large*:*EveryCount*:*ThreadsChangeNothing*:*NumberOfThreads*:*threads_and_devices*")
 
-# A call that waits for the whole device while ranks share it, for example to load a kernel, would wait for ever.
+# Ranks that share a device deadlock if a call waits for the whole device, for example to load a kernel.
 set(nccl_environment NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32)
 
-# schedule(NAME LABEL...): labels, order, timeout and environment of an item.
+# schedule(NAME LABEL...): sets the labels, order, timeout and environment of an item.
 function(schedule name)
   set(cost 1000)
   foreach(estimate IN LISTS estimates)
@@ -122,8 +122,8 @@ function(item kind name program)
   endif()
 endfunction()
 
-# add_nccl_items(NAME PROGRAM): disables what this NCCL cannot run. scripts/gpu-run first starts engine.nccl_probe, which passes
-# if two workers may share a GPU. If they may not, the tests of one worker alone are an item.
+# add_nccl_items(NAME PROGRAM): adds the tests that this NCCL can run and disables the others. scripts/gpu-run first starts
+# engine.nccl_probe, which passes if two workers may share a GPU. If they may not, only the tests of one worker run.
 function(add_nccl_items name program)
   if(NOT "$ENV{SPARSESYNC_GPU_NCCL}" STREQUAL "pair")
     set_tests_properties(${name} PROPERTIES DISABLED ON)
@@ -139,7 +139,7 @@ function(add_nccl_items name program)
   endif()
 endfunction()
 
-# example(NAME WORKERS [ARGUMENT...]): compares all schemes on a synthetic trace; one of them at least must be correct.
+# example(NAME WORKERS [ARGUMENT...]): compares all schemes on a synthetic trace; at least one must be correct.
 function(example name workers)
   set(trace ${results}/${name}.trace)
   add_test(${name}_trace ${root}/bin/sparsesync trace synthetic --rows 400000 --width 64 --density 0.01 --zipf 1.1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one pytest file for ctest: python-test.sh SOURCE_DIR FILE [ARGUMENT_OF_PYTEST...]. Exit status 77: skipped, says why.
+# Runs one pytest file for ctest: python-test.sh SOURCE_DIR FILE [ARGUMENT_OF_PYTEST...]. Exit status 77: skipped; prints the reason.
 set -euo pipefail
 python=$1/.venv/bin/python
 if [[ ! -x $python ]]; then

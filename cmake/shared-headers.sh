@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the headers that a GPU shares, as device code, for ctest:
+# Compiles as device code the headers that CPU and GPU share; for ctest:
 #   shared-headers.sh SOURCE_DIR WORK_DIR accepts      tests/kernels/shared_headers.cu must compile
-#   shared-headers.sh SOURCE_DIR WORK_DIR refuses      wrong sources must not, each for its own reason
+#   shared-headers.sh SOURCE_DIR WORK_DIR refuses      wrong sources must fail, each for the expected reason
 # Exit status 77: no nvcc, skipped.
 set -euo pipefail
 source_dir=$1 work_dir=$2 what=$3
@@ -25,7 +25,7 @@ compile() { # SOURCE ARCHITECTURE...
     -o "$work_dir/$(basename "$source" .cu).o"
 }
 
-refuses() { # SOURCE REASON: must not compile, and REASON (a regular expression) must be in what nvcc says
+refuses() { # SOURCE REASON: must not compile, and nvcc's output must match REASON, a regular expression
   local output
   if output=$(compile "$1" 90 2>&1); then
     echo "FAILED: $1 compiled and should not"

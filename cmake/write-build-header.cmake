@@ -1,4 +1,4 @@
-# Writes sparsesync_build.h with the commit that is built; only when it changes, so that nothing is built again for it.
+# Writes sparsesync_build.h with the commit. The file is written only when the commit changes, to avoid needless rebuilds.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12
                 OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
                 RESULT_VARIABLE failed)

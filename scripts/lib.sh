@@ -1,4 +1,4 @@
-# Shared by the scripts beside it, which source it: steps with times, a summary, and what was skipped.
+# Functions that the other scripts source: timed steps, a summary, and a list of skipped parts.
 # shellcheck shell=bash
 
 # --help prints the comment at the head of the script.
@@ -31,9 +31,9 @@ elapsed() { # SINCE: seconds with one decimal
   printf '%d.%d' $((micros / 1000000)) $((micros / 100000 % 10))
 }
 
-# step NAME COMMAND...: runs it, says what it does and how long it took. A failure ends the script, or is
-# kept for the end with KEEP_GOING=1. Exit status 77 means that it could not run here: skipped, by name.
-# Not to be called in a condition: bash would then ignore failures inside COMMAND.
+# step NAME COMMAND...: runs COMMAND and prints its name and duration. A failure ends the script; with
+# KEEP_GOING=1 it is reported at the end. Exit status 77 means skipped. Do not call it in a condition: bash would then
+# ignore failures inside COMMAND.
 step() {
   local name=$1 began=$EPOCHREALTIME status
   shift
@@ -66,14 +66,14 @@ step() {
   esac
 }
 
-# skip NAME REASON: says that a part was left out, now and in the summary.
+# skip NAME REASON: reports a skipped part, now and in the summary.
 skip() {
   SUMMARY+=("skipped 0.0 $1")
   SKIPS+=("$1 ($2)")
   printf '\n==> %s: SKIPPED, %s\n' "$1" "$2"
 }
 
-# The table of all parts with their times, then all that was skipped, by name.
+# Prints all parts with their times, then the names of skipped parts.
 summary() {
   local line state seconds name
   printf '\n%-9s %9s  %s\n' state seconds part
@@ -102,7 +102,8 @@ configure_and_build() {
   cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-# prepare_build WHAT PRESET [TARGET...]: installs what is missing, and builds targets, WHAT together, in build/PRESET; quiet.
+# prepare_build WHAT PRESET [TARGET...]: quietly installs missing packages and builds targets in build/PRESET.
+# WHAT names them in an error message.
 prepare_build() {
   local what=$1 preset=$2 log
   log=$(log_of "prepare-$preset")
@@ -112,12 +113,12 @@ prepare_build() {
   fi
 }
 
-# prepare_python_build: the Python module, in build/dev.
+# prepare_python_build: builds the Python module in build/dev.
 prepare_python_build() {
   prepare_build "the Python module" dev sparsesync_package
 }
 
-# log_of NAME: a file in build/logs for what would be noise on a terminal.
+# log_of NAME: prints the path of a log in build/logs, for output that would be noise on a terminal.
 log_of() {
   mkdir -p "$ROOT/build/logs"
   printf '%s/build/logs/%s.log' "$ROOT" "$1"
@@ -128,8 +129,8 @@ find_nvcc() {
   command -v nvcc || { [[ -x /usr/local/cuda/bin/nvcc ]] && printf '/usr/local/cuda/bin/nvcc\n'; }
 }
 
-# The demo's trace: words and marks of the sources of Python's standard library, which every Debian has that
-# has Python. Text that people wrote, hundreds of files, and the same on machines of one release.
+# The demo's trace: words and punctuation of the sources of Python's standard library. Every Debian with Python has these
+# hundreds of files of human text, and they are equal on machines of one release.
 DEMO_TRACE=build/demo/stdlib.trace
 DEMO_LINK=(--rate 200mbit --latency 50us)
 DEMO_REPORT=build/demo/report.html
@@ -144,7 +145,7 @@ make_demo_trace() {
   mkdir -p "$(dirname "$DEMO_TRACE")"
   local words=(from-text "$sources" --width 32 --workers 8 --batch 2560 --vocabulary 100000)
   "$SPARSESYNC" trace "${words[@]}" --steps 1 --out "$DEMO_TRACE" --force
-  # What is learned of gradients without moving them takes more steps.
+  # profile and plan need more steps than compare.
   "$SPARSESYNC" trace "${words[@]}" --steps 32 --out "$DEMO_TRACE.steps" --force >/dev/null
 }
 
@@ -152,7 +153,7 @@ compare_demo_trace() {
   "$SPARSESYNC" compare "$DEMO_TRACE" "${DEMO_LINK[@]}" --transport local --json build/demo/compare.json
 }
 
-# After compare_demo_trace: profile, plan, and a page of all three.
+# Run after compare_demo_trace: profile, plan, and a page with all three results.
 report_on_demo_trace() {
   "$SPARSESYNC" profile "$DEMO_TRACE.steps" --json build/demo/profile.json
   "$SPARSESYNC" plan "$DEMO_TRACE.steps" --workers 2..1024 "${DEMO_LINK[@]}" --json build/demo/plan.json
@@ -160,7 +161,7 @@ report_on_demo_trace() {
     --title "Gradients of Python's standard library"
 }
 
-# The same job in four processes, on a small trace.
+# Compares in four processes, on a small trace.
 compare_over_mpi() {
   local trace=build/demo/mpi-trace
   "$SPARSESYNC" trace synthetic --rows 100000 --width 32 --density 0.01 --zipf 1.1 --workers 4 --steps 1 \
