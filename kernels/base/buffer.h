@@ -1,4 +1,4 @@
-// A typed workspace that only grows: after warm-up a step allocates nothing.
+// A typed workspace that only grows. After warm-up, a step allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@
 
 namespace sparsesync {
 
-/// Owns memory of a context's resource. Elements are uninitialized until written.
+/// Owns memory from the memory resource of a context. Elements are uninitialized until they are
+/// written.
 template <typename T>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -30,23 +31,23 @@ class Buffer {
   Buffer& operator=(Buffer&&) = delete;
   ~Buffer() { release(); }
 
-  /// Room for `count` elements. What was there is lost when it has to grow.
-  /// @throws BudgetError, std::bad_alloc; what was there is then lost too, and the buffer may be
-  /// used again
+  /// Returns the first `count` elements. Growing loses the contents.
+  /// @throws BudgetError, std::bad_alloc; the contents are then lost, too, and the buffer stays
+  ///         usable
   std::span<T> reserve(std::int64_t count) {
     SPARSESYNC_EXPECT(count, >=, std::int64_t{0});
     if (count > capacity_) grow(count, true);
     return first(count);
   }
 
-  /// As reserve(), without slack: for sizes that never change.
+  /// Does the same as reserve(), without slack. Use it for sizes that never change.
   std::span<T> reserve_exactly(std::int64_t count) {
     SPARSESYNC_EXPECT(count, >=, std::int64_t{0});
     if (count > capacity_) grow(count, false);
     return {data_, static_cast<std::size_t>(count)};
   }
 
-  /// Gives the memory back.
+  /// Returns the memory to the resource.
   void release() noexcept {
     if (data_ != nullptr) {
       context_.memory().deallocate(data_, bytes(capacity_), kAlignment, context_.stream());
@@ -56,7 +57,7 @@ class Buffer {
   }
 
   T* data() const { return data_; }
-  /// The first elements, of those that there is room for.
+  /// Returns the first `count` elements of the reserved memory.
   std::span<T> first(std::int64_t count) const { return {data_, static_cast<std::size_t>(count)}; }
   std::int64_t capacity() const { return capacity_; }
 
@@ -73,10 +74,11 @@ class Buffer {
     if (count > kLargest) {
       throw BudgetError(std::numeric_limits<std::int64_t>::max(), kLargest, "workspace");
     }
-    // The old block goes first: contents are not kept, and a budget should not pay for both.
+    // Release the old block first. Its contents are not kept, and the budget should not count both.
     release();
     MemoryResource& memory = context_.memory();
-    // An eighth more than asked: sparsity wanders from step to step, and growth should end.
+    // Allocate an eighth more than requested. Sparsity varies from step to step, and growth should
+    // stop after a few steps.
     if (with_slack && count <= kLargest / 9 * 8 && memory.has_to_spare(bytes(count + count / 8))) {
       count += count / 8;
     }
@@ -89,7 +91,7 @@ class Buffer {
   std::int64_t capacity_ = 0;
 };
 
-/// So many of them, all empty. Does not synchronize the stream.
+/// Creates `count` empty buffers. Does not synchronize the stream.
 template <typename T>
 std::vector<Buffer<T>> buffers(const Context& context, std::size_t count) {
   std::vector<Buffer<T>> all;

@@ -1,4 +1,4 @@
-// Operations: called alike for every device.
+// Dispatch of operations to the implementation for a device.
 #pragma once
 
 #include <type_traits>
@@ -9,17 +9,18 @@
 namespace sparsesync {
 
 namespace detail {
-/// After an operation on a GPU: waits for it if the stream is a checked one.
+/// Waits for an operation on a GPU if the stream is checked.
 void synchronize_if_checked(const Context& context);
 }  // namespace detail
 
-/// An operation: runs the implementation of the context's device, with the same parameters. No
-/// other code distinguishes devices. Each header declares the CPU implementations and,
-/// under them, the operations by SPARSESYNC_OPERATION.
+/// Runs the implementation for the context's device, with the same parameters. No other code
+/// distinguishes devices. Each header declares the CPU implementations, and below them the
+/// operations, with SPARSESYNC_OPERATION.
 ///
-/// On a GPU an operation does not wait, unless its comment says that it synchronizes the stream:
-/// what it would throw of values that it looks at, the next synchronization throws in its place
-/// (DeviceStream). What follows until then works on, inside its memory, and its results are lost.
+/// On a GPU, an operation does not wait unless its comment says that it synchronizes the stream. If
+/// it finds a fault in the values that it reads, the next synchronization throws the exception (see
+/// DeviceStream). Operations that were submitted in between still run. They stay inside their
+/// memory, but their results are lost.
 template <typename Implementation>
 class Operation;
 
@@ -27,7 +28,7 @@ template <typename Result, typename... Arguments>
 class Operation<Result(const Context&, Arguments...)> {
  public:
   using Implementation = Result(const Context&, Arguments...);
-  /// @param cuda  null where the library is built without
+  /// @param cuda  null if the library is built without CUDA
   constexpr Operation(Implementation& cpu, Implementation* cuda) : cpu_(&cpu), cuda_(cuda) {}
 
   Result operator()(const Context& context, Arguments... arguments) const {
@@ -57,8 +58,8 @@ Operation(Result (&)(const Context&, Arguments...), Result (*)(const Context&, A
 #define SPARSESYNC_CUDA_IMPLEMENTATION(name) static_cast<decltype(&cpu::name)>(nullptr)
 #endif
 
-/// Makes an operation of the implementations cpu::name and cuda::name, and declares the latter.
-// NOLINTBEGIN(bugprone-macro-parentheses): a name that is declared takes none
+/// Defines the operation `name` from cpu::name and cuda::name. Declares cuda::name.
+// NOLINTBEGIN(bugprone-macro-parentheses): a declared name cannot be in parentheses
 #define SPARSESYNC_OPERATION(name)                  \
   namespace cuda {                                  \
   decltype(cpu::name) name;                         \

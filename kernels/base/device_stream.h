@@ -1,4 +1,4 @@
-// The library's private interface of a GPU's stream.
+// The library's private interface to a GPU stream.
 #pragma once
 
 #include <chrono>
@@ -12,59 +12,61 @@
 
 namespace sparsesync {
 
-/// Polled while the host waits for a device. A network thus ends a wait for work that waits for
-/// another worker.
+/// A check that runs repeatedly while the host waits for a device. A network uses it to end a wait
+/// for work that depends on a failed worker.
 class CancellationCheck {
  public:
   virtual ~CancellationCheck() = default;
-  /// Returns if the wait may go on.
-  /// @param since  when the wait began
-  /// @throws what the wait is to throw
+  /// Returns if the wait may continue.
+  /// @param since  start of the wait
+  /// @throws the exception that ends the wait
   virtual void poll(std::chrono::steady_clock::time_point since) = 0;
 };
 
-/// How long a GPU works for some streams: each kernel, copy and fill runs alone, none beside
-/// another of these streams, and is waited for and timed. For benches: it takes much longer than
-/// that.
+/// Accumulates the time that a GPU works for a set of streams. Each kernel, copy and fill runs
+/// alone, without overlap with another of these streams, and is timed. For benchmarks: the total
+/// run time is then much longer than the accumulated time.
 struct DeviceTimes {
   std::mutex one_at_a_time;
   double seconds = 0;
   std::int64_t pieces = 0;
 };
 
-/// Makes a GPU the calling thread's current one, and restores what was current before when it
-/// ends. Creates no context on any other GPU.
+/// Makes a GPU the calling thread's current one. The destructor restores the previous one. Creates
+/// no context on any other GPU.
 class DeviceGuard {
  public:
   /// @throws DeviceError
   explicit DeviceGuard(int device);
-  ~DeviceGuard();  // NOLINT(performance-trivially-destructible): without CUDA alone
+  ~DeviceGuard();  // NOLINT(performance-trivially-destructible): trivial only without CUDA
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 };
 
-/// Whether work given to a stream is captured into a CUDA graph rather than carried out.
+/// Returns whether work given to a stream is captured into a CUDA graph instead of executed.
 /// @throws DeviceError
 bool is_captured(Stream stream);
 
-/// Copies bytes in memory that another context works on, on another GPU, too. Does not synchronize
-/// the stream: events order it with other work.
+/// Copies bytes from the memory of another context, which may be on another GPU. Does not
+/// synchronize the stream: order the copy with other work through events.
 /// @throws DeviceError
 void copy_from(const Context& source, std::span<const std::byte> from, const Context& context,
                std::byte* to);
 
-/// @throws DeviceError naming what is missing: a build with CUDA, a driver, a GPU of that number
+/// Checks that a GPU is available.
+/// @throws DeviceError naming what is missing: a build with CUDA, a driver, or a GPU with this
+///         number
 void expect_device(int device);
 
-/// The pace of a loop that polls for an event outside the program.
+/// Paces a loop that polls for an event outside the program.
 ///
-/// Busy for the first 50 us, so that short waits stay short. Then it sleeps for 20 us at a time, so
-/// that a long wait takes neither a core nor the locks of a driver.
+/// The loop is busy for the first 50 us, so that short waits stay short. It then sleeps for 20 us
+/// at a time, so that a long wait occupies neither a core nor the driver's locks.
 class Poll {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// To be called after each question that was answered by "not yet".
+  /// Pauses between two polls. Call it after each poll that has not found the event.
   void pause() const {
     constexpr std::chrono::microseconds kBusy{50};
     constexpr std::chrono::microseconds kAsleep{20};
@@ -74,7 +76,7 @@ class Poll {
       std::this_thread::sleep_for(kAsleep);
     }
   }
-  /// When the wait began.
+  /// Returns the start of the wait.
   Clock::time_point since() const { return since_; }
 
  private:

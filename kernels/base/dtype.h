@@ -1,4 +1,4 @@
-// Arithmetic of element types. Host and device share it.
+// Arithmetic of element types, shared by host and device.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace sparsesync {
 
-/// How an element type is summed: in `Sum`, rounded once at the end (design: "Bits"). A sum is in
-/// memory an element of `sum_dtype`. Both widen() and narrow() keep a number that the other type
-/// holds.
+/// Describes the summation of an element type. Elements are added in type `Sum`, and the sum is
+/// rounded once at the end. In memory a sum has dtype `sum_dtype`. Both widen() and narrow() are
+/// exact for numbers that the other type can represent.
 template <typename T>
 struct ValueTraits;
 
 namespace detail {
-/// An element type, and the type of its sums in memory.
+/// Names the dtype of an element type and the dtype of its sums in memory.
 template <DType own, DType of_sum>
 struct DTypes {
   static constexpr DType dtype = own;
   static constexpr DType sum_dtype = of_sum;
 };
 
-/// A floating-point type that is its own sum.
+/// Sums a floating-point type in the type itself.
 template <typename T, DType own>
 struct OwnSum : DTypes<own, own> {
   using Sum = T;
@@ -34,7 +34,8 @@ struct OwnSum : DTypes<own, own> {
   SPARSESYNC_HOST_DEVICE static constexpr bool is_zero(T value) { return value == T{0}; }
 };
 
-/// Integers wrap. Their sums are unsigned, in which overflow is defined; the bits are the same.
+/// Sums integers, which wrap. The sum type is unsigned, for which overflow is defined; the bits are
+/// the same.
 template <typename T, typename Unsigned, DType own>
 struct WrappingSum : DTypes<own, own> {
   using Sum = Unsigned;
@@ -44,25 +45,25 @@ struct WrappingSum : DTypes<own, own> {
 };
 }  // namespace detail
 
-/// As C++ has it.
+/// Follows the arithmetic of C++.
 template <>
 struct ValueTraits<float> : detail::OwnSum<float, DType::f32> {
   static constexpr const char* name = "f32";
 };
 
-/// As C++ has it.
+/// Follows the arithmetic of C++.
 template <>
 struct ValueTraits<double> : detail::OwnSum<double, DType::f64> {
   static constexpr const char* name = "f64";
 };
 
-/// Wraps.
+/// Wraps on overflow.
 template <>
 struct ValueTraits<std::int32_t> : detail::WrappingSum<std::int32_t, std::uint32_t, DType::i32> {
   static constexpr const char* name = "i32";
 };
 
-/// Wraps.
+/// Wraps on overflow.
 template <>
 struct ValueTraits<std::int64_t> : detail::WrappingSum<std::int64_t, std::uint64_t, DType::i64> {
   static constexpr const char* name = "i64";
@@ -85,7 +86,7 @@ SPARSESYNC_HOST_DEVICE inline std::uint32_t bits_of_float(float value) {
 }
 }  // namespace detail
 
-/// Summed in f32.
+/// Is summed in f32.
 template <>
 struct ValueTraits<f16> : detail::DTypes<DType::f16, DType::f32> {
   using Sum = float;
@@ -103,7 +104,8 @@ struct ValueTraits<f16> : detail::DTypes<DType::f16, DType::f32> {
     return detail::float_of_bits(sign | rebiased << 23U | fraction << 13U);
   }
 
-  /// Rounds to nearest, ties to even; from 65520 on to infinity; a NaN stays a (quiet) NaN.
+  /// Rounds to nearest, ties to even. Values of 65520 or more become infinity; a NaN becomes a
+  /// quiet NaN.
   SPARSESYNC_HOST_DEVICE static f16 narrow(Sum sum) {
     const std::uint32_t bits = detail::bits_of_float(sum);
     const std::uint32_t sign = (bits >> 16U) & 0x8000U;
@@ -112,21 +114,22 @@ struct ValueTraits<f16> : detail::DTypes<DType::f16, DType::f32> {
   SPARSESYNC_HOST_DEVICE static bool is_zero(f16 value) { return (value.bits & 0x7FFFU) == 0; }
 
  private:
-  /// @param bits  of a binary32 without its sign
+  /// @param bits  a binary32 without its sign
   SPARSESYNC_HOST_DEVICE static std::uint32_t narrow_magnitude(std::uint32_t bits) {
     constexpr std::uint32_t kInfinity = 0x7F800000U;
     constexpr std::uint32_t k2Pow16 = 0x47800000U;
     constexpr std::uint32_t kSmallestNormal = 0x38800000U;  // 2^-14
-    constexpr std::uint32_t kHalfOfSmallest = 0x33000000U;  // 2^-25: a tie, to 0
+    constexpr std::uint32_t kHalfOfSmallest = 0x33000000U;  // 2^-25: a tie, rounds to 0
     constexpr std::uint32_t kRebias = (127U - 15U) << 23U;
     if (bits > kInfinity) return 0x7E00U | ((bits >> 13U) & 0x03FFU);
     if (bits >= k2Pow16) return 0x7C00U;
     if (bits >= kSmallestNormal) {
-      // A carry out of the fraction goes to the exponent, and from the largest on to infinity.
+      // A carry out of the fraction increments the exponent; beyond the largest number this gives
+      // infinity.
       return (bits - kRebias + 0x0FFFU + ((bits >> 13U) & 1U)) >> 13U;
     }
     if (bits <= kHalfOfSmallest) return 0;
-    // A subnormal: the significand in units of 2^-24.
+    // A subnormal: count the significand in units of 2^-24.
     const std::uint32_t significand = (bits & 0x007FFFFFU) | 0x00800000U;
     const std::uint32_t shift = 126U - (bits >> 23U);  // 14 to 24
     const std::uint32_t whole = significand >> shift;
@@ -136,7 +139,7 @@ struct ValueTraits<f16> : detail::DTypes<DType::f16, DType::f32> {
   }
 };
 
-/// Summed in f32.
+/// Is summed in f32.
 template <>
 struct ValueTraits<bf16> : detail::DTypes<DType::bf16, DType::f32> {
   using Sum = float;
@@ -145,7 +148,7 @@ struct ValueTraits<bf16> : detail::DTypes<DType::bf16, DType::f32> {
   SPARSESYNC_HOST_DEVICE static Sum widen(bf16 value) {
     return detail::float_of_bits(static_cast<std::uint32_t>(value.bits) << 16U);
   }
-  /// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN.
+  /// Rounds to nearest, ties to even. A NaN becomes a quiet NaN.
   SPARSESYNC_HOST_DEVICE static bf16 narrow(Sum sum) {
     const std::uint32_t bits = detail::bits_of_float(sum);
     if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
@@ -157,8 +160,8 @@ struct ValueTraits<bf16> : detail::DTypes<DType::bf16, DType::f32> {
   SPARSESYNC_HOST_DEVICE static bool is_zero(bf16 value) { return (value.bits & 0x7FFFU) == 0; }
 };
 
-/// Calls `body` with a value of the C++ type of `dtype` (only its type matters).
-/// @throws ContractError if there is no such dtype
+/// Calls `body` with a value of the C++ type of `dtype`. Only the type of the value matters.
+/// @throws ContractError if `dtype` is not a known dtype
 template <typename Body>
 decltype(auto) for_dtype(DType dtype, Body&& body) {
   switch (dtype) {
@@ -178,8 +181,8 @@ decltype(auto) for_dtype(DType dtype, Body&& body) {
   throw ContractError("a dtype that does not exist");
 }
 
-/// The same for a floating-point dtype.
-/// @throws ContractError if it is one of integers
+/// Does the same as for_dtype() for a floating-point dtype.
+/// @throws ContractError if `dtype` is an integer type
 template <typename Body>
 void for_float_dtype(DType dtype, Body&& body) {
   for_dtype(dtype, [&]<typename T>(T value) {
@@ -191,12 +194,13 @@ void for_float_dtype(DType dtype, Body&& body) {
   });
 }
 
-/// The type that sums of elements of `dtype` are made in: f32 for f16 and bf16, else its own.
+/// Returns the dtype in which elements of `dtype` are summed: f32 for f16 and bf16, otherwise
+/// `dtype`.
 inline DType sum_dtype(DType dtype) {
   return for_dtype(dtype, []<typename T>(T) { return ValueTraits<T>::sum_dtype; });
 }
 
-/// Whether sums wrap and a mean has no meaning.
+/// Returns whether `dtype` is an integer type. Its sums wrap, and a mean has no meaning.
 inline bool is_integer(DType dtype) {
   return for_dtype(dtype, []<typename T>(T) { return std::is_integral_v<T>; });
 }

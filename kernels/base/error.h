@@ -1,4 +1,4 @@
-// Checks of contracts, beside the errors that users see.
+// Contract checks, and the errors that users see.
 #pragma once
 
 #include <string>
@@ -19,7 +19,8 @@ requires std::is_arithmetic_v<Number> std::string operand(Number value) {
 inline std::string operand(const std::string& value) {
   return "'" + value + "'";
 }
-inline std::string operand(const char* value) {  // which would else be taken for a bool
+// Without this overload, a string literal would print as a bool.
+inline std::string operand(const char* value) {
   return operand(std::string(value));
 }
 }  // namespace sparsesync::detail

@@ -1,4 +1,4 @@
-// A reference to something that can be called.
+// A non-owning reference to a callable.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace sparsesync {
 
-/// Unlike std::function it owns nothing and allocates nothing; the callable outlives it. For
-/// parameters: a lambda written in the call lives long enough.
+/// Refers to a callable, for parameters. Unlike std::function it owns nothing and allocates
+/// nothing. The callable must outlive it; a lambda written in the call does.
 template <typename Signature>
 class FunctionView;
 

@@ -1,4 +1,4 @@
-// CPU implementations of fetch and upload.
+// CPU implementations of fetch() and upload().
 #include "kernels/base/host_copy.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Copies between the context's memory and the host's.
+// Copies between the context's memory and the host's memory.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 namespace sparsesync {
 
 namespace cpu {
-/// Copies from the context's memory to the host's. Synchronizes the stream.
+/// Copies from the context's memory to the host. Synchronizes the stream.
 void fetch(const Context& context, std::span<const std::byte> from, std::byte* to);
 
-/// Copies from the host's memory to the context's. `from` may be used again at once. Does not
+/// Copies from the host's memory to the context. `from` may be reused immediately. Does not
 /// synchronize the stream.
 void upload(const Context& context, std::span<const std::byte> from, std::byte* to);
 }  // namespace cpu
@@ -21,30 +21,30 @@ void upload(const Context& context, std::span<const std::byte> from, std::byte* 
 SPARSESYNC_OPERATION(fetch);
 SPARSESYNC_OPERATION(upload);
 
-/// Copies numbers from the context's memory to the host's. Synchronizes the stream.
-/// @param to  as many as `from`
+/// Copies numbers from the context's memory to the host. Synchronizes the stream.
+/// @param to  at least from.size() elements
 inline void fetch_numbers(const Context& context, std::span<const Index> from,
                           std::span<Index> to) {
   fetch(context, std::as_bytes(from), std::as_writable_bytes(to).data());
 }
 
-/// Whether fetch() waits for nothing: then what comes is best looked at as it comes, and where it
-/// does not, all at once. Does not synchronize the stream.
+/// Returns whether fetch() returns without waiting. If so, fetch values one by one as they are
+/// needed; otherwise fetch all of them at once. Does not synchronize the stream.
 inline bool fetches_at_once(const Context& context) {
   return context.device() == Device::cpu;
 }
 
 namespace cpu {
-/// Copies pieces of the context's memory to the host's, one behind the other. Synchronizes the
-/// stream.
-/// @param from  at multiples of 8 bytes, of multiples of 8 bytes
-/// @param to    as many bytes as all pieces together
+/// Copies pieces of the context's memory to the host, one after another. Synchronizes the stream.
+/// @param from  pieces whose addresses and sizes are multiples of 8 bytes
+/// @param to    at least the total size of all pieces, in bytes
 void fetch_pieces(const Context& context, std::span<const std::span<const std::byte>> from,
                   std::byte* to);
 
-/// The way back. `from` may be used again at once. Does not synchronize the stream.
-/// @param from  as many bytes as all pieces together
-/// @param to    as fetch_pieces() takes them; none overlaps another one
+/// Copies from the host to pieces of the context's memory; the reverse of fetch_pieces(). `from`
+/// may be reused immediately. Does not synchronize the stream.
+/// @param from  the total size of all pieces, in bytes
+/// @param to    pieces aligned as for fetch_pieces(), without overlap
 void upload_pieces(const Context& context, std::span<const std::byte> from,
                    std::span<const std::span<std::byte>> to);
 }  // namespace cpu

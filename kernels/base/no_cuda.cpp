@@ -1,4 +1,4 @@
-// What a build without CUDA says of GPUs.
+// GPU functions of a build without CUDA.
 #include "kernels/base/device_stream.h"
 #include "kernels/base/error.h"
 #include "kernels/rows/rows.h"

@@ -11,10 +11,10 @@ namespace {
 
 struct Character {
   std::uint32_t code = 0;
-  std::size_t bytes = 0;  // 0: the text does not begin with a character
+  std::size_t bytes = 0;  // 0 if the text does not start with a valid character
 };
 
-/// Decodes the first character of a text. Only the shortest form counts, and no surrogates.
+/// Decodes the first character of a text. Rejects overlong forms and surrogates.
 Character first_character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
@@ -46,25 +46,25 @@ bool is_shown(std::uint32_t code) {
     std::uint32_t first, last;
   };
   constexpr std::array kHidden{
-      Range{0x00, 0x1F},        // C0
-      Range{0x7F, 0x9F},        // DEL and C1
-      Range{0xAD, 0xAD},        // soft hyphen
-      Range{0x034F, 0x034F},    // combining grapheme joiner
-      Range{0x061C, 0x061C},    // Arabic letter mark
-      Range{0x115F, 0x1160},    // Hangul fillers
-      Range{0x17B4, 0x17B5},    // Khmer inherent vowels
-      Range{0x180B, 0x180F},    // Mongolian selectors and vowel separator
-      Range{0x200B, 0x200F},    // zero widths and direction marks
-      Range{0x2028, 0x202E},    // line and paragraph separators, bidirectional overrides
-      Range{0x2060, 0x206F},    // invisible operators, bidirectional isolates
-      Range{0x3164, 0x3164},    // Hangul filler
-      Range{0xFE00, 0xFE0F},    // variation selectors
-      Range{0xFEFF, 0xFEFF},    // zero width no-break space
-      Range{0xFFA0, 0xFFA0},    // half-width Hangul filler
-      Range{0xFFF0, 0xFFFB},    // annotations
-      Range{0x1BCA0, 0x1BCA3},  // shorthand controls
-      Range{0x1D173, 0x1D17A},  // musical controls
-      Range{0xE0000, 0xE0FFF},  // tags and more selectors
+      Range{0x00, 0x1F},        // C0 controls.
+      Range{0x7F, 0x9F},        // DEL and C1 controls.
+      Range{0xAD, 0xAD},        // Soft hyphen.
+      Range{0x034F, 0x034F},    // Combining grapheme joiner.
+      Range{0x061C, 0x061C},    // Arabic letter mark.
+      Range{0x115F, 0x1160},    // Hangul fillers.
+      Range{0x17B4, 0x17B5},    // Khmer inherent vowels.
+      Range{0x180B, 0x180F},    // Mongolian selectors and vowel separator.
+      Range{0x200B, 0x200F},    // Zero widths and direction marks.
+      Range{0x2028, 0x202E},    // Line and paragraph separators, bidirectional overrides.
+      Range{0x2060, 0x206F},    // Invisible operators, bidirectional isolates.
+      Range{0x3164, 0x3164},    // Hangul filler.
+      Range{0xFE00, 0xFE0F},    // Variation selectors.
+      Range{0xFEFF, 0xFEFF},    // Zero width no-break space.
+      Range{0xFFA0, 0xFFA0},    // Half-width Hangul filler.
+      Range{0xFFF0, 0xFFFB},    // Annotations.
+      Range{0x1BCA0, 0x1BCA3},  // Shorthand controls.
+      Range{0x1D173, 0x1D17A},  // Musical controls.
+      Range{0xE0000, 0xE0FFF},  // Tags and more selectors.
   };
   return std::none_of(kHidden.begin(), kHidden.end(), [&](const Range& hidden) {
     return code >= hidden.first && code <= hidden.last;

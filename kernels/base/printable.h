@@ -1,4 +1,4 @@
-// Text from outside (files, names, other workers) as it may be shown to people.
+// Escapes text from outside (files, names, other workers) before it is shown to people.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +7,25 @@
 
 namespace sparsesync {
 
-/// How printable() treats length and line ends.
+/// Length limit and line ends of printable().
 struct PrintableOptions {
-  std::size_t longest = std::string_view::npos;  // bytes of the text that are shown; then "..."
+  // Bytes of the text to show. "..." follows if more is left.
+  std::size_t longest = std::string_view::npos;
   bool keeps_line_ends = false;
 };
 
-/// Escapes what a terminal obeys or does not show: control characters (C0, C1 and DEL),
-/// bidirectional overrides and marks, other invisible characters, and bytes that are not UTF-8.
-/// These become \\xNN, \\uNNNN or \\UNNNNNNNN; the rest stays as it is. Never cuts a character in
-/// two.
+/// Escapes characters that a terminal interprets or does not show:
+/// - control characters (C0, C1 and DEL)
+/// - bidirectional overrides and marks
+/// - other invisible characters
+/// - bytes that are not UTF-8
+///
+/// They become \\xNN, \\uNNNN or \\UNNNNNNNN. All other text stays unchanged. Never splits a
+/// character.
 std::string printable(std::string_view text, PrintableOptions options = {});
 
-/// Returns the longest beginning of `text` of at most `bytes` bytes that ends with a whole
-/// character of UTF-8. A text in another encoding is cut at `bytes`.
+/// Returns the longest prefix of `text` of at most `bytes` bytes that ends with a complete UTF-8
+/// character. Text in another encoding is cut after `bytes` bytes.
 inline std::string_view whole_characters(std::string_view text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   constexpr std::size_t kMostContinuations = 3;
@@ -32,11 +37,11 @@ inline std::string_view whole_characters(std::string_view text, std::size_t byte
   return text.substr(0, continues(end) ? bytes : end);
 }
 
-/// Makes `text` printable and cuts it after 120 bytes: names in files are not trusted to fit on the
-/// one line that an error has.
+/// Makes `text` printable and truncates it after 120 bytes, because an error has one line and names
+/// in files may be long.
 std::string shortened(std::string_view text);
 
-/// Puts shortened text between quotation marks: a name, or a path.
+/// Puts shortened() text in quotation marks. Use it for names and paths.
 std::string in_quotes(std::string_view text);
 
 }  // namespace sparsesync

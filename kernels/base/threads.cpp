@@ -11,7 +11,7 @@ Threads::Threads(int count) {
   helpers_.reserve(static_cast<std::size_t>(count) - 1);
   try {
     for (int thread = 1; thread < count; ++thread) {
-      // Not count(): helpers_ still grows.
+      // Not count(): helpers_ is still growing.
       helpers_.push_back(
           start_thread("a thread of the kernels", [this, thread] { serve(thread); }));
     }

@@ -1,4 +1,5 @@
-// Views of the memory that operations read and write. A view owns nothing and never outlives it.
+// Views of the memory that operations read and write. A view owns nothing and must not outlive that
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -17,21 +18,21 @@ struct IndexRange {
   friend constexpr bool operator==(IndexRange, IndexRange) = default;
 };
 
-/// The elements whose places lie in `range`.
+/// Returns the elements whose positions are in `range`.
 template <typename T>
 std::span<T> part_of(std::span<T> all, IndexRange range) {
   return all.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
 }
 
-/// A row-sparse gradient: values.row(i) belongs to row indices[i]. *Coalesced* means that the
-/// indices increase strictly.
+/// A row-sparse gradient: values.row(i) is the gradient of row indices[i]. *Coalesced* means that
+/// the indices are strictly increasing.
 struct RowSparse {
   std::span<const Index> indices;
   ConstMatrix values;  // values.rows == indices.size()
 };
 
-/// `parts` ranges of [0, size) that follow each other and whose sizes differ by at most 1; the
-/// first ones are the longer ones. Of rows: divided by number, not by hash (Zen: "even ranges").
+/// Divides [0, size) into `parts` consecutive ranges whose sizes differ by at most 1. The longer
+/// ranges come first. For rows this is a division by row number, not by hash (Zen: "even ranges").
 class EvenRanges {
  public:
   /// @param size   at least 0
@@ -41,10 +42,10 @@ class EvenRanges {
   constexpr Index parts() const { return parts_; }
   /// @param part  in [0, parts())
   constexpr IndexRange range(Index part) const { return {begin(part), begin(part + 1)}; }
-  /// The range that a row lies in.
+  /// Returns the range that contains a row.
   /// @param row  in [0, size)
   constexpr Index part_of(Index row) const {
-    const Index longer = size_ % parts_;  // so many ranges, the first ones, have one more
+    const Index longer = size_ % parts_;  // number of ranges with one more element; they come first
     const Index shorter_from = begin(longer);
     return row < shorter_from ? row / (size_ / parts_ + 1)
                               : longer + (row - shorter_from) / (size_ / parts_);
