@@ -1,4 +1,4 @@
-// Sorts by CUB, and the memory of tiles.
+// Sorts with CUB, and allocates the words of tiles.
 #include "kernels/cuda/algorithms.h"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -9,8 +9,9 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// Calls a CUB function twice: for the bytes of scratch that it wants, and with them.
-/// @param launches, fills  that it makes, as its sources have them (CCCL 3)
+/// Calls a CUB function twice: once for the size of its scratch memory, and once with that memory.
+/// @param launches  kernel launches of the call, according to the sources of CCCL 3
+/// @param fills     fills (memset) of the call, according to the same sources
 template <typename Call>
 void with_scratch(const Context& context, Scratch& scratch, const char* what, int launches,
                   int fills, Call&& call) {
@@ -18,7 +19,8 @@ void with_scratch(const Context& context, Scratch& scratch, const char* what, in
   check(call(nullptr, bytes), what);
   void* const room = scratch.allocate<std::byte>(static_cast<Index>(bytes)).data();
   const CudaStream::Timed timed(stream_of(context));
-  cudaGetLastError();  // CUB reports the last error of the thread, whoever left it
+  // CUB reports the thread's last error, even if other code caused it.
+  cudaGetLastError();
   check(call(room, bytes), what);
   stream_of(context).count_launch(launches);
   stream_of(context).count_copy(fills);
@@ -30,8 +32,8 @@ std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
                                     std::span<std::uint64_t> words, int first_bit, int last_bit) {
   if (words.empty() || first_bit == last_bit) return words;
   const std::span<std::uint64_t> sorted = scratch.allocate<std::uint64_t>(std::ssize(words));
-  // A histogram, its sums, and a pass for each eight bits; each pass has a fill of its own. (Of a
-  // few thousand words it is one launch.)
+  // Counts a histogram, its prefix sums, and a pass for every eight bits; each pass has its own
+  // fill. (A few thousand words take a single launch.)
   const int passes = ceil_div(last_bit - first_bit, 8);
   const auto sort = [&](void* room, std::size_t& bytes) {
     return cub::DeviceRadixSort::SortKeys(room, bytes, words.data(), sorted.data(),
@@ -44,7 +46,7 @@ std::span<std::uint64_t> sort_words(const Context& context, Scratch& scratch,
 
 namespace {
 
-/// words[i] = bits [done, done + bits) of the key of a place, above the place.
+/// Sets words[i] to bits [done, done + bits) of a key, above the input position of that key.
 void pack(const Context& context, const Index* keys, std::uint64_t* words, Index size, int done,
           int bits) {
   const int low_bits = place_bits_of(size);
@@ -65,8 +67,8 @@ SortedWords sort_by_key(const Context& context, Scratch& scratch, std::span<cons
   const auto size = std::ssize(keys);
   const int low_bits = place_bits_of(size);
   std::span<std::uint64_t> words = scratch.allocate<std::uint64_t>(size);
-  // Where a key and its place do not fit into one word: by as many of the lower bits as there is
-  // room for, then a stable sort by the next.
+  // If a key and its position do not fit into one word, sort by as many of the lower bits as fit.
+  // Then sort stably by the next bits.
   const int room = std::min(key_bits, 64 - low_bits);
   int done = 0;
   do {

@@ -1,5 +1,5 @@
-// Some of many elements, in their order, in one pass; of several lists at once. For the sources of
-// kernel sources only.
+// Stream compaction: keeps some elements of several lists, in their order, in one pass. For kernel
+// sources only.
 #pragma once
 
 #include "kernels/cuda/job_table.h"
@@ -10,11 +10,11 @@ namespace sparsesync::cuda {
 inline constexpr int kKeptOfThread = 8;
 inline constexpr Index kKeepTile = Index{kKeptOfThread} * kBlock;
 
-/// A list of which some elements are kept.
+/// A list and the output of its compaction.
 struct KeepWork {
   Index size;
   Index* out;
-  Index* kept;  // receives how many were
+  Index* kept;  // receives the number of kept elements
   Index first_tile;
 
   Index tiles() const { return ceil_div(size, kKeepTile); }
@@ -33,7 +33,7 @@ __global__ void keep_some(const __grid_constant__ JobTable<KeepWork> table, Tile
     const int number = table.number_of(taken);
     const KeepWork& work = table.work(number);
     const Index tile = taken - work.first_tile;
-    // A warp has elements that follow each other.
+    // A warp has consecutive elements.
     const Index begin =
         tile * kKeepTile + (threadIdx.x / kWarp) * Index{kKeptOfThread * kWarp} + lane;
     Index values[kKeptOfThread];
@@ -59,10 +59,10 @@ __global__ void keep_some(const __grid_constant__ JobTable<KeepWork> table, Tile
 }
 }  // namespace detail
 
-/// Writes some of the elements of each list, in their order. Does not synchronize the stream.
-/// @param table  of lists that are not empty, with work.tiles() tiles each
-/// @param keeps   [=] __device__(int list, Index i, Index* number): whether the i-th of a list is
-///               kept; it writes it
+/// Compacts each list: writes the kept elements in their order. Does not synchronize the stream.
+/// @param table  non-empty lists, with work.tiles() tiles each
+/// @param keeps  [=] __device__(int list, Index i, Index* number): returns whether element i of a
+///               list is kept, and writes the output value to `number`
 template <typename Keeps>
 void keep_some(const Context& context, Scratch& scratch, const JobTable<KeepWork>& table,
                Keeps keeps) {

@@ -1,4 +1,5 @@
-// Divisions by a number that stays: a product and a correction in place of a GPU's long division.
+// Division by an invariant number: a multiplication and a correction replace the slow division of a
+// GPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,23 +9,23 @@
 
 namespace sparsesync::cuda {
 
-/// Divides words of 32 or 64 bits by a number below 2^31 or 2^63.
+/// Divides 32-bit or 64-bit words by a number below 2^31 or 2^63.
 template <typename Word>
 class Divider {
  public:
-  /// @param divisor  0 is taken for 1: where nothing is divided
+  /// @param divisor  0 is treated as 1, for cases that divide nothing
   explicit Divider(Word divisor)
       : divisor_(std::max<Word>(divisor, 1)), reciprocal_(~Word{0} / divisor_) {}
 
-  /// Of a number: quotient * divisor + remainder.
+  /// A number as quotient * divisor + remainder.
   struct Division {
     Word quotient;
     Word remainder;
   };
-  /// The same as `/` and `%`.
+  /// Computes the same as `/` and `%`.
   __device__ Division divide(Word number) const {
-    // The reciprocal is rounded down, by less than 1 of 2^32 or 2^64: a quotient is at most 1 too
-    // small.
+    // The reciprocal is rounded down, by less than 1 in 2^32 or 2^64. A quotient is therefore at
+    // most 1 too small.
     const Word quotient = upper_half(number, reciprocal_);
     const Word rest = number - quotient * divisor_;
     return rest < divisor_ ? Division{quotient, rest} : Division{quotient + 1, rest - divisor_};

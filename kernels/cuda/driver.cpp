@@ -13,7 +13,7 @@ namespace {
 
 template <typename Function>
 void find(const char* name, Function& function) {
-  constexpr unsigned kVersion = 12040;  // of CUDA, the first that has all of these functions
+  constexpr unsigned kVersion = 12040;  // version of CUDA, the first with all of these functions
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
   check(cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &status),
@@ -28,7 +28,7 @@ void find(const char* name, Function& function) {
 
 void check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // or the runtime reports it again
+  cudaGetLastError();  // otherwise the runtime reports the error again
   const std::string text =
       fmt::format("{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
   if (result == cudaErrorMemoryAllocation) throw DeviceMemoryError(text);

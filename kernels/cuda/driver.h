@@ -1,5 +1,5 @@
-// Checks the results of CUDA's runtime, and declares functions of its driver that the runtime has
-// no call for.
+// Checks the results of CUDA runtime calls, and declares the driver functions that the runtime does
+// not offer.
 #pragma once
 
 #include <cuda.h>
@@ -10,17 +10,18 @@
 
 namespace sparsesync::cuda {
 
-/// @param what  was tried, for people: "copy to the device"
-/// @throws DeviceMemoryError if memory is not to be had, DeviceError for all else but success
+/// Checks the result of a runtime call.
+/// @param what  the attempted action, for the message: "copy to the device"
+/// @throws DeviceMemoryError if memory cannot be allocated, DeviceError for any other failure
 void check(cudaError_t result, const char* what);
 
-/// Ignores a failure on a path that cannot throw. The runtime would report it again, as the error
-/// of the next call that asks for the last one.
+/// Ignores a failure on a path that cannot throw. Without this, the next call that asks for the
+/// last error would report it.
 inline void ignore(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
 }
 
-/// The functions as the runtime finds them: programs do not link libcuda.
+/// Driver functions, found through the runtime because programs do not link libcuda.
 struct Driver {
   CUresult (*initialize)(unsigned flags) = nullptr;
   CUresult (*get_device)(CUdevice* device, int ordinal) = nullptr;
@@ -34,24 +35,25 @@ struct Driver {
   CUresult (*error_name)(CUresult result, const char** name) = nullptr;
 };
 
-/// Finds the functions at the first call.
+/// Returns the driver functions. The first call finds them.
 /// @throws DeviceError if the driver lacks one of them
 const Driver& driver();
 
-/// @param what  was tried, for people: "making a GPU's context"
-/// @throws DeviceError for all but success
+/// Checks the result of a driver call.
+/// @param what  the attempted action, for the message: "making a GPU's context"
+/// @throws DeviceError for any failure
 void check_driver(CUresult result, const char* what);
 
 /// Makes a GPU's primary context the current one of the calling thread until pop_context().
-/// Contexts are retained until the process ends, as the runtime retains them.
+/// Contexts stay retained until the process ends, as the runtime does.
 /// @throws DeviceError
 void push_context(int device);
 
-/// Restores what was current before push_context(), which may be no context at all.
+/// Restores the context that was current before push_context(), which may be none.
 void pop_context() noexcept;
 
-/// Calls `body` with a GPU as the thread's current one, on a path that cannot throw. Skips it if
-/// the GPU has failed: then there is nothing to release.
+/// Calls `body` with a GPU as the thread's current one, on a path that cannot throw. Skips the call
+/// if the GPU has failed, because then there is nothing to release.
 template <typename Body>
 void on_device(int device, const Body& body) noexcept {
   try {

@@ -1,5 +1,5 @@
-// From marks that rows of a tile have to rows written where they belong. For kernel
-// sources only.
+// Compacts the marked rows of a tile and writes them to their output positions. For kernel sources
+// only.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 
 namespace sparsesync::cuda {
 
-/// A row of a tile, counted from its first one.
+/// A row's index within its tile.
 using TileRow = std::uint16_t;
 
-// ---- A warp's list of rows, and the groups of each. Called by all its lanes.
+// ---- A warp's list of rows, and their groups. All lanes of the warp call these functions.
 
-/// Adds the rows of each group to Split::next().
+/// Adds the number of rows of each group to Split::next().
 /// @param group_of  group_of(i): the group of row i
 template <typename Groups, typename GroupOf>
 __device__ void count_groups(const Groups& groups, const GroupOf& group_of, unsigned size,
@@ -32,8 +32,8 @@ __device__ void count_groups(const Groups& groups, const GroupOf& group_of, unsi
   }
 }
 
-/// Sets numbers[i] to the group of row first + rows[i], and counts as count_groups() does. Without
-/// groups only counts.
+/// Sets numbers[i] to the group of row first + rows[i] and counts like count_groups(). Only counts
+/// if there are no groups.
 template <typename Groups>
 __device__ void name_and_count_groups(const Groups& groups, Index first, const TileRow* rows,
                                       unsigned size, typename Groups::Number* numbers,
@@ -46,10 +46,10 @@ __device__ void name_and_count_groups(const Groups& groups, Index first, const T
   count_groups(groups, name, size, next);
 }
 
-/// Calls placed(i, at, group) for each row, with its place among all rows of the tile; rows of a
-/// group in their order.
+/// Calls placed(i, at, group) for each row, with its position among all rows of the tile. Rows of a
+/// group keep their order.
 /// @param group_of  group_of(i): the group of row i
-/// @param next      Split::next(), settled
+/// @param next      Split::next() after scan_counts()
 template <typename Groups, typename GroupOf, typename Placed>
 __device__ void place_groups(const Groups& groups, const GroupOf& group_of, unsigned size,
                              unsigned* next, const Placed& placed) {
@@ -70,26 +70,26 @@ __device__ void place_groups(const Groups& groups, const GroupOf& group_of, unsi
   }
 }
 
-// ---- Rows with marks.
+// ---- Marked rows.
 
-/// The rows of a tile that are marked. In shared memory; each function is called by all threads of
-/// the block, in this order.
+/// Marks rows of a tile and lists them by group. Lives in shared memory. All threads of the block
+/// call each function, in the order of declaration.
 template <typename Groups>
 class MarkedRows {
  public:
-  static constexpr Index kMost = 4096;  // rows of a tile
+  static constexpr Index kMost = 4096;  // rows of a tile, at most
 
-  /// No row is marked, once the block has synchronized.
+  /// Clears all marks. Takes effect after the block has synchronized.
   __device__ void clear() {
     for (unsigned i = threadIdx.x; i < kMost; i += kBlock) marks_[i] = 0;
   }
-  /// By any thread, any number of times.
+  /// Marks a row. Any thread may call it, any number of times.
   __device__ void mark(Index row) { marks_[row] = 1; }
 
-  /// Lists the rows that are marked, counts their groups, and orders them.
-  /// @param rows   of the tile
-  /// @param first  the number of its first row, as groups have it
-  /// @return how many there are
+  /// Lists the marked rows, counts their groups, and orders them by group.
+  /// @param rows   number of rows in the tile
+  /// @param first  row number of the tile's first row, as `groups` expects it
+  /// @return number of marked rows
   __device__ unsigned scan_counts(const Groups& groups, Split<Groups::kMost>& split,
                                   const TileSums& sums, unsigned rows, Index first) {
     __syncthreads();
@@ -105,13 +105,13 @@ class MarkedRows {
     return all;
   }
 
-  // Once the block has synchronized.
+  // Valid after the block has synchronized.
 
-  /// The row that stands there, in the order of groups.
+  /// Returns the row at a position in the order of groups.
   __device__ TileRow row(unsigned at) const {
     return rows_[order_[at] / kOfWarp][order_[at] % kOfWarp];
   }
-  /// Its group.
+  /// Returns the group of the row at a position.
   __device__ unsigned group(unsigned at) const {
     return Groups::kMost == 1 ? 0 : numbers_[order_[at] / kOfWarp][order_[at] % kOfWarp];
   }
@@ -119,7 +119,7 @@ class MarkedRows {
  private:
   static constexpr unsigned kOfWarp = kMost / kBlockWarps;
 
-  /// The rows of the warp's share that are marked.
+  /// Lists the marked rows of the warp's share.
   __device__ unsigned list(unsigned rows) {
     const unsigned lane = threadIdx.x % kWarp;
     const unsigned warp = threadIdx.x / kWarp;
@@ -145,19 +145,21 @@ class MarkedRows {
   typename Groups::Number numbers_[kBlockWarps][Groups::kMost == 1 ? 1 : kOfWarp];
 };
 
-// ---- Copies of rows.
+// ---- Copying rows.
 
-/// Rows are copied in units of so many bytes, each by 2^lane_bits threads.
+/// Division of row copies among threads: 2^lane_bits threads copy a row in units of `unit_bytes`
+/// bytes.
 struct CopyPlan {
   int unit_bytes;
   unsigned lane_bits;
-  Index units;  // of a row
+  Index units;  // units per row
 };
 
-/// @param source   at any address: where it is not that of an element, units are read byte by byte
-/// @param target   where rows are written
-/// @param sizes    what, beside a row, is a multiple of the unit
-/// @param element  bytes
+/// Plans copies of rows.
+/// @param source   any address; if it is not aligned for an element, units are read byte by byte
+/// @param target   address that rows are written to
+/// @param sizes    values, in addition to row_bytes, that the unit must divide; or'ed together
+/// @param element  size in bytes
 inline CopyPlan plan_copy(const std::byte* source, const std::byte* target, Index sizes,
                           Index row_bytes, Index element) {
   const std::uint64_t written = address_of(target) | static_cast<std::uint64_t>(sizes | row_bytes);
@@ -168,7 +170,7 @@ inline CopyPlan plan_copy(const std::byte* source, const std::byte* target, Inde
   return {unit, static_cast<unsigned>(std::min(bits, bit_width_below(kBlock))), units};
 }
 
-/// Elements that are looked at together.
+/// Loads a unit of a row.
 template <typename Unit>
 __device__ Unit load_unit(const std::byte* from) {
   if constexpr (sizeof(Unit) == 16) {
@@ -178,10 +180,10 @@ __device__ Unit load_unit(const std::byte* from) {
   }
 }
 
-/// Writes the rows of a tile that there is room for, and their numbers. Called by all threads of
-/// the block.
-/// @param count   of them
-/// @param source  source(row): a row of the tile, with number(), and load<Unit>(i), its unit i
+/// Writes the tile's rows that fit into the output, and their row numbers. All threads of the block
+/// call it.
+/// @param count   number of rows
+/// @param source  source(row): a row of the tile; it has number(), and load<Unit>(i) for its unit i
 template <typename Unit, typename Groups, typename Source>
 __device__ void write_rows(const MarkedRows<Groups>& marked, const Split<Groups::kMost>& split,
                            unsigned count, const CopyPlan& plan, const Source& source,
@@ -210,7 +212,7 @@ __device__ void write_rows(const MarkedRows<Groups>& marked, const Split<Groups:
   }
 }
 
-/// The same, in units of the plan.
+/// Does the same as write_rows(), in units of the plan.
 template <typename Groups, typename Source>
 __device__ void write_planned_rows(const MarkedRows<Groups>& marked,
                                    const Split<Groups::kMost>& split, unsigned count,

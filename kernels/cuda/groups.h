@@ -1,4 +1,4 @@
-// Searches by some lanes of a warp together. For kernel sources only.
+// Cooperative searches by lanes of a warp. For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,27 +15,29 @@
 
 namespace sparsesync::cuda {
 
-/// std::min() for kernels.
+/// Replaces std::min() in kernels.
 __device__ inline Index smaller(Index a, Index b) {
   return a < b ? a : b;
 }
 
-/// 2^bits neighbouring lanes of a warp that do something together, beside the warp's other groups.
+/// A group of 2^bits neighbouring lanes of a warp. The groups of a warp work in lockstep on
+/// separate data.
 class LaneGroup {
  public:
-  /// This thread's.
+  /// Creates the group of the calling thread.
   __device__ explicit LaneGroup(unsigned bits)
       : bits_(bits), lane_(threadIdx.x & ((1U << bits) - 1)) {}
 
   __device__ unsigned lanes() const { return 1U << bits_; }
-  /// Of this thread in its group.
+  /// Returns the lane of this thread within its group.
   __device__ unsigned lane() const { return lane_; }
-  /// Of this group in the block.
+  /// Returns the number of this group within the block.
   __device__ unsigned number() const { return threadIdx.x >> bits_; }
-  /// Groups of the block.
+  /// Returns the number of groups in the block.
   __device__ unsigned count() const { return blockDim.x >> bits_; }
 
-  /// How many of the group's lanes, from the first on, say yes. Called by all lanes of the warp.
+  /// Returns how many consecutive lanes of the group, from the first, pass true. All lanes of the
+  /// warp call it.
   __device__ unsigned leading(bool yes) const {
     const unsigned noes = ~votes(yes);
     const unsigned first =
@@ -43,12 +45,13 @@ class LaneGroup {
     return first < lanes() ? first : lanes();
   }
 
-  /// As lower_bound(), each group in its own elements. Called by all lanes of the warp.
+  /// Does the same as lower_bound(), each group for its own elements. All lanes of the warp call
+  /// it.
   __device__ Index lower_bound(const Index* elements, Index size, Index bound) const {
     const unsigned shift = bits_ == 0 ? 1 : bits_;
     Index begin = 0;
     while (__any_sync(kAllLanes, size > 0 ? 1 : 0) != 0) {
-      // Each lane looks at the last element of a step.
+      // Each lane probes the last element of a step.
       const Index step = (size >> shift) + 1;
       const Index probe = (lane_ + 1) * step - 1;
       const bool below = probe < size && elements[begin + probe] < bound;
@@ -60,7 +63,7 @@ class LaneGroup {
   }
 
  private:
-  /// Of the group's lanes, from bit 0 on.
+  /// Returns the votes of the group's lanes, from bit 0.
   __device__ unsigned votes(bool yes) const {
     const unsigned first = threadIdx.x % kWarp - lane_;
     return __ballot_sync(kAllLanes, yes ? 1 : 0) >> first;
@@ -70,10 +73,13 @@ class LaneGroup {
   unsigned lane_;
 };
 
-/// Called for each place of a list in the order of its groups, writes group_begin[0] to
-/// group_begin[groups]: a thread that sees the group change writes where all groups up to its own
-/// begin, the last one also where those behind it do. Of an empty list nobody writes them.
-/// @param before  the group of the place before; anything for the first one
+/// Writes group_begin[0] to group_begin[groups]. Called for each position of a list that is ordered
+/// by group.
+///
+/// A thread that sees a new group writes the begin of each group since the previous one. The last
+/// thread also writes the begin of each later group. An empty list has no calls, so nothing is
+/// written.
+/// @param before  group of the previous position; ignored for the first one
 __device__ inline void write_begins(Index place, Index size, Index before, Index group,
                                     Index groups, Index* group_begin) {
   for (Index next = place == 0 ? 0 : before + 1; next <= group; ++next) group_begin[next] = place;
@@ -81,11 +87,11 @@ __device__ inline void write_begins(Index place, Index size, Index before, Index
   for (Index next = group + 1; next <= groups; ++next) group_begin[next] = size;
 }
 
-/// RowGroups::locate() without the position, in 32 bits: 64-bit arithmetic takes several times as
-/// long, a 64-bit division most of all.
+/// Computes the group of RowGroups::locate(), without the position, in 32 bits. 64-bit arithmetic
+/// takes several times as long, and 64-bit division is slowest.
 class NarrowGroups {
  public:
-  /// Whether numbers of 32 bits do for it.
+  /// Returns whether 32-bit numbers suffice for `groups`.
   static bool holds(const RowGroups& groups) {
     return groups.bijection().rows() <= Index{1} << 32 && groups.groups() < Index{1} << 31;
   }
@@ -96,7 +102,8 @@ class NarrowGroups {
         shift_(from.bijection().shift()),
         last_(static_cast<std::uint32_t>(from.bijection().rows() - 1)),
         groups_(static_cast<std::uint32_t>(from.groups())),
-        // Rounded down, and 1 / 1 less what does not fit: a quotient is at most 1 too small.
+        // Rounded down; for one group, 2^32 is reduced to the largest 32-bit number. A quotient is
+        // therefore at most 1 too small.
         reciprocal_(static_cast<std::uint32_t>(
             std::min((std::uint64_t{1} << 32U) / groups_,
                      std::uint64_t{std::numeric_limits<std::uint32_t>::max()}))),
@@ -111,7 +118,7 @@ class NarrowGroups {
   __device__ unsigned of(Index row) const {
     auto x = static_cast<std::uint32_t>(row);
     do {
-      // Modulo 2^b all along; the upper bits are in nobody's way until a shift would bring them in.
+      // All arithmetic is modulo 2^b. The upper bits do no harm until a shift would bring them in.
       x += add_[0];
       for (int i = 0; i < Bijection::kRounds; ++i) {
         x = mixed(x) * multiply_[i] + add_[i + 1];
@@ -137,35 +144,36 @@ class NarrowGroups {
   std::uint32_t groups_;
   std::uint32_t reciprocal_;
   std::uint32_t offset_;
-  std::uint32_t add_[Bijection::kRounds + 1] = {};  // the last one: 0
+  std::uint32_t add_[Bijection::kRounds + 1] = {};  // the last one is 0
   std::uint32_t multiply_[Bijection::kRounds] = {};
 };
 
-/// RowGroups::locate() without the position, of any number of rows.
+/// Computes the group of RowGroups::locate(), without the position, for any number of rows.
 class WideGroups {
  public:
   explicit WideGroups(const RowGroups& from) : groups_(from) {}
-  /// A row's group.
+  /// Returns a row's group.
   __device__ Index of(Index row) const { return groups_.locate(row).group; }
 
  private:
   RowGroups groups_;
 };
 
-// How a kernel splits: count() groups, kMost at most; of(row) is the number of a row's group, or
-// kMost: the row is none of this kernel's. A Number holds either.
+// A Groups type defines how a kernel splits rows. Its count() is the number of groups, at most
+// kMost. Its of(row) is the number of a row's group, or kMost if the kernel does not handle the
+// row. A Number holds either value.
 
-/// All rows together.
+/// Puts all rows into one group.
 struct OneGroup {
   static constexpr int kMost = 1;
   using Number = std::uint8_t;
 
   __device__ unsigned count() const { return 1; }
-  /// A row's group: the only one.
+  /// Returns the only group.
   __device__ unsigned of(Index) const { return 0; }
 };
 
-/// Those groups whose numbers are in a range.
+/// Handles the groups whose numbers are in a range.
 /// @tparam Groups  NarrowGroups or WideGroups
 template <int most, typename Groups>
 class SomeGroups {
@@ -178,9 +186,9 @@ class SomeGroups {
         begin_(static_cast<Unsigned>(range.begin)),
         count_(static_cast<unsigned>(range.size())) {}
   __device__ unsigned count() const { return count_; }
-  /// A row's group, counted from the first of the range.
+  /// Returns a row's group, counted from the first group of the range.
   __device__ unsigned of(Index row) const {
-    // A number below the first wraps around.
+    // A number below the first group wraps around.
     const Unsigned number = static_cast<Unsigned>(groups_.of(row)) - begin_;
     return number < count_ ? static_cast<unsigned>(number) : kMost;
   }

@@ -1,4 +1,4 @@
-// CUDA implementations of fetch and upload.
+// CUDA implementations of fetch() and upload().
 #include "kernels/base/host_copy.h"
 
 #include "kernels/cuda/stream.h"

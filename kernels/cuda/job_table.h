@@ -1,5 +1,5 @@
-// Jobs of one launch, each cut into tiles: a block, or a thread, carries out a tile of one of them.
-// For kernel sources only.
+// Combines several jobs into one launch. Each job is divided into tiles; a block or a thread
+// processes one tile. For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,11 +10,11 @@
 
 namespace sparsesync::cuda {
 
-/// How many go into one launch: a kernel's parameters hold their descriptions.
+/// Jobs per launch, limited because kernel parameters hold their descriptions.
 inline constexpr int kJobs = 16;
 
-/// A kernel's parameter.
-/// @tparam Work  what a kernel knows of a job; its `first_tile` is set by add()
+/// Table of the jobs of a launch, passed as a kernel parameter.
+/// @tparam Work  description of a job for the kernel; add() sets its `first_tile`
 template <typename Work>
 class JobTable {
  public:
@@ -30,15 +30,15 @@ class JobTable {
     ++count_;
   }
 
-  /// The job of a tile, which there is: its number in the table.
+  /// Returns the table index of the job that an existing tile belongs to.
   __device__ int number_of(Index tile) const {
     int job = 0;
     while (ends_[job] <= tile) ++job;
     return job;
   }
-  /// The job of a number.
+  /// Returns the job with a table index.
   __device__ const Work& work(int number) const { return works_[number]; }
-  /// The job of a tile.
+  /// Returns the job that a tile belongs to.
   __device__ const Work& of(Index tile) const { return works_[number_of(tile)]; }
 
  private:
@@ -48,11 +48,11 @@ class JobTable {
   int count_ = 0;
 };
 
-/// Launches `run(table)` for the jobs that have tiles, with as many in a table as it holds.
+/// Calls `run(table)` for the jobs that have tiles, with as many jobs per table as it holds.
 /// @param add_to  add_to(table, job): adds the job if it has tiles
 template <typename Work, typename Job, typename AddTo, typename Run>
 void for_tables(std::span<const Job> jobs, AddTo&& add_to, Run&& run) {
-  JobTable<Work> table{};  // what is unused of it is a parameter, too
+  JobTable<Work> table{};  // zeroed: unused entries are part of the kernel's parameters, too
   for (const Job& job : jobs) {
     add_to(table, job);
     if (!table.is_full()) continue;

@@ -12,14 +12,14 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// A static variable of a function, because other files add kernels before variables of this file
-/// are initialized.
+/// A static variable in a function, because other files add kernels before the variables of this
+/// file are initialized.
 std::vector<const void*>& kernels() {
   static std::vector<const void*> kernels;
   return kernels;
 }
 
-/// The modules of all kernels: one for each source file.
+/// Returns the modules of all kernels, one for each source file.
 std::set<CUmodule> modules() {
   std::set<CUmodule> modules;
   for (const void* const kernel : kernels()) {
@@ -38,10 +38,10 @@ void detail::add_kernel(const void* kernel) {
   kernels().push_back(kernel);
 }
 
-// All functions of each module are loaded, because CUB's kernels have no names that one could
-// register. They are in the module of the file that calls CUB, which has kernels of ours, too.
-// CUDA_MODULE_LOADING=EAGER would also load them, but only if it is set before the program's first
-// call of CUDA, which is not ours.
+// Loads all functions of each module, because CUB's kernels have no names to register. Those
+// kernels are in the module of the file that calls CUB, which also contains kernels of this
+// library. CUDA_MODULE_LOADING=EAGER would load them, too, but it must be set before the program's
+// first CUDA call, which this library does not control.
 void load_kernels(int device) {
   static std::mutex mutex;
   static std::set<int> loaded;

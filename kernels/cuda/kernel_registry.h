@@ -5,16 +5,16 @@
 
 namespace sparsesync::cuda {
 
-/// Loads all kernels of the library into a GPU's context. The second call for a GPU does nothing.
+/// Loads all kernels of the library into a GPU's context. Later calls for the same GPU do nothing.
 ///
 /// Otherwise CUDA would load each kernel at its first launch. Loading may wait for all work of the
-/// GPU. If that includes a kernel of another NCCL communicator, workers can deadlock: it waits for
-/// another worker, and that worker waits for this one.
+/// GPU. If that includes a kernel of another NCCL communicator, workers can deadlock: the kernel
+/// waits for another worker, and that worker waits for this one.
 /// @throws DeviceError
 void load_kernels(int device);
 
 namespace detail {
-/// Adds a kernel to those that load_kernels() loads.
+/// Adds a kernel to the list for load_kernels().
 void add_kernel(const void* kernel);
 
 template <typename Kernel>
@@ -24,14 +24,14 @@ Kernel add_kernel(Kernel kernel) {
 }
 }  // namespace detail
 
-/// The address of a kernel. Its initialization, when the program starts, registers the kernel.
+/// Address of a kernel. Its initialization at program start registers the kernel.
 template <auto kernel>
 inline const auto registered_kernel = detail::add_kernel(kernel);
 
-/// Occupies the stream's stream. Work that the host submits meanwhile then starts without gaps, and
-/// two events around it time the work alone. Returns at once on the emulated device, which measures
-/// no time. Not counted as a launch. Does not synchronize the stream.
-/// @throws DeviceError if it cannot be launched
+/// Occupies a stream for a given time. Work that the host submits meanwhile then starts without
+/// gaps, so two events around it time the work alone. Returns immediately on the emulated device,
+/// which measures no time. Does not count as a launch. Does not synchronize the stream.
+/// @throws DeviceError if the kernel cannot be launched
 void spin(CudaStream& stream, int microseconds);
 
 }  // namespace sparsesync::cuda

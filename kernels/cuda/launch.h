@@ -1,4 +1,5 @@
-// The one way to launch a kernel: it checks, and it counts. For kernel sources only.
+// Launches kernels, with error checks and counters. All kernels are launched through this header.
+// For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,11 +19,12 @@
 
 namespace sparsesync::cuda {
 
-/// Threads of a block, where nothing speaks for another number.
+/// Default number of threads per block.
 inline constexpr int kBlock = 256;
 
-/// Blocks that a multiprocessor holds at once, for __launch_bounds__. From compute capability 10 on
-/// it is one fewer: ptxas needs a few registers more there, and kernels would spill 4 or 8 bytes.
+/// Returns the number of resident blocks per multiprocessor, for __launch_bounds__. From compute
+/// capability 10 it is one fewer: ptxas needs a few more registers there, and kernels would spill 4
+/// or 8 bytes.
 constexpr int resident_blocks(int blocks) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
   return blocks - 1;
@@ -31,17 +33,18 @@ constexpr int resident_blocks(int blocks) {
 #endif
 }
 
-/// The lanes of a warp.
+/// Lanes per warp.
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = ~0U;
 
-/// The most blocks of a grid.
+/// Largest number of blocks in a grid.
 inline constexpr Index kMostBlocks = std::numeric_limits<std::int32_t>::max();
 
-/// Launches `blocks` blocks of `threads` threads; nothing where there are no blocks. Does not
+/// Launches `blocks` blocks of `threads` threads. Does nothing if there are no blocks. Does not
 /// synchronize the stream.
-/// @tparam kernel  is registered when the program starts, so that a stream has loaded it
-/// @throws DeviceError if it cannot be launched, ContractError for more than kMostBlocks blocks
+/// @tparam kernel  is registered when the program starts, so that every stream has loaded it
+/// @throws DeviceError if the kernel cannot be launched, ContractError for more than kMostBlocks
+///         blocks
 template <auto kernel, typename... Arguments>
 void launch(const Context& context, Index blocks, int threads, Arguments&&... arguments) {
   if (blocks == 0) return;
@@ -73,8 +76,8 @@ inline void clear(const Context& context, void* memory, std::size_t bytes) {
   set_bytes(context, memory, 0, bytes);
 }
 
-/// Blocks of a grid whose threads go through `items` in strides: no more than keep the device busy.
-/// Does not synchronize the stream.
+/// Returns the number of blocks for a grid-stride loop over `items`: no more than keep the device
+/// busy. Does not synchronize the stream.
 inline Index blocks_for(const Context& context, Index items, int threads = kBlock) {
   constexpr Index kBlocksOfProcessor = 16;
   return std::min(ceil_div<Index>(items, threads),
@@ -83,11 +86,11 @@ inline Index blocks_for(const Context& context, Index items, int threads = kBloc
 
 // ---- In kernels.
 
-/// Of all threads of the grid.
+/// Returns the thread's index in the grid.
 __device__ inline Index thread_number() {
   return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
-/// All threads of the grid.
+/// Returns the number of threads in the grid.
 __device__ inline Index thread_count() {
   return static_cast<Index>(gridDim.x) * blockDim.x;
 }
@@ -99,18 +102,18 @@ __global__ void each(Index count, Body body) {
 }
 }  // namespace detail
 
-/// Calls body(i) for each i in [0, count), in any order and all at once. Does not synchronize the
+/// Calls body(i) for each i in [0, count), concurrently and in any order. Does not synchronize the
 /// stream.
-/// @param body  [=] __device__(Index i), no generic lambda around it
+/// @param body  [=] __device__(Index i), not inside a generic lambda
 template <typename Body>
 void for_each(const Context& context, Index count, Body body) {
   launch<detail::each<Body>>(context, blocks_for(context, count), kBlock, count, body);
 }
 
-/// How threads share the units of rows. 2^lane_bits neighbouring threads have neighbouring units,
-/// and kUnits of them each. Wide rows are cut into parts, so that few of them keep many threads
-/// busy. For kernels, by value.
-/// @tparam units  of a thread in a part, at most
+/// Division of the units of rows among threads. Groups of 2^lane_bits neighbouring threads process
+/// neighbouring units; each thread has up to kUnits of them. Wide rows are divided into parts, so
+/// that a few rows can keep many threads busy. Pass it to kernels by value.
+/// @tparam units  units per thread in a part, at most
 template <int units>
 struct RowCut {
   static constexpr int kUnits = units;
@@ -120,13 +123,13 @@ struct RowCut {
             std::min(bit_width_below(static_cast<std::uint64_t>(units_of_row)), 5))),
         parts(ceil_div<Index>(units_of_row, kUnits << lane_bits)) {}
 
-  /// Threads that have a part of a row each.
+  /// Returns the number of threads that `rows` rows need.
   Index threads(Index rows) const { return rows * parts << lane_bits; }
-  /// Units between those of a thread.
+  /// Returns the distance between consecutive units of a thread.
   __device__ Index stride() const { return Index{1} << lane_bits; }
 
-  /// Calls body(row, first): the thread has kUnits units of that row from `first` on, which are
-  /// stride() apart, as far as the row reaches.
+  /// Calls body(row, first) for each part of a row that this thread processes. The part has kUnits
+  /// units from `first`, stride() apart, up to the end of the row.
   template <typename Body>
   __device__ void for_each(Index rows, Body&& body) const {
     const Index lane = thread_number() & (stride() - 1);
@@ -141,9 +144,9 @@ struct RowCut {
   Index parts;
 };
 
-/// Calls use(RowCut) with that for rows of so many units: of one for each thread where a warp has
-/// all of a row, which takes fewer registers (10% of a gather of 128 bytes on an H200), else of
-/// four, which are loaded together.
+/// Calls use(RowCut) with the division for rows of `units` units. If a warp covers a row, each
+/// thread has one unit, which takes fewer registers (10% of the time of a 128-byte gather on an
+/// H200). Otherwise each thread loads four units together.
 template <typename Use>
 void with_row_cut(Index units, Use&& use) {
   if (units <= kWarp) return use(RowCut<1>(units));
@@ -162,9 +165,9 @@ __global__ void each_of_rows(Index rows, Index units, Cut cut, Body body) {
 }
 }  // namespace detail
 
-/// Calls body(row, unit) for each of so many units of each row, in any order and all at once:
-/// neighbouring threads have neighbouring units. Does not synchronize the stream.
-/// @param body  [=] __device__(Index row, Index unit), no generic lambda around it
+/// Calls body(row, unit) for each of the `units` units of each row, concurrently and in any order.
+/// Neighbouring threads have neighbouring units. Does not synchronize the stream.
+/// @param body  [=] __device__(Index row, Index unit), not inside a generic lambda
 template <typename Body>
 void for_each_of_rows(const Context& context, Index rows, Index units, Body body) {
   if (units == 0) return;
@@ -174,7 +177,7 @@ void for_each_of_rows(const Context& context, Index rows, Index units, Body body
   });
 }
 
-/// The first place in [0, size) whose element is not below `bound`, of increasing ones.
+/// Returns the first position in [0, size) whose element is at least `bound`. Elements increase.
 template <typename T, typename Bound>
 __device__ Index lower_bound(const T* elements, Index size, Bound bound) {
   Index begin = 0;
@@ -190,7 +193,7 @@ __device__ Index lower_bound(const T* elements, Index size, Bound bound) {
   return begin;
 }
 
-/// An element at any address.
+/// Loads an element from any address.
 template <typename T>
 __device__ T load_anywhere(const std::byte* from) {
   if (reinterpret_cast<std::uintptr_t>(from) % sizeof(T) == 0) {
@@ -201,7 +204,7 @@ __device__ T load_anywhere(const std::byte* from) {
   for (unsigned i = 0; i < sizeof(T); ++i) bytes[i] = from[i];
   return value;
 }
-/// Writes an element to any address.
+/// Stores an element at any address.
 template <typename T>
 __device__ void store_anywhere(std::byte* to, T value) {
   if (reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0) {
@@ -212,7 +215,7 @@ __device__ void store_anywhere(std::byte* to, T value) {
   for (unsigned i = 0; i < sizeof(T); ++i) to[i] = bytes[i];
 }
 
-/// Writes a fault to the host's memory. Several threads may.
+/// Records a fault in the host's memory. Several threads may call it.
 __device__ inline void record_fault(FaultWord* word, Fault fault) {
   ::cuda::atomic_ref<FaultWord, ::cuda::thread_scope_system>(*word).store(
       static_cast<FaultWord>(fault), ::cuda::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// Many lists of indices that one kernel goes through. For kernel sources only.
+// Processes many lists of indices in one kernel. For kernel sources only.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace sparsesync::cuda {
 
-/// What the host knows of things, on the device: made of pieces on the stack, so that nothing is
-/// allocated. Does not synchronize the stream.
-/// @param make  make(i): the i-th
+/// Uploads an array that the host computes, in pieces on the stack so that nothing is allocated.
+/// Does not synchronize the stream.
+/// @param make  make(i): element i
 template <typename T, typename Make>
 std::span<const T> upload_made(const Context& context, Scratch& scratch, Index count, Make&& make) {
   constexpr Index kPiece = 128;
@@ -25,15 +25,15 @@ std::span<const T> upload_made(const Context& context, Scratch& scratch, Index c
   return all;
 }
 
-/// A list, and how much there is in those before it.
+/// A list, and the total size of the lists before it.
 struct List {
   const Index* data = nullptr;
   Index size = 0;
-  Index first = 0;        // elements
-  Index first_chunk = 0;  // chunks
+  Index first = 0;        // elements of the lists before
+  Index first_chunk = 0;  // chunks of the lists before
 };
 
-/// Elements of a list that a block takes up together.
+/// List elements per thread, and per chunk. A block processes one chunk at a time.
 inline constexpr int kOfListThread = 4;
 inline constexpr Index kListChunk = Index{kOfListThread} * kBlock;
 
@@ -43,7 +43,7 @@ struct Lists {
   Index chunks = 0;
 };
 
-/// Does not synchronize the stream.
+/// Uploads the descriptions of lists. Does not synchronize the stream.
 inline Lists upload_lists(const Context& context, Scratch& scratch,
                           std::span<const std::span<const Index>> lists) {
   Index elements = 0;
@@ -60,7 +60,8 @@ inline Lists upload_lists(const Context& context, Scratch& scratch,
 }
 
 namespace detail {
-/// The list of a chunk: the last one that begins at it or before; empty ones have none.
+/// Returns the list of a chunk: the last one that begins at or before it. Empty lists have no
+/// chunks.
 __device__ inline int list_of(const List* lists, int count, Index chunk) {
   int begin = 0;
   int size = count;
@@ -82,7 +83,7 @@ __global__ void each_of_lists(const List* lists, int count, Index chunks, Body b
     const int number = list_of(lists, count, chunk);
     const List list = lists[number];
     const Index begin = (chunk - list.first_chunk) * kListChunk + threadIdx.x;
-    Index indices[kOfListThread];  // under way together
+    Index indices[kOfListThread];  // loads in flight together
     for (int k = 0; k < kOfListThread; ++k) {
       const Index i = begin + k * kBlock;
       indices[k] = i < list.size ? list.data[i] : 0;
@@ -95,10 +96,12 @@ __global__ void each_of_lists(const List* lists, int count, Index chunks, Body b
 }
 }  // namespace detail
 
-/// Calls body(list, place, index, inside) for each index of each list, in any order, its place
-/// being that in the lists one after another; and, where a list ends, for some that are not inside,
-/// so that all lanes of a warp call it together: neighbours have neighbouring indices of one list.
-/// Does not synchronize the stream.
+/// Calls body(list, place, index, inside) for each index of each list, in any order. `place` is the
+/// position in the concatenation of the lists.
+///
+/// At the end of a list, body is also called for positions outside it, with `inside` false, so that
+/// all lanes of a warp make the call together. Neighbouring lanes have neighbouring indices of one
+/// list. Does not synchronize the stream.
 /// @param body  [=] __device__(int list, Index place, Index index, bool inside)
 template <typename Body>
 void for_each_of_lists(const Context& context, const Lists& lists, Body body) {

@@ -1,5 +1,5 @@
-// Looking for what is not zero, 16 bytes at a time, wherever elements lie. For kernel
-// sources only.
+// Searches memory for nonzero elements, 16 bytes at a time, at any alignment. For kernel sources
+// only.
 #pragma once
 
 #include <bit>
@@ -10,9 +10,9 @@
 
 namespace sparsesync::cuda {
 
-/// The bits by which elements are not zero, of 8 bytes at a multiple of 8: all but the signs, which
-/// integers lack.
-/// @param elements  where some of them begin; at any address
+/// Returns the bits that make elements nonzero, for 8 bytes at a multiple of 8. Floating-point
+/// types use all bits but the signs; integers use all bits.
+/// @param elements  address of any element; may be unaligned
 inline std::uint64_t nonzero_bits(DType dtype, const std::byte* elements) {
   const auto bytes = static_cast<unsigned>(element_bytes(dtype));
   std::uint64_t bits = ~std::uint64_t{0};
@@ -24,20 +24,20 @@ inline std::uint64_t nonzero_bits(DType dtype, const std::byte* elements) {
   return std::rotl(bits, static_cast<int>(8 * (address_of(elements) % bytes)));
 }
 
-/// 16 bytes, the lowest ones first.
+/// Sixteen bytes, lowest address first.
 struct Chunk {
   static constexpr Index kBytes = 16;
   std::uint64_t low = 0;
   std::uint64_t high = 0;
 };
 
-/// The bits that tell whether elements are zero.
+/// Returns the bits of a chunk that decide whether elements are zero.
 __device__ inline Chunk masked(const uint4& words, std::uint64_t mask) {
   return {(words.x | std::uint64_t{words.y} << 32U) & mask,
           (words.z | std::uint64_t{words.w} << 32U) & mask};
 }
 
-/// Whether some of the bytes [begin, end) of a chunk, 0 <= begin < end <= 16, are not zero.
+/// Returns whether any of the bytes [begin, end) of a chunk is nonzero. 0 <= begin < end <= 16.
 __device__ inline bool is_nonzero(const Chunk& chunk, int begin, int end) {
   const auto below = [](int byte) { return byte <= 0 ? 0 : low_mask(8 * (byte < 8 ? byte : 8)); };
   const std::uint64_t low = chunk.low & below(end) & ~below(begin);
@@ -46,7 +46,7 @@ __device__ inline bool is_nonzero(const Chunk& chunk, int begin, int end) {
 }
 
 namespace detail {
-/// The chunk that begins `at` bytes behind `from`; what is not among its `bytes` bytes is 0.
+/// Loads the chunk that begins `at` bytes after `from`. Bytes outside the `bytes` bytes are 0.
 __device__ inline Chunk load_part(const std::byte* from, Index at, Index bytes,
                                   std::uint64_t mask) {
   Chunk chunk;
@@ -60,14 +60,14 @@ __device__ inline Chunk load_part(const std::byte* from, Index at, Index bytes,
 }
 }  // namespace detail
 
-/// Divides small numbers: 32-bit division takes five times as long.
+/// Divides small numbers with a multiplication, because 32-bit division takes five times as long.
 class SmallDivisor {
  public:
   /// @param divisor  in [1, 2^20)
   explicit SmallDivisor(Index divisor)
       : reciprocal_((std::uint64_t{1} << kShift) / static_cast<std::uint64_t>(divisor) + 1) {}
-  /// number / divisor.
-  /// @param number  below 2^20: the reciprocal is too large by 1 at most, which adds 2^-20 at most
+  /// Returns number / divisor.
+  /// @param number  below 2^20: the reciprocal is too large by at most 1, which adds at most 2^-20
   __device__ unsigned divide(unsigned number) const {
     return static_cast<unsigned>(number * reciprocal_ >> kShift);
   }
@@ -77,14 +77,14 @@ class SmallDivisor {
   std::uint64_t reciprocal_;
 };
 
-/// Calls found(chunk, at) for each chunk at a multiple of 16 that is not zero, of `bytes` bytes
-/// from `from` on; `at` is the distance of its first byte from there, which may be below 0. Bytes
-/// beside those count as zero. Some chunks may be found twice. Called by all threads of the block.
-/// @param mask  nonzero_bits(); the chunks have no others
+/// Calls found(chunk, at) for each nonzero chunk (16 aligned bytes) of the `bytes` bytes from
+/// `from`. The offset `at` of the chunk's first byte from `from` may be negative. Bytes outside the
+/// range count as zero. Some chunks may be found twice. All threads of the block call it.
+/// @param mask  nonzero_bits(); the chunks that are passed contain only these bits
 template <typename Found>
 __device__ void find_nonzero(const std::byte* from, Index bytes, std::uint64_t mask,
                              const Found& found) {
-  constexpr int kInFlight = 4;  // 64 bytes a thread
+  constexpr int kInFlight = 4;  // 64 bytes per thread
   const auto skipped = static_cast<Index>(reinterpret_cast<std::uintptr_t>(from) % Chunk::kBytes);
   const auto* const chunks = reinterpret_cast<const uint4*>(reinterpret_cast<std::uintptr_t>(from) -
                                                             static_cast<std::uintptr_t>(skipped));
@@ -100,12 +100,13 @@ __device__ void find_nonzero(const std::byte* from, Index bytes, std::uint64_t m
       const Chunk chunk = masked(words[k], mask);
       left |= ((chunk.low | chunk.high) != 0 ? 1U : 0U) << static_cast<unsigned>(k);
     }
-    // Lanes that have found something go on together, whichever of their chunks it is in.
+    // Lanes that have found a chunk continue together, even if it is a different one of their
+    // chunks.
     for (; left != 0; left &= left - 1) {
       const unsigned lowest = left & (~left + 1);
       uint4 one{};
       for (unsigned k = 0; k < kInFlight; ++k) {
-        // Not by an index, which would put the words into memory.
+        // Select by mask: an index would move the words to local memory.
         const unsigned own = ~((lowest >> k & 1U) - 1);
         one.x |= words[k].x & own;
         one.y |= words[k].y & own;
@@ -116,7 +117,7 @@ __device__ void find_nonzero(const std::byte* from, Index bytes, std::uint64_t m
       found(masked(one, mask), (first + which * kBlock) * Chunk::kBytes - skipped);
     }
   }
-  // What does not fill a chunk.
+  // Bytes before the first and after the last full chunk.
   const bool has_first = threadIdx.x == 0 && begin > 0;
   const bool has_last = threadIdx.x == kBlock - 1 && end * Chunk::kBytes < skipped + bytes;
   if (has_first || has_last) {

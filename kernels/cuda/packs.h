@@ -1,4 +1,4 @@
-// Element-wise loops in vector loads and stores. For the sources of the kernels alone.
+// Element-wise loops with vector loads and stores. For kernel sources only.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ using Word =
     std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, std::uint32_t>>;
 }  // namespace detail
 
-/// Loads `count` consecutive elements at once; their address is a multiple of their size. A single
-/// element may lie at any address.
+/// Loads `count` consecutive elements at once. Their address is a multiple of their total size. A
+/// single element may have any address.
 template <int count, typename T>
 __device__ void load_pack(const std::byte* from, Index first, T* to) {
   if constexpr (count == 1) {
@@ -28,7 +28,7 @@ __device__ void load_pack(const std::byte* from, Index first, T* to) {
     std::memcpy(static_cast<void*>(to), &word, sizeof(word));
   }
 }
-/// Stores elements that load_pack() could load.
+/// Stores elements at an address that load_pack() could load from.
 template <int count, typename T>
 __device__ void store_pack(std::byte* to, Index first, const T* from) {
   if constexpr (count == 1) {
@@ -42,23 +42,23 @@ __device__ void store_pack(std::byte* to, Index first, const T* from) {
 }
 
 /// The elements that a thread processes at once: `packs` packs of `pack` consecutive elements. The
-/// packs of a block's threads follow each other.
+/// packs of neighbouring threads are adjacent.
 template <int pack, int packs>
 struct Elements {
   static constexpr int kCount = pack * packs;
-  /// Elements of a block.
+  /// Elements per block.
   static constexpr Index kTile = Index{kBlock} * kCount;
 
   Index first;
 
-  /// @param to  kCount values
+  /// @param to  kCount elements
   template <typename T>
   __device__ void load(const std::byte* from, T* to) const {
     for (int i = 0; i < packs; ++i) {
       load_pack<pack>(from, first + i * Index{kBlock} * pack, to + i * pack);
     }
   }
-  /// @param from  kCount values
+  /// @param from  kCount elements
   template <typename T>
   __device__ void store(std::byte* to, const T* from) const {
     for (int i = 0; i < packs; ++i) {
@@ -67,9 +67,9 @@ struct Elements {
   }
 
   /// Calls body(elements) with an Elements for each part of [0, count) that this thread processes.
-  /// Whole tiles come first: all threads of a block make these calls together. The elements after
-  /// the last whole tile follow one at a time, as Elements<1, 1>.
-  /// @param body  loads all that it needs before it stores; it has the loads in flight at once
+  /// Full tiles come first, and all threads of a block make these calls together. The elements
+  /// after the last full tile follow one at a time, as Elements<1, 1>.
+  /// @param body  loads all its inputs before it stores, so that the loads are in flight together
   template <typename Body>
   __device__ static void for_each(Index count, Body&& body) {
     const Index tiles = count / kTile;
@@ -82,10 +82,10 @@ struct Elements {
   }
 };
 
-/// Calls launch_for(elements) with the Elements for arrays of `Types`: packs of the widest type
-/// have 16 bytes, and a thread loads at least 16 bytes of the narrowest type and 32 of the widest.
+/// Calls launch_for(elements) with the Elements for arrays of `Types`. A pack of the widest type
+/// has 16 bytes. A thread loads at least 16 bytes of the narrowest type and 32 bytes of the widest.
 /// Packs have one element unless all addresses are multiples of 16.
-/// @param addresses  of the arrays, or'ed together
+/// @param addresses  addresses of the arrays, or'ed together
 template <typename... Types, typename LaunchFor>
 void for_elements(std::uint64_t addresses, LaunchFor&& launch_for) {
   constexpr int kWidest = std::max({static_cast<int>(sizeof(Types))...});
@@ -106,12 +106,12 @@ __global__ void each_pack(Index count, Body body) {
 }
 }  // namespace detail
 
-/// Calls body(elements) with an Elements for each part of [0, count), in any order and all at once.
-/// Does not synchronize the stream.
-/// @tparam Types     of the arrays that `body` loads and stores
-/// @param addresses  of these arrays, or'ed together
-/// @param body       an object with `template <typename Elements> __device__ void
-///                   operator()(const Elements&) const`
+/// Calls body(elements) with an Elements for each part of [0, count), concurrently and in any
+/// order. Does not synchronize the stream.
+/// @tparam Types     element types of the arrays that `body` loads and stores
+/// @param addresses  addresses of these arrays, or'ed together
+/// @param body       an object with `template <typename Elements> __device__ void operator()(const
+///                   Elements&) const`
 template <typename... Types, typename Body>
 void for_each_pack(const Context& context, Index count, std::uint64_t addresses, Body body) {
   for_elements<Types...>(addresses, [&]<typename Elements>(Elements) {
@@ -120,8 +120,8 @@ void for_each_pack(const Context& context, Index count, std::uint64_t addresses,
   });
 }
 
-/// A body for for_each_pack(): writes convert(element) for each element. `from` and `to` may be the
-/// same array.
+/// A body for for_each_pack() that writes convert(element) for each element. `from` and `to` may be
+/// the same array.
 /// @tparam Convert  an object with `__device__ To operator()(From) const`
 template <typename From, typename To, typename Convert>
 struct Converted {

@@ -1,5 +1,5 @@
-// CUDA implementations of fetch_pieces and upload_pieces: the pieces, and what is to be placed, are
-// a kernel's parameters, so that nothing is copied beside them.
+// CUDA implementations of fetch_pieces() and upload_pieces(). The descriptions of the pieces, and
+// the data to upload, are kernel parameters, so they need no extra copy.
 #include "kernels/base/host_copy.h"
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace {
 using Word = std::uint64_t;
 constexpr std::size_t kWordBytes = sizeof(Word);
 
-/// Pieces of one launch.
+/// Pieces per launch.
 constexpr int kPieces = 64;
 
-/// Where pieces are, and where each begins among the words of all.
+/// Addresses of the pieces, and the offset of each in the concatenation of their words.
 template <typename Pointer>
 struct Pieces {
   Pointer* at[kPieces];
@@ -26,7 +26,7 @@ struct Pieces {
   int count = 0;
 };
 
-/// Words of one launch that places them: they and the pieces fit into 4 KiB of parameters.
+/// Words uploaded per launch: together with the pieces they fit into 4 KiB of parameters.
 constexpr unsigned kWords = 256;
 struct Words {
   Word of[kWords];
@@ -53,8 +53,8 @@ __global__ void place_kernel(const __grid_constant__ Pieces<Word> pieces,
   }
 }
 
-/// Adds so many words of a piece.
-/// @pre there is room
+/// Appends a piece.
+/// @pre pieces.count < kPieces
 template <typename Pointer, typename Byte>
 void add(Pieces<Pointer>& pieces, std::span<Byte> piece) {
   SPARSESYNC_EXPECT(piece.size() % kWordBytes, ==, std::size_t{0});
@@ -77,7 +77,7 @@ void fetch_pieces(const Context& context, std::span<const std::span<const std::b
   const std::span<Word> all = scratch.allocate<Word>(static_cast<Index>(bytes / kWordBytes));
   std::size_t filled = 0;
   for (std::size_t first = 0; first < from.size(); first += kPieces) {
-    Pieces<const Word> pieces{};  // what is unused of it is a parameter, too
+    Pieces<const Word> pieces{};  // zeroed: unused entries are part of the kernel's parameters, too
     for (const auto piece :
          from.subspan(first, std::min<std::size_t>(kPieces, from.size() - first)))
       add(pieces, piece);

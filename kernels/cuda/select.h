@@ -1,11 +1,12 @@
-// Keeps some of many, in their order, in one pass. For kernel sources only.
+// Stream compaction with a custom selection: keeps some items, in their order, in one pass. For
+// kernel sources only.
 #pragma once
 
 #include "kernels/cuda/tile_scan.h"
 
 namespace sparsesync::cuda {
 
-/// Items of a tile of select().
+/// Items per tile of select().
 template <int items>
 inline constexpr Index kSelectTile = Index{items} * kBlock;
 
@@ -17,11 +18,11 @@ __global__ void select(Index tile_count, Tiles tiles, Selection selection) {
   __shared__ Index sums[kWarp + 1];
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned lanes_before = (1U << lane) - 1;
-  // Of a tile each warp has items that follow each other, each of its lanes every 32nd.
+  // Each warp has consecutive items of a tile, and each of its lanes every 32nd of them.
   const Index first = static_cast<Index>(threadIdx.x / kWarp) * items * kWarp + lane;
   for (Index tile = tiles.next_tile(&at); tile < tile_count; tile = tiles.next_tile(&at)) {
     const auto part = selection.part(tile);
-    std::uint64_t kept = 0;  // of the lane's items
+    std::uint64_t kept = 0;  // bit i: the lane's item i is kept
     for (int i = 0; i < items; ++i) {
       const bool keeps = selection.keeps(part, first + i * kWarp);
       kept |= static_cast<std::uint64_t>(keeps ? 1 : 0) << static_cast<unsigned>(i);
@@ -44,13 +45,15 @@ __global__ void select(Index tile_count, Tiles tiles, Selection selection) {
 }
 }  // namespace detail
 
-/// Goes through tiles of kSelectTile<items> items each and keeps some of them. Does not synchronize
-/// the stream.
-/// @param tiles      that nobody has taken up, `tile_count` of them
-/// @param selection  for kernels, by value: part(tile), what is asked of a tile once;
-///                   keeps(part, item), item in [0, kSelectTile<items>), which may lie behind the
-///                   end; put(part, item, rank), of those kept, rank being how many were before it;
-///                   end(tile, kept), how many were by the end of the tile
+/// Compacts tiles of kSelectTile<items> items each. Does not synchronize the stream.
+///
+/// `selection` is passed to the kernel by value and has these members.
+/// - part(tile): State of a tile, computed once per tile.
+/// - keeps(part, item): Whether an item in [0, kSelectTile<items>) is kept; the item may be past
+///   the end.
+/// - put(part, item, rank): Writes a kept item; `rank` counts the kept items before it.
+/// - end(tile, kept): Receives the number of items kept up to the end of the tile.
+/// @param tiles  `tile_count` fresh tiles (fresh_tiles())
 template <int items, typename Selection>
 void select(const Context& context, Index tile_count, Tiles tiles, Selection selection) {
   launch<detail::select<items, Selection>>(context, blocks_for(context, tile_count, 1), kBlock,

@@ -1,15 +1,15 @@
-// A stable split: how kernels that keep some of the rows that they read know where to write them,
-// in one pass, group after group. For kernel sources only.
+// A stable split of rows into groups, in one pass: computes the output positions for kernels that
+// keep some of the rows that they read. For kernel sources only.
 //
-// A block takes up a tile of rows. Each of its warps counts its rows of each group; the block sums
-// these up, tells the others by a word for each group, and looks back at the words of the tiles
-// before it (decoupled look-back: Merrill and Garland, "Single-pass parallel prefix scan with
-// decoupled look-back", 2016).
+// A block claims a tile of rows. Each warp counts its rows of each group, and the block sums the
+// counts. The block publishes one word per group and looks back at the words of earlier tiles. This
+// is decoupled look-back (Merrill and Garland, "Single-pass parallel prefix scan with decoupled
+// look-back", 2016).
 //
-// What looking back costs: about 1.2 us pass until others see the sum of a tile that has looked
-// back. At 4.3 TB/s 5.2 MB are read meanwhile: 40 tiles of 128 KiB, whose words a tile reads (20 KB
-// for 64 groups, from L2). Hence tiles that are large, the larger the more groups there are, and
-// several words in flight for each lane.
+// Cost of looking back: about 1.2 us pass before other blocks see the sum of a tile that has looked
+// back. At 4.3 TB/s, 5.2 MB are read meanwhile: 40 tiles of 128 KiB. A tile reads the words of
+// these tiles (20 KB for 64 groups, from L2). Tiles are therefore large, larger for more groups,
+// and each lane has several loads in flight.
 #pragma once
 
 #include <algorithm>
@@ -23,32 +23,32 @@ namespace sparsesync::cuda {
 
 inline constexpr int kBlockWarps = kBlock / kWarp;
 
-/// The words of tiles, and what their sums are for.
+/// The published words of tiles, and the output of their sums.
 struct TileSums {
-  std::uint64_t*
-      words;           // the next tile; then tile after tile a word for each group. One tile: none
-  unsigned groups;     // in [1, kBlock]
-  unsigned lane_bits;  // 2^lane_bits threads look back for a group
-  Index room;          // rows of each group that are written
-  Index* counts;       // receives the rows of each group
+  std::uint64_t* words;  // Next tile, then one word per tile and group; null for one tile.
+  unsigned groups;       // In [1, kBlock].
+  unsigned lane_bits;    // Log2 of the number of threads that look back for a group.
+  Index room;            // Capacity of each group, in rows.
+  Index* counts;         // Receives the number of rows of each group.
 };
 
-/// Words before those of the tiles, so that these begin a line.
+/// Padding before the words of the tiles, which aligns them to a cache line.
 inline constexpr Index kWordsBefore = 16;
 
-/// Bytes that a tile should have. Does not synchronize the stream.
-/// @param bytes  of all tiles together
+/// Returns the recommended size of a tile in bytes. Does not synchronize the stream.
+/// @param bytes  total size of all tiles
 inline Index tile_bytes_for(const Context& context, Index bytes, Index groups) {
   constexpr Index kSmallest = Index{1} << 14;
   constexpr Index kLargest = Index{1} << 17;
-  constexpr Index kOfProcessor = 16;  // tiles: fewer would not keep it busy to the end
+  // Tiles per multiprocessor; fewer would not keep it busy to the end.
+  constexpr Index kOfProcessor = 16;
   constexpr Index kOfGroup = 1024;
   const Index even =
       round_up(bytes / (kOfProcessor * stream_of(context).multiprocessors()), kOfGroup);
   return std::clamp(even, std::clamp(groups * kOfGroup, kSmallest, kLargest), kLargest);
 }
 
-/// Of tiles that nobody has taken up yet. Does not synchronize the stream.
+/// Creates the sums of tiles that no block has claimed yet. Does not synchronize the stream.
 inline TileSums fresh_tile_sums(const Context& context, Scratch& scratch, Index tiles, Index groups,
                                 Index room, Index* counts) {
   TileSums sums{nullptr, static_cast<unsigned>(groups), 0, room, counts};
@@ -61,8 +61,8 @@ inline TileSums fresh_tile_sums(const Context& context, Scratch& scratch, Index 
   return sums;
 }
 
-/// The lanes of `among` whose number is this lane's. Called by all lanes.
-/// @tparam bits  of a number
+/// Returns the lanes of `among` that have the same number as this lane. All lanes call it.
+/// @tparam bits  bits of a number
 template <int bits>
 __device__ unsigned peers_of(unsigned number, unsigned among) {
   for (int bit = 0; bit < bits; ++bit) {
@@ -72,19 +72,20 @@ __device__ unsigned peers_of(unsigned number, unsigned among) {
   return among;
 }
 
-/// A tile's share of a split. In shared memory; each function is called by all threads of the
-/// block, in this order.
-/// @tparam kMost  groups at most
+/// Splits one tile. Lives in shared memory. All threads of the block call each function, in the
+/// order of declaration.
+/// @tparam kMost  largest number of groups
 template <int kMost>
 class Split {
  public:
-  /// The tile that this block takes up.
+  /// Claims the next tile for this block.
   __device__ Index next_tile(const TileSums& sums) {
     for (int i = static_cast<int>(threadIdx.x); i < kBlockWarps * kMost; i += kBlock) {
       next_[i / kMost][i % kMost] = 0;
     }
     if (threadIdx.x == 0) {
-      // Taken up in this order, so that whoever looks back waits for blocks that run.
+      // Tiles are claimed in order, so a block that looks back waits only for blocks that are
+      // running.
       auto* const ticket = reinterpret_cast<unsigned long long*>(sums.words);
       tile_ = ticket == nullptr ? 0 : static_cast<Index>(atomicAdd(ticket, 1ULL));
     }
@@ -92,12 +93,13 @@ class Split {
     return tile_;
   }
 
-  /// Of the calling thread's warp, for each group: first how many rows it has, for the warp to
-  /// count; after scan_counts(), where its next one stands among all rows of the tile.
+  /// Returns the counters of the calling thread's warp, one per group. The warp first counts its
+  /// rows there. After scan_counts(), a counter is the position of the warp's next row of the group
+  /// among all rows of the tile.
   __device__ unsigned* next() { return next_[threadIdx.x / kWarp]; }
 
-  /// Orders the groups of the tile one after another, in each the rows of the first warp first.
-  /// @return how many rows there are
+  /// Orders the rows of the tile by group, and within a group by warp.
+  /// @return number of rows
   __device__ unsigned scan_counts(const TileSums& sums) {
     __syncthreads();
     const unsigned group = threadIdx.x;
@@ -121,11 +123,11 @@ class Split {
     return all;
   }
 
-  /// Looks back: from here on to() and fits() are known. The last tile writes the counts.
+  /// Looks back, so that to() and fits() are valid. The last tile writes the counts.
   __device__ void resolve(const TileSums& sums) {
     const unsigned group = threadIdx.x >> sums.lane_bits;
     const unsigned first_of_warp = (threadIdx.x & ~(kWarp - 1U)) >> sums.lane_bits;
-    if (first_of_warp < sums.groups) {  // or else nothing is this warp's
+    if (first_of_warp < sums.groups) {  // otherwise the warp has no group
       const bool there = group < sums.groups;
       const Index before = look_back(sums, there ? group : 0, there);
       if (there && (threadIdx.x & ((1U << sums.lane_bits) - 1)) == 0) {
@@ -141,18 +143,18 @@ class Split {
     __syncthreads();
   }
 
-  /// Whether there is room for a row.
-  /// @param at  its place among all rows of the tile
+  /// Returns whether a row fits into the group's capacity.
+  /// @param at  position among all rows of the tile
   __device__ bool fits(unsigned group, unsigned at) const { return at < end_[group]; }
-  /// Its place in the result.
+  /// Returns the output position of a row.
   __device__ Index to(unsigned group, unsigned at) const { return to_[group] + at; }
 
  private:
-  // Of a word the lowest bits; 0: the tile has not counted yet.
-  static constexpr std::uint64_t kOwn = 1;  // its own count
-  static constexpr std::uint64_t kAll = 2;  // its own and those of all before it
+  // State, in the lowest bits of a word. 0: the tile has not counted yet.
+  static constexpr std::uint64_t kOwn = 1;  // the tile's count
+  static constexpr std::uint64_t kAll = 2;  // the tile's count plus those of all tiles before it
   static constexpr unsigned kStateBits = 2;
-  static constexpr int kInFlight = 4;  // words that a lane waits for together
+  static constexpr int kInFlight = 4;  // loads in flight per lane
 
   __device__ static SharedWord word_of(const TileSums& sums, Index tile, unsigned group) {
     return SharedWord(sums.words[kWordsBefore + tile * sums.groups + group]);
@@ -163,8 +165,8 @@ class Split {
         .store(static_cast<std::uint64_t>(count) << kStateBits | state, kRelaxed);
   }
 
-  /// What all tiles before count of a group. The lanes of a group look at as many tiles at a time,
-  /// the nearest ones first. Called by all lanes of a warp.
+  /// Returns the number of rows of a group in all tiles before this one. Each lane of a lane group
+  /// reads another tile, nearest tiles first. All lanes of a warp call it.
   __device__ Index look_back(const TileSums& sums, unsigned group, bool there) const {
     const unsigned lane = threadIdx.x % kWarp;
     const unsigned lanes = 1U << sums.lane_bits;
@@ -178,7 +180,7 @@ class Split {
       std::uint64_t words[kInFlight];
       for (int i = 0; i < kInFlight; ++i) {
         const Index tile = nearest - i * static_cast<Index>(lanes);
-        // Before the first tile there is nothing, and that is known.
+        // There is nothing before the first tile. Its prefix counts as complete.
         words[i] = kAll;
         if (!done && tile >= 0) words[i] = word_of(sums, tile, group).load(kRelaxed);
       }
@@ -187,7 +189,7 @@ class Split {
         while (!done && words[i] == 0) words[i] = word_of(sums, tile, group).load(kRelaxed);
         const bool complete = (words[i] & low_mask(kStateBits)) == kAll;
         const unsigned which = __ballot_sync(kAllLanes, complete ? 1 : 0) & of_group;
-        // The nearest lane that knows all before it is the last one that counts.
+        // Sum up to the nearest lane with a complete prefix, inclusive.
         const unsigned counted = which != 0 ? which ^ (which - 1) : kAllLanes;
         if (!done && (counted >> lane & 1U) != 0) sum += static_cast<Index>(words[i] >> kStateBits);
         done = done || which != 0;

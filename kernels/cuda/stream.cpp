@@ -1,4 +1,4 @@
-// Streams and events of a GPU, and the GPUs that are available.
+// Streams and events of a GPU, and the list of available GPUs.
 #include "kernels/cuda/stream.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 
 namespace sparsesync {
 
-/// A cudaEvent_t.
+/// Owns a cudaEvent_t.
 class Event::Handle {
  public:
   explicit Handle(int of_device) : device(of_device) {
@@ -44,12 +44,12 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-/// Bytes behind a slice of scratch, beyond the alignment of the next one, that only red zones have.
+/// Size of a red zone, in addition to the padding that aligns the next slice of scratch.
 constexpr std::size_t kRedZoneBytes = 256;
 constexpr std::byte kRedZoneByte{0xEF};
 
-/// Makes each access to a red zone an error of AddressSanitizer, which knows the memory of the
-/// emulated device alone.
+/// Makes each access to a red zone an AddressSanitizer error. AddressSanitizer knows only the
+/// memory of the emulated device.
 void close_to_sanitizer(std::span<const std::byte> red_zone) {
 #if defined(SPARSESYNC_CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
   ASAN_POISON_MEMORY_REGION(red_zone.data(), red_zone.size());
@@ -65,7 +65,7 @@ void open_to_sanitizer(std::span<const std::byte> red_zone) {
 #endif
 }
 
-/// @throws what a fault stands for
+/// @throws the exception for a fault
 [[noreturn]] void throw_fault(Fault fault) {
   switch (fault) {
     case Fault::none:
@@ -143,7 +143,7 @@ CudaStream::~CudaStream() {
 CudaStream::Timed::Timed(CudaStream& stream) : stream_(stream) {
   if (stream.times_ == nullptr) return;
   lock_ = std::unique_lock(stream.times_->one_at_a_time);
-  // The time excludes what the piece waits for, and the host's submission.
+  // Exclude the work that this piece waits for, and the host's submission, from the time.
   check(cudaStreamSynchronize(stream.stream_), "waiting for the device");
   constexpr int kMicroseconds = 20;
   spin(stream, kMicroseconds);
@@ -153,7 +153,7 @@ CudaStream::Timed::Timed(CudaStream& stream) : stream_(stream) {
 CudaStream::Timed::~Timed() {
   if (stream_.times_ == nullptr) return;
   float milliseconds = 0;
-  // A failure here is that of the next call, too.
+  // The next call reports the same failure.
   if (cudaEventRecord(stream_.timing_[1], stream_.stream_) != cudaSuccess ||
       cudaEventSynchronize(stream_.timing_[1]) != cudaSuccess ||
       cudaEventElapsedTime(&milliseconds, stream_.timing_[0], stream_.timing_[1]) != cudaSuccess) {
@@ -166,13 +166,14 @@ CudaStream::Timed::~Timed() {
 
 void CudaStream::make_current() const {
   check(cudaSetDevice(device_), "choosing a device");
-  // Calls such as cudaEventQuery() in this thread would else invalidate a capture in another one.
+  // Otherwise calls such as cudaEventQuery() in this thread would invalidate a capture in another
+  // thread.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), "relaxing the capture mode");
 }
 
 void CudaStream::expect_reachable(const void* pointer, const char* what) const {
-  if (pointer == nullptr) return;  // of nothing
+  if (pointer == nullptr) return;  // null pointer of an empty array
   cudaPointerAttributes found{};
   check(cudaPointerGetAttributes(&found, pointer), "asking for a pointer's memory");
   switch (found.type) {
@@ -197,7 +198,8 @@ void CudaStream::expect_reachable(const void* pointer, const char* what) const {
 
 void CudaStream::synchronize() {
   if (!overwritten_.empty()) throw ContractError(std::exchange(overwritten_, {}));
-  // Before the wait: what another thread notes while it lasts stays noted.
+  // Clear the flag before the wait, so that work that another thread records during the wait stays
+  // recorded.
   if (!has_work_.exchange(false)) return;
   ++counters_.synchronizations;
   try {
@@ -217,7 +219,7 @@ void CudaStream::wait_for(const Event& event) {
   if (event.handle() != nullptr) wait_for_event(event.handle()->event);
 }
 
-/// Waits for all work that the stream was given so far.
+/// Waits for all work submitted to the stream so far.
 void CudaStream::wait_for_all() {
   if (cancellation_check_ == nullptr)
     return check(cudaStreamSynchronize(stream_), "waiting for the device");
@@ -225,7 +227,7 @@ void CudaStream::wait_for_all() {
   wait_for_event(end_);
 }
 
-/// With a watch, polls the event and the watch.
+/// Waits for an event. With a cancellation check, polls the event and the check.
 void CudaStream::wait_for_event(cudaEvent_t event) {
   if (cancellation_check_ == nullptr)
     return check(cudaEventSynchronize(event), "waiting for the device");
@@ -239,7 +241,7 @@ void CudaStream::wait_for_event(cudaEvent_t event) {
   }
 }
 
-/// Room for so many bytes, which no copy reads any more.
+/// Returns `bytes` bytes of staging memory that no copy in flight uses.
 std::byte* CudaStream::next_staging(std::size_t bytes) {
   if (half_used_ + bytes > kStagingBytes) {
     check(cudaEventRecord(half_free_[half_], stream_), "recording an event");
@@ -288,7 +290,7 @@ std::byte* CudaStream::scratch(std::size_t slice_bytes) {
   const std::size_t bytes =
       round_up(std::max<std::size_t>(slice_bytes, 1), kAlignment) + (checked_ ? kRedZoneBytes : 0);
   if (blocks_.empty() || block_used_ + bytes > blocks_.back().bytes) {
-    // As a Buffer: an eighth more than asked.
+    // Like Buffer, allocate an eighth more than requested.
     const std::size_t slack = memory_.has_to_spare(bytes + bytes / 8) ? bytes / 8 : 0;
     const std::size_t wanted = round_up(std::max(bytes + slack, std::size_t{1} << 16), kAlignment);
     blocks_.reserve(blocks_.size() + 1);
@@ -302,7 +304,8 @@ std::byte* CudaStream::scratch(std::size_t slice_bytes) {
   return taken;
 }
 
-/// @param with_zone  bytes from the slice's begin to the next one
+/// Fills the red zone after a slice.
+/// @param with_zone  bytes from the start of the slice to the start of the next one
 void CudaStream::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_zone) {
   const std::span<std::byte> zone{slice + bytes, with_zone - bytes};
   check(cudaMemsetAsync(zone.data(), std::to_integer<int>(kRedZoneByte), zone.size(), stream_),
@@ -312,7 +315,7 @@ void CudaStream::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t w
   close_to_sanitizer(zone);
 }
 
-/// Waits for the operation, and looks for what it wrote to red zones.
+/// Waits for the operation and searches the red zones for overwritten bytes.
 void CudaStream::check_red_zones() noexcept {
   try {
     wait_for_all();
@@ -348,14 +351,14 @@ void CudaStream::close_scratch() noexcept {
   if (checked_) check_red_zones();
   block_used_ = 0;
   if (blocks_.size() < 2) return;
-  // One block in their place, so that the next time none is allocated.
+  // Replace the blocks by one, so that the next operation allocates nothing.
   std::size_t all = 0;
   for (const Block& block : blocks_) all += block.bytes;
   release_scratch();
   try {
     blocks_.push_back({static_cast<std::byte*>(memory_.allocate(all, kAlignment, stream())), all});
   } catch (...) {
-    // The next operation asks for what it needs, and throws if that is not to be had.
+    // The next operation allocates what it needs, and throws if that fails.
     blocks_.clear();
   }
 }
@@ -379,7 +382,7 @@ constexpr bool kEmulated = true;
 constexpr bool kEmulated = false;
 #endif
 
-/// As CUDA numbers versions.
+/// Formats a version number of CUDA.
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
@@ -415,7 +418,7 @@ void Event::set(const Context& context) {
 
 void Event::set(Stream stream) {
   if (!handle_) return;
-  const DeviceGuard here(handle_->device);  // whose default stream is meant
+  const DeviceGuard here(handle_->device);  // the device whose default stream is meant
   cuda::check(cudaEventRecord(handle_->event, static_cast<cudaStream_t>(stream.handle)),
               "recording an event");
 }
@@ -436,7 +439,7 @@ void Event::make_wait(const Context& context) const {
 
 void Event::make_wait(Stream stream) const {
   if (!handle_) return;
-  const DeviceGuard here(handle_->device);  // whose default stream is meant
+  const DeviceGuard here(handle_->device);  // the device whose default stream is meant
   cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), handle_->event, 0),
               "waiting for an event");
 }
@@ -466,7 +469,7 @@ DeviceFacts device_facts() {
   facts.emulated = kEmulated;
   int version = 0;
   if (cudaRuntimeGetVersion(&version) == cudaSuccess) facts.runtime_version = version;
-  // 0: there is no driver.
+  // Version 0 means that there is no driver.
   if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) facts.driver_version = version;
   const cudaError_t result = cudaGetDeviceCount(&facts.devices);
   if (result != cudaSuccess) {

@@ -1,4 +1,4 @@
-// CUDA's implementation of DeviceStream, and the scratch that kernels use.
+// The CUDA implementation of DeviceStream, and the scratch memory of kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,19 +20,20 @@ namespace sparsesync::cuda {
 /// Faults that kernels find in their input.
 enum class Fault : std::uint32_t {
   none,
-  outside_range,   // a code's index outside its range
-  not_increasing,  // a code's indices
-  wrong_count,     // a code with another number of indices than announced
-  no_row_there,    // a position that holds no row
-  row_of_another,  // a row that is not of its partition
-  not_in_union,    // aggregate: an index that the union does not have
+  outside_range,   // An index code has an index outside its range.
+  not_increasing,  // The indices of an index code do not increase.
+  wrong_count,     // An index code has another number of indices than announced.
+  no_row_there,    // A position holds no row.
+  row_of_another,  // A row does not belong to its partition.
+  not_in_union,    // Aggregate: the union lacks an index.
 };
 
-/// Memory of the host that kernels write a Fault to (record_fault()). The host reads it after a
-/// synchronization. If several threads write, one of the faults remains.
+/// Host memory that kernels write a Fault to (record_fault()). The host reads it after a
+/// synchronization. If several threads write, one of their faults remains.
 using FaultWord = std::uint32_t;
 
-/// A stream, staging for copies, scratch, and the word that kernels record faults in.
+/// A stream with staging memory for copies, scratch memory, and the word that kernels record faults
+/// in.
 class CudaStream : public DeviceStream {
  public:
   CudaStream(MemoryResource& memory, MemoryResource& pinned, const DeviceStreamOptions& options);
@@ -52,27 +53,27 @@ class CudaStream : public DeviceStream {
   Counters counters() const override { return counters_; }
 
   cudaStream_t handle() const { return stream_; }
-  /// Processors that run blocks.
+  /// Returns the number of multiprocessors of the GPU.
   int multiprocessors() const { return multiprocessors_; }
   /// Returns the word that kernels record faults in.
   FaultWord* faults() const { return faults_; }
-  /// So many kernels were launched.
+  /// Counts kernel launches.
   void count_launch(int launches = 1) {
     counters_.launches += launches;
     record_work();
   }
-  /// So many copies or fills were started.
+  /// Counts copies and fills.
   void count_copy(int copies = 1) {
     counters_.copies += copies;
     record_work();
   }
 
-  /// Copies from the host. `from` may be used again at once.
+  /// Copies from the host. `from` may be reused immediately.
   void upload(std::span<const std::byte> from, std::byte* to);
-  /// Copies to the host and waits for it.
+  /// Copies to the host and waits for the copy.
   void download(std::span<const std::byte> from, std::byte* to);
 
-  /// Times the work that the stream is given during its lifetime, if the stream has DeviceTimes.
+  /// Times the work submitted to the stream during its lifetime, if the stream has DeviceTimes.
   class [[nodiscard]] Timed {
    public:
     explicit Timed(CudaStream& stream);
@@ -87,18 +88,18 @@ class CudaStream : public DeviceStream {
 
   // ---- For Scratch.
 
-  /// An operation begins to take scratch; it may be part of another one.
+  /// Opens a scratch scope for an operation. Scopes may nest.
   void open_scratch() { ++scratch_depth_; }
-  /// It needs what it took no longer.
+  /// Closes the scratch scope. The operation no longer needs its scratch memory.
   void close_scratch() noexcept;
-  /// At a multiple of 256 bytes, until the outermost operation closes. A checked stream has a red
-  /// zone behind each slice: after the outermost operation, synchronize() throws ContractError,
-  /// naming the slice, if something was written there.
+  /// Allocates scratch memory, aligned to 256 bytes, until the outermost scope closes. In a checked
+  /// stream, a red zone follows each slice. If something was written there, synchronize() throws
+  /// ContractError after the outermost operation and names the slice.
   /// @throws BudgetError, DeviceMemoryError
   std::byte* scratch(std::size_t bytes);
 
  private:
-  static constexpr std::size_t kStagingBytes = std::size_t{1} << 18;  // of each half
+  static constexpr std::size_t kStagingBytes = std::size_t{1} << 18;  // per half
 
   struct Block {
     std::byte* data = nullptr;
@@ -119,23 +120,23 @@ class CudaStream : public DeviceStream {
   bool own_stream_;
   int multiprocessors_ = 1;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t end_ = nullptr;  // of all work so far
+  cudaEvent_t end_ = nullptr;  // marks the end of all work so far
   DeviceTimes* times_ = nullptr;
-  std::array<cudaEvent_t, 2> timing_{};  // where there are times
+  std::array<cudaEvent_t, 2> timing_{};  // null without DeviceTimes
   CancellationCheck* cancellation_check_ = nullptr;
-  // Since synchronize() last waited; another stream's thread may note that this one waits for it.
+  // Whether work was submitted since synchronize() last waited. Another stream's thread may set it,
+  // when this stream is made to wait for an event.
   std::atomic<bool> has_work_ = true;
   FaultWord* faults_ = nullptr;
   Counters counters_;
 
-  // What is copied from the host waits in two halves of pinned memory; an event says when a half
-  // may be written again.
+  // Pinned memory for copies, in two halves. An event signals when a half may be reused.
   std::byte* staging_ = nullptr;
   std::array<cudaEvent_t, 2> half_free_{};
   std::size_t half_ = 0;
   std::size_t half_used_ = 0;
 
-  // Scratch is taken from the last block; blocks are joined into one when nothing is in use.
+  // Scratch is allocated from the last block. Blocks are joined into one when no scratch is in use.
   std::vector<Block> blocks_;
   std::size_t block_used_ = 0;
   int scratch_depth_ = 0;
@@ -145,18 +146,17 @@ class CudaStream : public DeviceStream {
     std::size_t slice_bytes = 0;
     std::span<std::byte> bytes;
   };
-  std::vector<RedZone> red_zones_;  // behind the slices that are in use
-  std::string overwritten_;         // what synchronize() throws; empty: nothing
+  std::vector<RedZone> red_zones_;  // red zones of the slices in use
+  std::string overwritten_;         // message that synchronize() throws; empty: none
 };
 
-/// The stream of a context on a GPU. Does not synchronize the stream.
+/// Returns the CUDA stream of a context on a GPU. Does not synchronize the stream.
 inline CudaStream& stream_of(const Context& context) {
   return static_cast<CudaStream&>(*context.device_stream());
 }
 
-/// Memory for an operation's own use, of the stream. What one operation leaves there the next one
-/// may overwrite: both are in the order of the stream. Kept from one operation to the next, so
-/// steady state allocates nothing.
+/// Temporary memory of an operation. The next operation on the stream may overwrite it; stream
+/// order keeps both correct. Memory is kept between operations, so steady state allocates nothing.
 class Scratch {
  public:
   explicit Scratch(const Context& context) : stream_(stream_of(context)) { stream_.open_scratch(); }
@@ -164,7 +164,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  /// Uninitialized, at a multiple of 256 bytes.
+  /// Allocates uninitialized memory, aligned to 256 bytes.
   /// @throws BudgetError, DeviceMemoryError
   template <typename T>
   std::span<T> allocate(Index count) {
@@ -172,7 +172,7 @@ class Scratch {
             static_cast<std::size_t>(count)};
   }
 
-  /// A copy of what is on the host.
+  /// Copies data from the host into new scratch memory.
   template <typename T>
   std::span<T> upload(std::span<const T> from) {
     const std::span<T> to = allocate<T>(std::ssize(from));

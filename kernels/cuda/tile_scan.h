@@ -1,5 +1,5 @@
-// Sums over a block, and over the tiles before one in a single pass: how kernels that keep some of
-// what they read know where to write it. For kernel sources only.
+// Prefix sums over a block, and over tiles in a single pass. Kernels that compact their input use
+// them to find output positions. For kernel sources only.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,10 @@
 
 namespace sparsesync::cuda {
 
-/// What the threads of a block have before them.
-/// @param shared  kWarp + 1 numbers of the block's shared memory; may be used again after the next
-///                __syncthreads()
+/// Computes the exclusive prefix sum over the threads of a block.
+/// @param shared  kWarp + 1 numbers in shared memory; may be reused after the next __syncthreads()
 /// @param total   receives the sum of all threads' values
-/// @return the sum of the values of the threads before this one
+/// @return the sum of the values of all threads before this one
 template <typename T>
 __device__ T block_exclusive_sum(T value, T* shared, T* total) {
   const unsigned lane = threadIdx.x % kWarp;
@@ -41,8 +40,8 @@ __device__ T block_exclusive_sum(T value, T* shared, T* total) {
   return shared[warp] + inclusive - value;
 }
 
-/// Adds the values of all threads of the block to a number in memory, by one atomic operation.
-/// Called by all threads of the block.
+/// Adds the sum of all threads' values to a number in memory, with one atomic operation. All
+/// threads of the block call it.
 __device__ inline void block_add(Index value, Index* sum) {
   __shared__ Index shared[kWarp + 1];
   Index total = 0;
@@ -53,26 +52,26 @@ __device__ inline void block_add(Index value, Index* sum) {
   __syncthreads();
 }
 
-/// A word by which a block publishes a count to the other blocks. Nothing else is published with
-/// it, so its accesses order nothing.
+/// A word that publishes a block's count to other blocks. It publishes nothing else, so relaxed
+/// accesses suffice.
 using SharedWord = ::cuda::atomic_ref<std::uint64_t, ::cuda::thread_scope_device>;
 inline constexpr auto kRelaxed = ::cuda::memory_order_relaxed;
 
-/// Tiles of some work, in the order in which blocks take them up, and what each of them counts
-/// (decoupled look-back: Merrill and Garland, "Single-pass parallel prefix scan with decoupled
-/// look-back", 2016). A view of memory of the device.
+/// The tiles of a kernel's work, claimed in order by its blocks, with their counts. Blocks find the
+/// sum over earlier tiles by decoupled look-back (Merrill and Garland, "Single-pass parallel prefix
+/// scan with decoupled look-back", 2016). A view of device memory.
 class Tiles {
  public:
-  /// Words of memory, all 0 before the kernel begins.
+  /// Returns the number of 64-bit words for `tiles` tiles. All must be 0 before the kernel starts.
   static Index words(Index tiles) { return tiles + 1; }
 
   explicit Tiles(std::span<std::uint64_t> words) : words_(words.data()) {}
 
-  /// The tiles from `first` on, as tiles of their own: next_tile() is not for them.
+  /// Returns the tiles from `first` as a separate scan. Do not call next_tile() on it.
   __device__ Tiles from(Index first) const { return Tiles(words_ + first); }
 
-  /// The next tile that nobody has taken up. Called by all threads of the block.
-  /// @param shared  a number of the block's shared memory
+  /// Claims the next tile. All threads of the block call it.
+  /// @param shared  a number in shared memory
   __device__ Index next_tile(Index* shared) const {
     if (threadIdx.x == 0) *shared = static_cast<Index>(atomicAdd(ticket(), 1ULL));
     __syncthreads();
@@ -81,9 +80,10 @@ class Tiles {
     return tile;
   }
 
-  /// What all tiles before this one count. Called by all threads of the block, once for each tile.
-  /// @param count   of this tile
-  /// @param shared  a number of the block's shared memory
+  /// Returns the sum of the counts of all earlier tiles. All threads of the block call it, once per
+  /// tile.
+  /// @param count   count of this tile
+  /// @param shared  a number in shared memory
   __device__ Index before(Index tile, Index count, Index* shared) const {
     if (threadIdx.x < kWarp) {
       const Index sum = look_back(tile, count);
@@ -98,9 +98,9 @@ class Tiles {
  private:
   __device__ explicit Tiles(std::uint64_t* words) : words_(words) {}
 
-  // Of a tile's word the lowest bits; 0: it has not counted yet.
-  static constexpr std::uint64_t kOwn = 1;  // its own count
-  static constexpr std::uint64_t kAll = 2;  // its own and those of all before it
+  // State, in the lowest bits of a tile's word. 0: the tile has not counted yet.
+  static constexpr std::uint64_t kOwn = 1;  // the tile's count
+  static constexpr std::uint64_t kAll = 2;  // the tile's count plus those of all tiles before it
   static constexpr unsigned kStateBits = 2;
 
   __device__ unsigned long long* ticket() const {
@@ -111,7 +111,7 @@ class Tiles {
     word_of(tile).store(static_cast<std::uint64_t>(count) << kStateBits | state, kRelaxed);
   }
 
-  /// The first warp looks at 32 tiles at a time, the nearest ones first.
+  /// Looks back with the first warp: 32 tiles at a time, nearest tiles first.
   __device__ Index look_back(Index tile, Index count) const {
     const auto lane = static_cast<Index>(threadIdx.x);
     if (tile == 0) {
@@ -122,7 +122,7 @@ class Tiles {
     Index sum = 0;
     for (Index nearest = tile - 1;; nearest -= kWarp) {
       const Index looked_at = nearest - lane;
-      // Before the first tile there is nothing, and that is known.
+      // There is nothing before the first tile. Its prefix counts as complete.
       std::uint64_t word = kAll;
       if (looked_at >= 0) {
         do {
@@ -131,7 +131,7 @@ class Tiles {
       }
       const unsigned complete =
           __ballot_sync(kAllLanes, (word & low_mask(kStateBits)) == kAll ? 1 : 0);
-      // The nearest lane that knows all before it is the last one that counts.
+      // Sum up to the nearest lane with a complete prefix, inclusive.
       const Index last = complete != 0 ? __ffs(static_cast<int>(complete)) - 1 : kWarp - 1;
       Index part = lane <= last ? static_cast<Index>(word >> kStateBits) : 0;
       for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -147,7 +147,7 @@ class Tiles {
   std::uint64_t* words_;
 };
 
-/// Tiles that nobody has taken up yet. Does not synchronize the stream.
+/// Creates tiles that no block has claimed yet. Does not synchronize the stream.
 Tiles fresh_tiles(const Context& context, Scratch& scratch, Index tiles);
 
 }  // namespace sparsesync::cuda
