@@ -46,14 +46,12 @@ __global__ void select(Index tile_count, Tiles tiles, Selection selection) {
 }  // namespace detail
 
 /// Compacts tiles of kSelectTile<items> items each. Does not synchronize the stream.
-///
-/// `selection` is passed to the kernel by value and has these members.
-/// - part(tile): State of a tile, computed once per tile.
-/// - keeps(part, item): Whether an item in [0, kSelectTile<items>) is kept; the item may be past
-///   the end.
-/// - put(part, item, rank): Writes a kept item; `rank` counts the kept items before it.
-/// - end(tile, kept): Receives the number of items kept up to the end of the tile.
-/// @param tiles  `tile_count` fresh tiles (fresh_tiles())
+/// @param tiles      `tile_count` fresh tiles (fresh_tiles())
+/// @param selection  passed to the kernel by value. Its part(tile) returns the state of a tile,
+///                   once per tile. Its keeps(part, item) returns whether to keep an item in [0,
+///                   kSelectTile<items>), which may be past the end. Its put(part, item, rank)
+///                   writes a kept item; `rank` counts the kept items before it. Its end(tile,
+///                   kept) receives the number of items kept up to the end of the tile.
 template <int items, typename Selection>
 void select(const Context& context, Index tile_count, Tiles tiles, Selection selection) {
   launch<detail::select<items, Selection>>(context, blocks_for(context, tile_count, 1), kBlock,

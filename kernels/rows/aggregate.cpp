@@ -1,4 +1,4 @@
-// CPU implementations of unite and aggregate.
+// CPU implementations of unite() and aggregate().
 #include "kernels/rows/aggregate.h"
 
 #include <algorithm>
@@ -45,38 +45,42 @@ Index unite_by_merging(const Context& context, IndexRange range,
   return static_cast<Index>(end - all.begin());
 }
 
-/// Rows of the result that are summed up together: so few that their sums stay in the nearer
-/// caches while one part after another is added.
+/// Returns how many rows of the result to sum together. The block is small enough that its sums
+/// stay in the inner caches while one part after another is added.
 Index block_rows(Index row_bytes) {
   constexpr Index kBytes = Index{1} << 16;
   constexpr Index kMost = 2048;
   return std::clamp<Index>(kBytes / std::max<Index>(row_bytes, 1), 1, kMost);
 }
 
-/// Finds places in a block of the union without a search: the numbers that the block spans are cut
-/// into several times as many equal ranges as it has rows, and each knows its first row.
+/// Finds the positions of indices in a block of the union, without a binary search. The numbers
+/// that the block spans are divided into equal ranges, several times as many as the block has rows.
+/// A table holds the first row of each range.
 class Places {
  public:
-  /// Entries for a block of this many rows.
+  /// Returns the number of table entries for a block of `rows` rows.
   static Index entries(Index rows) { return Index{1} << table_bits(rows); }
 
-  /// @param united  a block, not empty
-  /// @param table   entries(united.size()) or more; overwritten
+  /// @param united  a non-empty block of the union
+  /// @param table   at least entries(united.size()) elements; overwritten
   Places(std::span<const Index> united, std::span<std::uint32_t> table)
       : united_(united), table_(table) {
     const auto span = static_cast<std::uint64_t>(united.back() - united.front()) + 1;
     shift_ =
         static_cast<unsigned>(std::max(bit_width_below(span) - table_bits(std::ssize(united)), 0));
-    // What is not in the union meets a 0 or another row's place, and is found not to be there.
+    // An index outside the union finds entry 0 or another row's position. find() then detects that
+    // it is missing.
     std::fill(table.begin(), table.end(), 0U);
-    for (std::size_t place = united.size(); place-- > 0;) {  // the first of a range comes last
+    // Go backwards, so that the first row of a range remains.
+    for (std::size_t place = united.size(); place-- > 0;) {
       table_[range_of(united[place])] = static_cast<std::uint32_t>(place);
     }
   }
 
-  /// Writes the places of `indices`, which increase, up to the first that is past the block (or
-  /// repeats another: then there are more than the block has rows, and the next block refuses it).
-  /// @return how many there are
+  /// Writes the positions of `indices`, which increase, up to the first one past the block. A
+  /// repeated index also ends the search: the indices then outnumber the block's rows, and the next
+  /// block rejects the repetition.
+  /// @return number of positions written
   std::size_t find(std::span<const Index> indices, std::span<Index> places) const {
     const Index last = united_.back();
     std::size_t at = 0;
@@ -94,7 +98,7 @@ class Places {
   }
 
  private:
-  /// Four to eight ranges a row: few have two.
+  /// Uses four to eight ranges per row, so that few ranges have two rows.
   static int table_bits(Index rows) {
     return bit_width_below(static_cast<std::uint64_t>(rows)) + 2;
   }
@@ -107,15 +111,15 @@ class Places {
   unsigned shift_;
 };
 
-/// A thread's share of the scratch.
+/// One thread's share of the scratch memory.
 struct BlockScratch {
-  std::span<Index> next;    // for each part the first of its indices that was not added yet
-  std::span<Index> places;  // for each row of a block
+  std::span<Index> next;    // per part: its first index that has not been added yet
+  std::span<Index> places;  // per row of a block
   std::span<std::uint32_t> table;
-  std::byte* sums;  // of a block; null where sums are made in the result itself
+  std::byte* sums;  // sums of a block; null if they are computed in the result
 };
 
-/// Sums up the rows `range` of the result.
+/// Sums the rows `range` of the result.
 void aggregate_range(const Context& context, std::span<const Index> united, IndexRange range,
                      std::span<const RowSparse> parts, double scale, Matrix out,
                      const BlockScratch& scratch) {
@@ -150,7 +154,7 @@ void aggregate_range(const Context& context, std::span<const Index> united, Inde
   }
   if (range.end < united_size) return;
   for (std::size_t p = 0; p < parts.size(); ++p) {
-    // Else an index is greater than all of the union.
+    // Otherwise some index is greater than all indices of the union.
     SPARSESYNC_EXPECT(scratch.next[p], ==, std::ssize(parts[p].indices));
   }
 }

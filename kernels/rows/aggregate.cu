@@ -1,8 +1,8 @@
-// CUDA implementation of aggregate: one kernel that needs no scratch but a list of the parts.
+// CUDA implementation of aggregate(): one kernel whose only scratch memory is a list of the parts.
 //
-// A block has rows of the union that follow each other, and goes through them some at a time. It
-// first reads the parts' indices that lie among these rows and writes down, for each row, which
-// parts have it and where; then sums up row by row, in the order of the parts, in registers.
+// A block processes consecutive rows of the union, one batch at a time. It first reads the parts'
+// indices in the range of the batch and records, for each row, which parts have it and at which
+// position. It then sums row by row in registers, in the order of the parts.
 #include "kernels/rows/aggregate.h"
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// Parts of one launch; of more there are several.
+/// Parts per launch. More parts take several launches.
 constexpr int kMostParts = 1024;
-/// Rows that are summed up together: their numbers among themselves take a byte.
+/// Rows per batch. An index within a batch must fit into a byte.
 constexpr int kMostRows = 256;
-/// Rows times parts.
+/// Limit on rows per batch times parts.
 constexpr int kMostPlaces = 1 << 14;
 
 struct Part {
@@ -32,40 +32,42 @@ struct Part {
   Index size;
 };
 
-/// What a launch does, and how it is cut.
+/// Arguments of a launch, and the division of its work.
 struct Work {
   const Part* parts;
   int part_count;
-  unsigned lane_bits;  // lanes that look at a part's indices together
+  unsigned lane_bits;  // log2 of the number of lanes that read a part's indices together
   const Index* united;
-  Index rows;          // or room for them:
-  const Index* count;  // how many are there; null: all
+  Index rows;          // number of rows, or their capacity if `count` is set
+  const Index* count;  // number of rows; null: `rows`
   Index rows_of_block;
-  int rows_at_once;  // a power of two
+  int rows_at_once;  // rows per batch, a power of two
   Index row_bytes;
-  unsigned chunks;  // that rows are cut into, each for a block of its own
-  Index units;      // of a row
+  unsigned chunks;  // chunks per row; each is processed by a separate block
+  Index units;      // per row
   unsigned units_of_chunk;
   std::byte* out;
   FaultWord* faults;
 };
 
-/// Sums of all parts are made in one launch or go from one to the next.
+/// Initial values and destination of the sums. With several launches, sums go from one to the next.
 template <typename Sum>
 struct Sums {
-  const Sum* before;  // null: +0
-  Sum* after;         // null: they are complete
+  const Sum* before;  // null: sums start from +0
+  Sum* after;         // null: the sums are complete
   Sum factor;
 };
 
-/// What the threads of a block tell each other.
+/// Data that the threads of a block share.
 struct Shared {
-  Index cursor[kMostParts];               // the first index that is not below the rows to come
-  Index next[kMostParts];                 // that index; the largest number where there is none
-  const std::byte* rows[kMostParts];      // values from the first index among the rows at hand on
-  Index united[kMostRows];                // of the rows at hand; behind them the largest number
-  std::uint32_t parts[kMostPlaces / 32];  // of each row a bit for each part, 32 parts by 32 parts
-  std::uint8_t places[kMostPlaces];  // of each part, where a row that it has stands behind rows[]
+  // Per part: position of its first index in or after the next batch.
+  Index cursor[kMostParts];
+  Index next[kMostParts];                 // Per part: that index, or the largest number at the end.
+  const std::byte* rows[kMostParts];      // Per part: values from its first index in the batch.
+  Index united[kMostRows];                // Indices of the batch, padded with the largest number.
+  std::uint32_t parts[kMostPlaces / 32];  // A bit per row and part, in words of 32 parts.
+  // Per part and row: offset of the row's values from rows[], in rows.
+  std::uint8_t places[kMostPlaces];
 };
 
 constexpr Index kNone = std::numeric_limits<Index>::max();
@@ -74,8 +76,8 @@ __device__ Index index_at(const Part& part, Index place) {
   return place < part.size ? part.indices[place] : kNone;
 }
 
-/// Where each part's indices of the rows from `first` on begin; what is below the first row is the
-/// first block's, which finds that the union has no such row.
+/// Finds, for each part, the position of its first index from row `first` on. Indices below the
+/// first row go to the first block, which finds that the union has no such row.
 __device__ void find_cursors(const Work& work, Index first, Shared& shared) {
   const LaneGroup group(work.lane_bits);
   const Index bound = work.united[first];
@@ -92,12 +94,12 @@ __device__ void find_cursors(const Work& work, Index first, Shared& shared) {
   }
 }
 
-/// The rows at hand.
+/// The current batch of rows.
 struct Rows {
   Index first;
   int count;
-  bool last;    // no block has rows behind them
-  Index limit;  // where not, the next row
+  bool last;    // no block has rows after these
+  Index limit;  // index of the next row, unless `last`
 };
 
 __device__ void begin_rows(const Work& work, const Rows& rows, Shared& shared) {
@@ -110,11 +112,11 @@ __device__ void begin_rows(const Work& work, const Rows& rows, Shared& shared) {
   }
 }
 
-/// Indices that a lane looks at together.
+/// Indices that a lane loads together.
 constexpr int kAhead = 4;
 
-/// Of indices the first rows at hand that are not below them, or the last row of all there is room
-/// for.
+/// Finds, for each index, the first row of the batch that is not below it. If all rows are below,
+/// the result is the last row of a full batch.
 __device__ void find_rows(const Work& work, const Shared& shared, const Index (&indices)[kAhead],
                           int (&found)[kAhead]) {
   for (int k = 0; k < kAhead; ++k) found[k] = 0;
@@ -125,7 +127,8 @@ __device__ void find_rows(const Work& work, const Shared& shared, const Index (&
   }
 }
 
-/// A part has the row at hand of this index; its values stand at `place` behind the first ones.
+/// Records that part `p` has the row of the batch with this index. Its values are at offset `place`
+/// from the part's first ones.
 __device__ void put(const Work& work, const Rows& rows, Shared& shared, int p, Index place,
                     Index index, int row) {
   if (row >= rows.count || shared.united[row] != index || place >= work.rows_at_once) {
@@ -136,8 +139,8 @@ __device__ void put(const Work& work, const Rows& rows, Shared& shared, int p, I
   atomicOr(&shared.parts[p / 32 * work.rows_at_once + row], 1U << static_cast<unsigned>(p % 32));
 }
 
-/// Finds the parts' rows among those at hand.
-/// @param columns  bytes of a row before those that the block sums up
+/// Finds the parts' rows in the batch.
+/// @param columns  bytes of a row before the block's chunk
 __device__ void find_parts(const Work& work, const Rows& rows, Index columns, Shared& shared) {
   const LaneGroup group(work.lane_bits);
   const auto groups = static_cast<int>(group.count());
@@ -148,7 +151,7 @@ __device__ void find_parts(const Work& work, const Rows& rows, Index columns, Sh
     const bool has_part = p < work.part_count;
     const Part part = has_part ? work.parts[p] : Part{};
     const Index begin = has_part ? shared.cursor[p] : 0;
-    // Of many parts most have nothing here: their indices are not read.
+    // With many parts, most have no index in the batch. Skip reading their indices.
     bool more = has_part && (rows.last ? begin < part.size : shared.next[p] < rows.limit);
     if (has_part && lane == 0) shared.rows[p] = part.values + begin * work.row_bytes + columns;
     Index at = begin;
@@ -181,7 +184,7 @@ __device__ void find_parts(const Work& work, const Rows& rows, Index columns, Sh
   }
 }
 
-/// The parts that have a row, in their order.
+/// Iterates over the parts that have a row, in their order.
 class PartsOfRow {
  public:
   __device__ PartsOfRow(const Work& work, const Shared& shared, int row)
@@ -189,7 +192,7 @@ class PartsOfRow {
         stride_(work.rows_at_once),
         left_(ceil_div(work.part_count, 32)) {}
 
-  /// The next one; -1: there is none.
+  /// Returns the next part, or -1 at the end.
   __device__ int next() {
     while (word_ == 0) {
       if (left_ == 0) return -1;
@@ -206,12 +209,12 @@ class PartsOfRow {
  private:
   const std::uint32_t* words_;
   int stride_;
-  int left_;  // words
+  int left_;  // words left to read
   std::uint32_t word_ = 0;
-  int first_ = -32;  // part of the word
+  int first_ = -32;  // first part of the current word
 };
 
-// ---- Units: what a thread reads of a row at a time.
+// ---- Units: the pieces of a row that a thread loads at once.
 
 /// An element at any address.
 template <typename T>
@@ -224,7 +227,7 @@ __device__ Unit load_unit(const std::byte* from) {
   if constexpr (std::is_same_v<Unit, Anywhere<T>>) {
     return {load_anywhere<T>(from)};
   } else if constexpr (std::is_same_v<Unit, uint4>) {
-    return __ldcs(reinterpret_cast<const uint4*>(from));  // read once
+    return __ldcs(reinterpret_cast<const uint4*>(from));  // streaming load, because it is read once
   } else {
     return *reinterpret_cast<const Unit*>(from);
   }
@@ -243,7 +246,8 @@ template <typename T>
 __device__ typename ValueTraits<T>::Sum widen(T value) {
 #if defined(__CUDA_ARCH__)
   if constexpr (std::is_same_v<T, f16>) {
-    // The same in one instruction, but that a NaN becomes quiet, as its sum would.
+    // Gives the same result as widen() in one instruction, except that a NaN becomes quiet. Its sum
+    // would be quiet anyway.
     float wide = 0;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
     return wide;
@@ -252,14 +256,14 @@ __device__ typename ValueTraits<T>::Sum widen(T value) {
   return ValueTraits<T>::widen(value);
 }
 
-/// Sums of a unit's elements.
+/// Holds the sums of a unit's elements.
 template <typename T, typename Unit>
 class UnitSums {
  public:
   using Sum = typename ValueTraits<T>::Sum;
   static constexpr int kElements = static_cast<int>(sizeof(Unit) / sizeof(T));
 
-  /// @param before  null: from +0
+  /// @param before  initial values; null: start from +0
   __device__ explicit UnitSums(const Sum* before) {
     for (int i = 0; i < kElements; ++i) sums_[i] = before == nullptr ? Sum{} : before[i];
   }
@@ -285,13 +289,14 @@ class UnitSums {
   Sum sums_[kElements];
 };
 
-/// @param first_unit  of those that the block sums up
+/// Sums the rows of the batch.
+/// @param first_unit  first unit of the block's chunk
 template <typename T, typename Unit>
 __device__ void sum_rows(const Work& work, const Rows& rows, Index first_unit, unsigned units,
                          const Shared& shared, const Sums<typename ValueTraits<T>::Sum>& sums) {
   constexpr Index kElements = UnitSums<T, Unit>::kElements;
   if (units == 0) return;
-  // Threads go through the units row after row.
+  // Threads go through the units row by row.
   const auto rows_on = static_cast<int>(kBlock / units);
   const unsigned units_on = kBlock % units;
   auto row = static_cast<int>(threadIdx.x / units);
@@ -303,7 +308,7 @@ __device__ void sum_rows(const Work& work, const Rows& rows, Index first_unit, u
     PartsOfRow parts(work, shared, row);
     bool more = true;
     while (more) {
-      Unit read[kAhead];  // under way together
+      Unit read[kAhead];  // loads in flight together
       bool has[kAhead];
       for (int k = 0; k < kAhead; ++k) {
         const int p = parts.next();
@@ -361,15 +366,16 @@ __global__ void __launch_bounds__(kBlock, 4)
 
 // ---- On the host.
 
-/// Cuts the work of a launch into blocks.
-/// @return how many there are
+/// Divides the work of a launch into blocks.
+/// @return number of blocks
 Index cut(const Context& context, Work& work) {
   work.rows_at_once = kMostRows;
   while (work.rows_at_once * work.part_count > kMostPlaces) work.rows_at_once /= 2;
   work.lane_bits = 5;
   while (work.lane_bits > 0 && work.part_count << work.lane_bits > kBlock) --work.lane_bits;
-  // Some blocks more than the device runs at once: rows of a skewed union are unlike. But to each
-  // something to do for all its threads, and for its search of where the parts begin.
+  // Use somewhat more blocks than the device runs at once, because rows of a skewed union differ in
+  // cost. Each block needs enough rows to occupy all its threads, and to pay for its initial search
+  // in the parts.
   const Index wanted = blocks_for(context, work.rows, 1);
   const Index least =
       std::max<Index>(std::clamp<Index>(kBlock / std::max<Index>(work.units, 1), 16, kMostRows),
@@ -377,7 +383,7 @@ Index cut(const Context& context, Work& work) {
   const Index rows = std::max(ceil_div(work.rows, wanted), least);
   work.rows_of_block = rows < work.rows_at_once ? rows : rows - rows % work.rows_at_once;
   const Index blocks = ceil_div(work.rows, work.rows_of_block);
-  // Few rows, but wide ones; and a block counts its units in 32 bits.
+  // Divide wide rows into chunks if there are few rows. A block counts its units in 32 bits.
   constexpr Index kMostUnits = Index{1} << 20;
   const Index chunks =
       std::max({std::min(ceil_div<Index>(work.units, kBlock), ceil_div(wanted, blocks)),
@@ -401,7 +407,7 @@ void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part
                   : scratch.allocate<Sum>(out.rows * out.width).data();
   }
   int first = 0;
-  do {  // without parts the sums are 0
+  do {  // run at least once: without parts the sums are 0
     Work work{};
     work.parts = parts.data() + first;
     work.part_count = std::min(count - first, kMostParts);
@@ -421,7 +427,8 @@ void aggregate_in(const Context& context, Scratch& scratch, std::span<const Part
   } while (first < count);
 }
 
-/// @param unit  bytes that divide the rows and where they begin
+/// Runs the kernel for units of `unit` bytes.
+/// @param unit  bytes; divides the addresses and sizes of all rows
 template <typename T>
 void aggregate_of(const Context& context, Scratch& scratch, std::span<const Part> parts,
                   std::span<const Index> united, const Index* rows, double scale, Matrix out,
@@ -441,7 +448,7 @@ void aggregate_of(const Context& context, Scratch& scratch, std::span<const Part
   }
 }
 
-/// @param rows  as Work's count
+/// @param rows  Work::count
 void run(const Context& context, std::span<const Index> united, const Index* rows,
          std::span<const RowSparse> parts, double scale, Matrix out) {
   SPARSESYNC_EXPECT(out.rows, ==, std::ssize(united));

@@ -1,4 +1,4 @@
-// Aggregate: the sum of the workers' parts, added in rank order whatever arrived first.
+// Aggregation: sums the workers' parts in rank order, independent of arrival order.
 #pragma once
 
 #include <span>
@@ -10,58 +10,61 @@
 
 namespace sparsesync {
 
-/// Scratch of unite() and aggregate().
+/// Scratch memory of unite() and aggregate().
 struct AggregateWorkspace {
   explicit AggregateWorkspace(const Context& context)
       : words(context), slots(context), table(context), sums(context), sort(context) {}
-  Buffer<std::uint64_t> words;  // one bit for each index of the range
+  Buffer<std::uint64_t> words;  // one bit per index of the range
   Buffer<Index> slots;
-  Buffer<std::uint32_t> table;  // where the rows of a block are
-  Buffer<std::byte> sums;       // of a block, where elements are not their own sums
+  Buffer<std::uint32_t> table;  // lookup table for the rows of a block
+  Buffer<std::byte> sums;       // sums of a block, if sums have another dtype than elements
   SortWorkspace sort;
 };
 
-/// Whether a union is made by direct address. A bit for each index of the range costs range / 64
-/// words to clear and to read; a merge moves each index several times. Past 16 words for each index
-/// the merge is the cheaper one.
+/// Returns whether a union is built by direct addressing, with a bit per index of the range. This
+/// clears and reads range / 64 words; a merge moves each index several times. Above 16 words per
+/// index, the merge is cheaper.
 constexpr bool unites_by_address(Index range, Index total) {
   return range / 64 / 16 <= total;
 }
 
-/// Bytes of scratch that unite() takes for `total` indices in a range of this size.
+/// Returns the bytes of scratch memory that unite() needs for `total` indices in a range of this
+/// size.
 constexpr Index unite_workspace_bytes(Index range, Index total) {
   constexpr Index kIndexBytes = sizeof(Index);
   return unites_by_address(range, total) ? range / 8 : 2 * kIndexBytes * total;
 }
 
 namespace cpu {
-/// The union of increasing sets of indices, increasing. By direct address (a bit for each index of
-/// the range) or, where the range is much larger than what is in it, by merging. Does not
-/// synchronize the stream.
-/// @param range  all indices lie in it (undefined otherwise)
-/// @param out    room for as many indices as all sets together, or range.size() where that is less
-/// @param count  receives how many were written
+/// Computes the sorted union of increasing sets of indices. Uses direct addressing (a bit per index
+/// of the range), or merging if the range is much larger than the sets. Does not synchronize the
+/// stream.
+/// @param range  contains all indices; otherwise behaviour is undefined
+/// @param out    capacity for the smaller of range.size() and the total size of all sets
+/// @param count  receives the size of the union
 /// @throws BudgetError if the workspace may not grow
 void unite(const Context& context, IndexRange range, std::span<const std::span<const Index>> sets,
            std::span<Index> out, Count count, AggregateWorkspace& workspace);
 
-/// out.row(u) = the sum over parts p, in their order, of the row of p whose index is united[u]:
-/// from +0, in the sum type, multiplied once by `scale` (in the sum type), rounded once. The same
-/// bits on every device, except those of NaNs (kernels/base/context.h), and at every arrival order.
-/// Does not synchronize the stream.
-/// @param united  what unite() made of the parts' indices
-/// @param parts   coalesced; values of any alignment; dtype and width as `out`
-/// @param scale   1 where elements are integers
+/// Sums the parts: out.row(u) is the sum over parts p, in order, of the row of p with index
+/// united[u].
+///
+/// The sum starts from +0 in the sum type. It is multiplied once by `scale` (in the sum type) and
+/// rounded once. The bits are the same on every device and for every arrival order, except those of
+/// NaNs (kernels/base/context.h). Does not synchronize the stream.
+/// @param united  result of unite() for the parts' indices
+/// @param parts   coalesced; values of any alignment; dtype and width of `out`
+/// @param scale   1 for integers
 /// @param out     united.size() rows, aligned for their dtype
 /// @throws BudgetError if the workspace may not grow
 void aggregate(const Context& context, std::span<const Index> united,
                std::span<const RowSparse> parts, double scale, Matrix out,
                AggregateWorkspace& workspace);
 
-/// The same right behind unite(), where the host does not know yet how many rows there are. Does
-/// not synchronize the stream.
-/// @param united  room for rows, of which `count` are there
-/// @param out     united.size() rows, of which as many are written
+/// Does the same as aggregate(), directly after unite(), when the host does not know the number of
+/// rows yet. Does not synchronize the stream.
+/// @param united  capacity for rows; the first `count` are valid
+/// @param out     united.size() rows; the first `count` are written
 /// @throws BudgetError if the workspace may not grow
 void aggregate_counted(const Context& context, std::span<const Index> united, Count count,
                        std::span<const RowSparse> parts, double scale, Matrix out,

@@ -14,7 +14,7 @@
 namespace sparsesync::cpu {
 namespace {
 
-/// What the first parts count together: where the next one's own begin.
+/// Returns the total of the first `parts` parts, which is the start offset of the next part.
 Index total_of(const PartCounts& counts, int parts) {
   return std::accumulate(counts.begin(), counts.begin() + parts, Index{0});
 }
@@ -27,7 +27,7 @@ Index length(const RowSparse& list) {
   return std::ssize(list.indices);
 }
 
-/// A row in the flat array, in bytes, and the blocks that it lies in.
+/// The bytes of a row in the flat array, and the blocks that contain them.
 struct PlacedRow {
   Index begin = 0;
   Index end = 0;
@@ -44,16 +44,16 @@ PlacedRow placed(const RowSparse& rows, Index place, Index block_bytes) {
   return {begin, end, first, in_one ? first : (end - 1) / block_bytes};
 }
 
-/// A row among the others of its list.
+/// A row and its neighbours in the list.
 struct RowInPlace {
   Index place = 0;
   PlacedRow row;
-  Index end_before = 0;  // of the row before it; of no meaning where `is_new`
-  bool is_new = false;   // whether its first block holds none of the rows before
-  bool is_last = false;  // whether its last block holds none of the rows behind
+  Index end_before = 0;  // end of the previous row; undefined if `is_new`
+  bool is_new = false;   // the row's first block contains no earlier row
+  bool is_last = false;  // the row's last block contains no later row
 };
 
-/// Calls found(row) for each of `places` in the list of rows.
+/// Calls found(row) for each position in `places` of the list of rows.
 template <typename Found>
 void walk_rows(const RowSparse& rows, Index block_bytes, IndexRange places, Found&& found) {
   if (places.size() == 0) return;
@@ -82,24 +82,24 @@ Index count_blocks(const RowSparse& rows, Index block_bytes, IndexRange places) 
   return count;
 }
 
-/// Writes what these rows are to write, each byte of the blocks once: a row writes itself, the
-/// zeros between the row before and itself in its first block, and, where it is the last of a
-/// block, the zeros behind it.
-/// @param at  the place of the first block that is new to these rows
-/// @return the place behind the last of their blocks
+/// Writes the blocks of a range of rows, each byte once. A row writes itself and the zeros between
+/// the previous row and itself in its first block. The last row of a block also writes the zeros
+/// after itself.
+/// @param at  output position of the first block that starts with these rows
+/// @return the output position after their last block
 Index fill_blocks(const RowSparse& rows, IndexRange places, Index at, std::span<Index> blocks,
                   Matrix values) {
   const Index block_bytes = values.row_bytes();
   const Index row_bytes = rows.values.row_bytes();
   walk_rows(rows, block_bytes, places, [&](const RowInPlace& found) {
     const PlacedRow& row = found.row;
-    const Index first = found.is_new ? at : at - 1;  // place of its first block
+    const Index first = found.is_new ? at : at - 1;  // output position of the row's first block
     at = first + row.last_block - row.first_block + 1;
     if (at > values.rows) return;
     for (Index i = found.is_new ? first : first + 1; i < at; ++i) {
       blocks[static_cast<std::size_t>(i)] = row.first_block + (i - first);
     }
-    // Blocks that follow each other do so in `values` too.
+    // Consecutive blocks are also consecutive in `values`.
     const auto at_byte = [&, shift = (first - row.first_block) * block_bytes](Index byte) {
       return values.data + (byte + shift);
     };
@@ -113,9 +113,9 @@ Index fill_blocks(const RowSparse& rows, IndexRange places, Index at, std::span<
   return at;
 }
 
-/// Calls found(elements, address) for what a row has in blocks that are there: which of its
-/// elements, and where they are.
-/// @param place  in the list, of the first block that has some
+/// Calls found(elements, address) for each piece of a row that a block in the list contains, with
+/// the range of its elements and their address.
+/// @param place  list position of the first block that contains a piece
 template <typename Found>
 void walk_pieces(const RowSparse& blocks, Index place, Index row, Index width, Found&& found) {
   const Index block = blocks.values.width;
@@ -129,9 +129,9 @@ void walk_pieces(const RowSparse& blocks, Index place, Index row, Index width, F
   }
 }
 
-/// Calls found(row, place, address) for each row that is not zero and whose first block of those
-/// that are there stands at one of `places`; `address` is null where no one block holds all of it.
-/// Of narrow rows so many are looked at together that they fill a line of the cache.
+/// Calls found(row, place, address) for each nonzero row whose first listed block is at a position
+/// in `places`. `address` is null if no single block contains the whole row. Narrow rows are tested
+/// in groups that fill a cache line.
 template <typename T, typename Found>
 void find_rows(const RowSparse& blocks, Index total_rows, Index width, IndexRange places,
                Found&& found) {
@@ -143,7 +143,7 @@ void find_rows(const RowSparse& blocks, Index total_rows, Index width, IndexRang
     const Index number = number_at(blocks, place);
     const Index first = number * block;
     Index row = first / width;
-    // One that began in a block before is that one's, if that is there.
+    // A row that starts in an earlier listed block belongs to that block.
     if (place > 0 && number_at(blocks, place - 1) >= row * width / block) ++row;
     const Index end = std::min((first + block - 1) / width + 1, total_rows);
     const IndexRange inside{ceil_div(first, width), std::min((first + block) / width, total_rows)};

@@ -1,4 +1,4 @@
-// CUDA implementations of the block operations: one kernel each.
+// CUDA implementations of the block operations, with one kernel each.
 #include "kernels/rows/blocks.h"
 
 #include "kernels/cuda/found_rows.h"
@@ -7,7 +7,8 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// a / b of numbers that are not negative, mostly of 32 bits.
+/// Returns a / b for nonnegative numbers. Numbers below 2^32, the usual case, take a 32-bit
+/// division.
 __device__ Index quotient(Index a, Index b) {
   if ((static_cast<std::uint64_t>(a | b) >> 32U) == 0) {
     return static_cast<unsigned>(a) / static_cast<unsigned>(b);
@@ -17,18 +18,20 @@ __device__ Index quotient(Index a, Index b) {
 
 // ---- Rows to blocks.
 //
-// In the blocks as they are written, one after another, rows stand in their order, with zeros
-// between; row i begins where its first block stands, and that follows from how many blocks the
-// rows before begin. A tile is some rows; it writes them and the zeros beside them, each element
-// once. Read: 8 bytes and the values of each row. Written: the blocks and 8 bytes for each.
+// The output is the sequence of blocks, one after another. It contains the rows in order, with
+// zeros between them. The output offset of row i follows from the offset of its first block, that
+// is, from the number of blocks that earlier rows start. A tile is a range of rows; it writes these
+// rows and the zeros next to them, each element once.
+//
+// Reads 8 bytes and the values of each row. Writes the blocks and 8 bytes per block.
 
-/// Lengths and places are in units.
+/// Arguments of the kernel. Lengths and offsets are in units.
 struct ToBlocks {
   const Index* rows;
   const std::byte* from;
   Index count;
-  Index row;    // length
-  Index block;  // length
+  Index row;    // row length
+  Index block;  // block length
   Index tile_rows;
   Index* blocks;
   std::byte* to;
@@ -39,7 +42,7 @@ struct ToBlocks {
 constexpr int kRowsOfThread = 4;
 constexpr int kMostTileRows = kRowsOfThread * kBlock;
 
-/// A row, and the blocks that it lies in.
+/// A row's begin, and the blocks that contain it.
 struct PlacedRow {
   Index begin = 0;
   Index first_block = 0;
@@ -54,8 +57,8 @@ __device__ PlacedRow placed(const ToBlocks& task, Index row) {
   return {begin, first, in_one ? first : quotient(end - 1, task.block)};
 }
 
-/// blocks[at], blocks[at + 1], ... = first, first + 1, ... for each lane: many by all lanes
-/// together. Called by all lanes of a warp.
+/// Sets blocks[at + i] = first + i for i < count, for the arguments of each lane. All lanes
+/// together write long sequences. All lanes of a warp call it.
 __device__ void write_numbers(const ToBlocks& task, Index at, Index first, Index count) {
   constexpr Index kFew = 4;
   const unsigned lane = threadIdx.x % kWarp;
@@ -73,16 +76,16 @@ __device__ void write_numbers(const ToBlocks& task, Index at, Index first, Index
   for (Index i = 0; i < count && at + i < task.room; ++i) task.blocks[at + i] = first + i;
 }
 
-/// Where the rows of a tile begin in the result, in shared memory.
+/// Output offsets of a tile's rows, in shared memory.
 struct Begins {
   Index of_row[kMostTileRows];
-  // Of each warp: which places of its part of the result a row begins at.
+  // Per warp: a bit for each offset of its part of the output where a row begins.
   unsigned marks[kBlockWarps][kWarp];
 };
 
-/// Writes a part of the result, 32 * 32 units from `begin` on. Called by all lanes of a warp.
-/// @param end    of what the tile writes
-/// @param first  the first row of the tile
+/// Writes a part of the output: 32 * 32 units from `begin`. All lanes of a warp call it.
+/// @param end    end of the tile's output
+/// @param first  first row of the tile
 template <typename Unit>
 __device__ void fill_part(const ToBlocks& task, Begins& begins, Index first, unsigned rows,
                           Index begin, Index end) {
@@ -91,7 +94,8 @@ __device__ void fill_part(const ToBlocks& task, Begins& begins, Index first, uns
   unsigned* const marks = begins.marks[threadIdx.x / kWarp];
   marks[lane] = 0;
   __syncwarp();
-  // Rows up to the one that the part begins in, or after; then those that begin in the part.
+  // Skip the rows that begin at or before the start of the part. Mark those that begin later in the
+  // part.
   const Index before = lower_bound(begins.of_row, static_cast<Index>(rows), begin + 1);
   for (Index i = before + lane; i < rows; i += kWarp) {
     const Index at = begins.of_row[i] - begin;
@@ -100,7 +104,7 @@ __device__ void fill_part(const ToBlocks& task, Begins& begins, Index first, uns
   }
   __syncwarp();
   const unsigned own = marks[lane];
-  Index last = before - 1;  // row that begins before the next 32 units
+  Index last = before - 1;  // last row that begins before the next 32 units
   auto* const to = reinterpret_cast<Unit*>(task.to);
   for (int step = 0; step < kWarp; step += kInFlight) {
     if (begin + step * kWarp >= end) break;
@@ -130,18 +134,19 @@ __global__ void __launch_bounds__(kBlock, 4) rows_to_blocks_kernel(ToBlocks task
   __shared__ Begins begins;
   __shared__ Index scan[kWarp + 1];
   __shared__ Index shared;
-  __shared__ Index limits[2];  // of what the tile writes
+  __shared__ Index limits[2];  // begin and end of the tile's output
   const Index tile = tiles.next_tile(&shared);
   const Index first = tile * task.tile_rows;
   const Index left = task.count - first;
   const auto rows = static_cast<unsigned>(left < task.tile_rows ? left : task.tile_rows);
 
-  // What rows begin anew: all of their blocks, but the first if the row before lies in it, too.
+  // Count the blocks that each row starts: all of its blocks, except the first if the previous row
+  // also lies in it.
   const unsigned own = threadIdx.x * kRowsOfThread;
   PlacedRow row[kRowsOfThread];
   bool is_new[kRowsOfThread];
   Index count = 0;
-  Index last = -1;  // block of the row before
+  Index last = -1;  // last block of the previous row
   if (own < rows && first + own > 0) last = placed(task, task.rows[first + own - 1]).last_block;
   for (unsigned k = 0; k < kRowsOfThread; ++k) {
     is_new[k] = false;
@@ -159,7 +164,7 @@ __global__ void __launch_bounds__(kBlock, 4) rows_to_blocks_kernel(ToBlocks task
 
   for (unsigned k = 0; k < kRowsOfThread; ++k) {
     const bool there = own + k < rows;
-    const Index first_at = is_new[k] ? at : at - 1;  // of the row's first block
+    const Index first_at = is_new[k] ? at : at - 1;  // output position of the row's first block
     const Index begun = there ? row[k].last_block - row[k].first_block + (is_new[k] ? 1 : 0) : 0;
     write_numbers(task, at, row[k].first_block + (is_new[k] ? 0 : 1), begun);
     at += begun;
@@ -168,7 +173,7 @@ __global__ void __launch_bounds__(kBlock, 4) rows_to_blocks_kernel(ToBlocks task
     begins.of_row[own + k] = begin;
     const Index place = first + own + k;
     if (own + k == 0) {
-      // The row before has written itself and no more, if it lies in the same block.
+      // If the previous row lies in the same block, it has written only itself. Begin after it.
       limits[0] = is_new[k] ? first_at * task.block
                             : begin - (row[k].begin - (task.rows[place - 1] + 1) * task.row);
     }
@@ -190,26 +195,26 @@ __global__ void __launch_bounds__(kBlock, 4) rows_to_blocks_kernel(ToBlocks task
 
 // ---- Blocks to rows.
 //
-// Blocks are read as they lie, and each row that a block's elements are of is marked if one is not
-// zero. Rows belong to the first block that is there and that they lie in: so the rows of a tile of
-// blocks are known by the blocks' numbers, and only its last one may go on in blocks behind the
-// tile. Read: each block once, and the rows that are not zero once more. Written: these rows and 8
-// bytes for each.
+// The kernel reads blocks in order and marks each row that has a nonzero element. A row belongs to
+// the first listed block that contains a part of it. The block numbers thus determine the rows of a
+// tile, and only its last row may continue in blocks after the tile.
 //
-// A block that is too large for a tile is cut into pieces, a tile for each.
+// Reads each block once, and the nonzero rows a second time. Writes these rows and 8 bytes per row.
+//
+// A block that is too large for a tile is divided into pieces, one tile each.
 
-/// Lengths and places are in bytes.
+/// Arguments of the kernel. Lengths and offsets are in bytes.
 struct ToRows {
   const Index* blocks;
   const std::byte* from;
   Index count;
-  Index block;         // length
-  Index pieces;        // of a block
-  Index piece;         // length of all but a block's last one
-  Index tile_pieces;   // 1 where a block has several
+  Index block;         // block length
+  Index pieces;        // per block
+  Index piece;         // piece length; a block's last piece may be shorter
+  Index tile_pieces;   // pieces per tile; 1 if a block has several pieces
   std::uint64_t mask;  // nonzero_bits()
   Index total_rows;
-  Index row;  // length
+  Index row;  // row length
   Index* indices;
   std::byte* values;
 
@@ -219,7 +224,7 @@ struct ToRows {
 constexpr int kPiecesOfThread = 2;
 constexpr int kMostPieces = kPiecesOfThread * kBlock;
 
-/// Where a piece lies, in the matrix and in the list of blocks.
+/// The bytes of a piece in the matrix, and its offset in the list of blocks.
 struct Piece {
   Index begin;
   Index end;
@@ -236,16 +241,17 @@ __device__ Piece piece_at(const ToRows& task, Index number) {
 
 /// The pieces of a tile, in shared memory.
 struct Pieces {
-  // How far the first row that is a piece's own begins before it; below 0: how far behind its begin
+  // Distance from the start of the piece's first row to the start of the piece. Negative if the row
+  // starts later. A row belongs to the first piece that contains a part of it.
   Index behind[kMostPieces];
   Index first_row[kMostPieces];
-  // Rows that are the own ones of the pieces before.
+  // Number of rows that belong to earlier pieces.
   unsigned rows_before[kMostPieces + 1];
-  Index rest;  // bytes behind the tile in which its last row goes on
+  Index rest;  // bytes after the tile that continue its last row
 };
 
-/// Finds out which rows are a tile's.
-/// @return how many
+/// Finds the rows that belong to a tile.
+/// @return number of rows
 __device__ unsigned find_own_rows(const ToRows& task, Index first, unsigned count, Pieces& pieces,
                                   unsigned* scan) {
   const unsigned own = threadIdx.x * kPiecesOfThread;
@@ -256,7 +262,7 @@ __device__ unsigned find_own_rows(const ToRows& task, Index first, unsigned coun
     const Index number = first + own + k;
     const Piece piece = piece_at(task, number);
     Index row = quotient(piece.begin, task.row);
-    // One that lies in the piece before is not this one's.
+    // A row that the previous piece contains does not belong to this one.
     if (number > 0 && piece_at(task, number - 1).end > row * task.row) ++row;
     const Index after = quotient(piece.end - 1, task.row) + 1;
     const Index end = after < task.total_rows ? after : task.total_rows;
@@ -270,7 +276,7 @@ __device__ unsigned find_own_rows(const ToRows& task, Index first, unsigned coun
   for (unsigned k = 0; k < kPiecesOfThread; ++k) {
     if (own + k < count) pieces.rows_before[own + k] = before;
     before += rows[k];
-    // The tile's last row is the last one of this piece.
+    // The tile's last row is the last row of this piece.
     const bool has_last = rows[k] > 0 && before == all;
     if (!has_last) continue;
     const Index end = (pieces.first_row[own + k] + rows[k]) * task.row;
@@ -279,7 +285,8 @@ __device__ unsigned find_own_rows(const ToRows& task, Index first, unsigned coun
     Index most = task.all_pieces() - behind;
     const Index needed = quotient(task.row, task.piece) + 2;
     if (needed * 2 < most) most = needed * 2;
-    while (most > 0) {  // the pieces behind the tile that begin before the row's end
+    // Binary search for the pieces after the tile that begin before the end of the row.
+    while (most > 0) {
       const Index half = most / 2;
       if (piece_at(task, behind + there + half).begin < end) {
         there += half + 1;
@@ -304,24 +311,25 @@ __device__ unsigned find_own_rows(const ToRows& task, Index first, unsigned coun
   return all;
 }
 
-/// Which piece has a row of the tile.
+/// Returns the piece that a row of the tile belongs to.
 __device__ unsigned piece_of(const Pieces& pieces, unsigned count, unsigned row) {
   return static_cast<unsigned>(
              lower_bound(pieces.rows_before, static_cast<Index>(count), row + 1)) -
          1;
 }
 
-/// A row of the matrix, of which some blocks are there.
+/// A row of the matrix with some of its blocks in the list.
 struct ScatteredRow {
   const ToRows* task;
   Index index;
-  Index place;   // of the first of its blocks that is there
-  Index before;  // bytes of the row before that block; below 0: bytes of the block before the row
+  Index place;   // list position of its first listed block
+  Index before;  // bytes of the row before that block; negative: bytes of the block before the row
 
   __device__ Index number() const { return index; }
   template <typename Unit>
   __device__ Unit load(Index unit) const {
-    Index within = unit * static_cast<Index>(sizeof(Unit)) - before;  // from that block on
+    // Offset in that block and the blocks after it.
+    Index within = unit * static_cast<Index>(sizeof(Unit)) - before;
     if (within < 0) return Unit{};
     Index at = place;
     if (within >= task->block) {
@@ -354,7 +362,7 @@ __global__ void __launch_bounds__(kBlock, resident_blocks(4))
   const std::byte* const data = task.from + first_piece.at;
   const Index bytes = last_piece.at + last_piece.end - last_piece.begin - first_piece.at;
   find_nonzero(data, bytes, task.mask, [&](const Chunk& chunk, Index at) {
-    // A tile is short.
+    // A tile is short, so these offsets fit into 32 bits.
     for (int begin = at < 0 ? static_cast<int>(-at) : 0, end = 0; begin < 16; begin = end) {
       const auto place = static_cast<unsigned>(static_cast<int>(at) + begin);
       if (place >= bytes) return;
@@ -363,7 +371,7 @@ __global__ void __launch_bounds__(kBlock, resident_blocks(4))
       const Index within = task.piece - left + pieces.behind[piece];
       Index row = pieces.rows_before[piece];
       Index left_of_row = -within;
-      if (within < 0) {  // of the last row of those before
+      if (within < 0) {  // the last row of the previous piece
         --row;
       } else {
         const Index further = quotient(within, task.row);
@@ -372,7 +380,7 @@ __global__ void __launch_bounds__(kBlock, resident_blocks(4))
       }
       if (left_of_row < left) left = left_of_row;
       end = left < 16 - begin ? begin + static_cast<int>(left) : 16;
-      // Others are of the tile before, or behind the matrix' end.
+      // Other rows belong to the previous tile, or are after the end of the matrix.
       const bool is_own = row >= 0 && row < rows;
       if (is_own && is_nonzero(chunk, begin, end)) marked.mark(row);
     }
@@ -403,7 +411,7 @@ void rows_to_blocks(const Context& context, RowSparse rows, std::span<Index> blo
   if (all == 0) return clear(context, count.location(), sizeof(Index));
   const Index row_bytes = rows.values.row_bytes();
   const Index block_bytes = values.row_bytes();
-  // Rows may lie far from each other, a block for each.
+  // Rows may be far apart, so each may need a separate block.
   constexpr Index kTileBytes = Index{1} << 16;
   constexpr Index kFew = 32;
   const Index tile_rows =
@@ -441,7 +449,7 @@ void blocks_to_rows(const Context& context, RowSparse blocks, Index total_rows,
   const Index block_bytes = blocks.values.row_bytes();
   const Index tile_bytes = tile_bytes_for(context, blocks.values.bytes(), 1);
   constexpr Index kMostRows = MarkedRows<OneGroup>::kMost;
-  // A range of bytes lies in as many rows as fit, and two more.
+  // A range of bytes touches at most two rows more than fit into it.
   const Index most_bytes = std::min(tile_bytes, (kMostRows - 2) * row_bytes);
   ToRows task{};
   task.blocks = blocks.indices.data();

@@ -13,7 +13,7 @@ struct Cast {
   __device__ To operator()(From value) const { return sparsesync::detail::converted<To>(value); }
 };
 
-/// Of an infinity and of what is not a number the difference from itself is not a number.
+/// Returns whether a number is finite. For infinities and NaNs, the difference from itself is NaN.
 template <typename Sum>
 __device__ bool is_finite(Sum value) {
   return value - value == Sum{0};

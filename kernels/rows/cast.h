@@ -1,4 +1,4 @@
-// Casts between floating-point element types: values on the wire narrower than in the tensor.
+// Casts between floating-point types, for values that are narrower on the wire than in the tensor.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace sparsesync {
 
 namespace detail {
-/// Rounds an f64 to odd: a number that f32 does not hold becomes the one of its two neighbours
-/// whose last bit is 1. Rounding that to nearest in a type with two or more bits fewer gives the
-/// same as rounding the f64 itself (Boldo and Melquiond, "Emulation of FMA and Correctly Rounded
-/// Sums: Proved Algorithms Using Rounding to Odd", 2008).
+/// Rounds an f64 to odd. A number that f32 cannot represent becomes the neighbour whose last bit is
+/// 1. Rounding that to nearest, in a type with at least two bits fewer, gives the same result as
+/// rounding the f64 directly. The source is Boldo and Melquiond, "Emulation of FMA and Correctly
+/// Rounded Sums: Proved Algorithms Using Rounding to Odd", 2008.
 SPARSESYNC_HOST_DEVICE inline float rounded_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   const auto back = static_cast<double>(nearest);
@@ -25,7 +25,7 @@ SPARSESYNC_HOST_DEVICE inline float rounded_to_odd(double value) {
   return float_of_bits(towards_zero | 1U);
 }
 
-/// Converts an element, rounded once.
+/// Converts an element with a single rounding.
 template <typename To, typename From>
 SPARSESYNC_HOST_DEVICE inline To converted(From value) {
   using Wide = typename ValueTraits<To>::Sum;
@@ -38,14 +38,14 @@ SPARSESYNC_HOST_DEVICE inline To converted(From value) {
 }  // namespace detail
 
 namespace cpu {
-/// Converts element by element, rounded once to nearest, ties to even. Numbers that overflow the
-/// type of `to` become infinities. Does not synchronize the stream.
-/// @param from  of a floating-point dtype and any alignment
-/// @param to    likewise; rows and width as `from`; does not overlap it
+/// Converts each element, rounded once to nearest, ties to even. Numbers that overflow the type of
+/// `to` become infinities. Does not synchronize the stream.
+/// @param from  floating-point dtype, any alignment
+/// @param to    floating-point dtype, any alignment; rows and width of `from`; does not overlap it
 void cast(const Context& context, ConstMatrix from, Matrix to);
 
-/// How many elements are infinite or not a number. Does not synchronize the stream.
-/// @param values  of a floating-point dtype and any alignment
+/// Counts the elements that are infinite or NaN. Does not synchronize the stream.
+/// @param values  floating-point dtype, any alignment
 void count_non_finite(const Context& context, ConstMatrix values, Count count);
 }  // namespace cpu
 

@@ -1,4 +1,4 @@
-// CPU implementations of the check at the door and of coalesce.
+// CPU implementations of the input check and of coalesce().
 #include "kernels/rows/coalesce.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace sparsesync::cpu {
 namespace {
 
-/// Where part `part` of the sorted indices begins: no row lies on both sides.
+/// Returns the position where part `part` of the sorted indices begins. No row spans two parts.
 std::size_t begin_of(std::span<const Index> sorted, int parts, int part) {
   const auto size = std::ssize(sorted);
   auto at = static_cast<std::size_t>(EvenRanges(size, parts).range(part).begin);
@@ -19,17 +19,17 @@ std::size_t begin_of(std::span<const Index> sorted, int parts, int part) {
   return at;
 }
 
-/// The end of the row that begins at `begin`.
+/// Returns the end of the run of equal indices that begins at `begin`.
 std::size_t end_of_row(std::span<const Index> sorted, std::size_t begin, std::size_t end) {
   std::size_t at = begin + 1;
   while (at < end && sorted[at] == sorted[begin]) ++at;
   return at;
 }
 
-/// Writes the sums of the rows that lie in `range` of the sorted indices.
-/// @param order  where each index stood in `from`
-/// @param sums   of one row
-/// @param to     the first row's place in the result
+/// Writes the sums of the rows in `range` of the sorted indices.
+/// @param order  position of each sorted index in `from`
+/// @param sums   scratch memory for one row
+/// @param to     output address of the first row
 template <typename T>
 void sum_rows(ConstMatrix from, std::span<const Index> sorted, std::span<const Index> order,
               IndexRange range, typename ValueTraits<T>::Sum* sums, std::byte* to) {
@@ -95,7 +95,7 @@ void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span
 
   const Index row_bytes = from.values.row_bytes();
   const int parts = row_parts(context, nnz, row_bytes);
-  // Where each part's rows begin in the result: after as many rows as end before it.
+  // Output position of each part: the number of distinct rows in earlier parts.
   PartCounts first{};
   if (parts > 1) {
     for_each_part(context, nnz, parts, [&](int part, IndexRange) {
@@ -121,7 +121,7 @@ void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span
                   values.data + first[static_cast<std::size_t>(part)] * row_bytes);
     });
   });
-  // Each row's number stays once.
+  // Keep each row number once.
   const auto end = std::unique(sorted.begin(), sorted.end());
   std::for_each(sorted.begin(), end, [&](Index& index) { index += rows.begin; });
   *count.location() = end - sorted.begin();

@@ -1,4 +1,4 @@
-// CUDA implementations of the check at the door and of coalesce.
+// CUDA implementations of the input check and of coalesce().
 #include "kernels/rows/coalesce.h"
 
 #include <array>
@@ -9,11 +9,11 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// What stands in memory where nothing was found.
+/// Value that means "none found".
 constexpr auto kNowhere = ~0ULL;
 
-/// found[0] = the first index outside [0, rows), found[1] = the first that is not above the one
-/// before it: places, kNowhere before.
+/// Finds positions of invalid indices; kNowhere means none. found[0] is the first index outside [0,
+/// rows). found[1] is the first index that is not above its predecessor.
 __global__ void check_kernel(std::uint64_t rows, const Index* indices, Index count,
                              unsigned long long* found) {
   unsigned long long outside = kNowhere;
@@ -22,7 +22,7 @@ __global__ void check_kernel(std::uint64_t rows, const Index* indices, Index cou
     const Index index = indices[i];
     const Index before = i == 0 ? -1 : indices[i - 1];
     const auto place = static_cast<unsigned long long>(i);
-    // As unsigned numbers, so that a negative index is too large.
+    // Compare as unsigned numbers, so that a negative index is too large.
     if (outside == kNowhere && static_cast<std::uint64_t>(index) >= rows) outside = place;
     if (unordered == kNowhere && index <= before) unordered = place;
   }

@@ -1,4 +1,4 @@
-// Coalesce: sums the rows that occur several times and brings them into increasing order.
+// Coalescing: sums the rows that occur several times and sorts rows by index.
 #pragma once
 
 #include <optional>
@@ -11,58 +11,60 @@
 
 namespace sparsesync {
 
-/// What a list of indices is found to be at the door.
+/// Result of checking a list of indices.
 struct IndexCheck {
-  /// The first place whose index is outside [0, rows), if there is one.
+  /// Position of the first index outside [0, rows), if any.
   std::optional<Index> outside;
-  /// Whether the indices increase strictly: already coalesced.
+  /// Whether the indices increase strictly, that is, are coalesced.
   bool coalesced = true;
 };
 
-/// What start_check() writes.
+/// The output format of start_check().
 struct FoundIndices {
-  /// Two numbers: the first place whose index is outside, and the first whose index is not above
-  /// the one before it; kNowhere where there is none.
+  /// Number of outputs: the position of the first index outside the range, and that of the first
+  /// index not above its predecessor. kNowhere means none.
   static constexpr std::size_t kNumbers = 2;
   static constexpr Index kNowhere = -1;
 
-  /// What the numbers say.
+  /// Converts the outputs to a result.
   static IndexCheck check(std::span<const Index, kNumbers> found) {
     const auto position = [&](std::size_t i) { return static_cast<std::uint64_t>(found[i]); };
     IndexCheck check;
-    // What is behind the first one outside is not looked at.
+    // Indices after the first one outside the range are not checked.
     check.coalesced = position(1) >= position(0);
     if (found[0] != kNowhere) check.outside = found[0];
     return check;
   }
 };
 
-/// Scratch of coalesce().
+/// Scratch memory of coalesce().
 struct CoalesceWorkspace {
   explicit CoalesceWorkspace(const Context& context)
       : order(context), sums(context), sort(context) {}
   Buffer<Index> order;
-  Buffer<std::byte> sums;  // of one row
+  Buffer<std::byte> sums;  // one row
   SortWorkspace sort;
 };
 
 namespace cpu {
-/// Looks at every index once. Synchronizes the stream.
-/// @param rows  of the tensor that the indices are of
+/// Checks every index. Synchronizes the stream.
+/// @param rows  number of rows of the tensor
 IndexCheck check_indices(const Context& context, Index rows, std::span<const Index> indices);
 
-/// The same, whose outcome stays in the context's memory. Does not synchronize the stream.
-/// @param found  receives what FoundIndices says
+/// Does the same as check_indices(), but leaves the result in the context's memory. Does not
+/// synchronize the stream.
+/// @param found  receives the outputs that FoundIndices describes
 void start_check(const Context& context, Index rows, std::span<const Index> indices,
                  std::span<Index> found);
 
-/// Writes the distinct rows of `from` in increasing order, each with the sum of its values: in the
-/// order of `from`, in the sum type, rounded once. Does not synchronize the stream.
-/// @param from     indices in [0, rows.size()): check_indices() says so
-/// @param rows     what these rows are called in the result: rows.begin is added to each number
-/// @param indices  room for from.indices.size() indices
-/// @param values   as many rows; dtype and width as from.values
-/// @param count    receives how many rows were written
+/// Writes the distinct rows of `from` in increasing order, with the sums of their values. Values
+/// are added in the order of `from`, in the sum type, and rounded once. Does not synchronize the
+/// stream.
+/// @param from     indices in [0, rows.size()), as check_indices() verifies
+/// @param rows     row numbers in the result: rows.begin is added to each index
+/// @param indices  capacity for from.indices.size() indices
+/// @param values   the same number of rows; dtype and width of from.values
+/// @param count    receives the number of rows written
 /// @throws BudgetError if the workspace may not grow
 void coalesce(const Context& context, RowSparse from, IndexRange rows, std::span<Index> indices,
               Matrix values, Count count, CoalesceWorkspace& workspace);

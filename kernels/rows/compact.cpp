@@ -1,4 +1,4 @@
-// CPU implementations of compact and compact_groups.
+// CPU implementations of compact() and compact_groups().
 #include "kernels/rows/compact.h"
 
 #include <algorithm>
@@ -14,15 +14,15 @@
 namespace sparsesync::cpu {
 namespace {
 
-/// Calls found(row) for each of `rows` that is not zero, in their order.
+/// Calls found(row) for each nonzero row of `rows`, in order.
 ///
-/// Memory is read at several places in turn: one stream does not keep it busy. What is looked at
-/// together is a row, or so many narrow ones that they fill a line of the cache.
+/// Memory is read from several streams in turn, because one stream does not saturate it. Rows are
+/// tested one by one; narrow rows are tested in groups that fill a cache line.
 template <typename T, typename Found>
 void find_rows(ConstMatrix dense, IndexRange rows, Found&& found) {
   constexpr Index kLine = 64;
   constexpr Index kStreams = 4;
-  constexpr Index kTileBytes = Index{1} << 16;  // stays near until its rows are copied
+  constexpr Index kTileBytes = Index{1} << 16;  // stays cached until its rows are copied
   std::array<bool, kTileBytes / kLine> nonzero{};
   const Index row_bytes = std::max<Index>(dense.row_bytes(), 1);
   const Index together = ceil_div(kLine, row_bytes);
@@ -51,12 +51,12 @@ void find_rows(ConstMatrix dense, IndexRange rows, Found&& found) {
   }
 }
 
-/// Where the rows that each part finds begin in the result, and at the end how many there are.
+/// Output offset of each part, followed by the total number of rows.
 using Offsets = std::array<Index, kMostParts + 1>;
 
-/// Finds the rows on all threads. Each part notes its own in its share of `indices`, as many as
-/// have room there.
-/// @return whether all are noted: then they stand at the begin of `indices`, without gaps
+/// Finds the nonzero rows on all threads. Each part first writes its rows to its share of
+/// `indices`, up to the capacity of the share.
+/// @return whether all rows fit; they are then at the start of `indices`, without gaps
 template <typename T>
 bool note_rows(const Context& context, ConstMatrix dense, int parts, std::span<Index> indices,
                Offsets& offsets) {
@@ -128,7 +128,7 @@ void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
   SPARSESYNC_EXPECT(first_row + dense.rows, <=, groups.bijection().rows());
   const Index row_bytes = dense.row_bytes();
   const Index room = std::ssize(indices) / groups.groups();
-  // Of each part but the last, for each group: its rows, then where they begin.
+  // Per part (except the last) and group: the number of rows, later their output offset.
   constexpr Index kMostOffsets = 4096;
   std::array<Index, kMostOffsets> offsets{};
   const auto parts = static_cast<int>(std::min<Index>(row_parts(context, dense.rows, row_bytes),

@@ -1,12 +1,15 @@
-// CUDA implementations of compact and compact_groups: one kernel, which reads `dense` once.
+// CUDA implementations of compact() and compact_groups(): one kernel, which reads `dense` once.
 //
-// What the kernels are written for: 214 M elements on an H200 (132 processors, 4.3 TB/s of plain
-// reading). 856 MB of f32 are 0.20 ms; the rows that are not zero add, at a density of 5.2% and
-// width 1, 12 bytes each, 134 MB: 0.23 ms. 1 us at 33 KB/us must be in flight for each processor:
-// its 40 warps have 2 KiB each, 80 KiB. With groups 32 warps of more registers are 5% faster. A
-// processor issues 111 instructions of a warp in the time in which 512 bytes come. Narrow rows
-// take, by the machine code and at that density, about 36 of f32 and 48 of bf16 for finding them,
-// and for splitting them among 64 groups 34 and 68 more.
+// Design point: 214 M elements on an H200 (132 multiprocessors, 4.3 TB/s for plain reads). 856 MB
+// of f32 take 0.20 ms. At a density of 5.2% and width 1, the nonzero rows add 12 bytes each, 134 MB
+// in total: 0.23 ms.
+//
+// Loads in flight: a latency of 1 us at 33 KB/us needs 33 KB per multiprocessor. Its 40 warps have
+// 2 KiB each, 80 KiB in total. With groups, 32 warps with more registers are 5% faster.
+//
+// Instructions: while 512 bytes arrive, a multiprocessor issues 111 warp instructions. According to
+// the machine code, finding narrow rows at that density takes about 36 (f32) or 48 (bf16).
+// Splitting them among 64 groups takes 34 or 68 more.
 #include "kernels/rows/compact.h"
 
 #include <cstring>
@@ -17,7 +20,7 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// What there is to do; group j's rows begin at place j * room of the result.
+/// Arguments of the kernels. The rows of group j start at output position j * room.
 struct Task {
   ConstMatrix dense;
   Index row_bytes;
@@ -27,10 +30,10 @@ struct Task {
   std::byte* values;
 };
 
-// ---- Narrow rows: several fill 16 bytes. Each warp lists the values that it finds.
+// ---- Narrow rows: several rows fit into 16 bytes. Each warp lists the values that it finds.
 
-/// 16 bytes of rows. They stay the words that they are loaded as: of rows of two bytes each would
-/// else take up a register.
+/// A chunk of 16 bytes with several rows. Rows stay in the words as loaded, because otherwise each
+/// 2-byte row would occupy a register.
 template <typename Row>
 struct Rows {
   static constexpr int kCount = static_cast<int>(16 / sizeof(Row));
@@ -63,7 +66,7 @@ struct Rows {
       return (word(j / 2) & low & (j % 2 == 0 ? 0xFFFFU : 0xFFFF0000U)) != 0;
     }
   }
-  /// Bit j is row j.
+  /// Returns a mask of the nonzero rows: bit j is row j.
   __device__ unsigned nonzero(std::uint64_t mask) const {
     unsigned bits = 0;
     for (int j = 0; j < kCount; ++j) bits |= (is_nonzero(j, mask) ? 1U : 0U) << j;
@@ -71,15 +74,15 @@ struct Rows {
   }
 };
 
-/// Where narrow rows lie. Rows do not cross multiples of 16, so that the first chunk may begin with
-/// rows that are not there, as the last one may end; those are zero.
+/// The chunks of a matrix with narrow rows. Rows do not straddle chunk boundaries. The first and
+/// the last chunk may thus contain positions outside the matrix; they count as zero rows.
 template <typename Row>
 struct Grid {
   const uint4* chunks;
-  Index skipped;     // rows that are not there before the first one
-  Index rows;        // with those
-  Index count;       // of chunks
-  IndexRange whole;  // chunks all rows of which are there
+  Index skipped;     // positions before the first row
+  Index rows;        // number of rows, including the skipped positions
+  Index count;       // number of chunks
+  IndexRange whole;  // chunks that lie completely in the matrix
 
   __device__ Rows<Row> load(Index chunk) const { return {__ldcs(chunks + chunk)}; }
   __device__ Rows<Row> load_part(Index chunk) const {
@@ -100,8 +103,8 @@ struct Grid {
   }
 };
 
-constexpr int kInFlight = 4;              // chunks that a thread waits for together
-constexpr int kStep = kInFlight * kWarp;  // chunks of a warp
+constexpr int kInFlight = 4;              // loads in flight per thread, in chunks
+constexpr int kStep = kInFlight * kWarp;  // chunks per warp
 constexpr Index kStepBytes = kStep * Chunk::kBytes * kBlockWarps;
 
 /// The rows that the warps of a tile find, in shared memory.
@@ -112,7 +115,7 @@ struct Lists {
       sizeof(Row) + sizeof(TileRow) + (kSplits ? sizeof(typename Groups::Number) : 0);
   static constexpr unsigned kCapacity = 20 * 1024 / kItemBytes / kBlockWarps;
   static constexpr unsigned kStepRows = kStep * Rows<Row>::kCount;
-  // A gap after every fourth chunk: threads that read four each then read from different banks.
+  // A gap after every fourth chunk. Threads that read four chunks each then access different banks.
   static constexpr int kPlaces = kStep / kInFlight * (kInFlight + 1);
 
   /// The first rows of a warp.
@@ -123,16 +126,17 @@ struct Lists {
   };
 
   union {
-    uint4 chunks[kBlockWarps][kPlaces];  // of a step
-    // The rows of a step that are counted but not listed.
+    uint4 chunks[kBlockWarps][kPlaces];  // chunks of a step
+    // Rows of a step that are counted but not listed.
     TileRow counted[kBlockWarps][kPlaces * sizeof(uint4) / sizeof(TileRow)];
-    std::uint16_t order[kBlockWarps * kCapacity];  // of all lists; written when all rows are listed
+    // Order of all listed rows. Written after all rows are listed.
+    std::uint16_t order[kBlockWarps * kCapacity];
   };
   union {
     List list;
-    TileRow step_rows[kStepRows];  // of a step that is read again; replaces the list
+    TileRow step_rows[kStepRows];  // rows of a step that is read again; replaces the list
   } warps[kBlockWarps];
-  unsigned sizes[kBlockWarps];  // rows of each warp; its list is incomplete above kCapacity
+  unsigned sizes[kBlockWarps];  // rows per warp; if above kCapacity, the list is incomplete
   static_assert(kStepRows <= kPlaces * sizeof(uint4) / sizeof(TileRow));
 
   __device__ List& list(unsigned warp) { return warps[warp].list; }
@@ -140,19 +144,20 @@ struct Lists {
 
 /// The rows of a warp in its share of a tile.
 struct Found {
-  unsigned size;    // of all rows
-  unsigned listed;  // the first of them; equal to size if the list has the capacity
-  // Chunks with rows that are not listed: bit kInFlight * s + k stands for the chunk that this lane
-  // examines k-th in step s.
+  unsigned size;    // number of rows
+  unsigned listed;  // number of listed rows; equal to `size` if all fit
+  // Chunks with rows that are not listed. Bit kInFlight * s + k stands for the k-th chunk that this
+  // lane examines in step s.
   unsigned unlisted;
 };
 constexpr Index kMostSteps = 32 / kInFlight;
 
-/// The sum of the lanes' numbers up to this one's.
+/// Returns the inclusive prefix sum over the lanes of a warp.
 __device__ unsigned inclusive_sum(unsigned number) {
   for (unsigned distance = 1; distance < kWarp; distance *= 2) {
 #if defined(__CUDA_ARCH__)
-    // The shuffle's predicate says whether there is such a lane: 2 instructions, not 4.
+    // The shuffle's predicate reports whether the source lane exists, which saves 2 of 4
+    // instructions.
     asm volatile(
         "{ .reg .u32 before; .reg .pred valid;"
         "  shfl.sync.up.b32 before|valid, %0, %1, 0, 0xffffffff;"
@@ -167,7 +172,7 @@ __device__ unsigned inclusive_sum(unsigned number) {
   return number;
 }
 
-/// Stores the chunks of a step, of which a lane has loaded every kWarp-th.
+/// Stores the chunks of a step to shared memory. Each lane has loaded every kWarp-th chunk.
 template <typename Row>
 __device__ void store_step(const Rows<Row> (&loaded)[kInFlight], uint4* places) {
   const unsigned lane = threadIdx.x % kWarp;
@@ -176,7 +181,7 @@ __device__ void store_step(const Rows<Row> (&loaded)[kInFlight], uint4* places) 
   }
 }
 
-/// The non-zero rows among a lane's kInFlight neighbouring chunks: bit i is row i.
+/// Returns the nonzero rows among a lane's kInFlight neighbouring chunks: bit i is row i.
 template <typename Row>
 __device__ unsigned nonzero_of_step(const uint4* own, std::uint64_t mask) {
   unsigned nonzero = 0;
@@ -186,15 +191,15 @@ __device__ unsigned nonzero_of_step(const uint4* own, std::uint64_t mask) {
   return nonzero;
 }
 
-/// Finds the rows of a warp in its share of `steps` steps. Neighbouring threads exchange the chunks
-/// that they load, so that each examines rows that follow each other: few are non-zero, and the
-/// thread lists these one by one. The next step is loaded meanwhile.
+/// Finds the rows of a warp in its share of `steps` steps. Lanes exchange the chunks that they
+/// load, so that each lane examines consecutive rows. Few rows are nonzero, and the lane lists them
+/// one by one. The next step is loaded meanwhile.
 ///
-/// A list that cannot hold the rows of a step ends before that step. The rows from there on are
-/// counted, and a bit for each chunk remains.
-/// @param first     the first chunk of the tile
-/// @param counted   counted(rows, size): called by all lanes for the rows of a step that are not
-///                  listed
+/// If the list cannot hold the rows of a step, it ends before that step. Later rows are only
+/// counted, with one bit per chunk.
+/// @param first    first chunk of the tile
+/// @param counted  counted(rows, size): called by all lanes for the rows of a step that is not
+///                 listed
 template <bool kIsWhole, typename Row, typename Groups, typename Counted>
 __device__ Found find_rows(const Grid<Row>& grid, std::uint64_t mask, Index first, int steps,
                            Lists<Row, Groups>& lists, const Counted& counted) {
@@ -259,7 +264,7 @@ __device__ Found find_rows(const Grid<Row>& grid, std::uint64_t mask, Index firs
   return found;
 }
 
-/// Reads the chunks again that have rows which are not listed.
+/// Reads the chunks again that contain unlisted rows.
 /// @param listed  listed(rows, size, value_of): called by all lanes for each step; value_of(row) is
 ///                the value of a row of the step
 template <typename Row, typename Groups, typename Listed>
@@ -302,13 +307,16 @@ __device__ void find_again(const Grid<Row>& grid, std::uint64_t mask, Index firs
   }
 }
 
-// Bytes of shared memory: 20 K of lists (with groups 7 a row of f32: 9% of 128 KiB are listed; 5 of
-// bf16: 6%), 20 K of chunks, 3 K of sums of 64 groups.
+// Shared memory: 20 KiB for lists, 20 KiB for chunks, and 3 KiB for the sums of 64 groups. With
+// groups, a listed row takes 7 bytes (f32) or 5 bytes (bf16). The lists hold 9% or 6% of the rows
+// of 128 KiB.
 //
-// Bytes read: the matrix once, and once more the chunks with rows that are not listed, from L2 in
-// part. A tile of 128 KiB with 5.2% of its rows, on average (computed):
-//   uniform: none; runs of 64: 0.5 K again (f32), 0.6 K (bf16); runs of 512: 6.7 K, 2.2 K.
-// Bytes written: 8 and the value of each row.
+// Bytes read: the matrix once, and chunks with unlisted rows a second time, partly from L2. The
+// average second reads for a tile of 128 KiB with 5.2% nonzero rows were computed. Uniformly
+// distributed rows need none. Runs of 64 rows need 0.5 KiB (f32) or 0.6 KiB (bf16). Runs of 512
+// rows need 6.7 KiB or 2.2 KiB.
+//
+// Bytes written: 8 and the value, per row.
 template <typename Row, typename Groups>
 __global__ void __launch_bounds__(kBlock, Groups::kMost == 1 ? resident_blocks(5) : 4)
     compact_narrow(Task task, Grid<Row> grid, Groups groups, TileSums sums, int steps) {
@@ -334,7 +342,7 @@ __global__ void __launch_bounds__(kBlock, Groups::kMost == 1 ? resident_blocks(5
   bool all_listed = true;
   for (const unsigned size : lists.sizes) all_listed = all_listed && size <= kCapacity;
 
-  // Without groups nothing is counted yet.
+  // Without groups, nothing has been counted yet.
   name_and_count_groups(groups, number, list.rows, Groups::kMost == 1 ? found.size : found.listed,
                         list.numbers, split.next());
   const unsigned all = split.scan_counts(sums);
@@ -377,9 +385,9 @@ __global__ void __launch_bounds__(kBlock, Groups::kMost == 1 ? resident_blocks(5
              });
 }
 
-// ---- Rows of any width, anywhere. Those that are not zero are marked, and read once more.
+// ---- Rows of any width and alignment. Nonzero rows are marked, and read a second time.
 
-/// A row of the matrix.
+/// A row of the dense matrix.
 struct DenseRow {
   const std::byte* data;
   Index index;
@@ -391,8 +399,8 @@ struct DenseRow {
   }
 };
 
-// Bytes of shared memory: 21 K, for 64 groups 28 K. Read: the matrix once, and once more the rows
-// that are not zero, from L2 in part (tiles in flight: 4 * 132 * 128 KiB = 69 MB; L2: 50 MB).
+// Shared memory: 21 KiB, or 28 KiB for 64 groups. Bytes read: the matrix once, and nonzero rows a
+// second time, partly from L2 (tiles in flight: 4 * 132 * 128 KiB = 69 MB; L2: 50 MB).
 template <typename Groups>
 __global__ void __launch_bounds__(kBlock, 4)
     compact_wide(Task task, Groups groups, TileSums sums, Index tile_rows, SmallDivisor row_divisor,
@@ -407,7 +415,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   const std::byte* const data = task.dense.data + first * task.row_bytes;
   find_nonzero(data, rows * task.row_bytes, task.mask, [&](const Chunk& chunk, Index at) {
     if (rows == 1) return marked.mark(0);
-    // Tiles of several rows are short.
+    // Tiles of several rows are short, so these offsets fit into 32 bits.
     int begin = at < 0 ? static_cast<int>(-at) : 0;
     const auto row_bytes = static_cast<unsigned>(task.row_bytes);
     const unsigned place = static_cast<unsigned>(static_cast<int>(at) + begin);
@@ -441,7 +449,7 @@ void run_narrow(const Context& context, const Task& task, const Groups& groups, 
   grid.rows = grid.skipped + task.dense.rows;
   grid.count = ceil_div(grid.rows, kCount);
   grid.whole = {grid.skipped == 0 ? 0 : 1, grid.rows / kCount};
-  // A TileRow counts the rows of 8 steps, too.
+  // A TileRow must hold the row number within 8 steps.
   const Index bytes = grid.count * Chunk::kBytes;
   const Index steps =
       std::min<Index>(tile_bytes_for(context, bytes, group_count) / kStepBytes, kMostSteps);
@@ -468,7 +476,7 @@ void run_wide(const Context& context, const Task& task, const Groups& groups, In
                                plan);
 }
 
-/// @param group_count  that `groups` has
+/// @param group_count  groups.count() on the host
 template <typename Groups>
 void run(const Context& context, const Task& task, const Groups& groups, Index room, Index* counts,
          Index group_count) {
@@ -488,7 +496,8 @@ void run(const Context& context, const Task& task, const Groups& groups, Index r
   }
 }
 
-/// The groups are too many for one kernel: it reads the matrix for each few of them.
+/// Runs several launches, because one kernel handles at most `most` groups. Each launch reads the
+/// matrix.
 template <int most, typename Arithmetic>
 void run_some(const Context& context, const Task& task, const RowGroups& groups, Index room,
               std::span<Index> counts) {

@@ -1,4 +1,4 @@
-// Compact: a dense matrix to its non-zero rows.
+// Compaction: converts a dense matrix to its nonzero rows.
 #pragma once
 
 #include <span>
@@ -10,29 +10,29 @@
 namespace sparsesync {
 
 namespace cpu {
-/// Finds the rows of `dense` in which some element is not zero, and writes their numbers and values
-/// in increasing order. A row is left out only when every element is zero, never by its sum; -0.0
-/// counts as zero, NaN and Inf do not. Does not synchronize the stream.
-/// @param first_row  what is added to a row's number
-/// @param indices    room for the result; what is not filled may be scribbled on
-/// @param values     values.rows == indices.size(), dtype and width as `dense`
-/// @param count      receives how many rows there are, which may be more than there is room for:
-///                   the first indices.size() of them are then written, and the caller repeats with
-///                   more
+/// Finds the nonzero rows of `dense` and writes their row numbers and values in increasing order. A
+/// row is dropped only if every element is zero, regardless of its sum. -0.0 counts as zero; NaN
+/// and Inf do not. Does not synchronize the stream.
+/// @param first_row  added to each row number
+/// @param indices    output; unused elements may be overwritten
+/// @param values     values.rows == indices.size(); dtype and width of `dense`
+/// @param count      receives the number of nonzero rows, which may exceed the capacity. Only the
+///                   first indices.size() of them are then written; repeat the call with more
+///                   capacity.
 void compact(const Context& context, ConstMatrix dense, Index first_row, std::span<Index> indices,
              Matrix values, Count count);
 
-/// compact(), and a partition of what it finds: each group has the same room, indices.size() /
-/// groups() rows, one group's behind the other's, and its rows stand at the begin of it in
-/// increasing order. On a GPU `dense` is read once for each 128 groups. Does not synchronize the
-/// stream.
-/// @param first_row  what is added to a row's number; that number's group is the row's
-/// @param groups     of at least first_row + dense.rows rows
-/// @param indices    room for the result; what is not filled may be scribbled on
-/// @param values     values.rows == indices.size(), dtype and width as `dense`
-/// @param counts     receives, for each group, how many rows it has, which may be more than there
-///                   is room for: as many as there is room for are then written, and the caller
-///                   repeats with more. Counts in the context's memory, as Count is
+/// Compacts and partitions the nonzero rows of `dense`. Each group has the same capacity,
+/// indices.size() / groups() rows. Groups follow each other in the output, and the rows of a group
+/// are at its start, in increasing order. On a GPU, `dense` is read once per 128 groups. Does not
+/// synchronize the stream.
+/// @param first_row  added to each row number; the sum determines the row's group
+/// @param groups     partition of at least first_row + dense.rows rows
+/// @param indices    output; unused elements may be overwritten
+/// @param values     values.rows == indices.size(); dtype and width of `dense`
+/// @param counts     receives the number of rows of each group, which may exceed the capacity. Only
+///                   rows that fit are then written; repeat the call with more capacity. In the
+///                   context's memory, like Count.
 void compact_groups(const Context& context, ConstMatrix dense, Index first_row,
                     const RowGroups& groups, std::span<Index> indices, Matrix values,
                     std::span<Index> counts);

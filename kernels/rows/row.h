@@ -1,5 +1,5 @@
-// Operations on one row that implementations share, and the division of work on rows. Values in
-// messages have no alignment, so elements are read and written by memcpy.
+// Row operations that the CPU implementations share, and the division of work on rows. Values in
+// messages are unaligned, so elements are read and written with memcpy.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,23 @@
 
 namespace sparsesync::cpu {
 
-/// Rows that a thread is worth waking for, of this many bytes each.
+/// Returns the smallest number of rows of this size that is worth waking a thread for.
 inline Index row_grain(Index row_bytes) {
   constexpr Index kBytes = Index{1} << 16;
   return std::max<Index>(kBytes / std::max<Index>(row_bytes, 1), 1);
 }
 
 constexpr int kMostParts = 64;
-/// A number for each part of some work, such as how many rows it finds.
+/// A number per part of some work, for example its number of rows.
 using PartCounts = std::array<Index, kMostParts>;
 
-/// Into how many parts, which PartCounts holds, work on rows of this many bytes each is cut.
+/// Returns the number of parts for work on rows of this size, at most kMostParts.
 inline int row_parts(const Context& context, Index rows, Index row_bytes) {
   return std::min(part_count(context, rows, row_grain(row_bytes)), kMostParts);
 }
 
-/// Calls body(size): as a constant where it is a usual one, so that a copy or a sum of so much is a
-/// few instructions and no loop.
+/// Calls body(size), with a compile-time constant for common sizes. A copy or a sum of that size
+/// then takes a few instructions, without a loop.
 template <Index... usual, typename Body>
 void with_constant(std::integer_sequence<Index, usual...>, Index size, Body&& body) {
   const bool is_usual =
@@ -42,17 +42,17 @@ void with_constant(std::integer_sequence<Index, usual...>, Index size, Body&& bo
 using UsualRowBytes = std::integer_sequence<Index, 2, 4, 8, 16, 32, 64, 128>;
 using UsualWidths = std::integer_sequence<Index, 1, 4, 8, 16, 32>;
 
-/// Copies a row: in a few instructions where it has a usual size.
+/// Copies a row. Common sizes take a few instructions.
 inline void copy_row(std::byte* to, const std::byte* from, Index bytes) {
   with_constant(UsualRowBytes{}, bytes,
                 [&](auto size) { std::memcpy(to, from, static_cast<std::size_t>(size)); });
 }
 
-/// How many rows ahead prefetch_row() is called.
+/// Prefetch distance, in rows.
 constexpr std::size_t kRowsAhead = 16;
 
-/// Asks for a row that is needed soon: where rows lie anywhere the processor does not foresee it.
-/// What is far behind its begin the processor sees for itself.
+/// Prefetches a row that is needed soon, because the processor cannot predict scattered rows.
+/// Prefetches only the start of a long row; the hardware prefetcher handles the rest.
 template <bool for_writing = false>
 void prefetch_row(const std::byte* row, Index bytes) {
   constexpr Index kLine = 64;
@@ -62,7 +62,7 @@ void prefetch_row(const std::byte* row, Index bytes) {
   }
 }
 
-/// An element of a row, wherever it lies.
+/// Loads an element of a row at any alignment.
 template <typename T>
 T load(const std::byte* from, Index element) {
   T value;
@@ -70,13 +70,13 @@ T load(const std::byte* from, Index element) {
   return value;
 }
 
-/// Writes an element of a row, wherever it lies.
+/// Stores an element of a row at any alignment.
 template <typename T>
 void store(std::byte* to, Index element, T value) {
   std::memcpy(to + element * static_cast<Index>(sizeof(T)), &value, sizeof(T));
 }
 
-/// sums[i] += the element i of `from`. They do not overlap.
+/// Adds a row: sums[i] += from[i]. The two do not overlap.
 template <typename T>
 void add_row(const std::byte* __restrict from, Index width,
              typename ValueTraits<T>::Sum* __restrict sums) {

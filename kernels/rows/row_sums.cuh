@@ -1,5 +1,4 @@
-// Sums of the rows that a list names, each in the order of the list. For the sources of the kernels
-// alone.
+// Sums the rows that a list names, each in list order. For kernel sources only.
 #pragma once
 
 #include "kernels/cuda/algorithms.h"
@@ -9,31 +8,31 @@
 
 namespace sparsesync::cuda {
 
-/// Where among sorted words the terms of each row of the result begin. For kernels, by value: a
-/// view of scratch.
+/// Positions in sorted words where the terms of each output row begin. Pass it to kernels by value:
+/// it is a view of scratch memory.
 struct RowTerms {
-  /// A row of so many terms is summed by a block for each 32 of its columns, where others are by
-  /// single threads: of one that has most of all terms a thread would have to wait for memory too
-  /// often.
+  /// Number of terms from which a row counts as long. A block sums 32 columns of a long row; single
+  /// threads sum the others. A single thread that summed a row with most of all terms would wait
+  /// for memory too often.
   static constexpr Index kMany = 64;
 
-  Index* begin;                    // [row], and the end of the last one
-  Index* rows_of_many;             // in any order
-  unsigned long long* many_count;  // of them
+  Index* begin;                    // per row, plus the end of the last row
+  Index* rows_of_many;             // long rows, in any order
+  unsigned long long* many_count;  // number of long rows
 
-  /// The first term of a row. Called once for each, in any order.
-  /// @param many  whether it has at least kMany
+  /// Records the first term of a row. Call it once per row, in any order.
+  /// @param many  whether the row has at least kMany terms
   __device__ void put(Index row, Index first, bool many) const {
     begin[row] = first;
     if (many) rows_of_many[atomicAdd(many_count, 1ULL)] = row;
   }
-  /// Called once, with how many rows and terms there are.
+  /// Records the total number of rows and terms. Call it once.
   __device__ void end(Index rows, Index terms) const { begin[rows] = terms; }
-  /// Once all were put.
+  /// Returns whether a row is long. Valid after all rows were recorded.
   __device__ bool has_many(Index row) const { return begin[row + 1] - begin[row] >= kMany; }
 };
 
-/// Memory for so many terms. Does not synchronize the stream.
+/// Allocates memory for `terms` terms. Does not synchronize the stream.
 inline RowTerms row_terms(const Context& context, Scratch& scratch, Index terms) {
   const RowTerms made{scratch.allocate<Index>(terms + 1).data(),
                       scratch.allocate<Index>(terms / RowTerms::kMany).data(),
@@ -42,27 +41,27 @@ inline RowTerms row_terms(const Context& context, Scratch& scratch, Index terms)
   return made;
 }
 
-/// Distinct rows of a list, increasing, and the terms of each.
+/// The distinct rows of a list, in increasing order, and the terms of each.
 struct DistinctRows {
-  SortedWords sorted;  // terms[i] of the sum of a row stand at source(i) of the list
+  SortedWords sorted;  // term i is the row at list position source(i)
   RowTerms terms;
   const Index* indices;
-  const Index* count;  // of the rows
-  Index size;          // of the list
+  const Index* count;  // number of distinct rows
+  Index size;          // length of the list
 };
 
 namespace detail {
 
-/// Items of each thread of a tile of sorted indices.
+/// Items per thread in a tile of sorted indices.
 inline constexpr int kTermItems = 8;
 
-/// Keeps the first of each row's sorted indices.
+/// Selection that keeps the first of each run of equal sorted indices.
 struct FirstOfRow {
   Index size;
   SortedWords sorted;
   Index first_row;
-  Index* indices;  // receives the rows
-  Index* count;    // and how many they are
+  Index* indices;  // receives the distinct rows
+  Index* count;    // receives their number
   RowTerms terms;
 
   __device__ Index part(Index tile) const { return tile * kSelectTile<kTermItems>; }
@@ -87,10 +86,10 @@ struct FirstOfRow {
 }  // namespace detail
 
 /// Finds the distinct rows of a list and the terms of their sums. Does not synchronize the stream.
-/// @param list       not empty; below `bound`
+/// @param list       non-empty; each row is below `bound`
 /// @param first_row  added to each row that is written
-/// @param indices    as long as the list
-/// @param count      receives the number of rows
+/// @param indices    the same length as `list`
+/// @param count      receives the number of distinct rows
 inline DistinctRows find_distinct(const Context& context, Scratch& scratch,
                                   std::span<const Index> list, Index bound, Index first_row,
                                   std::span<Index> indices, Index* count) {
@@ -107,8 +106,7 @@ inline DistinctRows find_distinct(const Context& context, Scratch& scratch,
 
 namespace detail {
 
-/// How a kernel reads and writes: so many elements at a time, each where elements of T may lie or
-/// anywhere.
+/// Loads and stores `elements` elements at a time, either aligned for T or at any address.
 template <typename T, int elements, bool aligned>
 struct Access {
   static constexpr int kElements = elements;
@@ -143,13 +141,14 @@ struct Summed {
   __device__ Index source(Index term) const { return rows.sorted.source(term); }
 };
 
-/// Writes the sum of the i-th row, rounded, to row i; a row of one term stays as it is.
+/// Writes the rounded sum of the i-th distinct row to output row i. A row with a single term is
+/// copied.
 template <typename T, typename Packs>
 struct WriteRounded {
   using Sum = typename ValueTraits<T>::Sum;
   static constexpr bool kCopiesSingleTerms = true;
 
-  /// The sums are zeros already.
+  /// The sums are zero already.
   __device__ static void begin(const Summed&, Index, Index, Sum*) {}
   __device__ static void end(const Summed& of, Index row, Index pack, const Sum* sums) {
     typename Packs::Pack result;
@@ -158,7 +157,7 @@ struct WriteRounded {
   }
 };
 
-/// Adds the terms of the i-th row to row indices[i], of Sum.
+/// Adds the terms of the i-th distinct row to row indices[i] of the sums.
 template <typename T, typename Packs>
 struct AddToRows {
   using Sum = typename ValueTraits<T>::Sum;
@@ -178,7 +177,7 @@ struct AddToRows {
   }
 };
 
-/// Sums some columns of a row of few terms.
+/// Sums some columns of a row with few terms.
 template <typename T, typename Packs, typename Result>
 __device__ void sum_few(const Summed& of, Index row, Index packs, Index pack) {
   using Sum = typename ValueTraits<T>::Sum;
@@ -205,9 +204,9 @@ __device__ void sum_few(const Summed& of, Index row, Index packs, Index pack) {
   Result::end(of, row, pack, sums);
 }
 
-/// Sums 32 columns of a row of many terms: all warps bring terms near, and while they come the
-/// first one adds those that are there, in their order.
-/// @param staged  the block's shared memory, of 2 * kStage * 32 elements
+/// Sums 32 columns of a row with many terms. All warps load terms into shared memory, while the
+/// first warp adds the terms of the previous stage, in order.
+/// @param staged  shared memory for 2 * kStage * 32 elements
 template <typename T, bool aligned, typename Result, int kStage>
 __device__ void sum_many(const Summed& of, Index row, Index first_column, T* staged) {
   using Sum = typename ValueTraits<T>::Sum;
@@ -222,7 +221,8 @@ __device__ void sum_many(const Summed& of, Index row, Index first_column, T* sta
   const Index stages = ceil_div<Index>(count, kStage);
   Sum sum{};
   if (warp == 0 && has_column) Result::begin(of, row, column, &sum);
-  // Two stages of memory in turn: terms of one come while those of the one before are added.
+  // Double buffering: the terms of one stage are loaded while those of the previous stage are
+  // added.
   for (Index stage = 0; stage <= stages; ++stage) {
     T* const coming = staged + stage % 2 * kStage * kWarp;
     const T* const there = staged + (stage + 1) % 2 * kStage * kWarp;
@@ -248,7 +248,7 @@ __device__ void sum_many(const Summed& of, Index row, Index first_column, T* sta
 
 template <typename T, int elements, bool aligned, template <typename, typename> typename Result>
 __global__ void sum_kernel(Summed of, Index packs, unsigned lane_bits) {
-  // Of as many bytes for each type: as much as lets an H200's processor have all its threads.
+  // The same number of bytes for each type: small enough for full occupancy on an H200.
   constexpr int kStage = 256 / static_cast<int>(sizeof(T));
   using Packs = Access<T, elements, aligned>;
   using Single = Access<T, 1, aligned>;
@@ -282,9 +282,9 @@ void sum_packs(const Context& context, const Summed& of) {
 
 }  // namespace detail
 
-/// to.row(i) = the sum of the i-th row's terms, rounded; a row of one term stays as it is. Does not
-/// synchronize the stream.
-/// @param from  the values of the list
+/// Writes sums: to.row(i) is the rounded sum of the terms of row i. A row with a single term is
+/// copied. Does not synchronize the stream.
+/// @param from  values of the list
 template <typename T>
 void write_sums(const Context& context, const DistinctRows& rows, ConstMatrix from, Matrix to) {
   using detail::WriteRounded;
@@ -301,8 +301,9 @@ void write_sums(const Context& context, const DistinctRows& rows, ConstMatrix fr
   }
 }
 
-/// sums.row(r) += the terms of row r, one after another. Does not synchronize the stream.
-/// @param from  the values of the list
+/// Adds to sums: sums.row(r) += the terms of row r, one after another. Does not synchronize the
+/// stream.
+/// @param from  values of the list
 template <typename T>
 void add_to_sums(const Context& context, const DistinctRows& rows, ConstMatrix from, Matrix sums) {
   using detail::AddToRows;

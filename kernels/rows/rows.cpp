@@ -119,7 +119,7 @@ void add_rows(const Context&, ConstMatrix from, std::span<const Index> rows, Mat
     Sum* const base = reinterpret_cast<Sum*>(sums.data);
     with_constant(UsualWidths(), from.width, [&](auto width) {
       constexpr auto kBytes = static_cast<Index>(sizeof(T));
-      // Past the last row too: a caller who adds many parts in turn soon goes on from there.
+      // Also prefetch past the last row: a caller that adds many parts in turn continues there.
       constexpr Index kAhead = 512;
       const std::byte* source = from.data;
       for (const Index row : rows) {

@@ -11,8 +11,8 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// Copies rows of so many units between matrices whose rows are so many units apart: from the rows
-/// of a list, or to them.
+/// Copies rows between two matrices, either from the rows of a list or to them. Strides are in
+/// units.
 struct CopyWork {
   const std::byte* from;
   Index from_stride;
@@ -23,7 +23,7 @@ struct CopyWork {
   Index first_tile;  // a tile is a row
 };
 
-/// Each thread loads all its units of a part before it stores them.
+/// Copies rows. Each thread loads all its units of a part before it stores them.
 template <bool scatters, typename Unit, typename Cut>
 __global__ void copy_rows(const __grid_constant__ JobTable<CopyWork> table, Cut cut) {
   cut.for_each(table.tiles(), [&](Index row, Index first) {
@@ -53,7 +53,7 @@ struct RowCopy {
   std::byte* to;
   Index to_stride;
   std::span<const Index> rows;
-  Index bytes;  // of a row
+  Index bytes;  // bytes per row
 };
 
 RowCopy copy_of(ConstMatrix from, const GatherJob& job) {
@@ -76,11 +76,12 @@ RowCopy copy_of(const ScatterJob& job, Matrix out) {
           job.from.row_bytes()};
 }
 
+/// Runs copies of rows, with many jobs per launch.
 /// @param copy_of_job  copy_of_job(job): its RowCopy
 template <bool scatters, typename Job, typename CopyOfJob>
 void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& copy_of_job) {
   std::uint64_t addresses = 0;
-  Index longest = 0;  // row
+  Index longest = 0;  // bytes of the longest row
   for (const Job& job : jobs) {
     const RowCopy copy = copy_of_job(job);
     if (copy.rows.empty() || copy.bytes == 0) continue;

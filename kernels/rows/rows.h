@@ -1,5 +1,5 @@
-// Moves and adds rows and elements: between row-sparse and dense, between an element type and its
-// sums.
+// Moves and adds rows and elements: between row-sparse and dense matrices, and between elements and
+// their sums.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace sparsesync {
 
-/// What gather_rows() is given beside the matrix that it reads.
+/// Arguments of gather_rows(), except the matrix that it reads.
 struct GatherJob {
   std::span<const Index> rows;
   Index first_column = 0;
   Matrix out;
 };
 
-/// What scatter_rows() is given beside the matrix that it writes.
+/// Arguments of scatter_rows(), except the matrix that it writes.
 struct ScatterJob {
   ConstMatrix from;
   std::span<const Index> rows;
@@ -27,13 +27,13 @@ struct ScatterJob {
 };
 
 namespace detail {
-/// Begins a sum with an element: -0 becomes +0, as in a sum that begins with zero.
+/// Starts a sum with an element. -0 becomes +0, as in a sum that starts from zero.
 template <typename T>
 SPARSESYNC_HOST_DEVICE inline typename ValueTraits<T>::Sum start_sum(T first) {
   return typename ValueTraits<T>::Sum{} + ValueTraits<T>::widen(first);
 }
 
-/// Scales a sum and rounds it to the type of the elements.
+/// Scales a sum and rounds it to the element type.
 /// @param factor  1 for integers
 template <typename T>
 SPARSESYNC_HOST_DEVICE inline T round_sum(typename ValueTraits<T>::Sum sum,
@@ -42,71 +42,72 @@ SPARSESYNC_HOST_DEVICE inline T round_sum(typename ValueTraits<T>::Sum sum,
 }
 }  // namespace detail
 
-// Sums are matrices of the element type's sum_dtype(), aligned for it (design: "Bits").
+// Sums are matrices of the element type's sum_dtype(), aligned for it.
 
 namespace cpu {
-/// out.row(i) = columns [first_column, first_column + out.width) of from.row(rows[i]). Does not
-/// synchronize the stream.
-/// @param rows  each in [0, from.rows); out.rows of them
+/// Gathers rows: out.row(i) = columns [first_column, first_column + out.width) of
+/// from.row(rows[i]). Does not synchronize the stream.
+/// @param rows  out.rows row numbers in [0, from.rows)
 void gather_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                  Index first_column, Matrix out);
 
-/// Columns [first_column, first_column + from.width) of out.row(rows[i]) = from.row(i). Does not
-/// synchronize the stream.
-/// @param rows  distinct, each in [0, out.rows); from.rows of them
+/// Scatters rows: columns [first_column, first_column + from.width) of out.row(rows[i]) =
+/// from.row(i). Does not synchronize the stream.
+/// @param rows  from.rows distinct row numbers in [0, out.rows)
 void scatter_rows(const Context& context, ConstMatrix from, std::span<const Index> rows,
                   Index first_column, Matrix out);
 
-/// gather_rows() of each job. Does not synchronize the stream.
-/// @param jobs  no output overlaps what another one reads or writes
+/// Runs gather_rows() for each job. Does not synchronize the stream.
+/// @param jobs  no output overlaps memory that another job reads or writes
 void gather_rows_all(const Context& context, ConstMatrix from, std::span<const GatherJob> jobs);
 
-/// scatter_rows() of each job. Does not synchronize the stream.
-/// @param jobs  no two write the same element
+/// Runs scatter_rows() for each job. Does not synchronize the stream.
+/// @param jobs  no two jobs write the same element
 void scatter_rows_all(const Context& context, std::span<const ScatterJob> jobs, Matrix out);
 
-/// Copies bytes that do not overlap. Does not synchronize the stream. On a GPU either side may be
-/// pinned memory of the host, too, which stays as it is until the stream has come there.
+/// Copies bytes between non-overlapping memory. Does not synchronize the stream. On a GPU, either
+/// side may also be pinned host memory, which must stay valid until the stream has executed the
+/// copy.
 void copy(const Context& context, std::span<const std::byte> from, std::byte* to);
 
-/// Sets bytes to 0: every element type's +0. Does not synchronize the stream.
+/// Sets bytes to 0, which is +0 in every element type. Does not synchronize the stream.
 void fill_zero(const Context& context, std::span<std::byte> bytes);
 
-/// shifted[i] = indices[i] + by. Does not synchronize the stream.
+/// Adds an offset to indices: shifted[i] = indices[i] + by. Does not synchronize the stream.
 void shift(const Context& context, std::span<const Index> indices, Index by,
            std::span<Index> shifted);
 
-/// numbers[i] = i. Does not synchronize the stream.
+/// Numbers elements: numbers[i] = i. Does not synchronize the stream.
 void number(const Context& context, std::span<Index> numbers);
 
-/// places[order[i]] = i: where each element went that a sort took from place order[i]. Does not
-/// synchronize the stream.
+/// Inverts a permutation: places[order[i]] = i. If a sort moved the element at position order[i] to
+/// position i, then places[j] is the new position of element j. Does not synchronize the stream.
 /// @param order  a permutation of [0, order.size())
 void invert(const Context& context, std::span<const Index> order, std::span<Index> places);
 
-/// sums = 0 + from, element by element: as fill_zero() and then adding, in one pass. Does not
-/// synchronize the stream.
-/// @param from  of any alignment
-/// @param sums  of sum_dtype(from.dtype); rows and width as `from`
+/// Starts sums: sums = 0 + from, element by element. Equals fill_zero() and an addition, in one
+/// pass. Does not synchronize the stream.
+/// @param from  any alignment
+/// @param sums  dtype sum_dtype(from.dtype); rows and width of `from`
 void start_sums(const Context& context, ConstMatrix from, Matrix sums);
 
-/// sums.row(rows[i]) += from.row(i), in increasing i. Does not synchronize the stream.
-/// @param from  of any alignment
-/// @param rows  from.rows of them, each in [0, sums.rows), repeats allowed
-/// @param sums  of sum_dtype(from.dtype) and from.width
+/// Adds rows: sums.row(rows[i]) += from.row(i), in increasing order of i. Does not synchronize the
+/// stream.
+/// @param from  any alignment
+/// @param rows  from.rows row numbers in [0, sums.rows); repetitions allowed
+/// @param sums  dtype sum_dtype(from.dtype), width from.width
 void add_rows(const Context& context, ConstMatrix from, std::span<const Index> rows, Matrix sums);
 
-/// sums += addends, element by element. Does not synchronize the stream.
-/// @param addends  of the dtype of `sums`, or of one whose sums are of it; rows and width as
-/// `sums`;
-///                 of any alignment
+/// Adds element by element: sums += addends. Does not synchronize the stream.
+/// @param addends  dtype whose sum_dtype() is that of `sums`; rows and width of `sums`; any
+///                 alignment
 void add(const Context& context, ConstMatrix addends, Matrix sums);
 
-/// out = the element type's rounding of sums · scale, element by element; `scale` is rounded to the
-/// sum type first, and a scale of 1 changes no bit. Does not synchronize the stream.
-/// @param scale  1 where elements are integers
-/// @param out    rows and width as `sums`, which is of sum_dtype(out.dtype); of any alignment; may
-///               be the memory of `sums` itself where out.dtype is its own sum
+/// Scales and rounds sums: out = round(sums · scale), element by element. `scale` is first rounded
+/// to the sum type; a scale of 1 changes no bit. Does not synchronize the stream.
+/// @param scale  1 for integers
+/// @param out    rows and width of `sums`, whose dtype is sum_dtype(out.dtype); any alignment. May
+///               be the memory of `sums` if both have the same dtype.
 void round_sums(const Context& context, ConstMatrix sums, double scale, Matrix out);
 }  // namespace cpu
 

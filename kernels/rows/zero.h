@@ -1,4 +1,4 @@
-// Whether elements are zero.
+// Tests for zero elements and rows.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@
 
 namespace sparsesync::cpu {
 
-/// The bits by which a T is not zero: all but the sign, which integers lack. Repeated over a word.
+/// Returns the bits that make a T nonzero, repeated over a word: all bits but the sign for
+/// floating-point types, all bits for integers.
 template <typename T>
 constexpr std::uint64_t nonzero_bits() {
   if constexpr (std::is_integral_v<T>) return ~std::uint64_t{0};
@@ -21,8 +22,9 @@ constexpr std::uint64_t nonzero_bits() {
   return bits;
 }
 
-/// Whether `count` elements are all zero. All are looked at: a branch for each would cost more. A
-/// line of the cache at a time, by few instructions, so that the processor sees many lines ahead.
+/// Returns whether `count` elements are all zero. Reads all of them, because a branch per element
+/// would cost more. Each cache line takes few instructions, so that the processor can look many
+/// lines ahead.
 template <typename T>
 bool are_zero(const std::byte* elements, Index count) {
   constexpr auto kOfWord = static_cast<Index>(sizeof(std::uint64_t) / sizeof(T));
@@ -45,8 +47,8 @@ bool are_zero(const std::byte* elements, Index count) {
   return zero;
 }
 
-/// Which rows of `width` elements each are not zero: bit i is the row i of at most 64. Nothing
-/// branches on an element: of narrow rows it is as good as chance which are zero.
+/// Returns a mask of the nonzero rows among at most 64 rows of `width` elements: bit i is row i.
+/// There is no branch per element, because it would be unpredictable for narrow rows.
 template <typename T>
 std::uint64_t nonzero_rows(const std::byte* rows, Index count, Index width) {
   std::uint64_t nonzero = 0;
@@ -60,8 +62,8 @@ std::uint64_t nonzero_rows(const std::byte* rows, Index count, Index width) {
   return nonzero;
 }
 
-/// Calls found(row) for each row that is not zero, in their order, of at most 64 that are not all
-/// zero.
+/// Calls found(row) for each nonzero row, in order. There are at most 64 rows, and at least one is
+/// nonzero.
 template <typename T, typename Found>
 void find_nonzero(const std::byte* rows, Index count, Index width, Found&& found) {
   std::uint64_t left = count == 1 ? 1 : nonzero_rows<T>(rows, count, width);
