@@ -1,4 +1,4 @@
-// CPU implementation of the index code of a whole range.
+// CPU implementation of the index code for a complete range.
 #include "kernels/indices/index_code_cpu.h"
 
 #include <numeric>

@@ -1,10 +1,12 @@
-// CUDA implementation of decode.
+// CUDA implementation of decode().
 //
-// Of a bit string a block takes some words; decoupled look-back tells it how many indices stand
-// before them. It lists its bits in shared memory, so that indices are written in rows, and
-// completes them from the low parts. The bytes are not trusted: no more is written than was
-// announced, and what is written lies in the range even where a fault is noted, because the
-// operations that follow see it before the host hears of the fault.
+// A block decodes some words of a bit string. Decoupled look-back gives it the number of indices
+// before them. It lists its set bits in shared memory, so that neighbouring threads write
+// neighbouring indices, and adds the low parts.
+//
+// The bytes are not trusted. No more indices are written than were announced. Every written index
+// lies in the range, even if a fault is recorded, because later operations read the indices before
+// the host learns of the fault.
 #include "kernels/indices/index_code.h"
 
 #include "kernels/cuda/job_table.h"
@@ -15,17 +17,17 @@
 namespace sparsesync::cuda {
 namespace {
 
-// Words that a thread has of a tile. Where bits are few, tiles are larger, for enough of them to be
-// on their way.
+// Words per thread in a tile. If few bits are set, tiles are larger, so that enough loads are in
+// flight.
 constexpr int kDenseWords = 1;
 constexpr int kSparseWords = 4;
-// Bits of a tile that are listed at a time. In an Elias-Fano code every second or third bit is set,
-// so that a tile of its 2^14 seldom needs a second round.
+// Set bits of a tile that are listed at a time. In an Elias-Fano code every second or third bit is
+// set, so a tile of 2^14 bits seldom needs a second round.
 constexpr int kListed = 9216;
-// Of codes without bit strings.
+// Indices per tile, for codes without bit strings.
 constexpr int kTile = 2048;
 
-/// A DecodeJob as the kernel wants it.
+/// A DecodeJob with derived values for the kernel.
 struct DecodeWork {
   const std::byte* bytes;
   Index* indices;
@@ -33,16 +35,16 @@ struct DecodeWork {
   Index first_tile;
   Index tiles;
   Index all_bytes;
-  Index bit_bytes;     // of the bit string, which comes first
-  Index begin;         // of the range
-  std::uint64_t most;  // the last number of the range, counted from its begin
-  int low_bits;        // of the low parts behind the bit string
-  int shift_of_each;   // number i's bit is moved up by so many times i
+  Index bit_bytes;     // Bytes of the bit string, which comes first.
+  Index begin;         // First index of the range.
+  std::uint64_t most;  // Last index of the range, relative to `begin`.
+  int low_bits;        // Bits of each low part, after the bit string.
+  int shift_of_each;   // The bit of number i is shifted up by i times this.
   IndexCode code;
-  bool sparse;  // few bits are set
+  bool sparse;  // Few bits are set.
 };
 
-/// The low part of number i.
+/// Returns the low part of number i.
 __device__ std::uint64_t low_part(const DecodeWork& work, Index i) {
   const std::byte* const end = work.bytes + work.all_bytes;
   const std::byte* const low = work.bytes + work.bit_bytes;
@@ -57,7 +59,8 @@ __device__ std::uint64_t low_part(const DecodeWork& work, Index i) {
   return number & low_mask(work.low_bits);
 }
 
-/// What a thread found wrong, noted once: a note goes to the memory of the host.
+/// Collects the faults that a thread finds. They are recorded once at the end, because each record
+/// goes to host memory.
 class Findings {
  public:
   __device__ void add(bool is_wrong, Fault fault) {
@@ -71,21 +74,22 @@ class Findings {
   Fault fault_ = Fault::none;
 };
 
-/// Bits of a tile: those that were listed, by their places in the tile.
+/// Positions of set bits in a tile, as listed.
 struct Listed {
   const std::uint16_t* places;
   int count;
-  int place_before;  // of the bit before the first one, if it is its neighbour; else below -1
-  Index first_bit;   // of the tile, in the string
-  Index first;       // the first one's number
+  // Position of the previous bit if it is adjacent to the first one; otherwise below -1.
+  int place_before;
+  Index first_bit;  // Position of the tile in the bit string.
+  Index first;      // Ordinal number of the first listed bit.
 };
 
-/// Writes the indices of bits. Called by all threads of the block.
+/// Writes the indices of the listed bits. All threads of the block call it.
 __device__ void write_indices(const DecodeWork& work, const Listed& listed, Findings& findings) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const bool has_low_parts = work.code == IndexCode::elias_fano;
   const auto low_bits = static_cast<unsigned>(work.low_bits);
-  // All lanes go round as often: they ask each other.
+  // All lanes run the same number of iterations, because they exchange values.
   for (int base = 0; base < listed.count; base += static_cast<int>(blockDim.x)) {
     const int place = base + static_cast<int>(threadIdx.x);
     const bool is_there = place < listed.count;
@@ -94,7 +98,7 @@ __device__ void write_indices(const DecodeWork& work, const Listed& listed, Find
     std::uint64_t low = 0;
     if (has_low_parts) {
       low = is_there && low_bits > 0 ? low_part(work, i) : 0;
-      // Only numbers with the same high part may fail to increase: their bits are neighbours.
+      // Only numbers with the same high part can fail to increase. Their bits are adjacent.
       std::uint64_t low_before = __shfl_up_sync(kAllLanes, low, 1);
       if (is_there) {
         const int bit_before = place > 0 ? listed.places[place - 1] : listed.place_before;
@@ -125,8 +129,9 @@ class TileBits {
     for (int k = 0; k < kWords; ++k) count += __popcll(words_[k]);
     return count;
   }
-  /// Lists the places in the tile of those bits that come to lie in [0, kListed).
-  /// @param at  the first one's place in the list: below 0 or too large where it is another round's
+  /// Lists the positions, within the tile, of the bits whose list index is in [0, kListed).
+  /// @param at  list index of the thread's first bit; outside the range if it belongs to another
+  ///            round
   __device__ void list(int at, std::uint16_t* places) const {
     for (int k = 0; k < kWords; ++k) {
       const int first = (static_cast<int>(threadIdx.x) * kWords + k) * static_cast<int>(kWordBits);
@@ -153,13 +158,13 @@ class TileBits {
 
 /// Shared memory of a block.
 struct DecodeMemory {
-  int* sums;  // kWarp + 1
+  int* sums;  // [kWarp + 1]
   Index* number;
-  std::uint16_t* places;  // kListed
+  std::uint16_t* places;  // [kListed]
 };
 
-/// Called by all threads of the last tile: notes if all tiles together have another number of
-/// indices than was announced, and writes those that are missing.
+/// Finishes a code. Records a fault if all tiles together have another number of indices than
+/// announced, and writes the missing indices. All threads of the last tile call it.
 __device__ void close(const DecodeWork& work, Index found, Findings& findings) {
   findings.add(found != work.count && threadIdx.x == 0, Fault::wrong_count);
   for (Index i = found + threadIdx.x; i < work.count; i += blockDim.x) {
@@ -221,7 +226,7 @@ __device__ void write_all(const DecodeWork& work, Index tile) {
   for (Index i = first + threadIdx.x; i < end; i += blockDim.x) work.indices[i] = work.begin + i;
 }
 
-/// @param ordered  whether tiles look back, and so must be taken up in order
+/// @param ordered  whether tiles look back and must therefore be claimed in order
 __global__ void __launch_bounds__(kBlock, 4)
     decode_kernel(const __grid_constant__ JobTable<DecodeWork> table, Tiles tiles, bool ordered,
                   FaultWord* faults) {
@@ -275,7 +280,7 @@ DecodeWork work_of(const DecodeJob& job) {
     work.low_bits = layout.low_bits;
     work.shift_of_each = 1;
   }
-  // One of 16 bits.
+  // A bitmap is sparse if fewer than one in 16 bits is set.
   work.sparse = job.code == IndexCode::bitmap && work.bit_bytes > 2 * work.count;
   return work;
 }

@@ -10,7 +10,7 @@ EliasFano::Layout layout_of(IndexRange range, std::size_t count) {
   return EliasFano::layout(static_cast<std::uint64_t>(range.size()), count);
 }
 
-/// Appends numbers of a fixed number of bits to a byte string.
+/// Appends fixed-width numbers to a byte string.
 class BitWriter {
  public:
   explicit BitWriter(std::byte* to) : to_(to) {}
@@ -36,7 +36,7 @@ class BitWriter {
   int used_ = 0;
 };
 
-/// Reads numbers of a fixed number of bits one after another.
+/// Reads fixed-width numbers one after another.
 class BitReader {
  public:
   BitReader(std::span<const std::byte> bytes, int bits)
@@ -46,7 +46,7 @@ class BitReader {
     const auto skipped = static_cast<unsigned>(at_ % 8);
     at_ += bits_;
     std::uint64_t number = load_word(bytes_, offset) >> skipped;
-    // bits_ <= 62, and a word read at a byte boundary holds at least 57 bits from there on.
+    // A number has at most 62 bits. A loaded word holds at least 57 bits after the skipped ones.
     if (skipped + bits_ > 64) number |= load_word(bytes_, offset + 8) << (64 - skipped);
     return number & mask_;
   }
@@ -84,19 +84,19 @@ void decode_as(EliasFano, IndexRange range, std::span<const std::byte> bytes,
   BitReader low(bytes.subspan(layout.high_bytes()), layout.low_bits);
   Index* to = indices.data();
   std::uint64_t found = 0;
-  std::uint64_t next = 0;  // the least that may follow
+  std::uint64_t next = 0;  // smallest valid next value
   bool increases = true;
   for_each_bit(EliasFano::name, bytes.first(layout.high_bytes()), indices.size(),
                [&](std::size_t bit) {
                  const std::uint64_t value =
                      (bit - found++) << static_cast<unsigned>(layout.low_bits) | low.next();
-                 // Looked at once, at the end: no branch for each.
+                 // Check once at the end, instead of a branch per index.
                  increases &= value >= next;
                  next = value + 1;
                  *to++ = range.begin + static_cast<Index>(value);
                });
   if (!increases) throw CorruptDataError("elias_fano code: indices do not increase");
-  // The last is the greatest.
+  // The last index is the largest.
   if (next > static_cast<std::uint64_t>(range.size())) {
     throw CorruptDataError(
         fmt::format("elias_fano code: index {} outside its range of {}", next - 1, range.size()));

@@ -1,9 +1,9 @@
-// The Elias-Fano index code: `count` increasing numbers below `universe` in about
+// The Elias-Fano index code. It encodes `count` increasing numbers below `universe` in about
 // log2(universe / count) + 2 bits each (Elias 1974; Fano 1971).
 //
-// A number is cut into its `low_bits` lowest bits and the rest. First come the high parts: number i
-// sets bit high_i + i of a bit string. Then come the low parts, one after another. Bits count from
-// the lowest of each byte on.
+// Each number is split into its `low_bits` lowest bits and the rest. The high parts come first:
+// number i sets bit high_i + i of a bit string. The low parts follow, one after another. Bits are
+// numbered from the lowest bit of each byte.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace sparsesync {
 
-/// The high parts as a bit string, the low parts behind it.
+/// The Elias-Fano code: high parts as a bit string, followed by the low parts.
 struct EliasFano {
   static constexpr const char* name = "elias_fano";
 
-  /// How many bytes each part has.
+  /// Sizes of the two parts.
   struct Layout {
     std::uint64_t universe = 0;
     std::uint64_t count = 0;
@@ -37,18 +37,18 @@ struct EliasFano {
     }
   };
 
-  /// The layout with the fewest bytes; the fewest low bits where they tie. Both ends compute it
-  /// from numbers that they know, so none of it is sent.
+  /// Returns the layout with the fewest bytes; ties go to the fewest low bits. Both ends compute it
+  /// from known numbers, so it is not sent.
   /// @pre count <= universe <= 2^62
   SPARSESYNC_HOST_DEVICE static constexpr Layout layout(std::uint64_t universe,
                                                         std::uint64_t count) {
     Layout best{universe, count, 0};
     if (count == 0) return best;
-    // count · low_bits + (universe - 1) >> low_bits is convex, with its minimum beside
-    // log2(universe / count); but both parts are rounded up to bytes, which moves it where there
+    // The sum count · low_bits + ((universe - 1) >> low_bits) is convex, with its minimum near
+    // log2(universe / count). Both parts are rounded up to bytes, which moves the minimum if there
     // are few indices.
     const int past = bit_width_below(universe / count + 1) + 1;
-    const int all = bit_width_below(universe);  // with as many the high parts are 0
+    const int all = bit_width_below(universe);  // with this many low bits, the high parts are 0
     for (int low_bits = 1; low_bits <= past && low_bits <= all; ++low_bits) {
       const Layout candidate{universe, count, low_bits};
       if (candidate.bytes() < best.bytes()) best = candidate;
@@ -56,7 +56,7 @@ struct EliasFano {
     return best;
   }
 
-  /// Of `count` indices in [0, universe).
+  /// Returns the size in bytes of `count` indices in [0, universe).
   SPARSESYNC_HOST_DEVICE static constexpr Index bytes(Index universe, Index count) {
     return static_cast<Index>(
         layout(static_cast<std::uint64_t>(universe), static_cast<std::uint64_t>(count)).bytes());

@@ -1,11 +1,11 @@
-// CUDA implementation of encode.
+// CUDA implementation of encode().
 //
-// A block takes kTile indices, which it reads once, and writes the bytes of the code that are
-// theirs: of a bit string those behind the byte of the last index before them, up to the byte of
-// their own last one. Each byte, be it zero, has one writer, so nothing is cleared first and no
-// atomics go to the device's memory. Indices that broke the order or left the range would make
-// wrong bytes, never bytes outside the output: an operation whose input was damaged may come
-// before.
+// A block reads kTile indices once and writes their bytes of the code. In a bit string, these are
+// the bytes after that of the preceding tile's last index, up to that of its own last index.
+//
+// Each byte, even a zero byte, has exactly one writer. Nothing is cleared first, and there are no
+// atomic operations on global memory. Indices that are unordered or outside the range, from damaged
+// input of an earlier operation, produce wrong bytes. They never cause writes outside the output.
 #include "kernels/indices/index_code.h"
 
 #include "kernels/cuda/job_table.h"
@@ -15,39 +15,39 @@
 namespace sparsesync::cuda {
 namespace {
 
-// Each thread of a full block loads eight at once. The tile's low parts begin at a byte, whatever
-// their width; and up to seven indices of the next tile have bits in the tile's last byte.
+// Each thread of a full block loads eight indices at once. The low parts of a tile begin at a byte
+// boundary for any width. Up to seven indices of the next tile have bits in the tile's last byte.
 constexpr int kLoads = 8;
 constexpr int kStaged = kBlock * kLoads;
 constexpr int kTile = kStaged - 8;
 constexpr int kFollowing = 7;
 
-/// An EncodeJob as the kernel wants it.
+/// An EncodeJob with derived values for the kernel.
 struct EncodeWork {
   const Index* indices;
   std::byte* out;
   Index count;
   Index first_tile;
-  Index bit_bytes;      // of the bit string, which comes first
-  std::uint64_t begin;  // of the range
-  std::uint64_t most;   // the last number of the range, counted from its begin
-  int low_bits;         // of the low parts behind the bit string
-  int shift_of_each;    // number i's bit is moved up by so many times i
+  Index bit_bytes;      // Bytes of the bit string, which comes first.
+  std::uint64_t begin;  // First index of the range.
+  std::uint64_t most;   // Last index of the range, relative to `begin`.
+  int low_bits;         // Bits of each low part, after the bit string.
+  int shift_of_each;    // The bit of number i is shifted up by i times this.
   IndexCode code;
-  bool cleared;  // the bit string is 0
+  bool cleared;  // The bit string is already 0.
 };
 
-/// A stretch of the output that a block makes in shared memory: the OR of what its threads put
-/// there, in any order. All threads of the block call all but put().
+/// Assembles a range of output bytes in shared memory, as the OR of what the threads put there, in
+/// any order. All threads of the block call each function except put() and put_bit().
 class Window {
  public:
-  // Shared memory has no OR of longer words.
+  // In 32-bit words, because shared memory has no 64-bit atomic OR.
   static constexpr int kWords = 1024;
-  /// Bytes that a window holds wherever it lies.
+  /// Number of bytes that a window holds at any alignment.
   static constexpr Index kMost = kWords * 4 - kWordBytes;
 
-  /// Zeros for the bytes [begin, end), kMost at most.
-  /// @param words  kWords of shared memory, which no thread uses any more
+  /// Initializes the bytes [begin, end), at most kMost, to zero.
+  /// @param words  kWords words of shared memory that are no longer in use
   __device__ Window(unsigned* words, std::byte* begin, std::byte* end)
       : words_(words), begin_(begin), end_(end), skew_(static_cast<int>(skew_of(begin))) {
     const int used = 2 * count();
@@ -57,7 +57,7 @@ class Window {
     __syncthreads();
   }
 
-  /// Puts a number's bits behind the first `bit` ones.
+  /// Puts the bits of a number at bit offset `bit`.
   __device__ void put(Index bit, std::uint64_t number) {
     const auto at = static_cast<unsigned>(bit) + 8 * static_cast<unsigned>(skew_);
     const unsigned shift = at % 32;
@@ -72,7 +72,7 @@ class Window {
     atomicOr(words_ + at / 32, 1U << at % 32);
   }
 
-  /// After this the shared memory may be used again.
+  /// Writes the bytes to the output. The shared memory may then be reused.
   __device__ void write() {
     __syncthreads();
     const int words = count();
@@ -88,7 +88,7 @@ class Window {
   __device__ int count() const {
     return static_cast<int>(ceil_div<Index>(skew_ + (end_ - begin_), kWordBytes));
   }
-  /// Of what is 0 the word may not even be there.
+  /// Skips zero bits, whose word may be outside the window.
   __device__ static void put_word(unsigned* word, unsigned bits) {
     if (bits != 0) atomicOr(word, bits);
   }
@@ -99,29 +99,29 @@ class Window {
   int skew_;
 };
 
-/// Index i, counted from the range's begin.
+/// Returns index i relative to the start of the range.
 __device__ std::uint64_t number_of(const EncodeWork& work, Index i) {
   const std::uint64_t number = static_cast<std::uint64_t>(__ldg(work.indices + i)) - work.begin;
   return number < work.most ? number : work.most;
 }
 
-/// The bit of number i in the bit string.
+/// Returns the position of number i's bit in the bit string.
 __device__ Index bit_of(const EncodeWork& work, Index i, std::uint64_t number) {
   return static_cast<Index>(number >> static_cast<unsigned>(work.low_bits)) +
          i * work.shift_of_each;
 }
 
-/// Numbers of one tile, and of those that follow.
+/// The numbers of a tile and the first numbers of the next one, in shared memory.
 struct Staged {
   Index first;  // how many numbers come before
   int own;
-  int all;  // with those that follow
+  int all;  // including those of the next tile
   const std::uint64_t* numbers;
 
   __device__ Index bit(const EncodeWork& work, int i) const {
     return bit_of(work, first + i, numbers[i]);
   }
-  /// The first one from `from` on whose bit is not before `bound`.
+  /// Returns the first number from `from` whose bit is at or after `bound`.
   __device__ int behind(const EncodeWork& work, int from, Index bound) const {
     int size = all - from;
     while (size > 0) {
@@ -137,7 +137,7 @@ struct Staged {
   }
 };
 
-/// Brings a tile's numbers to shared memory.
+/// Loads a tile's numbers into shared memory.
 __device__ Staged stage(const EncodeWork& work, Index tile, std::uint64_t* numbers) {
   const Index first = tile * kTile;
   const Index left = work.count - first;
@@ -145,7 +145,7 @@ __device__ Staged stage(const EncodeWork& work, Index tile, std::uint64_t* numbe
   const int all = left < kTile + kFollowing ? static_cast<int>(left) : kTile + kFollowing;
   const int threads = static_cast<int>(blockDim.x);
   for (int base = static_cast<int>(threadIdx.x); base < all; base += kLoads * threads) {
-    std::uint64_t loaded[kLoads];  // all on their way before the first is waited for
+    std::uint64_t loaded[kLoads];  // loads in flight together
     for (int k = 0; k < kLoads; ++k) {
       const int i = base + k * threads;
       loaded[k] = i < all ? number_of(work, first + i) : 0;
@@ -159,7 +159,7 @@ __device__ Staged stage(const EncodeWork& work, Index tile, std::uint64_t* numbe
   return {first, own, all, numbers};
 }
 
-/// Zeros for the bytes [begin, end).
+/// Sets the bytes [begin, end) to zero.
 __device__ void fill_zero(std::byte* begin, std::byte* end) {
   const Index skew = skew_of(begin);
   const Index words = ceil_div<Index>(skew + (end - begin), kWordBytes);
@@ -168,8 +168,8 @@ __device__ void fill_zero(std::byte* begin, std::byte* end) {
   }
 }
 
-/// The tile's bytes of the bit string. A window goes over them; it jumps over long gaps, which may
-/// be as long as the range is.
+/// Writes the tile's bytes of the bit string, one window after another. Skips long gaps, which can
+/// be as long as the range.
 __device__ void write_bits(const EncodeWork& work, const Staged& staged, unsigned* window_words) {
   constexpr Index kLongGap = 1024;
   Index at = 0;
@@ -178,7 +178,7 @@ __device__ void write_bits(const EncodeWork& work, const Staged& staged, unsigne
   }
   const bool is_last = staged.first + staged.own == work.count;
   const Index end = is_last ? work.bit_bytes : staged.bit(work, staged.own - 1) / 8 + 1;
-  int next = 0;  // the first number that is yet to be put
+  int next = 0;  // next number to put
   while (at < end) {
     Index next_byte = end;
     if (next < staged.all) {
@@ -205,14 +205,14 @@ __device__ void write_bits(const EncodeWork& work, const Staged& staged, unsigne
   }
 }
 
-/// The tile's low parts.
+/// Writes the tile's low parts.
 __device__ void write_low_parts(const EncodeWork& work, const Staged& staged,
                                 unsigned* window_words) {
   const int bits = work.low_bits;
   if (bits == 0) return;
   const std::uint64_t mask = low_mask(bits);
   std::byte* const low = work.out + work.bit_bytes;
-  // A multiple of 8, as kTile is: those of a window begin at a byte.
+  // A multiple of 8, like kTile, so that each window begins at a byte boundary.
   const int most = static_cast<int>(Window::kMost) / bits * 8;
   for (int begin = 0; begin < staged.own; begin += most) {
     const int end = staged.own - begin <= most ? staged.own : begin + most;
@@ -271,8 +271,8 @@ EncodeWork work_of(const EncodeJob& job) {
   return work;
 }
 
-/// Whether a bit string is cleared by the memory's own means before the kernel comes: where it is
-/// far longer than its indices are many, a block might have to fill most of it alone.
+/// Returns whether to clear a bit string before the kernel. In a bit string with many more bits
+/// than indices, a single block might have to fill most of it.
 bool is_cleared_first(const EncodeWork& work) {
   constexpr Index kLong = Index{1} << 20;
   return work.code == IndexCode::bitmap && work.bit_bytes > kLong && work.bit_bytes > work.count;

@@ -1,4 +1,4 @@
-// CPU implementations of the index codes: what is the same for all of them.
+// Code common to the CPU implementations of the index codes.
 #include "kernels/indices/index_code.h"
 
 #include <bit>

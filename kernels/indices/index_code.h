@@ -1,8 +1,8 @@
-// Index codes: how an increasing set of indices crosses the wire. Sizes follow from numbers that
-// both ends know.
+// Index codes: encodings of an increasing set of indices in messages. The encoded size follows from
+// numbers that both ends know.
 //
-// A code is a type with a name and bytes(universe, count); what encodes and decodes it on a CPU has
-// a file of its own in kernels/cpu/index_codes/. All codes are listed here and nowhere else.
+// A code is a type with a name and bytes(universe, count). Its CPU encoder and decoder have a
+// separate file in kernels/indices/. This header is the only list of all codes.
 #pragma once
 
 #include <array>
@@ -18,45 +18,45 @@
 
 namespace sparsesync {
 
-/// Bytes of one COO index: 4, or 8 where 4 cannot name every index.
+/// Returns the bytes per COO index: 4, or 8 if 4 bytes cannot represent every index.
 SPARSESYNC_HOST_DEVICE constexpr Index coo_index_bytes(Index universe) {
   return universe <= (Index{1} << 32) ? 4 : 8;
 }
 
-/// Each index as a number, counted from the begin of its range, little-endian.
+/// Coordinate list: each index as a little-endian number, relative to the start of the range.
 struct Coo {
   static constexpr const char* name = "coo";
-  /// Of `count` indices in [0, universe).
+  /// Returns the size in bytes of `count` indices in [0, universe).
   SPARSESYNC_HOST_DEVICE static constexpr Index bytes(Index universe, Index count) {
     return count * coo_index_bytes(universe);
   }
 };
 
-/// Bit i of a string (bits count from the lowest of each byte on) says whether the range's index i
-/// is there; no bytes where none is.
+/// A bit string in which bit i is set if index i of the range is present. Bits are numbered from
+/// the lowest bit of each byte. An empty set takes no bytes.
 struct Bitmap {
   static constexpr const char* name = "bitmap";
-  /// Of `count` indices in [0, universe).
+  /// Returns the size in bytes of `count` indices in [0, universe).
   SPARSESYNC_HOST_DEVICE static constexpr Index bytes(Index universe, Index count) {
     return count == 0 ? 0 : ceil_div<Index>(universe, 8);
   }
 };
 
-/// Every index of the range, in no bytes. No other set can be written so.
+/// The complete range, in no bytes. It cannot encode any other set.
 struct All {
   static constexpr const char* name = "all";
-  /// Of `count` indices in [0, universe).
+  /// Returns the size in bytes of `count` indices in [0, universe).
   SPARSESYNC_HOST_DEVICE static constexpr Index bytes(Index, Index) { return 0; }
 };
 
-/// The codes that write any set, and last `all`.
+/// Codes for any set, followed by `all`.
 enum class IndexCode : std::uint8_t { coo, elias_fano, bitmap, all };
 
-/// Those that write any set; the first is taken where several are the cheapest.
+/// Codes for any set. Of equally cheap codes, the first is used.
 inline constexpr std::array kIndexCodes{IndexCode::coo, IndexCode::elias_fano, IndexCode::bitmap};
 static_assert(kIndexCodes.size() == static_cast<std::size_t>(IndexCode::all));
 
-/// Calls `body` with the type of `code`.
+/// Calls `body` with an object of the type of `code`.
 template <typename Body>
 SPARSESYNC_HOST_DEVICE constexpr decltype(auto) for_index_code(IndexCode code, Body&& body) {
   switch (code) {
@@ -72,20 +72,21 @@ SPARSESYNC_HOST_DEVICE constexpr decltype(auto) for_index_code(IndexCode code, B
   return body(All{});
 }
 
-/// The name in JSON and tables: "coo", "elias_fano", ...
+/// Returns the name in JSON and tables: "coo", "elias_fano", ...
 std::string_view name_of(IndexCode code);
 
-/// Bytes of `count` increasing indices in [0, universe), in closed form.
+/// Returns the size in bytes of `count` increasing indices in [0, universe), in closed form.
 SPARSESYNC_HOST_DEVICE constexpr Index encoded_bytes(IndexCode code, Index universe, Index count) {
   return for_index_code(code, [&](auto type) { return decltype(type)::bytes(universe, count); });
 }
 
-/// The code with the fewest bytes for this count, in closed form; the first of them where they tie.
+/// Returns the code with the fewest bytes for this count, in closed form. Ties go to the first
+/// code.
 SPARSESYNC_HOST_DEVICE constexpr IndexCode cheapest_code(Index universe, Index count) {
   if (count == universe && count > 0) return IndexCode::all;
   auto cheapest = IndexCode{};
   Index fewest = encoded_bytes(cheapest, universe, count);
-  // By number: a device has no kIndexCodes.
+  // Loop over numbers, because device code cannot access kIndexCodes.
   for (int number = 1; number < static_cast<int>(IndexCode::all); ++number) {
     const auto code = static_cast<IndexCode>(number);
     const Index bytes = encoded_bytes(code, universe, count);
@@ -98,18 +99,18 @@ SPARSESYNC_HOST_DEVICE constexpr IndexCode cheapest_code(Index universe, Index c
 }
 
 namespace detail {
-/// What both devices' encode() checks first: the sizes.
-/// @param count  of indices
-/// @param bytes  of room
+/// Checks the sizes for encode(), for both devices.
+/// @param count  number of indices
+/// @param bytes  capacity of the output
 /// @throws ContractError
 void expect_room(IndexCode code, IndexRange range, Index count, Index bytes);
 
-/// The same of decode().
+/// Checks the sizes for decode(), for both devices.
 /// @throws CorruptDataError
 void expect_bytes(IndexCode code, IndexRange range, Index count, Index bytes);
 }  // namespace detail
 
-/// What encode() is given.
+/// Arguments of encode().
 struct EncodeJob {
   IndexCode code{};
   IndexRange range;
@@ -117,7 +118,7 @@ struct EncodeJob {
   std::span<std::byte> out;
 };
 
-/// What decode() is given.
+/// Arguments of decode().
 struct DecodeJob {
   IndexCode code{};
   IndexRange range;
@@ -126,30 +127,31 @@ struct DecodeJob {
 };
 
 namespace cpu {
-/// Writes `indices` in `code`. Does not synchronize the stream.
-/// @param range    what the indices are known to lie in: range.size() is the code's universe
-/// @param indices  increasing strictly, all in `range`
-/// @param out      encoded_bytes(code, range.size(), indices.size()) bytes, of any alignment
-/// @pre `indices` are as said (undefined otherwise); for `all` as many as the range has
-///      (ContractError)
+/// Encodes `indices` with `code`. Does not synchronize the stream.
+/// @param range    range that contains the indices; range.size() is the universe of the code
+/// @param indices  strictly increasing, all in `range`
+/// @param out      encoded_bytes(code, range.size(), indices.size()) bytes, any alignment
+/// @pre `indices` meet these conditions (otherwise undefined). For `all`, there are range.size()
+///      indices (otherwise ContractError).
 void encode(const Context& context, IndexCode code, IndexRange range,
             std::span<const Index> indices, std::span<std::byte> out);
 
-/// Reads what encode() wrote. The bytes are not trusted. Does not synchronize the stream.
-/// @param indices  as many as were written
-/// @throws CorruptDataError if `bytes` is not exactly such a code: a wrong size, an index outside
-///         `range`, indices that do not increase strictly, another number of them
+/// Decodes the output of encode(). The bytes are not trusted. Does not synchronize the stream.
+/// @param indices  capacity for exactly the encoded number of indices
+/// @throws CorruptDataError if `bytes` is not a valid code of this size: wrong size, wrong number
+///         of indices, an index outside `range`, or indices that do not increase strictly
 void decode(const Context& context, IndexCode code, IndexRange range,
             std::span<const std::byte> bytes, std::span<Index> indices);
 
-/// encode() of each job: of the messages of a phase each is small. Does not synchronize the stream.
-/// @param jobs  no output overlaps what another one reads or writes
-/// @pre as encode()
+/// Runs encode() for each job, because the messages of a phase are small. Does not synchronize the
+/// stream.
+/// @param jobs  no output overlaps memory that another job reads or writes
+/// @pre those of encode()
 void encode_all(const Context& context, std::span<const EncodeJob> jobs);
 
-/// decode() of each job. Does not synchronize the stream.
-/// @param jobs  no output overlaps what another one reads or writes
-/// @throws CorruptDataError as decode(); where a size is wrong, before anything is written
+/// Runs decode() for each job. Does not synchronize the stream.
+/// @param jobs  no output overlaps memory that another job reads or writes
+/// @throws CorruptDataError like decode(); for a wrong size, before anything is written
 void decode_all(const Context& context, std::span<const DecodeJob> jobs);
 }  // namespace cpu
 

@@ -1,4 +1,4 @@
-// CPU implementations of the index codes, and the bit strings that some codes consist of.
+// CPU implementations of the index codes, and the bit strings that some codes use.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,8 @@
 
 namespace sparsesync::cpu {
 
-// encode() and decode() of each code, after the sizes are checked. Each code has its own file.
+// encode() and decode() of each code, after the sizes have been checked. Each code has its own
+// file.
 void encode_as(Coo, IndexRange range, std::span<const Index> indices, std::span<std::byte> out);
 void encode_as(EliasFano, IndexRange range, std::span<const Index> indices,
                std::span<std::byte> out);
@@ -29,14 +30,14 @@ void decode_as(Bitmap, IndexRange range, std::span<const std::byte> bytes,
                std::span<Index> indices);
 void decode_as(All, IndexRange range, std::span<const std::byte> bytes, std::span<Index> indices);
 
-/// 8 bytes as a little-endian number.
+/// Loads 8 bytes as a little-endian number.
 inline std::uint64_t load_whole_word(const std::byte* bytes) {
   std::uint64_t word = 0;
   std::memcpy(&word, bytes, sizeof(word));
   return word;
 }
 
-/// Up to 8 bytes at `offset` as a little-endian number; bytes past the end read as 0.
+/// Loads up to 8 bytes at `offset` as a little-endian number. Bytes past the end read as 0.
 inline std::uint64_t load_word(std::span<const std::byte> bytes, std::size_t offset) {
   std::uint64_t word = 0;
   if (offset + sizeof(word) <= bytes.size()) return load_whole_word(bytes.data() + offset);
@@ -46,15 +47,15 @@ inline std::uint64_t load_word(std::span<const std::byte> bytes, std::size_t off
   return word;
 }
 
-/// Bits count from the lowest of each byte on.
+/// Sets a bit. Bits are numbered from the lowest bit of each byte.
 inline void set_bit(std::span<std::byte> bits, std::uint64_t bit) {
   bits[bit / 8] |= static_cast<std::byte>(1U << (bit % 8));
 }
 
-/// Calls found(bit) for each bit that is set, in increasing order; never more than `count` times.
-/// @param code   the name of the index code, for errors
-/// @param count  how many are announced
-/// @throws CorruptDataError if there are not exactly `count`
+/// Calls found(bit) for each set bit, in increasing order, at most `count` times.
+/// @param code   name of the index code, for errors
+/// @param count  announced number of bits
+/// @throws CorruptDataError if the number of set bits is not `count`
 template <typename Found>
 void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t count,
                   Found&& found) {
@@ -69,7 +70,8 @@ void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t
       found(offset * 8 + static_cast<std::size_t>(std::countr_zero(word)));
     }
   };
-  // Words that are whole need no look at the end: where few bits are set, that is most of the time.
+  // Full words need no bounds check. If few bits are set, the scan of the words takes most of the
+  // time.
   const std::size_t whole = bits.size() / sizeof(std::uint64_t) * sizeof(std::uint64_t);
   for (std::size_t offset = 0; offset < whole; offset += sizeof(std::uint64_t)) {
     of_word(offset, load_whole_word(bits.data() + offset));

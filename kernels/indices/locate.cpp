@@ -1,4 +1,4 @@
-// CPU implementations of locate.
+// CPU implementations of the locate operations.
 #include "kernels/indices/locate.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CUDA implementations of locate.
+// CUDA implementations of the locate operations.
 #include "kernels/indices/locate.h"
 
 #include <algorithm>
@@ -11,20 +11,21 @@ namespace {
 
 constexpr int kGroupsOfBlock = 4;
 
-/// A warp's search for the first of increasing elements that is not below a bound. Each step waits
-/// for memory once and leaves a 33rd of the elements.
+/// A warp's search for the first element that is not below a bound, among increasing elements. Each
+/// step has one memory latency and leaves one 33rd of the elements.
 struct Search {
   Index bound;
   Index begin;
   Index size;
 
   __device__ Index step() const { return size / (kWarp + 1) + 1; }
-  /// What a lane looks at; past the end, nothing is below.
+  /// Returns whether the element that this lane probes is below the bound; false past the end.
   __device__ bool is_below(const Index* elements) const {
     const Index at = (static_cast<Index>(threadIdx.x) % kWarp + 1) * step() - 1;
     return at < size && elements[begin + at] < bound;
   }
-  /// @param below  how many lanes saw an element below the bound: the first ones
+  /// Narrows the search.
+  /// @param below  number of lanes that saw an element below the bound; these are the first lanes
   __device__ void go_on(int below) {
     const Index passed = below * step();
     const Index left = size - passed;
@@ -34,8 +35,8 @@ struct Search {
   }
 };
 
-/// A warp for each group, whose two searches wait together. However damaged what they look at is,
-/// 0 <= bounds[0] <= bounds[1] <= size.
+/// Runs one warp per group. Its two searches overlap their memory latencies. Even for damaged
+/// input, 0 <= bounds[0] <= bounds[1] <= size.
 /// @param group_begin  null: all indices are one group
 __global__ void locate_kernel(const Index* indices, Index size, const Index* group_begin,
                               Index groups, IndexRange range, Index* bounds) {

@@ -1,4 +1,4 @@
-// Locate: where the indices of a range begin and end among increasing ones.
+// Locates the indices of a range among increasing indices.
 #pragma once
 
 #include <span>
@@ -10,15 +10,16 @@
 namespace sparsesync {
 
 namespace cpu {
-/// bounds[0] and bounds[1]: the places in `indices` between which those that lie in `range` stand.
-/// Does not synchronize the stream.
+/// Finds the positions in `indices` of those that lie in `range`: [bounds[0], bounds[1]). Does not
+/// synchronize the stream.
 /// @param indices  increasing
 /// @param bounds   two counts in the context's memory
 void locate(const Context& context, std::span<const Index> indices, IndexRange range,
             std::span<Index> bounds);
 
-/// The same for each of several groups: bounds[2j] and bounds[2j + 1] are places in `indices`,
-/// whose part [group_begin[j], group_begin[j + 1]) increases. Does not synchronize the stream.
+/// Does the same for several groups. Group j is [group_begin[j], group_begin[j + 1]) of `indices`
+/// and increases. Its bounds, bounds[2j] and bounds[2j + 1], are positions in `indices`. Does not
+/// synchronize the stream.
 /// @param group_begin  groups + 1 counts in the context's memory
 /// @param bounds       2 · groups counts in the context's memory
 void locate_in_groups(const Context& context, std::span<const Index> indices,
@@ -29,7 +30,7 @@ void locate_in_groups(const Context& context, std::span<const Index> indices,
 SPARSESYNC_OPERATION(locate);
 SPARSESYNC_OPERATION(locate_in_groups);
 
-/// The places in `indices` of those that lie in `range`. Synchronizes the stream.
+/// Returns the positions in `indices` of those that lie in `range`. Synchronizes the stream.
 /// @param indices  increasing
 /// @param scratch  two numbers in the context's memory
 inline IndexRange places_in(const Context& context, std::span<const Index> indices,

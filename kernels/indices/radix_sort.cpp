@@ -10,25 +10,27 @@
 namespace sparsesync::cpu {
 namespace {
 
-/// Words that keep a thread busy for much longer than it takes to wake it. It also bounds the
-/// counts: at most 2^11 for each 2^15 words.
+/// Words per part, at least. They keep a thread busy for much longer than waking it takes. The
+/// limit also bounds the counters: at most 2^11 per 2^15 words.
 constexpr Index kGrain = Index{1} << 15;
 constexpr int kMostDigitBits = 11;
-/// Words that, with as many to write to, fit into the nearest cache or the next.
+/// Words that fit into the first- or second-level cache, together with the same number of output
+/// words.
 constexpr std::size_t kBucket = std::size_t{1} << 11U;
 
 std::size_t digit_of(std::uint64_t word, int bit, std::uint64_t mask) {
   return word >> static_cast<unsigned>(bit) & mask;
 }
 
-/// Lowest digit first; `other` is as large as `words`, and one of them is returned.
+/// Sorts a bucket by digits, lowest digit first. `other` has the size of `words`. The result is one
+/// of the two.
 std::span<std::uint64_t> sort_bucket(std::span<std::uint64_t> words, std::span<std::uint64_t> other,
                                      int first_bit, int last_bit) {
   if (words.size() < 2 || first_bit >= last_bit) return words;
-  // Few words do not pay for many counts.
+  // Few words do not justify many counters.
   const int most_bits = words.size() < kBucket / 2 ? 8 : kMostDigitBits;
   const int digit_bits = ceil_div(last_bit - first_bit, ceil_div(last_bit - first_bit, most_bits));
-  // As much of it as is used is set below.
+  // The part in use is initialized below.
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
   std::array<std::size_t, std::size_t{1} << static_cast<unsigned>(kMostDigitBits)> places;
   for (int bit = first_bit; bit < last_bit; bit += digit_bits) {
@@ -45,7 +47,7 @@ std::span<std::uint64_t> sort_bucket(std::span<std::uint64_t> words, std::span<s
   return words;
 }
 
-/// Turns counts[part][digit] into where each part writes the first word of each digit.
+/// Turns counts[part][digit] into the output position of each part's first word of each digit.
 /// @return whether all words have the same digit
 bool turn_into_places(std::span<std::uint64_t> counts, std::size_t digits, std::uint64_t words) {
   std::uint64_t begin = 0;
@@ -59,7 +61,7 @@ bool turn_into_places(std::span<std::uint64_t> counts, std::size_t digits, std::
   return false;
 }
 
-/// Bits of the uppermost digit: so many that the mean bucket is small.
+/// Returns the bits of the uppermost digit, chosen so that an average bucket is small.
 int upper_digit_bits(std::size_t words, int bits) {
   return std::min({bit_width_below(ceil_div(words, kBucket)), kMostDigitBits, bits});
 }
@@ -95,10 +97,10 @@ std::span<std::uint64_t> radix_sort(const Context& context, std::span<std::uint6
         other[next[digit_of(word, last_bit, mask)]++] = word;
       }
     });
-    // Where the last part has written its last word of a digit, there the digit's bucket ends.
+    // The bucket of a digit ends where the last part has written its last word.
     const std::span<const std::uint64_t> ends = counts_of(parts - 1);
     for_each_part(context, size, parts, [&](int, IndexRange range) {
-      // The buckets that begin in this range.
+      // Sort the buckets that begin in this range.
       std::uint64_t begin = 0;
       for (const std::uint64_t end : ends) {
         if (begin >= static_cast<std::uint64_t>(range.begin) &&
@@ -127,7 +129,7 @@ void sort_packed(const Context& context, std::span<Index> packed, std::span<Inde
   parallel_for(context, size, kGrain, [&](IndexRange range) {
     for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end);
          ++i) {
-      const std::uint64_t word = sorted[i];  // packed[i] itself, perhaps
+      const std::uint64_t word = sorted[i];  // may alias packed[i]
       packed[i] = static_cast<Index>(word >> static_cast<unsigned>(low_bits));
       order[i] = static_cast<Index>(word & mask);
     }

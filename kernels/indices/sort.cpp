@@ -1,4 +1,4 @@
-// CPU implementations of the sorts: by radix, of a key and its place in one word.
+// CPU implementations of the sorts: a radix sort of words with a key and its position.
 #include "kernels/indices/sort.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace sparsesync::cpu {
 namespace {
 
-/// For keys that leave no room for their places: a sort by as many of their lower bits as there is
-/// room for, then a stable one by the next.
+/// Sorts keys that do not fit into a word with their positions. Sorts by as many of the lower key
+/// bits as fit, then stably by the next ones.
 void sort_wide(const Context& context, std::span<Index> keys, std::span<Index> order, int key_bits,
                SortWorkspace& workspace) {
   const auto size = std::ssize(keys);

@@ -32,7 +32,7 @@ void sort_with_order(const Context& context, std::span<Index> keys, std::span<In
   Scratch scratch(context);
   std::span<const Index> from = keys;
   if (!fit_into_word(key_bits, size)) {
-    // They are looked up when the others are being written.
+    // Copy the keys, because they are read while the output overwrites them.
     const std::span<Index> kept = scratch.allocate<Index>(size);
     copy(context, std::as_bytes(from), std::as_writable_bytes(kept).data());
     from = kept;

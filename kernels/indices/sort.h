@@ -1,4 +1,5 @@
-// Stable sort of keys that says where each came from: what partition and coalesce are made of.
+// Stable sort of keys that also returns their input positions. Partition and coalesce are based on
+// it.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace sparsesync {
 
-/// Scratch of the sorts: a word for each key (two where a key and its place do not fit into one
-/// word), and the counts of a pass.
+/// Scratch memory of the sorts: one word per key (two if a key and its position do not fit into one
+/// word), and the counters of a pass.
 struct SortWorkspace {
   explicit SortWorkspace(const Context& context) : words(context), wide(context), counts(context) {}
   Buffer<std::uint64_t> words;
@@ -20,17 +21,17 @@ struct SortWorkspace {
 };
 
 namespace cpu {
-/// Sorts `keys` increasingly. Does not synchronize the stream.
+/// Sorts `keys` in increasing order. Does not synchronize the stream.
 /// @param keys   in [0, bound)
-/// @param bound  smaller bounds sort faster: work is proportional to its bits
+/// @param bound  smaller bounds sort faster, because work is proportional to the bits of the bound
 /// @throws BudgetError if the workspace may not grow
 void sort_keys(const Context& context, std::span<Index> keys, Index bound,
                SortWorkspace& workspace);
 
-/// Sorts `keys` increasingly; equal keys keep their order. Does not synchronize the stream.
+/// Sorts `keys` in increasing order. Equal keys keep their order. Does not synchronize the stream.
 /// @param keys   in [0, bound)
-/// @param order  receives, beside each key, the place where it stood; as many as keys
-/// @param bound  smaller bounds sort faster: work is proportional to its bits
+/// @param order  receives the input position of each sorted key; the same size as `keys`
+/// @param bound  smaller bounds sort faster, because work is proportional to the bits of the bound
 /// @throws BudgetError if the workspace may not grow
 void sort_with_order(const Context& context, std::span<Index> keys, std::span<Index> order,
                      Index bound, SortWorkspace& workspace);

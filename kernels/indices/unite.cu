@@ -1,4 +1,4 @@
-// CUDA implementation of unite.
+// CUDA implementation of unite().
 #include <algorithm>
 
 #include "kernels/base/error.h"
@@ -10,17 +10,17 @@
 namespace sparsesync::cuda {
 namespace {
 
-// ---- By direct address.
+// ---- Direct addressing.
 
-/// Sets bits of words that increase with the lanes, as indices of a set do: one lane for all that
-/// share a word. Called by all lanes of a warp.
+/// Sets bits of words. The word numbers increase with the lanes, as the indices of a set do, so one
+/// lane acts for all lanes with the same word. All lanes of a warp call it.
 __device__ void set_bits(std::uint32_t* words, Index word, std::uint32_t bits) {
   const unsigned lane = threadIdx.x % kWarp;
   const Index before = __shfl_up_sync(kAllLanes, word, 1);
   const bool leads = lane == 0 || before != word;
   const unsigned leaders = __ballot_sync(kAllLanes, leads ? 1 : 0);
   if (leaders != kAllLanes) {
-    // Lanes behind this one that the same leader stands for.
+    // Find the later lanes that have the same leader.
     const unsigned next = leaders & ~((2U << lane) - 1);
     const unsigned end =
         next == 0 ? kWarp : static_cast<unsigned>(__ffs(static_cast<int>(next))) - 1;
@@ -38,20 +38,21 @@ void mark(const Context& context, IndexRange range, const Lists& sets, std::uint
   for_each_of_lists(
       context, sets, [=] __device__(int /*set*/, Index /*place*/, Index index, bool inside) {
         const auto bit = static_cast<std::uint64_t>(index - begin);
-        // What lies outside the range would lie outside the words.
+        // Skip indices outside the range: their bits would be outside the words.
         const bool marks = inside && bit < size;
         set_bits(words, marks ? static_cast<Index>(bit / 32) : 0, marks ? 1U << (bit % 32) : 0U);
       });
 }
 
-/// Bits of a tile: a word for each thread.
+/// Bits per tile: one word per thread.
 constexpr Index kTileBits = Index{64} * kBlock;
 
-/// Writes where the set bits are. `words` are as many as the tiles have.
+/// Writes the positions of the set bits. `words` has as many words as the tiles.
 __global__ void expand(const std::uint64_t* words, Index begin, Index tile_count, Tiles tiles,
                        Index* out, Index* count) {
   static_assert(kTileBits <= 1 << 16);
-  __shared__ std::uint16_t places[kTileBits];  // in the tile, so that neighbours write neighbours
+  // Positions in the tile. Staged so that neighbouring threads write neighbouring indices.
+  __shared__ std::uint16_t places[kTileBits];
   __shared__ Index shared;
   __shared__ unsigned sums[kWarp + 1];
   for (Index tile = tiles.next_tile(&shared); tile < tile_count; tile = tiles.next_tile(&shared)) {
@@ -62,7 +63,7 @@ __global__ void expand(const std::uint64_t* words, Index begin, Index tile_count
       const auto bit = static_cast<unsigned>(__ffsll(static_cast<long long>(word))) - 1;
       places[at++] = static_cast<std::uint16_t>(threadIdx.x * 64 + bit);
     }
-    const Index before = tiles.before(tile, of_tile, &shared);  // a barrier, as in next_tile()
+    const Index before = tiles.before(tile, of_tile, &shared);  // also a barrier, like next_tile()
     const Index first = begin + tile * kTileBits;
     for (unsigned i = threadIdx.x; i < of_tile; i += kBlock) out[before + i] = first + places[i];
     if (tile == tile_count - 1 && threadIdx.x == 0) *count = before + of_tile;
@@ -81,11 +82,11 @@ void unite_by_address(const Context& context, Scratch& scratch, IndexRange range
                  Tiles(memory.subspan(static_cast<std::size_t>(words))), out, count);
 }
 
-// ---- By merging.
+// ---- Merging.
 
 void unite_by_merging(const Context& context, Scratch& scratch, IndexRange range, const Lists& sets,
                       Index total, Index* out, Index* count) {
-  // There is room for all in the result: what is sorted out of it lies in the scratch.
+  // `out` can hold all indices. Collect them there, because the sorted ones are in scratch memory.
   const std::span<std::uint64_t> all{reinterpret_cast<std::uint64_t*>(out),
                                      static_cast<std::size_t>(total)};
   std::uint64_t* const unsorted = all.data();
@@ -94,7 +95,7 @@ void unite_by_merging(const Context& context, Scratch& scratch, IndexRange range
   for_each_of_lists(context, sets,
                     [=] __device__(int /*set*/, Index place, Index index, bool inside) {
                       const Index number = index - begin;
-                      // Of what lies outside the range, something that does not.
+                      // Clamp indices outside the range.
                       if (!inside) return;
                       unsorted[place] = static_cast<std::uint64_t>(number < 0      ? 0
                                                                    : number > last ? last

@@ -1,5 +1,5 @@
-// Bytes at any address as words of 64 bits at multiples of 8, which a warp reads and writes at
-// once. For the sources of the index codes alone.
+// Accesses unaligned bytes as aligned 64-bit words, so that a warp reads and writes them at once.
+// For the sources of the index codes only.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ namespace sparsesync::cuda {
 inline constexpr Index kWordBytes = 8;
 inline constexpr Index kWordBits = 64;
 
-/// Bytes of the word at a multiple of 8 that lie before an address.
+/// Returns the number of bytes between the preceding multiple of 8 and an address.
 __host__ __device__ inline Index skew_of(const std::byte* at) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(at) % 8);
 }
 
-/// The word at `at`, a multiple of 8, as a little-endian number. Bytes outside [begin, end) are not
-/// read, and are 0.
+/// Loads the word at `at`, a multiple of 8, as a little-endian number. Bytes outside [begin, end)
+/// are not read and count as 0.
 __device__ inline std::uint64_t load_word(const std::byte* at, const std::byte* begin,
                                           const std::byte* end) {
   if (at >= begin && end - at >= kWordBytes) {
@@ -34,8 +34,8 @@ __device__ inline std::uint64_t load_word(const std::byte* at, const std::byte* 
   return word;
 }
 
-/// Writes the word at `at`, a multiple of 8. Bytes outside [begin, end) are not written: they may
-/// be another block's.
+/// Stores the word at `at`, a multiple of 8. Bytes outside [begin, end) are not written, because
+/// they may belong to another block.
 __device__ inline void store_word(std::byte* at, std::uint64_t word, const std::byte* begin,
                                   const std::byte* end) {
   if (at >= begin && end - at >= kWordBytes) {

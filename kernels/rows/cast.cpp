@@ -31,7 +31,7 @@ void count_non_finite(const Context&, ConstMatrix values, Count count) {
     const Index elements = values.rows * values.width;
     for (Index begin = 0; begin < elements; begin += kAtOnce) {
       const Index end = std::min(elements, begin + kAtOnce);
-      // counts in 32 bits, the width of an f32, so that the compiler vectorizes
+      // Count in 32 bits, the width of an f32, so that the compiler vectorizes the loop.
       std::uint32_t here = 0;
       for (Index i = begin; i < end; ++i) {
         here += std::isfinite(ValueTraits<T>::widen(load<T>(values.data, i))) ? 0U : 1U;

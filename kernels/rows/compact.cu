@@ -311,10 +311,10 @@ __device__ void find_again(const Grid<Row>& grid, std::uint64_t mask, Index firs
 // groups, a listed row takes 7 bytes (f32) or 5 bytes (bf16). The lists hold 9% or 6% of the rows
 // of 128 KiB.
 //
-// Bytes read: the matrix once, and chunks with unlisted rows a second time, partly from L2. The
-// average second reads for a tile of 128 KiB with 5.2% nonzero rows were computed. Uniformly
-// distributed rows need none. Runs of 64 rows need 0.5 KiB (f32) or 0.6 KiB (bf16). Runs of 512
-// rows need 6.7 KiB or 2.2 KiB.
+// Bytes read: the matrix once, and chunks with unlisted rows a second time, partly from the L2
+// cache. The average second reads for a tile of 128 KiB with 5.2% nonzero rows were computed.
+// Uniformly distributed rows need none. Runs of 64 rows need 0.5 KiB (f32) or 0.6 KiB (bf16). Runs
+// of 512 rows need 6.7 KiB or 2.2 KiB.
 //
 // Bytes written: 8 and the value, per row.
 template <typename Row, typename Groups>
