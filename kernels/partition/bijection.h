@@ -1,5 +1,5 @@
-// The keyed bijection π of [0, R). Host and device share it, so a machine without a GPU tests what
-// a GPU runs.
+// The keyed bijection π of [0, R). Host and device share it, so tests without a GPU cover the code
+// that a GPU runs.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,16 @@
 
 namespace sparsesync {
 
-/// π mixes the b = ceil(log2 R) bits of a row by rounds of (add, xor-shift, multiply by an odd
-/// number) modulo 2^b, each of which can be undone, and walks the cycle until it is back below R:
-/// fewer than two rounds of the walk on average, because 2^b < 2R. The key is drawn from a seed and
-/// never searched.
+/// Permutes [0, R) with a keyed bijection π. It mixes the b = ceil(log2 R) bits of a row in rounds
+/// of (add, xor-shift, multiply by an odd number) modulo 2^b. Each operation is invertible.
+///
+/// Cycle walking repeats the rounds until the result is below R, on average fewer than twice,
+/// because 2^b < 2R. The key is derived from a seed; there is no search for a good key.
 class Bijection {
  public:
   static constexpr int kRounds = 3;
 
-  /// Draws the key.
+  /// Derives the key.
   /// @param rows  R >= 1
   /// @param seed  the same on all workers
   SPARSESYNC_HOST_DEVICE constexpr Bijection(std::int64_t rows, std::uint64_t seed)
@@ -36,8 +37,8 @@ class Bijection {
     return static_cast<std::int64_t>(rows_);
   }
 
-  /// One round of forward() and backward(), for implementations that do several rows at a time.
-  /// Modulo 2^b, so the lowest b bits of each number suffice.
+  /// Constants of a round of forward() and backward(), for implementations that process several
+  /// rows at a time. Arithmetic is modulo 2^b, so the lowest b bits of each constant suffice.
   struct Round {
     std::uint64_t add = 0;
     std::uint64_t multiply = 1;
@@ -48,7 +49,7 @@ class Bijection {
   SPARSESYNC_HOST_DEVICE constexpr std::uint64_t mask() const { return mask_; }
   SPARSESYNC_HOST_DEVICE constexpr unsigned shift() const { return shift_; }
 
-  /// π(row), in [0, R).
+  /// Returns π(row), in [0, R).
   /// @param row  in [0, R)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t forward(std::int64_t row) const {
     auto x = static_cast<std::uint64_t>(row);
@@ -63,7 +64,7 @@ class Bijection {
     return static_cast<std::int64_t>(x);
   }
 
-  /// π⁻¹(image), in [0, R).
+  /// Returns π⁻¹(image), in [0, R).
   /// @param image  in [0, R)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t backward(std::int64_t image) const {
     auto x = static_cast<std::uint64_t>(image);
@@ -79,15 +80,15 @@ class Bijection {
   }
 
  private:
-  /// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the bits
-  /// that are right.
+  /// Returns the inverse of an odd number modulo 2^64, by Newton's iteration. Each step doubles the
+  /// number of correct bits.
   SPARSESYNC_HOST_DEVICE static constexpr std::uint64_t odd_inverse(std::uint64_t odd) {
-    std::uint64_t inverse = odd;  // right in the lowest 3 bits
+    std::uint64_t inverse = odd;  // correct in the lowest 3 bits
     for (int step = 0; step < 5; ++step) inverse *= 2U - odd * inverse;
     return inverse;
   }
 
-  // x ^ (x >> s) undoes itself because s >= b / 2: the upper half is not changed by it.
+  // The operation x ^ (x >> s) is its inverse, because s >= b / 2 leaves the upper half unchanged.
   std::uint64_t rows_;
   std::uint64_t mask_ = 0;
   unsigned shift_ = 1;

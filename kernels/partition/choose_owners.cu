@@ -1,9 +1,9 @@
-// CUDA implementation of choose_owners.
+// CUDA implementation of choose_owners().
 //
-// Who touched a row is a mask, a bit for each worker. Rows are sorted by how many touched them;
-// then batch after batch each of their rows finds its owner, by weights that all blocks compute for
-// themselves of what the batches before have settled. While batches are large there is a launch for
-// each; the small ones one block goes through alone.
+// A bit mask per row records the workers that touched it. Rows are sorted by the number of these
+// workers. Each batch then assigns its rows to owners. Every block computes the workers' weights
+// from the loads after the previous batches. Each large batch is a launch; a single block processes
+// all small batches.
 #include <algorithm>
 
 #include "kernels/base/error.h"
@@ -20,42 +20,44 @@ using sparsesync::detail::OwnedRow;
 using sparsesync::detail::OwnerBatch;
 using sparsesync::detail::OwnerBatches;
 
-/// Threads of the block that goes through the small batches, and the most rows of one of them.
+/// Threads of the block that processes the small batches, and the largest size of such a batch.
 constexpr int kLargeBlock = 1024;
 constexpr Index kSmallBatch = 4 * kLargeBlock;
 
-/// So many workers' numbers a block keeps to itself; those of more stay in the device's memory.
+/// Number of workers up to which a block keeps per-worker numbers in shared memory. With more
+/// workers, they stay in global memory.
 constexpr int kNearWorkers = 1024;
 
 using Word = unsigned long long;
 
-/// What all is about, for kernels, by value.
+/// Arguments of the kernels, passed by value.
 struct Choice {
   const Index* united;
   std::int32_t* owners;
   Index rows;
   Index workers;
-  Word* masks;  // of each row, 64 workers by 64 workers
-  Index words;  // of a mask
-  // Of each row how many touched it, above the row's number; sorted. What one alone touched comes
-  // last.
+  Word* masks;  // per row: one bit per worker, in words of 64
+  Index words;  // words per mask
+  // Bits of a row number. A sort word is the number of workers that touched the row, above the row
+  // number. Rows that a single worker touched come last.
   unsigned row_bits;
-  Word* shared;  // how many rows several touched
-  // Three times: what each worker sends, what each receives as far as it is settled, and what those
-  // who will own the other rows will receive beyond that. A batch reads one, adds to the next, and
-  // clears the third.
+  Word* shared;  // number of rows that several workers touched
+  // Three buffers of loads. Each holds the rows that every worker sends, the rows that every worker
+  // receives, and the rows that owners not yet chosen will receive in addition. A batch reads one
+  // buffer, adds to the next, and clears the third.
   Word* loads;
 
   __device__ Word* loads_of(Index batch) const { return loads + batch % 3 * numbers(); }
-  /// Of loads_of().
+  /// Returns the size of a buffer of loads.
   SPARSESYNC_HOST_DEVICE Index numbers() const { return 2 * workers + 1; }
-  /// A row that so many touched.
+  /// Returns the load of a row, from the number of workers that touched it.
   __device__ OwnedRow row_of(Word touchers) const {
     return {static_cast<std::uint64_t>(workers), touchers};
   }
 };
 
-/// Calls body(worker) with those who touched a row, in their order, while it returns true.
+/// Calls body(worker) for each worker that touched a row, in increasing order, until body returns
+/// false.
 template <typename Body>
 __device__ void for_each_toucher(const Choice& choice, Index row, Body&& body) {
   for (Index i = 0; i < choice.words; ++i) {
@@ -73,14 +75,14 @@ void set_masks(const Context& context, const Choice& choice, const Lists& touche
   const Index rows = choice.rows;
   for_each_of_lists(
       context, touched, [=] __device__(int worker, Index /*place*/, Index row, bool inside) {
-        // Rows that nobody has there would be addresses of nothing.
+        // Skip rows outside the union, because they would be invalid addresses.
         if (!inside || row < 0 || row >= rows) return;
         atomicOr(halves + row * of_row + worker / 32, 1U << static_cast<unsigned>(worker % 32));
       });
 }
 
-/// Adds up what all threads of a block have. Called by all of them.
-/// @param sums  kWarp + 1 words of the block's shared memory
+/// Returns the sum over all threads of the block. All of them call it.
+/// @param sums  kWarp + 1 words of shared memory
 __device__ Word block_sum(Word value, Word* sums) {
   Word total = 0;
   block_exclusive_sum(value, sums, &total);
@@ -88,11 +90,11 @@ __device__ Word block_sum(Word value, Word* sums) {
   return total;
 }
 
-/// Gives rows that one worker touched to that one, and writes down for the others how many touched
-/// them.
+/// Assigns each row that a single worker touched to that worker. Writes the sort words of the other
+/// rows.
 __global__ void sort_out(Choice choice, const List* touched, std::uint64_t* words) {
   __shared__ Word sums[kWarp + 1];
-  __shared__ unsigned alone[kNearWorkers];  // rows that each worker alone touched
+  __shared__ unsigned alone[kNearWorkers];  // rows that only this worker touched, per worker
   const bool near = choice.workers <= kNearWorkers;
   Word* const sent = choice.loads_of(0);
   Word* const received = sent + choice.workers;
@@ -110,7 +112,7 @@ __global__ void sort_out(Choice choice, const List* touched, std::uint64_t* word
       touchers += static_cast<Word>(__popcll(mask));
       if (mask != 0) first = i * 64 + __ffsll(static_cast<long long>(mask)) - 1;
     }
-    // A row that nobody touched is 0's, who is not told.
+    // A row that no worker touched gets owner 0. It does not count in any load.
     if (touchers < 2) choice.owners[row] = static_cast<std::int32_t>(first);
     if (touchers == 1 && near) atomicAdd(alone + first, 1U);
     const OwnedRow added = choice.row_of(touchers);
@@ -144,20 +146,20 @@ __global__ void sort_out(Choice choice, const List* touched, std::uint64_t* word
 
 // ---- A batch.
 
-/// What the threads of a block tell each other.
+/// Data that the threads of a block share.
 struct Shared {
   Word weights[kNearWorkers];
-  unsigned owned[kNearWorkers];  // rows of the batch that the block gave to each worker
-  unsigned extra[kNearWorkers];  // those who touched them beyond two
+  unsigned owned[kNearWorkers];  // rows of the batch that the block assigned, per owner
+  unsigned extra[kNearWorkers];  // rows received for them beyond the union, per owner
   Word sums[kWarp + 1];
 };
 
-/// How much of a batch each worker should get, relative to the others: what it lies below the water
-/// level that the batch would fill all to.
+/// The weight of each worker for a batch, relative to the others. The weight is the distance of the
+/// worker's load below a water level: the level that the batch would fill all loads up to.
 class Weights {
  public:
-  /// Called by all threads of the block.
-  /// @param row  the batch's middle row
+  /// Computes the weights. All threads of the block call it.
+  /// @param row  middle row of the batch
   __device__ Weights(const Choice& choice, const OwnerBatch& batch, Index all, const OwnedRow& row,
                      const Word* loads, Shared& shared)
       : workers_(choice.workers),
@@ -172,7 +174,7 @@ class Weights {
       near_[worker] = load(worker);
     }
     find_level(row.load_of(batch), shared.sums);
-    // Each thread the loads that it wrote.
+    // Each thread converts the loads that it wrote.
     for (Index worker = threadIdx.x; near_ != nullptr && worker < workers_; worker += blockDim.x) {
       near_[worker] = below_level(near_[worker]);
     }
@@ -189,9 +191,9 @@ class Weights {
   }
   __device__ Word below_level(Word load) const { return level_ > load ? level_ - load : 0; }
 
-  /// The level that the CPU implementation finds of sorted loads, by leaving out those above it
-  /// until there is none: each time the level falls, never below the one sought. (Loads that are
-  /// equal to it change nothing about it, nor does its being rounded down.)
+  /// Finds the water level, the same as the CPU implementation finds with sorted loads. It drops
+  /// the loads above the level until there are none. The level falls each time, but never below the
+  /// result. (Loads equal to the level do not change it; nor does rounding down.)
   __device__ void find_level(Word fill, Word* sums) {
     Word before = 0;
     while (true) {
@@ -212,16 +214,16 @@ class Weights {
   }
 
   Index workers_;
-  Word* near_;  // null: too many
+  Word* near_;  // null if there are too many workers
   const Word* sent_;
   const Word* received_;
   OwnedRow row_;
-  Word will_send_ = 0;  // each, of the rows that have no owner yet
+  Word will_send_ = 0;  // per worker, for the rows that have no owner yet
   Word will_receive_ = 0;
   Word level_ = ~Word{0};
 };
 
-/// One of those who touched a row, by weight.
+/// Picks one of the workers that touched a row, at random by weight.
 __device__ Index pick(const Choice& choice, const Weights& weights, Index row, Word touchers) {
   const Word random = mix64(static_cast<Word>(choice.united[row]));
   Word sum = 0;
@@ -229,7 +231,7 @@ __device__ Index pick(const Choice& choice, const Weights& weights, Index row, W
     sum += weights.of(worker);
     return true;
   });
-  // Where nobody has a weight, all have the same.
+  // If all weights are zero, the workers are equally likely.
   const bool weighed = sum != 0;
   Word rest = __umul64hi(random, weighed ? sum : touchers);
   Index picked = 0;
@@ -243,8 +245,8 @@ __device__ Index pick(const Choice& choice, const Weights& weights, Index row, W
   return picked;
 }
 
-/// The block's share of a batch. Called by all its threads.
-/// @param sorted  as Choice says
+/// Processes the block's share of a batch. All its threads call it.
+/// @param sorted  sort words of Choice
 __device__ void choose_batch(const Choice& choice, const std::uint64_t* sorted, Index number,
                              const OwnerBatch& batch, Index all, Shared& shared) {
   const bool near = choice.workers <= kNearWorkers;
@@ -300,7 +302,7 @@ __global__ void choose_one(Choice choice, const std::uint64_t* sorted, Index num
   choose_batch(choice, sorted, number, batch, all, shared);
 }
 
-/// One block goes through all batches from a number on.
+/// Processes all batches from a number on, in a single block.
 __global__ void __launch_bounds__(kLargeBlock)
     choose_others(Choice choice, const std::uint64_t* sorted, Index first_number) {
   __shared__ Shared shared;
@@ -310,26 +312,27 @@ __global__ void __launch_bounds__(kLargeBlock)
   for (Index number = 0; batch.size > 0; ++number, batch = batches.next()) {
     if (number < first_number) continue;
     choose_batch(choice, sorted, number, batch, all, shared);
-    __syncthreads();  // the next one reads what this one added
+    __syncthreads();  // the next batch reads the loads that this one added
   }
 }
 
-/// Blocks for so many rows. Each one looks at all workers, so they are not many.
+/// Returns the number of blocks for `rows` rows. It is small because each block reads the loads of
+/// all workers.
 Index blocks_of(const Context& context, Index rows, Index of_processor) {
   return std::min(ceil_div<Index>(rows, kBlock),
                   of_processor * stream_of(context).multiprocessors());
 }
 
 void choose_batches(const Context& context, const Choice& choice, const std::uint64_t* sorted) {
-  // If several touched each row. If not, batches are smaller, and of those for one block none is
-  // larger than here.
+  // Batches for the case that several workers touched each row. Otherwise the batches are smaller.
+  // Those for the single block are never larger than here.
   OwnerBatches batches(choice.rows);
   Index number = 0;
   for (OwnerBatch batch = batches.next(); batch.size > kSmallBatch; batch = batches.next()) {
     launch<choose_one>(context, blocks_of(context, batch.size, 4), kBlock, choice, sorted,
                        number++);
   }
-  // A batch of a small union has few rows: more threads would only wait for each other.
+  // A batch of a small union has few rows. More threads would only wait for each other.
   const int threads = choice.rows <= kLargeBlock ? kBlock : kLargeBlock;
   launch<choose_others>(context, 1, threads, choice, sorted, number);
 }

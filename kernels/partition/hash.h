@@ -1,5 +1,5 @@
-// The keyed hashes of Zen's schemes (OSDI 2025): which partition a row belongs to, and which cells
-// of that partition's memory it tries. Host and device share them.
+// The keyed hashes of Zen's schemes (OSDI 2025). They determine the partition of a row, and the
+// cells of the partition's memory that the row tries. Host and device share them.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace sparsesync {
 
-/// The 64-bit finalizer of MurmurHash3 (fmix64; Austin Appleby, public domain).
+/// Computes the 64-bit finalizer of MurmurHash3 (fmix64; Austin Appleby, public domain).
 SPARSESYNC_HOST_DEVICE constexpr std::uint64_t murmur_fmix64(std::uint64_t x) {
   x = (x ^ (x >> 33U)) * 0xFF51AFD7ED558CCDU;
   x = (x ^ (x >> 33U)) * 0xC4CEB9FE1A85EC53U;
   return x ^ (x >> 33U);
 }
 
-/// h0, h1, ..., hk of Zen's Algorithm 1: h_i(row) = fmix64(row ^ key_i), its k + 1 keys drawn from
-/// one seed that all workers agree on.
+/// The hash functions h0, h1, ..., hk of Zen's Algorithm 1: h_i(row) = fmix64(row ^ key_i). The k +
+/// 1 keys are derived from one seed that all workers share.
 class RowHash {
  public:
   /// k: cells that a row tries before it goes to serial memory (the paper's setting).
   static constexpr int kRehashes = 3;
 
-  /// Draws the keys.
+  /// Derives the keys.
   /// @param partitions  n >= 1
   /// @param seed        the same on all workers
   SPARSESYNC_HOST_DEVICE constexpr RowHash(std::int64_t partitions, std::uint64_t seed)
@@ -36,18 +36,18 @@ class RowHash {
     return static_cast<std::int64_t>(partitions_);
   }
 
-  /// h_which(row) before it is reduced: for implementations that have a faster division.
+  /// Returns h_which(row) before the modulo, for implementations with a faster division.
   /// @param which  in [0, kRehashes]
   SPARSESYNC_HOST_DEVICE constexpr std::uint64_t mixed(int which, std::int64_t row) const {
     return murmur_fmix64(static_cast<std::uint64_t>(row) ^ keys_[which]);
   }
 
-  /// h0(row), in [0, partitions()).
+  /// Returns h0(row), in [0, partitions()).
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t partition(std::int64_t row) const {
     return static_cast<std::int64_t>(mixed(0, row) % partitions_);
   }
 
-  /// h_(attempt + 1)(row), in [0, cells).
+  /// Returns h_(attempt + 1)(row), in [0, cells).
   /// @param attempt  in [0, kRehashes)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t cell(int attempt, std::int64_t row,
                                                      std::int64_t cells) const {

@@ -1,4 +1,4 @@
-// CPU implementations of the domains of hash bitmaps.
+// CPU implementations of hash bitmap domains.
 #include "kernels/partition/hash_bitmap.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ std::span<const Stored> part(const Buffer<Stored>& entries, const HashDomains& d
           static_cast<std::size_t>(domains.size(partition))};
 }
 
-/// Calls `body` with a partition's domain.
+/// Calls `body` with the domain of a partition.
 template <typename Body>
 decltype(auto) with_domain(const HashDomains& domains, Index partition, Body&& body) {
   if (domain_entry_bytes(domains.begin.back()) == 4) {
@@ -37,7 +37,7 @@ void fill_domains(const RowHash& hash, std::span<const Index> begin, std::span<S
 namespace cpu {
 
 void build_domains(const Context&, const RowHash& hash, Index rows, HashDomains& domains) {
-  // Memory first: what does not fit is refused before the work.
+  // Allocate first, so that a budget error precedes the work.
   const bool narrow = domain_entry_bytes(rows) == 4;
   const auto narrow_entries = domains.narrow.reserve_exactly(narrow ? rows : 0);
   const auto wide_entries = domains.wide.reserve_exactly(narrow ? 0 : rows);

@@ -1,4 +1,4 @@
-// CUDA implementations of the domains of hash bitmaps.
+// CUDA implementations of hash bitmap domains.
 #include "kernels/partition/hash_bitmap.h"
 
 #include "kernels/base/error.h"
@@ -9,17 +9,18 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// Items of each thread of a tile of rows: many, because each partition goes through all tiles, and
-/// a tile takes a word.
+/// Items per thread in a tile of rows. There are many, because each partition scans all tiles, and
+/// each tile takes a word of memory.
 constexpr int kTileItems = 64;
 constexpr Index kTile = kSelectTile<kTileItems>;
 
 using Divider64 = Divider<std::uint64_t>;
 
-/// Goes through all rows once for each partition, partition after partition, and keeps its own.
+/// Selection that scans all rows once per partition, partition after partition, and keeps the rows
+/// of that partition.
 template <typename Stored>
 struct RowsOfPartition {
-  /// Of a tile.
+  /// State of a tile.
   struct Part {
     std::uint64_t partition;
     Index first_row;
@@ -28,10 +29,10 @@ struct RowsOfPartition {
   RowHash hash;
   Index rows;
   Divider64 by_partitions;
-  Index tiles;  // of each partition
+  Index tiles;  // per partition
   Divider64 by_tiles;
   Stored* entries;
-  Index* begin;  // of the partitions, the first one's is 0
+  Index* begin;  // start of each partition; that of the first one is 0
 
   __device__ Part part(Index tile) const {
     const auto at = by_tiles.divide(static_cast<std::uint64_t>(tile));
@@ -67,7 +68,7 @@ void build(const Context& context, const RowHash& hash, std::span<Stored> entrie
   stream_of(context).download(std::as_bytes(found), std::as_writable_bytes(begin).data());
 }
 
-/// A partition's domain in kernels.
+/// The domain of a partition, for kernels.
 template <typename Stored>
 struct Domain {
   const Stored* entries;
@@ -81,7 +82,7 @@ Domain<Stored> domain_of(const Buffer<Stored>& entries, const HashDomains& domai
           domains.size(partition)};
 }
 
-/// Calls `body` with a partition's domain.
+/// Calls `body` with the domain of a partition.
 template <typename Body>
 void with_domain(const HashDomains& domains, Index partition, Body&& body) {
   if (domain_entry_bytes(domains.begin.back()) == 4) {
@@ -101,7 +102,7 @@ void find_positions(const Context& context, Domain<Stored> domain, std::span<con
     const bool found = position < domain.size && domain.entries[position] == row;
     const bool in_order = i == 0 || static_cast<std::uint64_t>(from[i - 1]) <= row;
     if (!found || !in_order) record_fault(faults, Fault::row_of_another);
-    // Behind the last one there is none.
+    // Stay inside the domain: there is no position after the last one.
     positions[i] = found || position == 0 ? position : position - 1;
   });
 }
@@ -117,7 +118,8 @@ void find_rows(const Context& context, Domain<Stored> domain, std::span<const In
   });
 }
 
-/// places[partition * count + i] = the rows of a domain that are below rows[i].
+/// Counts, for each partition, the rows of its domain that are below rows[i]: places[partition *
+/// count + i].
 template <typename Stored>
 void count_rows(const Context& context, const Stored* entries, std::span<const Index> begin,
                 std::span<const Index> rows, Index* places) {
@@ -134,7 +136,7 @@ void count_rows(const Context& context, const Stored* entries, std::span<const I
 }  // namespace
 
 void build_domains(const Context& context, const RowHash& hash, Index rows, HashDomains& domains) {
-  // Memory first: what does not fit is refused before the work.
+  // Allocate first, so that a budget error precedes the work.
   const bool narrow = domain_entry_bytes(rows) == 4;
   const auto narrow_entries = domains.narrow.reserve_exactly(narrow ? rows : 0);
   const auto wide_entries = domains.wide.reserve_exactly(narrow ? 0 : rows);

@@ -10,16 +10,16 @@
 namespace sparsesync::cpu {
 namespace {
 
-constexpr Index kGrain = 2048;  // rows for which a thread is worth waking
+constexpr Index kGrain = 2048;  // rows that are worth waking a thread for
 
-/// Claims a cell if it is free. Nothing else is published with it: who reads the cells does so
-/// after all threads have joined.
+/// Claims a cell if it is free. Relaxed order suffices, because the cells are read only after all
+/// threads have joined.
 bool claim(Index& cell, Index place) {
   Index expected = HashMemory::kFree;
   return std::atomic_ref(cell).compare_exchange_strong(expected, place, std::memory_order_relaxed);
 }
 
-/// The cells of one partition.
+/// Returns the cells of a partition.
 std::span<Index> cells_of(const Buffer<Index>& memory, Index partition, Index cells) {
   return {memory.data() + partition * cells, static_cast<std::size_t>(cells)};
 }
@@ -63,7 +63,7 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
   SPARSESYNC_EXPECT(sources.size(), ==, rows.size());
   SPARSESYNC_EXPECT(std::ssize(partition_begin), ==, hash.partitions() + 1);
   const auto is_taken = [](Index cell) { return cell != HashMemory::kFree; };
-  // A partition is a lot of cells: each is worth a thread.
+  // A partition has many cells, so each is worth a thread.
   const auto for_each_partition = [&](auto&& body) {
     const Index grain = std::max<Index>(1, kGrain / std::max<Index>(1, memory.parallel_cells));
     parallel_for(context, hash.partitions(), grain, [&](IndexRange partitions) {

@@ -13,32 +13,32 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// Cells of the memory, of 4 bytes each where these can name every place: half the bytes, and those
-/// of millions of rows stay in a GPU's cache.
+/// Type of a cell: 4 bytes if these can represent every position. This halves the memory, so that
+/// the cells for millions of rows fit into the GPU's L2 cache.
 using NarrowCell = unsigned;
 using WideCell = unsigned long long;
 
-/// HashMemory::kFree, and no place.
+/// HashMemory::kFree, which is not a valid position.
 template <typename Cell>
 constexpr Cell kFreeCell = std::numeric_limits<Cell>::max();
 
-/// Calls body with a cell of the type that holds places of so many rows.
+/// Calls `body` with a cell of the smallest type that holds the positions of `rows` rows.
 template <typename Body>
 void with_cell(Index rows, Body&& body) {
   if (rows < static_cast<Index>(kFreeCell<NarrowCell>)) return body(NarrowCell{});
   body(WideCell{});
 }
 
-constexpr Index kUnitBytes = 16;  // in which cells are read
+constexpr Index kUnitBytes = 16;  // cells are read in units of this size
 
-/// What Buffer<Index> takes for so many cells: whole units.
+/// Returns the number of Buffer<Index> elements for `cells` cells, rounded up to complete units.
 template <typename Cell>
 Index words_for(Index cells) {
   return round_up<Index>(cells * static_cast<Index>(sizeof(Cell)), kUnitBytes) /
          static_cast<Index>(sizeof(Index));
 }
 
-/// The memory in kernels.
+/// Hash memory, for kernels.
 template <typename Cell>
 struct Cells {
   Cells(const RowHash& hash, const HashMemory& memory)
@@ -63,7 +63,7 @@ Divider64 divider(Index by) {
   return Divider64(static_cast<std::uint64_t>(by));
 }
 
-/// Of cells of any size: kFree has all bits set.
+/// Empties cells of either size: kFree has all bits set.
 void empty(const Context& context, std::span<Index> parallel, std::span<Index> used) {
   const auto words = std::ssize(parallel);
   const auto partitions = std::ssize(used);
@@ -87,7 +87,7 @@ void hash_into(const Context& context, const RowHash& hash, std::span<const Inde
     const auto partition = static_cast<Index>(by_partitions.divide(hash.mixed(0, row)).remainder);
     Cell* const parallel = cells.parallel + partition * cells.parallel_cells;
     for (int attempt = 0; attempt < RowHash::kRehashes; ++attempt) {
-      // Nothing else is published with a cell: who reads the cells does so in a later kernel.
+      // Relaxed order suffices, because a later kernel reads the cells.
       Cell* const cell = parallel + by_cells.divide(hash.mixed(attempt + 1, row)).remainder;
       if (atomicCAS(cell, kFreeCell<Cell>, place) == kFreeCell<Cell>) return;
     }
@@ -96,13 +96,13 @@ void hash_into(const Context& context, const RowHash& hash, std::span<const Inde
   });
 }
 
-/// A word for each place, at that place: partition << place_bits | place.
+/// Writes a word for each input position, at that position: partition << place_bits | position.
 struct PlaceWords {
   std::uint64_t* words;
   Index size;
   int place_bits;
 
-  /// Of a cell that is free: nothing.
+  /// Writes the word for the position in a cell. Does nothing if the cell is free.
   template <typename Cell>
   __device__ void put(std::uint64_t partition, Cell cell) const {
     if (cell >= static_cast<std::uint64_t>(size)) return;
@@ -110,7 +110,7 @@ struct PlaceWords {
   }
 };
 
-/// Cells that are read at once.
+/// Cells that are read together.
 template <typename Cell>
 struct alignas(kUnitBytes) Unit {
   static constexpr Index kCells = kUnitBytes / static_cast<Index>(sizeof(Cell));
@@ -183,7 +183,7 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
   with_cell(size, [&]<typename Cell>(Cell) {
     collect(context, Cells<Cell>(hash, memory), PlaceWords{words.data(), size, place_bits});
   });
-  // By partitions alone: the words of each stay in the order of their places.
+  // Sort by partition only. The words of a partition keep the order of their positions.
   const SortedWords sorted{
       sort_words(context, scratch, words, place_bits, place_bits + partition_bits).data(),
       place_bits, nullptr};

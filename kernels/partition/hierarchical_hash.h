@@ -1,12 +1,14 @@
 // Hierarchical hashing (Zen, OSDI 2025, Algorithm 1): divides rows among partitions in parallel,
-// without a lock and without losing one.
+// without locks and without losing rows.
 //
-// Each partition has parallel memory of r1 cells and serial memory of r2 cells. A row tries k cells
-// of its partition's parallel memory and, where all are taken, gets a cell of the serial memory by
-// one atomic addition. Ours takes a cell by compare-and-swap. The paper writes a free cell and
-// reads it back, which loses rows when threads truly run at the same time: one that saw the cell
-// free may write after the other has read its own value back
-// (tests/kernels/partition/hierarchical_hash_test.cpp shows it).
+// Each partition has a parallel memory of r1 cells and a serial memory of r2 cells. A row tries k
+// cells of its partition's parallel memory. If all are occupied, one atomic addition gives it a
+// cell of the serial memory.
+//
+// This implementation claims a cell by compare-and-swap. The paper writes to a free cell and reads
+// it back, which loses rows when threads really run concurrently. A thread that saw the cell free
+// may write after another thread has read its value back (shown in
+// tests/kernels/partition/hierarchical_hash_test.cpp).
 #pragma once
 
 #include <span>
@@ -19,8 +21,9 @@
 
 namespace sparsesync {
 
-/// The memory of the partitions. A cell holds the place of a row in the input, or kFree. On a GPU
-/// it has 4 bytes where these name all places, and takes half an element of the buffers.
+/// The memory of the partitions. A cell holds the input position of a row, or kFree. On a GPU a
+/// cell has 4 bytes if these can represent all positions; two cells then share an element of the
+/// buffers.
 struct HashMemory {
   static constexpr Index kFree = -1;
 
@@ -34,37 +37,35 @@ struct HashMemory {
   Index serial_cells = 0;     // r2
 };
 
-/// r1: cells of parallel memory that each partition has. Twice the rows in all (the paper's
-/// setting).
+/// Returns r1, the cells of parallel memory per partition. All partitions together have twice as
+/// many cells as rows (the paper's setting).
 constexpr Index parallel_cells_for(Index rows, Index partitions) {
   return ceil_div<Index>(2 * rows, partitions);
 }
 
-/// r2 at first: a tenth of r1 (the paper's setting).
+/// Returns the initial r2: a tenth of r1 (the paper's setting).
 constexpr Index serial_cells_for(Index parallel_cells) {
   return ceil_div<Index>(parallel_cells, 10);
 }
 
 namespace cpu {
-/// Empties the memory and puts the place of each row into a cell of its partition. Rows are taken
-/// by all threads at once, so which cell a row gets differs from run to run. Synchronizes the
-/// stream.
+/// Empties the memory and puts the position of each row into a cell of its partition. Threads
+/// insert rows concurrently, so the cell of a row varies from run to run. Synchronizes the stream.
 /// @param rows    distinct
-/// @param memory  parallel_cells and serial_cells say how much there is
-/// @return the serial cells that the fullest partition needed: where that is more than
-///         serial_cells, rows were left out, and the caller repeats with more
-/// @throws BudgetError if the memory may not grow to what was asked for
+/// @param memory  its parallel_cells and serial_cells set the sizes
+/// @return the serial cells that the fullest partition needs. If they exceed serial_cells, rows are
+///         missing; repeat the call with more.
+/// @throws BudgetError if the memory may not grow to the requested size
 Index hash_rows(const Context& context, const RowHash& hash, std::span<const Index> rows,
                 HashMemory& memory);
 
-/// Reads the occupied cells, partition after partition, in increasing order of the places: so the
-/// result does not depend on who took which cell. Does not synchronize the stream.
-/// @param rows             as they were for hash_rows(), which left none out
-/// @param partition_rows   receives the rows, partition after partition; rows.size() of them
-/// @param sources          receives, beside each, its place in `rows`
-/// @param partition_begin  partitions + 1 numbers: partition j's rows are
-///                         [partition_begin[j], partition_begin[j + 1]). Counts in the context's
-///                         memory, as Count is
+/// Reads the occupied cells, partition after partition, in increasing order of input positions. The
+/// result is thus independent of the cells that rows got. Does not synchronize the stream.
+/// @param rows             the argument of hash_rows(), which must not have left any out
+/// @param partition_rows   receives the rows, partition after partition; rows.size() elements
+/// @param sources          receives the position in `rows` of each of them
+/// @param partition_begin  partitions + 1 numbers: partition j has rows [partition_begin[j],
+///                         partition_begin[j + 1]). In the context's memory, like Count.
 void extract_rows(const Context& context, const RowHash& hash, std::span<const Index> rows,
                   const HashMemory& memory, std::span<Index> partition_rows,
                   std::span<Index> sources, std::span<Index> partition_begin);
@@ -73,10 +74,10 @@ void extract_rows(const Context& context, const RowHash& hash, std::span<const I
 SPARSESYNC_OPERATION(hash_rows);
 SPARSESYNC_OPERATION(extract_rows);
 
-/// hash_rows() and extract_rows(), whose arguments it takes: divides `rows` among the partitions.
-/// Where serial memory is too small, hashing is repeated with what was needed and a quarter more,
-/// and memory keeps that size. Synchronizes the stream.
-/// @return how often it was repeated
+/// Divides `rows` among the partitions: hash_rows() followed by extract_rows(), with their
+/// arguments. If serial memory is too small, hashing is repeated with the needed size plus a
+/// quarter. The memory keeps that size. Synchronizes the stream.
+/// @return number of repetitions
 /// @throws BudgetError if the memory may not grow
 Index partition_by_hash(const Context& context, const RowHash& hash, std::span<const Index> rows,
                         std::span<Index> partition_rows, std::span<Index> sources,

@@ -15,13 +15,13 @@ struct OwnerBatch {
   Index size = 0;
 };
 
-/// Cuts the rows that several workers touched into batches: equal ones at first, then each has half
-/// of the rows that are left.
+/// Divides the rows that several workers touched into batches. The first batches have equal sizes;
+/// then each has half of the remaining rows.
 class OwnerBatches {
  public:
-  /// Equal batches that all rows would give.
+  /// Number of equal batches that would hold all rows.
   static constexpr Index kBatches = 16;
-  /// A batch of so few rows is not halved: their imbalance does not matter.
+  /// Size up to which a batch is not halved, because its imbalance does not matter.
   static constexpr Index kSmallest = 16;
 
   SPARSESYNC_HOST_DEVICE constexpr explicit OwnerBatches(Index rows)
@@ -29,7 +29,7 @@ class OwnerBatches {
     if (whole_ < kSmallest) whole_ = kSmallest;
   }
 
-  /// Returns the next batch, which is empty once there are no more rows.
+  /// Returns the next batch. It is empty after the last row.
   SPARSESYNC_HOST_DEVICE constexpr OwnerBatch next() {
     const Index left = rows_ - at_;
     const Index size = left > whole_ ? whole_ : left > kSmallest ? ceil_div<Index>(left, 2) : left;
@@ -43,30 +43,33 @@ class OwnerBatches {
   Index at_ = 0;
 };
 
-/// The change of an owner's load by a row: the owner sends the sum to n - 1 workers instead of its
-/// part to one, and receives t - 1 parts instead of the sum.
+/// The change of an owner's load by a row that t of n workers touched. The owner sends the sum to n
+/// - 1 workers instead of its part to one. It receives t - 1 parts instead of the sum.
 struct OwnedRow {
   std::uint64_t sends;
-  std::uint64_t receives;  // wraps to -1 for a row of one toucher
+  std::uint64_t receives;  // wraps to -1 for a row that one worker touched
 
-  /// Two workers each send a row that both touched, whoever owns it. It counts as sent all the
-  /// same, so that owners are spread.
+  /// Computes the change from the number of workers that touched the row. With two workers, each
+  /// sends a row that both touched, independent of its owner. The row counts as sent nevertheless,
+  /// so that owners are spread.
   SPARSESYNC_HOST_DEVICE constexpr OwnedRow(std::uint64_t workers, std::uint64_t touchers)
       : sends(workers > 2 ? workers - 2 : 1), receives(touchers - 2) {}
 
-  /// The load of a worker that sends and receives so many rows, weighed by the changes that this
-  /// row makes: with these weights the sum of the squared loads falls fastest.
+  /// Returns the load of a worker that sends and receives these numbers of rows, weighted by the
+  /// changes that this row makes. With these weights, the sum of the squared loads decreases
+  /// fastest.
   SPARSESYNC_HOST_DEVICE constexpr std::uint64_t load(std::uint64_t sent,
                                                       std::uint64_t received) const {
     return sends * sent + receives * received;
   }
-  /// The load that a batch of such rows adds to all workers together.
+  /// Returns the total load that a batch of such rows adds to all workers.
   SPARSESYNC_HOST_DEVICE constexpr std::uint64_t load_of(const OwnerBatch& batch) const {
     return static_cast<std::uint64_t>(batch.size) * load(sends, receives);
   }
 };
 
-/// The row whose touchers stand for those of a batch.
+/// Returns the row that represents a batch. The number of workers that touched it stands for all
+/// rows of the batch.
 SPARSESYNC_HOST_DEVICE constexpr Index middle_of(const OwnerBatch& batch) {
   return batch.begin + batch.size / 2;
 }

@@ -15,16 +15,16 @@ using detail::OwnedRow;
 using detail::OwnerBatch;
 using detail::OwnerBatches;
 
-/// Fewer rows are not worth a thread.
+/// Number of rows that is worth waking a thread for.
 constexpr Index kGrain = 8192;
 
-/// The upper half of a product of two numbers: where a random number falls in [0, size).
+/// Scales a random number to [0, size): the upper half of the product.
 std::uint64_t scaled(std::uint64_t random, std::uint64_t size) {
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::uint64_t>((static_cast<Wide>(random) * size) >> 64U);
 }
 
-/// Touchers of each row, row after row.
+/// The workers that touched each row, row after row.
 struct Touchers {
   std::span<const Index> begin;
   std::span<const std::uint16_t> workers;
@@ -36,11 +36,12 @@ struct Touchers {
   }
 };
 
-/// @param begin  rows + 2 numbers of scratch, of which the first rows + 1 are the result's
+/// Transposes the lists of rows per worker to lists of workers per row.
+/// @param begin  rows + 2 numbers of scratch memory; the result uses the first rows + 1
 Touchers transpose(std::span<const std::span<const Index>> touched, std::span<Index> begin,
                    std::span<std::uint16_t> workers) {
-  // begin[row + 2] counts, then begin[row + 1] is where the row's next one goes, and in the end
-  // where they end.
+  // First, begin[row + 2] counts. Then begin[row + 1] is the position of the row's next worker, and
+  // finally the end of its workers.
   std::fill(begin.begin(), begin.end(), Index{0});
   for (const std::span<const Index> of_worker : touched) {
     for (const Index row : of_worker) ++begin[static_cast<std::size_t>(row) + 2];
@@ -55,9 +56,9 @@ Touchers transpose(std::span<const std::span<const Index>> touched, std::span<In
   return {begin.first(begin.size() - 1), workers};
 }
 
-/// The rows that several touched, those of fewer touchers first.
-/// @param order   room for all rows
-/// @param counts  workers + 1 numbers of scratch
+/// Returns the rows that several workers touched, ordered by the number of these workers.
+/// @param order   capacity for all rows
+/// @param counts  workers + 1 numbers of scratch memory
 std::span<Index> order_by_touchers(const Touchers& touchers, std::span<Index> order,
                                    std::span<Index> counts) {
   const auto rows = std::ssize(touchers.begin) - 1;
@@ -75,11 +76,11 @@ std::span<Index> order_by_touchers(const Touchers& touchers, std::span<Index> or
   return order.first(static_cast<std::size_t>(shared));
 }
 
-/// What the workers send and receive in a step, in rows, as far as it is settled, and what each may
-/// expect of the rows that have no owner yet.
+/// The loads of the workers in a step, in rows. They consist of the known loads, and of each
+/// worker's expected share of the rows that have no owner yet.
 class Loads {
  public:
-  /// @param scratch  4 numbers for each worker
+  /// @param scratch  4 numbers per worker
   Loads(std::span<const std::span<const Index>> touched, std::size_t united,
         std::span<std::uint64_t> scratch)
       : size_(touched.size()),
@@ -93,28 +94,29 @@ class Loads {
     }
   }
 
-  /// A row that so many touched has found its owner.
+  /// Adds a row to the load of its owner, from the number of workers that touched it.
   void own(std::size_t owner, std::size_t touchers) {
     const OwnedRow row(size_, touchers);
     sent_[owner] += row.sends;
     received_[owner] += row.receives;
   }
-  /// A row that so many touched has no owner yet.
+  /// Adds a row without an owner to the expected loads, from the number of workers that touched it.
   void expect(std::size_t touchers) {
     const OwnedRow row(size_, touchers);
     to_send_ += row.sends;
     to_receive_ += row.receives;
   }
-  /// It has one now.
+  /// Removes a row from the expected loads, because it has an owner now.
   void expected(std::size_t touchers) {
     const OwnedRow row(size_, touchers);
     to_send_ -= row.sends;
     to_receive_ -= row.receives;
   }
 
-  /// How much of a batch each worker should get, relative to the others: what it lies below the
-  /// level that the batch would fill all to.
-  /// @param touchers  of the batch's middle row
+  /// Returns the weight of each worker for a batch, relative to the others. The weight is the
+  /// distance of the worker's load below the level that the batch would fill all loads up to.
+  ///
+  /// The number of workers that touched the batch's middle row stands for all its rows.
   std::span<const std::uint64_t> weigh(const OwnerBatch& batch, std::size_t touchers) {
     const OwnedRow row(size_, touchers);
     const std::uint64_t fill = row.load_of(batch);
@@ -230,7 +232,7 @@ void order_by_owner(const Context&, std::span<const std::int32_t> owners,
   for (std::size_t i = 0; i < places.size(); ++i) {
     order[static_cast<std::size_t>(begin[owner_of(places[i])]++)] = static_cast<Index>(i);
   }
-  // Each has moved to where the next one begins.
+  // Each begin has advanced to the next owner's begin. Shift them back.
   std::copy_backward(begin.begin(), begin.end() - 1, begin.end());
   begin.front() = 0;
 }

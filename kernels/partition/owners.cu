@@ -1,4 +1,4 @@
-// CUDA implementations of find_places, order_by_owner and rows_of_owner.
+// CUDA implementations of find_places(), order_by_owner() and rows_of_owner().
 #include "kernels/partition/owners.h"
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// Rows that a block finds together: they lie near each other in the set.
+/// Rows that a block looks up together. They are close to each other in the set.
 constexpr int kOfThread = 4;
 constexpr Index kFoundTogether = Index{kOfThread} * kBlock;
 
-/// The rows of one job.
+/// The rows of a job.
 struct FindWork {
   const Index* rows;
   Index size;
@@ -24,8 +24,8 @@ struct FindWork {
   Index first_tile;
 };
 
-/// Two warps find where the first and the last of a block's rows are, then each thread searches
-/// between.
+/// Finds rows in the set. Two warps locate the first and the last row of a block; each thread then
+/// searches between them.
 __global__ void find(const __grid_constant__ JobTable<FindWork> table, const Index* set,
                      Index set_size) {
   __shared__ Index bounds[2];
@@ -50,7 +50,7 @@ __global__ void find(const __grid_constant__ JobTable<FindWork> table, const Ind
     const Index i = begin + k * kBlock + threadIdx.x;
     const Index place = first + lower_bound(set + first, span, sought[k]);
     const bool is_there = place < set_size && set[place] == sought[k];
-    // A place that is none would be an address of nothing to who uses it.
+    // Write a valid position for a missing row, because later operations use it as an address.
     if (i < end) work.places[i] = is_there ? place : 0;
     const unsigned missing = __ballot_sync(kAllLanes, i < end && !is_there ? 1 : 0);
     const unsigned lane = threadIdx.x % kWarp;
@@ -63,13 +63,13 @@ __global__ void find(const __grid_constant__ JobTable<FindWork> table, const Ind
   }
 }
 
-/// What a launch of keep_some() looks at.
+/// Lists of a launch of keep_some().
 struct OwnedLists {
   const Index* rows[kJobs];
   const Index* places[kJobs];
 };
 
-/// Whose row stands at a place; what was never found may be anywhere.
+/// The owner of each row of the union. A row that was not found may have any position.
 struct Owners {
   const std::int32_t* of_row;
   std::uint64_t rows;
@@ -97,7 +97,7 @@ void keep_owned(const Context& context, const JobTable<KeepWork>& table, const O
 void find_places_all(const Context& context, std::span<const Index> set,
                      std::span<const PlacesJob> jobs, std::span<Index> found) {
   SPARSESYNC_EXPECT(jobs.size(), ==, found.size());
-  // The largest number: what is missing, and in the end how many there are, lowers it.
+  // Initialize to the largest number. Missing rows, and finally the number of rows, lower it.
   set_bytes(context, found.data(), 0xFF, found.size_bytes());
   std::size_t next = 0;
   const auto add_to = [&](JobTable<FindWork>& table, const PlacesJob& job) {
@@ -130,7 +130,7 @@ void order_by_owner(const Context& context, std::span<const std::int32_t> owners
   const int owner_bits = std::max(bit_width_below(static_cast<std::uint64_t>(groups)), 1);
   const Owners owner = owners_of(owners);
   const Index* const place_of = places.data();
-  // What is to be sorted stands where the result will; sorted, it lies in the scratch.
+  // The unsorted words use the memory of the result; the sorted ones are in scratch memory.
   auto* const unsorted = reinterpret_cast<std::uint64_t*>(order.data());
   for_each(context, size, [=] __device__(Index i) {
     const auto of_row = static_cast<Index>(owner.of(place_of[i]));

@@ -1,4 +1,4 @@
-// CPU implementations of partition and its inverse.
+// CPU implementations of partition() and its inverse.
 #include "kernels/partition/partition.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace sparsesync::cpu {
 namespace {
 
-/// Rows that keep a thread busy for much longer than it takes to wake it.
+/// Rows that keep a thread busy for much longer than waking it takes.
 constexpr Index kGrain = Index{1} << 14;
 
 }  // namespace
@@ -36,7 +36,7 @@ void partition(const Context& context, const RowGroups& groups, std::span<const 
     sort_with_order(context, positions, sources, Index{1} << static_cast<unsigned>(bits),
                     workspace);
   }
-  // The keys are increasing: each group's are together, and it only remains to take it off them.
+  // The keys increase, so each group is contiguous. Subtract the group from its keys.
   auto begin = positions.begin();
   for (Index group = 0; group < groups.groups(); ++group) {
     const auto first_key = static_cast<Index>(key_of(groups, {group, 0}));
@@ -50,7 +50,7 @@ void partition(const Context& context, const RowGroups& groups, std::span<const 
 void rows_at(const Context& context, const RowGroups& groups, Index group,
              std::span<const Index> positions, std::span<Index> rows) {
   SPARSESYNC_EXPECT(positions.size(), ==, rows.size());
-  // As unsigned numbers, so that a negative position is too large.
+  // Compare as unsigned numbers, so that a negative position is too large.
   const auto held = static_cast<std::uint64_t>(groups.size(group));
   parallel_for(context, std::ssize(rows), kGrain, [&](IndexRange range) {
     const std::span<const Index> part = part_of(positions, range);

@@ -1,4 +1,4 @@
-// CUDA implementations of partition and its inverse.
+// CUDA implementations of partition() and its inverse.
 #include "kernels/partition/partition.h"
 
 #include "kernels/base/error.h"
@@ -11,7 +11,7 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// A place as one number, ordered by (group, position).
+/// A (group, position) pair as one number, in the same order.
 struct PlaceKey {
   explicit PlaceKey(const RowGroups& groups)
       : position_bits(bit_width_below(static_cast<std::uint64_t>(groups.universe()))),
@@ -30,7 +30,7 @@ struct PlaceKey {
   int bits;
 };
 
-/// words[i] = the key of rows[i], with i below it in so many bits.
+/// Sets words[i] to the key of rows[i], above i in the lowest `place_bits` bits.
 template <typename Word>
 void pack(const Context& context, const Places<Word>& places, PlaceKey key,
           std::span<const Index> rows, int place_bits, std::uint64_t* words) {
@@ -41,7 +41,7 @@ void pack(const Context& context, const Places<Word>& places, PlaceKey key,
   });
 }
 
-/// keys[i] = the key of rows[i].
+/// Sets keys[i] to the key of rows[i].
 template <typename Word>
 void find_keys(const Context& context, const Places<Word>& places, PlaceKey key,
                std::span<const Index> rows, Index* keys) {
@@ -69,7 +69,7 @@ SortedWords sort_rows(const Context& context, Scratch& scratch, const RowGroups&
           nullptr};
 }
 
-/// Positions of one group.
+/// Positions of a group.
 struct FindWork {
   const Index* positions;
   Index* rows;
@@ -85,7 +85,7 @@ __global__ void find_rows(const __grid_constant__ JobTable<FindWork> table, Plac
     const FindWork& work = table.of(all);
     const Index i = all - work.first_tile;
     const Index position = work.positions[i];
-    // As unsigned numbers, so that a negative position is too large.
+    // Compare as unsigned numbers, so that a negative position is too large.
     const bool holds = static_cast<std::uint64_t>(position) < static_cast<std::uint64_t>(work.held);
     if (!holds) record_fault(faults, Fault::no_row_there);
     work.rows[i] = places.row(static_cast<Word>(work.residue), holds ? position : 0);
@@ -101,7 +101,7 @@ void find_groups_of(const Context& context, const Places<Word>& places, std::spa
   });
 }
 
-/// EvenRanges in kernels.
+/// EvenRanges, for kernels.
 struct RangesOfRows {
   explicit RangesOfRows(const EvenRanges& ranges)
       : last(ranges.parts() - 1),
@@ -111,7 +111,7 @@ struct RangesOfRows {
         by_longer(static_cast<std::uint64_t>(shorter + 1)),
         by_shorter(static_cast<std::uint64_t>(shorter)) {}
 
-  /// EvenRanges::part_of(). Of what is no row: some part.
+  /// Computes EvenRanges::part_of(). For an invalid row, returns any valid part.
   __device__ Index part_of(Index row) const {
     const Index part = row < shorter_from ? quotient(by_longer, row)
                                           : longer_count + quotient(by_shorter, row - shorter_from);
@@ -125,10 +125,10 @@ struct RangesOfRows {
     return static_cast<Index>(by.divide(static_cast<std::uint64_t>(number)).quotient);
   }
 
-  Index last;          // part
-  Index shorter;       // rows of a shorter part; the longer ones, which come first, have one more
-  Index longer_count;  // parts
-  Index shorter_from;  // row
+  Index last;          // last part
+  Index shorter;       // rows per shorter part; the longer parts come first and have one more
+  Index longer_count;  // number of longer parts
+  Index shorter_from;  // first row of the shorter parts
   Divider<std::uint64_t> by_longer;
   Divider<std::uint64_t> by_shorter;
 };

@@ -1,5 +1,5 @@
-// Row groups: which group a row belongs to and where it stands there, by arithmetic alone. Host and
-// device share it.
+// Row groups: computes the group of a row and its position in the group by arithmetic, without
+// tables. Host and device share it.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace sparsesync {
 
-/// Row r belongs to group (π(r) + offset) mod groups and has position π(r) div groups there. Groups
-/// are equal to ±1 row and no table is kept (design: "balanced").
+/// A balanced division of rows into groups. Row r belongs to group (π(r) + offset) mod groups and
+/// has position π(r) div groups there. Group sizes differ by at most one row, and no table is kept.
 class RowGroups {
  public:
-  /// What a division into groups follows from.
+  /// Parameters of a division into groups.
   struct Division {
     std::int64_t rows = 1;    // R >= 1
     std::int64_t groups = 1;  // g >= 1
-    // Turns the groups of one row space against those of another; in [0, groups).
+    // Rotates the groups of one row space relative to those of another; in [0, groups).
     std::int64_t offset = 0;
-    std::uint64_t seed = 0;  // of π; the same on all workers
+    std::uint64_t seed = 0;  // seed of π; the same on all workers
   };
   SPARSESYNC_HOST_DEVICE constexpr explicit RowGroups(const Division& division)
       : bijection_(division.rows, division.seed),
@@ -29,17 +29,17 @@ class RowGroups {
   SPARSESYNC_HOST_DEVICE constexpr const Bijection& bijection() const { return bijection_; }
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t groups() const { return groups_; }
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t offset() const { return offset_; }
-  /// Positions that a group can have: ceil(R / g).
+  /// Returns the number of positions that a group can have: ceil(R / g).
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t universe() const {
     return ceil_div(bijection_.rows(), groups_);
   }
 
-  /// Where a row stands.
+  /// Group and position of a row.
   struct Place {
     std::int64_t group;
     std::int64_t position;
   };
-  /// The place of a row.
+  /// Returns the group and position of a row.
   /// @param row  in [0, R)
   SPARSESYNC_HOST_DEVICE constexpr Place locate(std::int64_t row) const {
     const std::int64_t image = bijection_.forward(row);
@@ -47,23 +47,24 @@ class RowGroups {
     return {group < groups_ ? group : group - groups_, image / groups_};
   }
 
-  /// Rows of a group: its positions are [0, size(group)), universe() of them or one less.
+  /// Returns the number of rows in a group. Its positions are [0, size(group)): universe() of them,
+  /// or one fewer.
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t size(std::int64_t group) const {
     const std::int64_t first = residue(group);
     return first < bijection_.rows() ? (bijection_.rows() - 1 - first) / groups_ + 1 : 0;
   }
-  /// Whether some row stands there: the last position of some groups is empty.
+  /// Returns whether a position holds a row. The last position of some groups is empty.
   SPARSESYNC_HOST_DEVICE constexpr bool holds(Place place) const {
     return image(place) < bijection_.rows();
   }
 
-  /// The row that stands there.
+  /// Returns the row at a position.
   /// @pre holds(place)
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t row(Place place) const {
     return bijection_.backward(image(place));
   }
 
-  /// What the images of a group's rows leave modulo groups().
+  /// Returns the residue of the images of a group's rows, modulo groups().
   SPARSESYNC_HOST_DEVICE constexpr std::int64_t residue(std::int64_t group) const {
     const std::int64_t difference = group - offset_;
     return difference < 0 ? difference + groups_ : difference;

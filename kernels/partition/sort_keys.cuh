@@ -1,5 +1,5 @@
-// RowGroups in kernels: the same numbers, without divisions, and in words of 32 bits where these
-// hold all rows and groups. For kernel sources only.
+// RowGroups for kernels: the same results without divisions, and in 32-bit words if these hold all
+// rows and groups. For kernel sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 namespace sparsesync::cuda {
 
-/// What rows and images are computed in: std::uint32_t or std::uint64_t.
+/// RowGroups, computed in words of type std::uint32_t or std::uint64_t.
 template <typename Word>
 class Places {
  public:
@@ -30,7 +30,7 @@ class Places {
     }
   }
 
-  /// RowGroups::locate(). Of what is no row: some place.
+  /// Computes RowGroups::locate(). For an invalid row, returns any valid place.
   __device__ RowGroups::Place locate(Index row) const {
     const auto [position, residue] = by_groups_.divide(forward(within(row)));
     const Word group = residue + offset_;
@@ -38,19 +38,20 @@ class Places {
             static_cast<Index>(position)};
   }
 
-  /// RowGroups::row() of a group that has this residue. Of what holds no row: some row.
+  /// Computes RowGroups::row() for the group with this residue. For an empty position, returns any
+  /// valid row.
   __device__ Index row(Word residue, Index position) const {
     return static_cast<Index>(
         backward(within(position * static_cast<Index>(groups_) + static_cast<Index>(residue))));
   }
 
  private:
-  /// A row or an image: from any other number a walk might never come back below R.
+  /// Clamps a row or an image: cycle walking from any other number might never return below R.
   __device__ Word within(Index number) const {
     return static_cast<std::uint64_t>(number) <= last_row_ ? static_cast<Word>(number) : last_row_;
   }
 
-  /// Bijection::forward().
+  /// Computes Bijection::forward().
   __device__ Word forward(Word x) const {
     do {
       for (int i = 0; i < Bijection::kRounds; ++i) {
@@ -63,7 +64,7 @@ class Places {
     return x;
   }
 
-  /// Bijection::backward().
+  /// Computes Bijection::backward().
   __device__ Word backward(Word x) const {
     do {
       x = x ^ (x >> shift_);
@@ -87,10 +88,10 @@ class Places {
   Word inverse_[Bijection::kRounds];
 };
 
-/// Calls body with the Places of these groups.
+/// Calls `body` with the Places of these groups.
 template <typename Body>
 void with_places(const RowGroups& groups, Body&& body) {
-  // residue + offset is below twice the groups.
+  // residue + offset is below 2 * groups, so 2^31 groups fit into 32 bits.
   if (groups.bijection().rows() <= Index{1} << 32 && groups.groups() <= Index{1} << 31) {
     return body(Places<std::uint32_t>(groups));
   }

@@ -1,4 +1,4 @@
-// SIMD implementations of what partition and rows_at do to each row.
+// SIMD implementations of the per-row work of partition() and rows_at().
 #include "kernels/partition/split_row_groups.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 // NOLINTNEXTLINE(readability-identifier-naming): the name is Highway's
 #define HWY_TARGET_INCLUDE "kernels/partition/split_row_groups.cpp"
-#include <hwy/foreach_target.h>  // compiles what follows once for each target
+#include <hwy/foreach_target.h>  // compiles the rest of the file once per target
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -15,7 +15,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET == HWY_SCALAR  // a processor without vectors: the callers' loops do it all
+#if HWY_TARGET == HWY_SCALAR  // without vector instructions, the callers' loops do all the work
 
 Index pack_places_simd(const RowGroups&, std::span<const Index>, IndexRange range, int,
                        std::uint64_t*) {
@@ -33,14 +33,15 @@ using D64 = hn::ScalableTag<std::uint64_t>;
 using DIndex = hn::ScalableTag<Index>;
 using V32 = hn::Vec<D32>;
 
-/// The numbers of a RowGroups in 32 bits each.
+/// The parameters of a RowGroups, in 32 bits each.
 struct Narrow {
   explicit Narrow(const RowGroups& from)
       : rows(static_cast<std::uint64_t>(from.bijection().rows())),
         mask(static_cast<std::uint32_t>(from.bijection().mask())),
         shift(static_cast<int>(from.bijection().shift())),
         groups(static_cast<std::uint32_t>(from.groups())),
-        // Rounded down, and 1 / 1 less what does not fit: a quotient is at most 1 too small.
+        // Rounded down; for one group, 2^32 is reduced to the largest 32-bit number. A quotient is
+        // therefore at most 1 too small.
         reciprocal(static_cast<std::uint32_t>(
             std::min((std::uint64_t{1} << 32U) / groups, (std::uint64_t{1} << 32U) - 1))),
         offset(static_cast<std::uint32_t>(from.offset())),
@@ -67,11 +68,10 @@ HWY_INLINE V32 xor_shift(V32 x, int shift) {
   return hn::Xor(x, hn::ShiftRightSame(x, shift));
 }
 
-/// Vectors that are worked on side by side: a walk is a chain of instructions that wait for each
-/// other.
+/// Number of vectors processed together, because the instructions of one walk depend on each other.
 constexpr std::size_t kBlock = 4;
 
-/// Walks until all lanes are back below R; those that are wait for the others.
+/// Repeats the walk until all lanes are below R. Lanes that have finished wait for the others.
 template <typename Walk>
 HWY_INLINE void walk_home(const Narrow& by, V32 (&x)[kBlock], const Walk& walk) {
   const D32 d;
@@ -85,7 +85,7 @@ HWY_INLINE void walk_home(const Narrow& by, V32 (&x)[kBlock], const Walk& walk) 
   }
 }
 
-/// Bijection::forward().
+/// Computes Bijection::forward().
 HWY_INLINE void forward(const Narrow& by, V32 (&x)[kBlock]) {
   walk_home(by, x, [&](V32 from) HWY_ATTR {
     const D32 d;
@@ -99,7 +99,7 @@ HWY_INLINE void forward(const Narrow& by, V32 (&x)[kBlock]) {
   });
 }
 
-/// Bijection::backward().
+/// Computes Bijection::backward().
 HWY_INLINE void backward(const Narrow& by, V32 (&x)[kBlock]) {
   walk_home(by, x, [&](V32 from) HWY_ATTR {
     const D32 d;
@@ -114,7 +114,7 @@ HWY_INLINE void backward(const Narrow& by, V32 (&x)[kBlock]) {
   });
 }
 
-/// The upper 32 bits of the products.
+/// Returns the upper 32 bits of the products.
 HWY_INLINE V32 multiply_high(V32 a, V32 b) {
   const D64 wide;
   const D32 d;
@@ -125,7 +125,7 @@ HWY_INLINE V32 multiply_high(V32 a, V32 b) {
   return hn::BitCast(d, hn::Or(hn::ShiftRight<32>(even), upper));
 }
 
-/// The keys of the places of images.
+/// Returns the keys of the places of images.
 HWY_INLINE V32 keys_of(const Narrow& by, V32 image) {
   const D32 d;
   const V32 groups = hn::Set(d, by.groups);
@@ -134,14 +134,14 @@ HWY_INLINE V32 keys_of(const Narrow& by, V32 image) {
   const auto short_by_one = hn::Gt(residue, hn::Set(d, by.groups - 1));
   position = hn::Add(position, hn::IfThenElseZero(short_by_one, hn::Set(d, 1U)));
   residue = hn::Sub(residue, hn::IfThenElseZero(short_by_one, groups));
-  // residue + offset, less groups where that is not below it; the sum itself may pass 2^32.
+  // Compute residue + offset, minus `groups` if it is not below `groups`. The sum may exceed 2^32.
   const auto stays = hn::Lt(residue, hn::Set(d, by.groups - by.offset));
   const V32 turned = hn::Add(residue, hn::Set(d, by.offset));
   const V32 group = hn::Sub(turned, hn::IfThenZeroElse(stays, groups));
   return hn::Or(hn::ShiftLeftSame(group, by.position_bits), position);
 }
 
-/// As many indices below 2^32 as there are lanes of 32 bits.
+/// Loads one index below 2^32 per 32-bit lane.
 HWY_INLINE V32 load_narrow(const Index* from) {
   const D32 d;
   const DIndex wide;
@@ -150,8 +150,8 @@ HWY_INLINE V32 load_narrow(const Index* from) {
   return hn::ConcatEven(d, hn::BitCast(d, upper), hn::BitCast(d, lower));
 }
 
-/// Calls store(i, numbers) with vectors of 64-bit numbers for the 32-bit ones that belong to i and
-/// the following.
+/// Calls store(i, numbers) twice, with vectors of 64-bit numbers: the 32-bit numbers that belong to
+/// i and the following indices.
 template <typename Store>
 HWY_INLINE void for_each_wide(Index i, V32 numbers, const Store& store) {
   const D64 wide;
@@ -160,7 +160,8 @@ HWY_INLINE void for_each_wide(Index i, V32 numbers, const Store& store) {
         hn::PromoteTo(wide, hn::UpperHalf(hn::Half<D32>(), numbers)));
 }
 
-/// @return where it stopped: less than a block is left
+/// Packs rows in blocks.
+/// @return the index of the first row that remains; less than a block is left
 Index pack_places_simd(const RowGroups& groups, std::span<const Index> rows, IndexRange range,
                        int low_bits, std::uint64_t* words) {
   const D64 wide;
@@ -186,7 +187,8 @@ Index pack_places_simd(const RowGroups& groups, std::span<const Index> rows, Ind
   return i;
 }
 
-/// @return where it stopped: less than a block is left
+/// Unpacks rows in blocks.
+/// @return the index of the first row that remains; less than a block is left
 Index unpack_rows_simd(const RowGroups& groups, Index group, std::span<const Index> positions,
                        Index* rows) {
   const D32 d;
@@ -225,7 +227,7 @@ namespace {
 HWY_EXPORT(pack_places_simd);
 HWY_EXPORT(unpack_rows_simd);
 
-/// Whether images, groups and keys have 32 bits.
+/// Returns whether images, groups and keys fit into 32 bits.
 bool is_narrow(const RowGroups& groups) {
   constexpr Index kBound = Index{1} << 32;
   return groups.bijection().rows() <= kBound && groups.groups() < kBound && key_bits(groups) <= 32;
