@@ -1,4 +1,4 @@
-// CPU implementation of sums of squares and norms of chunks.
+// CPU implementations of add_squares() and chunk_norms().
 #include "kernels/topk/norms.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void chunk_norms(const Context& context, std::span<const float> values, Index ch
                  std::span<double> norms) {
   const auto size = std::ssize(values);
   detail::expect_chunks(values, chunk, norms);
-  constexpr Index kGrain = Index{1} << 14;  // elements that a thread is worth waking for
+  constexpr Index kGrain = Index{1} << 14;  // elements that are worth waking a thread for
   parallel_for(context, std::ssize(norms), ceil_div(kGrain, chunk), [&](IndexRange chunks) {
     for (Index i = chunks.begin; i < chunks.end; ++i) {
       const std::span<const float> own =

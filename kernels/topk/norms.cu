@@ -1,4 +1,4 @@
-// CUDA implementation of the sums of squares.
+// CUDA implementations of add_squares() and chunk_norms().
 #include "kernels/topk/norms.h"
 
 #include <cmath>
@@ -20,8 +20,8 @@ template <typename T>
 void add(const Context& context, const std::byte* values, Index elements, double* sum) {
   const Segments segments{elements, elements};
   const auto put = [=] __device__(Index, double value) { *sum += value; };
-  // Elements at an odd address are loaded byte by byte: more instructions than memory leaves time
-  // for.
+  // Unaligned elements are loaded byte by byte, which takes more instructions than fit into the
+  // memory time.
   if (address_of(values) % sizeof(T) == 0) {
     const T* const from = reinterpret_cast<const T*>(values);
     sum_segments(

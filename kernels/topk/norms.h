@@ -1,4 +1,4 @@
-// Sums of squares: what a gradient's norm is made of.
+// Sums of squares and absolute values, for gradient norms.
 #pragma once
 
 #include <span>
@@ -11,9 +11,9 @@
 namespace sparsesync {
 
 namespace cpu {
-/// *sum += the squares of all elements, each made in f64, added up as
-/// kernels/topk/reduction_order.h says. Does not synchronize the stream.
-/// @param values  of a floating-point dtype and any alignment
+/// Adds the squares of all elements to *sum. Squares are computed in f64 and added in the order of
+/// kernels/topk/reduction_order.h. Does not synchronize the stream.
+/// @param values  floating-point dtype, any alignment
 /// @param sum     in the context's memory
 void add_squares(const Context& context, ConstMatrix values, double* sum);
 }  // namespace cpu
@@ -21,6 +21,7 @@ void add_squares(const Context& context, ConstMatrix values, double* sum);
 SPARSESYNC_OPERATION(add_squares);
 
 namespace detail {
+/// Checks the sizes for chunk_norms().
 /// @throws ContractError
 inline void expect_chunks(std::span<const float> values, Index chunk,
                           std::span<const double> norms) {
@@ -30,13 +31,15 @@ inline void expect_chunks(std::span<const float> values, Index chunk,
 }  // namespace detail
 
 namespace cpu {
-/// norms[i] = the sum of the absolute values of elements [i * chunk, (i + 1) * chunk), of which the
-/// last chunk may have fewer, made in f64 as kernels/topk/reduction_order.h says (Sun et al.,
-/// "Optimizing network performance for distributed DNN training on GPU clusters", 2019, section 4).
-/// Does not synchronize the stream.
+/// Computes the L1 norm of each chunk: norms[i] is the sum of the absolute values of elements [i *
+/// chunk, (i + 1) * chunk). The last chunk may be shorter. Sums are computed in f64, in the order
+/// of kernels/topk/reduction_order.h. Does not synchronize the stream.
+///
+/// Source: Sun et al., "Optimizing network performance for distributed DNN training on GPU
+/// clusters", 2019, section 4.
 /// @param chunk  at least 1
-/// @param norms  ceil(values.size() / chunk) of them, in the context's memory
-/// @throws ContractError if there are not
+/// @param norms  ceil(values.size() / chunk) elements, in the context's memory
+/// @throws ContractError for other sizes
 void chunk_norms(const Context& context, std::span<const float> values, Index chunk,
                  std::span<double> norms);
 }  // namespace cpu

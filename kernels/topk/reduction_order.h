@@ -10,11 +10,12 @@
 
 namespace sparsesync {
 
-/// Partial sums of a segment. Number i is added to partial sum i mod kPartialSums, in the order of
-/// the numbers. A tree reduction then adds partial sum j + kPartialSums / 2 to partial sum j, and
-/// so on.
+/// Number of partial sums of a segment. Number i is added to partial sum i mod kPartialSums, in the
+/// order of the numbers. A tree reduction then adds partial sum j + kPartialSums / 2 to partial sum
+/// j, and so on.
 inline constexpr Index kPartialSums = 32;
-/// Numbers of a segment. The sums of all segments, however many, are reduced as one segment is.
+/// Numbers per segment. The sums of all segments are reduced in the same way as the numbers of one
+/// segment.
 inline constexpr Index kSegment = 4096;
 
 }  // namespace sparsesync
@@ -23,7 +24,7 @@ namespace sparsesync::cpu {
 
 using PartialSums = std::array<double, kPartialSums>;
 
-/// Adds the upper half of the partial sums to the lower half until one is left.
+/// Adds the upper half of the partial sums to the lower half, repeatedly, until one sum remains.
 inline double tree_reduce(PartialSums& sums) {
   for (std::size_t half = sums.size() / 2; half > 0; half /= 2) {
     for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
@@ -32,7 +33,8 @@ inline double tree_reduce(PartialSums& sums) {
 }
 
 /// Sums `count` numbers in the reduction order.
-/// @param sum_of  the sum of the numbers in [begin, end), a segment at most, in that order
+/// @param sum_of  returns the sum of the numbers in [begin, end), at most one segment, in that
+///                order
 template <typename SumOf>
 double reduce_in_order(Index count, SumOf&& sum_of) {
   PartialSums sums{};

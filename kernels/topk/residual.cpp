@@ -15,7 +15,8 @@ using detail::OwedElement;
 
 constexpr Index kResidualBytes = static_cast<Index>(sizeof(float));
 
-/// Adds what body(range) finds in each part of some work, on the context's threads.
+/// Adds the results of body(range) over the parts of some work to `count`. Runs on the context's
+/// threads.
 template <typename Body>
 void count_in_parts(const Context& context, Index size, Index bytes, Count count, Body&& body) {
   PartCounts found{};
@@ -25,12 +26,13 @@ void count_in_parts(const Context& context, Index size, Index bytes, Count count
   for (const Index of_part : found) *count.location() += of_part;
 }
 
-/// How many elements are not added.
+/// Adds a gradient.
+/// @return number of elements that are not added
 template <typename T>
 Index add_each(const std::byte* gradient, float factor, std::span<float> residual) {
   float* const to = residual.data();
   const auto size = std::ssize(residual);
-  constexpr Index kTogether = 1 << 16;  // a narrow count is added up by wide instructions
+  constexpr Index kTogether = 1 << 16;  // with a 32-bit count, the compiler uses wide vectors
   Index lost = 0;
   for (Index begin = 0; begin < size; begin += kTogether) {
     std::int32_t lost_here = 0;
@@ -61,11 +63,12 @@ Index add_each(const std::byte* gradient, float factor, const Velocity& velocity
   return lost;
 }
 
-/// How many elements of a row are not finite once they are rounded.
+/// Extracts a row.
+/// @return number of elements that are not finite after rounding
 template <typename T>
 Index take_row(std::byte* __restrict residual, Index width, std::byte* __restrict taken) {
   Index lost = 0;
-  constexpr Index kTogether = 1 << 16;  // as in add_each()
+  constexpr Index kTogether = 1 << 16;  // see add_each()
   for (Index begin = 0; begin < width; begin += kTogether) {
     std::int32_t lost_here = 0;
     for (Index i = begin; i < std::min(begin + kTogether, width); ++i) {

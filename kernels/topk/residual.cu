@@ -15,18 +15,18 @@ __device__ void count_lost(Index count, Index* lost) {
   }
 }
 
-/// A gradient and the residual that it is added to or removed from.
+/// A gradient, and the residual that it is added to or removed from.
 struct Gradient {
   const std::byte* gradient;
   float factor;
   std::byte* residual;
-  std::byte* velocity;  // of implementations that have one
+  std::byte* velocity;  // null without momentum correction
   float momentum;
   bool nesterov;
 };
 
-/// Changes the residual, and the velocity if there is one, of each element.
-/// @param change  change(element, g): g is the element of the gradient, times the factor
+/// Changes the residual of each element, and its velocity if there is one.
+/// @param change  change(element, g), where g is the gradient's element times the factor
 template <typename T, bool has_velocity, typename Elements, typename Change>
 __device__ void change_each(const Gradient& of, const Elements& elements, const Change& change) {
   T gradient[Elements::kCount];
@@ -77,7 +77,7 @@ struct Remove {
   }
 };
 
-/// Calls for_each_pack() with the body that make_body(of, has_velocity) makes: has_velocity is an
+/// Calls for_each_pack() with the body from make_body(of, has_velocity), where has_velocity is an
 /// std::bool_constant.
 template <typename T, typename MakeBody>
 void for_each_gradient(const Context& context, ConstMatrix gradient, float factor,
@@ -100,7 +100,8 @@ void for_each_gradient(const Context& context, ConstMatrix gradient, float facto
   }
 }
 
-/// @tparam pack  elements that a thread loads at once
+/// Extracts rows.
+/// @tparam pack  elements per load
 template <typename T, int pack>
 void extract_rows(const Context& context, Matrix residual, const Index* rows, Matrix taken,
                   Index* not_finite) {
@@ -140,7 +141,7 @@ void give_back(const Context& context, ConstMatrix taken, const Index* rows, Mat
 
 constexpr int kRowPack = 4;
 
-/// Whether packs of kRowPack elements of both are aligned to their size.
+/// Returns whether packs of kRowPack elements are aligned to their size in both matrices.
 bool has_packs(ConstMatrix residual, ConstMatrix taken) {
   return residual.width % kRowPack == 0 &&
          common_unit(address_of(residual.data) | address_of(taken.data)) == 16;

@@ -1,4 +1,5 @@
-// What of gradients has not crossed yet, kept for a later step: the residual of error feedback.
+// The residual of error feedback: gradients that have not been sent yet and are kept for a later
+// step.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,11 @@
 
 namespace sparsesync {
 
-/// What momentum correction adds up in the place of gradients, so that what is kept back loses
-/// nothing of its momentum (Lin et al., "Deep Gradient Compression", ICLR 2018, section 3.2).
+/// The velocity of momentum correction. It accumulates instead of gradients, so that delayed
+/// elements lose none of their momentum (Lin et al., "Deep Gradient Compression", ICLR 2018,
+/// section 3.2).
 struct Velocity {
-  /// As many as the residual has, and as long as it is; none: gradients are added as they are.
+  /// The same size as the residual. If empty, gradients are added without momentum.
   std::span<float> values;
   float momentum = 0;
   bool nesterov = false;
@@ -26,17 +28,18 @@ SPARSESYNC_HOST_DEVICE inline bool is_finite(float value) {
   return (bits_of_float(value) & kExponent) != kExponent;
 }
 
-/// An element of the residual and of its velocity; what the implementations do to one.
+/// An element of the residual and of its velocity, with the operations of all implementations.
 struct OwedElement {
   float residual = 0;
   float velocity = 0;
 
-  /// What a velocity, which has the gradient, adds to the residual.
+  /// Returns the value that is added to the residual. `velocity` already includes the gradient.
   SPARSESYNC_HOST_DEVICE static float push(float velocity, float gradient, float momentum,
                                            bool nesterov) {
     return nesterov ? gradient + momentum * velocity : velocity;
   }
-  /// @return whether all is finite; if not, nothing is changed
+  /// Adds an element of a gradient.
+  /// @return whether the results are finite; if not, nothing is changed
   SPARSESYNC_HOST_DEVICE bool add(float gradient) {
     const float sum = residual + gradient;
     const bool finite = is_finite(sum);
@@ -59,8 +62,9 @@ struct OwedElement {
     residual -= push(velocity, gradient, momentum, nesterov);
     velocity = momentum == 0 ? 0 : (velocity - gradient) / momentum;
   }
-  /// Extracts as much of the residual as a T holds. What a T does not hold at all stays.
-  /// @return whether that is finite
+  /// Extracts the part of the residual that a T can represent. An element that overflows T stays in
+  /// the residual.
+  /// @return whether the extracted value is finite
   template <typename T>
   SPARSESYNC_HOST_DEVICE bool extract(T* taken) {
     *taken = ValueTraits<T>::narrow(residual);
@@ -76,6 +80,7 @@ struct OwedElement {
   }
 };
 
+/// Checks the sizes of a gradient and its residual.
 /// @throws ContractError
 inline void expect_sizes(ConstMatrix gradient, const Velocity& velocity,
                          std::span<const float> residual) {
@@ -83,6 +88,7 @@ inline void expect_sizes(ConstMatrix gradient, const Velocity& velocity,
   SPARSESYNC_EXPECT(velocity.values.empty() || velocity.values.size() == residual.size(), ==, true);
 }
 
+/// Checks the sizes and dtype for extracting rows.
 /// @throws ContractError
 inline void expect_owed_rows(ConstMatrix residual, std::span<const Index> rows, ConstMatrix taken) {
   SPARSESYNC_EXPECT(residual.dtype == DType::f32, ==, true);
@@ -92,37 +98,39 @@ inline void expect_owed_rows(ConstMatrix residual, std::span<const Index> rows, 
 }  // namespace detail
 
 namespace cpu {
-/// Adds a gradient to what is owed, element by element: with g = factor * gradient the residual
-/// becomes residual + g; with a velocity, velocity = momentum * velocity + g and the residual
-/// residual + velocity, or + g + momentum * velocity where it is Nesterov's. An element of which
-/// something would not be finite stays as it was, and is counted. Does not synchronize the stream.
-/// @param gradient    f32, f16 or bf16, of any alignment
+/// Adds a gradient to the residual, element by element. With g = factor * gradient:
+/// - no velocity: residual += g
+/// - velocity: velocity = momentum * velocity + g, then residual += velocity
+/// - Nesterov: the same velocity, then residual += g + momentum * velocity
+///
+/// An element with a non-finite result stays unchanged and is counted. Does not synchronize the
+/// stream.
+/// @param gradient    f32, f16 or bf16, any alignment
 /// @param residual    gradient.rows * gradient.width elements
-/// @param not_finite  grows by the elements that are not added
-/// @throws ContractError if there are as many neither of the residual nor of velocities, or for
-/// another dtype
+/// @param not_finite  incremented by the number of elements that are not added
+/// @throws ContractError for other sizes of the residual or the velocity, or for another dtype
 void add_gradient(const Context& context, ConstMatrix gradient, float factor,
                   const Velocity& velocity, std::span<float> residual, Count not_finite);
 
-/// Undoes add_gradient() of the same gradient, but for rounding, once what was taken out of the
-/// residual since is given back. Does not synchronize the stream.
-/// @throws as add_gradient()
+/// Undoes add_gradient() of the same gradient, except for rounding. Elements that were extracted
+/// since must be given back first. Does not synchronize the stream.
+/// @throws ContractError like add_gradient()
 void remove_gradient(const Context& context, ConstMatrix gradient, float factor,
                      const Velocity& velocity, std::span<float> residual);
 
-/// taken.row(i) = residual.row(rows[i]) rounded, which is then less by that: what is lost by
-/// rounding stays. An element that is not finite once it is rounded stays whole, and is counted.
-/// Does not synchronize the stream.
+/// Extracts rows: taken.row(i) is residual.row(rows[i]), rounded. The residual keeps the rounding
+/// error. An element that is not finite after rounding stays in the residual and is counted. Does
+/// not synchronize the stream.
 /// @param residual    f32
-/// @param rows        distinct, each in [0, residual.rows); taken.rows of them
-/// @param taken       f32, f16 or bf16, of any alignment; width as `residual`
-/// @param not_finite  grows by the elements that are not finite
+/// @param rows        taken.rows distinct row numbers in [0, residual.rows)
+/// @param taken       f32, f16 or bf16, any alignment; width of `residual`
+/// @param not_finite  incremented by the number of elements that are not finite
 /// @throws ContractError for another width or dtype
 void take_rows(const Context& context, Matrix residual, std::span<const Index> rows, Matrix taken,
                Count not_finite);
 
-/// Undoes take_rows(), exactly. Does not synchronize the stream.
-/// @throws as take_rows()
+/// Undoes take_rows() exactly. Does not synchronize the stream.
+/// @throws ContractError like take_rows()
 void give_back_rows(const Context& context, ConstMatrix taken, std::span<const Index> rows,
                     Matrix residual);
 }  // namespace cpu
@@ -132,8 +140,8 @@ SPARSESYNC_OPERATION(remove_gradient);
 SPARSESYNC_OPERATION(take_rows);
 SPARSESYNC_OPERATION(give_back_rows);
 
-/// Calls `body` with a value of the C++ type of a dtype whose residual is kept in f32.
-/// @throws ContractError for another one
+/// Calls `body` with a value of the C++ type of `dtype`, if its residual is kept in f32.
+/// @throws ContractError for other dtypes
 template <typename Body>
 void for_owed_dtype(DType dtype, Body&& body) {
   for_dtype(dtype, [&]<typename T>(T value) {

@@ -1,4 +1,4 @@
-// SIMD implementations of passes over f32.
+// SIMD implementations of loops over f32.
 #include "kernels/topk/simd_f32.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 // NOLINTNEXTLINE(readability-identifier-naming): the name is Highway's
 #define HWY_TARGET_INCLUDE "kernels/topk/simd_f32.cpp"
-#include <hwy/foreach_target.h>  // compiles what follows once for each target
+#include <hwy/foreach_target.h>  // compiles the rest of the file once per target
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -20,7 +20,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET == HWY_SCALAR  // a processor without vectors: the callers' loops do it all
+#if HWY_TARGET == HWY_SCALAR  // without vector instructions, the callers' loops do all the work
 
 Index find_large_simd(std::span<const float>, std::uint32_t, std::uint32_t*, Index*) {
   return 0;
@@ -42,8 +42,8 @@ using DDouble = hn::ScalableTag<double>;
 
 constexpr std::uint64_t kTop = std::uint64_t{1} << 63U;
 
-/// Asks for `count` values so far ahead that they are there when they are needed: what the
-/// processor foresees by itself ends with a page.
+/// Prefetches `count` values far enough ahead that they arrive in time. The hardware prefetcher
+/// stops at page boundaries.
 constexpr Index kAhead = 3072;
 
 template <Index count>
@@ -51,8 +51,8 @@ HWY_INLINE void prefetch(const float* from) {
   for (Index i = 0; i < count; i += 16) __builtin_prefetch(from + kAhead + i);
 }
 
-/// Of 64 values at a time.
-/// @return how many values were looked at
+/// Finds large values, 64 values at a time.
+/// @return number of values that were examined
 Index find_large_simd(std::span<const float> values, std::uint32_t least, std::uint32_t* places,
                       Index* found) {
   const D d;
@@ -69,7 +69,7 @@ Index find_large_simd(std::span<const float> values, std::uint32_t least, std::u
   std::uint32_t* to = places;
   for (Index begin = 0; begin < whole; begin += 64) {
     prefetch<64>(from + begin);
-    std::uint8_t bytes[8 + 8] = {};  // a vector of marks may write more than its own
+    std::uint8_t bytes[8 + 8] = {};  // storing a mask may write more bytes than the mask has
     for (Index i = 0; i < 64; i += std::max<Index>(lanes, 8)) {
       std::uint8_t* const marks = bytes + i / 8;
       hn::StoreMaskBits(di, is_large(begin + i), marks);
@@ -83,7 +83,8 @@ Index find_large_simd(std::span<const float> values, std::uint32_t least, std::u
     std::memcpy(&left, bytes, sizeof(left));
     const auto count = static_cast<Index>(hwy::PopCount(left));
     const auto first = static_cast<std::uint32_t>(begin);
-    // The first ones are written whether they are there or not.
+    // Write the first positions unconditionally, which saves branches. The next ones overwrite
+    // those that are not valid.
     const auto write = [&](Index at) HWY_ATTR {
       to[at] = first + static_cast<std::uint32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(left | kTop));
       left &= left - 1;
@@ -99,16 +100,16 @@ Index find_large_simd(std::span<const float> values, std::uint32_t least, std::u
   return whole;
 }
 
-/// Adds to all partial sums, which start from 0, as long as there is a value for each.
-/// @return how many values are added
+/// Adds values to all partial sums, which start from 0, as long as there is a value for each sum.
+/// @return number of values that were added
 Index sum_absolute_simd(std::span<const float> values, PartialSums& sums) {
   const DDouble d;
   const hn::Rebind<float, DDouble> half;
   const auto lanes = static_cast<Index>(hn::Lanes(d));
   const Index whole = std::ssize(values) / kPartialSums * kPartialSums;
   const float* const from = values.data();
-  // With the widest vectors 4 of sums, with the narrowest 16: all of them in registers, 8 at a
-  // time.
+  // Each pass keeps 4 vectors of sums in registers. The widest vectors hold all 32 sums in one
+  // pass; the narrowest hold 8 sums per pass.
   constexpr Index kVectors = 4;
   for (Index first = 0; first < kPartialSums; first += kVectors * lanes) {
     auto sum0 = hn::Zero(d);

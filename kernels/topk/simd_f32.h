@@ -1,4 +1,4 @@
-// Passes over many f32 by SIMD, whose results have the bits of the same done one by one.
+// SIMD loops over many f32 values. The results have the same bits as scalar loops.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace sparsesync::cpu {
 
-/// Room for places behind those that find_large() finds.
+/// Extra capacity that find_large() needs after the positions that it finds.
 inline constexpr Index kPlacesBehind = 8;
 
-/// The places of the values whose magnitude is at least `least`, increasing. Nothing branches on a
-/// value where few of them are.
+/// Finds the positions of the values whose magnitude is at least `least`, in increasing order.
+/// There is no branch per value if few of them are found.
 /// @param least   1 to 2^31 - 1
-/// @param places  values.size() + kPlacesBehind of them; those behind the result are scribbled on
-/// @return how many there are
+/// @param places  values.size() + kPlacesBehind elements; those after the result may be overwritten
+/// @return number of positions
 Index find_large(std::span<const float> values, std::uint32_t least,
                  std::span<std::uint32_t> places);
 
 /// Sums the absolute values in the reduction order of reduction_order.h.
 double sum_absolute(std::span<const float> values);
 
-/// detail::OwedElement::add() of each element with its velocity.
-/// @param gradient  as many as the residual has, of any alignment
-/// @return how many elements are not added
+/// Runs detail::OwedElement::add() for each element, with its velocity.
+/// @param gradient  the same number of elements as the residual, any alignment
+/// @return number of elements that are not added
 Index add_with_velocity(const std::byte* gradient, float factor, const Velocity& velocity,
                         std::span<float> residual);
 

@@ -1,4 +1,4 @@
-// CPU implementations of what takes elements by their magnitudes.
+// CPU implementations of the top-k selection.
 #include "kernels/topk/topk.h"
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace {
 
 constexpr Index kBytes = static_cast<Index>(sizeof(float));
 
-/// Calls found(i) for the elements in `range` whose magnitude is at least `least`, in their order.
+/// Calls found(i) for the elements in `range` whose magnitude is at least `least`, in order.
 /// @param least  at least 1
 template <typename Found>
 void for_each_large(std::span<const float> values, IndexRange range, std::uint32_t least,
                     Found&& found) {
-  constexpr Index kTile = Index{1} << 12;  // stays near until what is found is looked at
+  constexpr Index kTile = Index{1} << 12;  // stays cached until the found elements are read
   std::array<std::uint32_t, kTile + kPlacesBehind> places;  // NOLINT(*-member-init): written first
   for (Index begin = range.begin; begin < range.end; begin += kTile) {
     const Index end = std::min(begin + kTile, range.end);
@@ -29,7 +29,7 @@ void for_each_large(std::span<const float> values, IndexRange range, std::uint32
   }
 }
 
-/// Levels that the k-th largest magnitude lies between, as a sample says.
+/// Bounds of the k-th largest magnitude, estimated from a sample.
 struct Bracket {
   std::uint32_t low = 1;
   std::uint32_t high = 0x7FFFFFFF;
@@ -53,16 +53,16 @@ Bracket bracket_of(std::span<const float> values, Index k) {
   return bracket;
 }
 
-/// The cut that takes k elements of some, by how often each magnitude occurs: digit after digit.
-/// @param within     magnitudes that the k-th lies between
-/// @param magnitude  of the i-th of `size`, which are at least k
+/// Finds the threshold that selects k elements, digit by digit, with a histogram of each digit.
+/// @param within     bounds of the k-th largest magnitude
+/// @param magnitude  returns the i-th of `size` magnitudes; size >= k
 template <typename Magnitude>
 MagnitudeCut cut_by_digits(const Context& context, Index size, Index k, const Bracket& within,
                            Magnitude&& magnitude) {
   constexpr unsigned kDigit = 11;
   constexpr int kParts = 16;
   using Histogram = std::array<Index, std::size_t{1} << kDigit>;
-  // Digits that all between have are known.
+  // Skip the digits that are equal in both bounds.
   unsigned shift = 2 * kDigit;
   while (shift > 0 && within.low >> shift == within.high >> shift) shift -= kDigit;
   std::uint32_t level =
@@ -89,7 +89,7 @@ MagnitudeCut cut_by_digits(const Context& context, Index size, Index k, const Br
     level |= static_cast<std::uint32_t>(digit) << shift;
     if (shift == 0) break;
   }
-  // Of zeros none are taken: all that are not are.
+  // Zeros are never selected: level 0 selects all nonzero elements.
   return level == 0 ? MagnitudeCut{} : MagnitudeCut{level, left};
 }
 
@@ -119,7 +119,7 @@ void find_cut(const Context& context, std::span<const float> values, Index k, Ma
     Index count = 0;
     for_each_large(values, range, bracket.low, [&](Index i) {
       const std::uint32_t magnitude = magnitude_of(values[static_cast<std::size_t>(i)]);
-      // It is as good as chance which it is: no branch.
+      // No branch, because the outcome is unpredictable.
       const Index is_larger = magnitude > bracket.high ? 1 : 0;
       if (count < std::ssize(own)) own[static_cast<std::size_t>(count)] = magnitude;
       larger += is_larger;
@@ -153,7 +153,7 @@ void find_cut(const Context& context, std::span<const float> values, Index k, Ma
 
 namespace {
 
-/// How many elements lie above a cut's level, and how many on it.
+/// Number of elements above the level of a threshold, and on it.
 struct Around {
   Index above = 0;
   Index on = 0;
@@ -168,7 +168,7 @@ Around count_around(std::span<const float> values, IndexRange range, std::uint32
   return found;
 }
 
-/// The same of each part of the elements.
+/// Counts for each part of the elements.
 std::array<Around, kMostParts> count_parts(const Context& context, std::span<const float> values,
                                            int parts, std::uint32_t level) {
   std::array<Around, kMostParts> found{};
@@ -196,7 +196,7 @@ void take_largest(const Context& context, std::span<float> residual, std::span<f
   detail::expect_places(residual, velocity, taken);
   const auto room = std::ssize(taken.indices);
   const int parts = row_parts(context, std::ssize(residual), kBytes);
-  // Where each part begins to write, and how many on the level the parts before it have.
+  // Output offset of each part, and the number of elements on the level in earlier parts.
   std::array<Around, kMostParts> before{};
   if (parts > 1) {
     before = count_parts(context, residual, parts, cut->level);

@@ -1,4 +1,4 @@
-// CUDA implementations of what takes elements by their magnitudes.
+// CUDA implementations of the top-k selection.
 #include "kernels/topk/topk.h"
 
 #include <algorithm>
@@ -18,27 +18,27 @@ __device__ Counter* counter_at(Index* number) {
   return reinterpret_cast<Counter*>(number);
 }
 
-/// How far the search for a cut has come. In the device's memory.
+/// State of the search for a threshold, in device memory.
 struct Search {
-  // What the sample says: the level lies in [low, high].
+  // Bounds from the sample: the level is in [low, high].
   std::uint32_t low = 1;
   std::uint32_t high = 0x7FFFFFFF;
   Index above = 0;  // elements above `high`
-  Index near = 0;   // and in [low, high]
-  // The digits that are known, and which element it is of those that have them.
+  Index near = 0;   // elements in [low, high]
+  // The digits found so far, and the rank of the sought element among those with these digits.
   std::uint32_t level = 0;
-  bool among_all = false;  // or among those near by
+  bool among_all = false;  // search all elements instead of those in [low, high]
   Index left = 0;
 };
 
-/// Sorts the sample, decreasing: one block.
+/// Sorts the sample in decreasing order, with one block.
 __global__ void bracket(const float* values, Index size, Index high, Index low, Search* search) {
   __shared__ std::uint32_t sample[kCutSample];
   for (Index i = threadIdx.x; i < kCutSample; i += blockDim.x) {
     sample[i] = magnitude_of(values[sparsesync::detail::sampled_place(i, size)]);
   }
-  // Bitonic. Lengths and distances are powers of two, so shifts do for quotients: 78 steps of one
-  // block are long enough.
+  // Bitonic sort. Lengths and distances are powers of two, so shifts replace divisions. A single
+  // block runs all 78 steps, so each must be short.
   constexpr auto kSampled = static_cast<unsigned>(kCutSample);
   for (unsigned length = 2; length <= kSampled; length *= 2) {
     for (unsigned distance = length / 2; distance > 0; distance /= 2) {
@@ -63,9 +63,9 @@ __global__ void bracket(const float* values, Index size, Index high, Index low, 
   if (low < kCutSample) search->low = sample[low] > 1 ? sample[low] : 1;
 }
 
-/// Counts elements, and stores the magnitudes of those near by, in any order, as there is room.
-/// Each warp collects them in shared memory: room for many is then reserved by one atomic
-/// operation.
+/// Counts the elements above and inside the bounds. Stores the magnitudes of those inside, in any
+/// order, up to the capacity. Each warp collects magnitudes in shared memory, so that one atomic
+/// operation reserves the space for many.
 template <typename Elements>
 __global__ void collect_near(const std::byte* values, Index size, std::uint32_t* near, Index room,
                              Search* search) {
@@ -105,11 +105,11 @@ __global__ void collect_near(const std::byte* values, Index size, std::uint32_t*
         collected[atomicAdd(&count, 1U)] = magnitude;
       }
     }
-    // Single elements are the rest of the last tile: at most kStep of a warp, for which there is
-    // room.
+    // Single elements come from the last partial tile. A warp has at most kStep of them, for which
+    // there is always capacity.
     if constexpr (kCount > 1) {
       __syncwarp();
-      // No lane goes on to collect more before all have read the count.
+      // No lane collects more before all lanes have read the count.
       if (__any_sync(kAllLanes, count > kCollected - kStep ? 1 : 0) != 0) store_collected();
     }
   });
@@ -121,7 +121,7 @@ __global__ void collect_near(const std::byte* values, Index size, std::uint32_t*
 constexpr unsigned kDigit = 8;
 constexpr int kDigits = 1 << kDigit;
 
-/// How many of those that have the known digits have which next one.
+/// Counts the next digit of the elements that have the known digits.
 template <typename Elements>
 __global__ void count_digits(const std::byte* values, Index size, const std::byte* near,
                              const Search* search, unsigned shift, Index* histogram) {
@@ -131,7 +131,8 @@ __global__ void count_digits(const std::byte* values, Index size, const std::byt
   __syncthreads();
   const bool among_all = search->among_all;
   const std::uint32_t level = search->level;
-  const std::byte* const from = among_all ? values : near;  // a magnitude is a number without sign
+  // A magnitude is also a valid f32, without sign.
+  const std::byte* const from = among_all ? values : near;
   Elements::for_each(among_all ? size : search->near, [&](const auto& elements) {
     float loaded[std::remove_cvref_t<decltype(elements)>::kCount];
     elements.load(from, loaded);
@@ -148,8 +149,8 @@ __global__ void count_digits(const std::byte* values, Index size, const std::byt
   }
 }
 
-/// Chooses the next digit of the level, from the largest one downwards, and clears the histogram:
-/// one block, a thread for each digit.
+/// Chooses the next digit of the level, from the largest digit downwards, and clears the histogram.
+/// Runs in one block, with one thread per digit.
 __global__ void choose_digit(Index* histogram, unsigned shift, Search* search) {
   static_assert(kDigits == kBlock);
   __shared__ Index sums[kWarp + 1];
@@ -165,7 +166,7 @@ __global__ void choose_digit(Index* histogram, unsigned shift, Search* search) {
   }
 }
 
-/// How many elements are above the level of a cut, and how many are on it.
+/// Counts the elements above the level of a threshold, and on it.
 template <typename Elements>
 __global__ void count_about(const std::byte* values, Index size, const MagnitudeCut* cut,
                             Index* counts) {
@@ -185,7 +186,7 @@ __global__ void count_about(const std::byte* values, Index size, const Magnitude
   block_add(on, counts + 1);
 }
 
-/// The most digits that a block counts: what its 32-bit counters hold.
+/// Largest number of elements per thread. The 32-bit counters of a block then cannot overflow.
 constexpr Index kMostOfThread = Index{1} << 23;
 
 void find(const Context& context, std::span<const float> values, Index k, MagnitudeCut* cut,
@@ -226,13 +227,13 @@ void find(const Context& context, std::span<const float> values, Index k, Magnit
     if (shift == 0) break;
   }
   for_each(context, 1, [=] __device__(Index) {
-    // Of zeros none are taken: all that are not are.
+    // Zeros are never selected: level 0 selects all nonzero elements.
     *cut = search->level == 0 ? MagnitudeCut{} : MagnitudeCut{search->level, search->left};
   });
 }
 
-/// Elements that a tile of extract_tiles() has for each thread. Tiles of 8 KiB were bound by
-/// looking back: 0.7 TB/s on an H200.
+/// Elements per thread in a tile of extract_tiles(). Tiles of 8 KiB were limited by look-back to
+/// 0.7 TB/s on an H200.
 constexpr int kItems = 32;
 constexpr Index kTakeTile = Index{kItems} * kBlock;
 static_assert(kItems == kWarp, "a ballot has the marks of one lane");
@@ -241,7 +242,7 @@ static_assert(kItems == kWarp, "a ballot has the marks of one lane");
 struct TakeTask {
   float* residual;
   IndexRange range;  // elements that the launch examines
-  float* velocity;   // null: left as it is
+  float* velocity;   // null: not changed
   const MagnitudeCut* cut;
   Index* indices;
   std::byte* values;
@@ -249,11 +250,14 @@ struct TakeTask {
   Index room;
   Index* count;
   Index* not_finite;
-  const Index* before;  // elements above the level and on it before the range; null: none
-  Index* up_to_end;     // receives the same up to the end of the range
+  // Elements above the level and on it, before the range; null: none.
+  const Index* before;
+  // Receives the same counts, up to the end of the range.
+  Index* up_to_end;
 };
 
-// Two counts in one number, so that one sum is made of both. In a word of Tiles 62 bits are free.
+// Two counts in one number, so that one prefix sum covers both. A word of Tiles has 62 bits for
+// them.
 constexpr int kLaunchBits = 31;
 static_assert(kMostTakenAtOnce < Index{1} << kLaunchBits);
 constexpr unsigned kTileBits = 16;
@@ -273,17 +277,17 @@ __device__ void take_one(const TakeTask& task, Index element, Index place) {
   task.velocity[element] = 0;
 }
 
-/// Marks of 32 consecutive elements: bit i is the i-th.
+/// Masks of 32 consecutive elements: bit i is the i-th element.
 struct Marks {
-  unsigned above;  // the level of the cut
-  unsigned on;     // on it, and not zero
+  unsigned above;  // above the level of the threshold
+  unsigned on;     // on the level, and nonzero
 };
 
 /// Compares 32 times 32 elements of a warp with a level. A lane loads every 32nd element and
 /// returns the marks of 32 consecutive ones.
 template <bool is_whole>
 __device__ Marks compare(const float* values, Index count, std::uint32_t level) {
-  constexpr int kInFlight = 8;  // loads that a lane waits for together
+  constexpr int kInFlight = 8;  // loads in flight per lane
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const std::uint32_t lowest = level > 1 ? level : 1;
   unsigned above = 0;
@@ -306,7 +310,8 @@ __device__ Marks compare(const float* values, Index count, std::uint32_t level) 
   return {above, reached & ~above};
 }
 
-/// As select() of kernels/cuda/select.h, with two counts: of elements above the level and on it.
+/// Works like select() of kernels/cuda/select.h, with two counts: elements above the level and on
+/// it.
 template <typename T>
 __global__ void extract_tiles(TakeTask task, Index tile_count, Tiles tiles) {
   __shared__ Index shared;
@@ -315,7 +320,7 @@ __global__ void extract_tiles(TakeTask task, Index tile_count, Tiles tiles) {
   const Index ties = task.cut->ties;
   const Index above_before = task.before == nullptr ? 0 : task.before[0];
   const Index on_before = task.before == nullptr ? 0 : task.before[1];
-  // Elements of a tile that a warp examines, and those of them that a lane takes.
+  // Offsets in a tile of the elements that a warp examines, and of those that a lane extracts.
   const Index of_warp = static_cast<Index>(threadIdx.x / kWarp) * kItems * kWarp;
   const Index of_lane = of_warp + static_cast<Index>(threadIdx.x % kWarp) * kItems;
   for (Index tile = tiles.next_tile(&shared); tile < tile_count; tile = tiles.next_tile(&shared)) {
@@ -338,7 +343,8 @@ __global__ void extract_tiles(TakeTask task, Index tile_count, Tiles tiles) {
     const Index on_tile = on_before + (of_tile >> kLaunchBits);
     Index above = above_tile + above_in(of_thread);
     Index on = on_tile + on_in(of_thread);
-    // Behind the last tie none is taken, and their number no longer matters.
+    // After the last selected tie, elements on the level are skipped, and their count no longer
+    // matters.
     unsigned which = marks.above | (on < ties ? marks.on : 0);
     for (; which != 0; which &= which - 1) {
       const int bit = __ffs(static_cast<int>(which)) - 1;

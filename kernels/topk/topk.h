@@ -1,4 +1,4 @@
-// Takes the elements of the largest magnitudes: top-k by a threshold.
+// Top-k selection: extracts the elements with the largest magnitudes, with a threshold.
 #pragma once
 
 #include <algorithm>
@@ -14,36 +14,37 @@
 
 namespace sparsesync {
 
-/// Of an f32 its bits without the sign: ordered as the absolute values are; those of NaNs lie above
-/// infinity's.
+/// Returns the bits of an f32 without the sign. They have the order of the absolute values; NaNs
+/// are above infinity.
 SPARSESYNC_HOST_DEVICE inline std::uint32_t magnitude_of(float value) {
   return detail::bits_of_float(value) & 0x7FFFFFFFU;
 }
 
-/// Which elements are taken by their magnitudes. Zeros never are.
+/// A magnitude threshold. Zeros are never selected.
 struct MagnitudeCut {
-  std::uint32_t level = 0;  // those above it
-  Index ties = 0;           // and of those that are equal to it so many, the first ones
+  std::uint32_t level = 0;  // elements above this magnitude are selected
+  Index ties = 0;           // number of selected elements on the level; the first ones
 };
 
-/// Of those that are taken what stood there. Each has as many places, or none.
+/// Output of the selection. All arrays have the same size, or none.
 struct Taken {
-  std::span<Index> indices;     // of the elements, increasing
-  Matrix values;                // rounded: f32, f16 or bf16; of width 1, as many rows as indices
-  std::span<float> velocities;  // none: there are none, or they are left as they are
+  std::span<Index> indices;     // indices of the elements, increasing
+  Matrix values;                // rounded to f32, f16 or bf16; [indices.size(), 1]
+  std::span<float> velocities;  // empty: no velocities, or velocities stay unchanged
 };
 
-/// What find_cut() needs beside: it only grows.
+/// Scratch memory of find_cut(), which only grows.
 struct CutWorkspace {
   explicit CutWorkspace(const Context& context) : near(context) {}
-  Buffer<std::uint32_t> near;  // magnitudes of the elements that the sample does not decide on
+  Buffer<std::uint32_t> near;  // magnitudes of the elements that the sample does not decide
 };
 
 namespace detail {
-/// How many elements find_cut() looks at first, where there are many.
+/// Sample size of find_cut(), for large inputs.
 inline constexpr Index kCutSample = 4096;
 
-/// Where the i-th of them is: anywhere in the i-th of kCutSample equal parts.
+/// Returns the position of the i-th element of the sample: a random position in the i-th of
+/// kCutSample equal parts.
 SPARSESYNC_HOST_DEVICE inline Index sampled_place(Index i, Index size) {
   const Index begin = i * size / kCutSample;
   const Index end = (i + 1) * size / kCutSample;
@@ -52,8 +53,8 @@ SPARSESYNC_HOST_DEVICE inline Index sampled_place(Index i, Index size) {
   return begin + static_cast<Index>(offset);
 }
 
-/// Of the sample in decreasing order the places that what is looked for lies between, three
-/// standard deviations apart from where it is expected; they may lie outside of it.
+/// Ranks in the decreasing sample that bound the threshold: three standard deviations around its
+/// expected rank. They may be outside the sample.
 struct SampleRanks {
   Index high = 0;
   Index low = 0;
@@ -64,18 +65,20 @@ inline SampleRanks sample_ranks(Index k, Index size) {
   const double far = 3 * std::sqrt(mean * (1 - share)) + 2;
   return {static_cast<Index>(std::floor(mean - far)), static_cast<Index>(std::ceil(mean + far))};
 }
-/// Whether there are so many elements that a sample tells something.
+/// Returns whether there are enough elements for a sample.
 inline bool is_sampled(Index size) {
   return size >= 4 * kCutSample;
 }
 
-/// Room for the elements that lie between those places: twice what is expected, or all.
+/// Returns the capacity for the elements between these ranks: twice the expected number, at most
+/// all elements.
 inline Index room_near(Index k, Index size) {
   if (!is_sampled(size)) return size;
   const SampleRanks ranks = sample_ranks(k, size);
   return std::min(size, 2 * (ranks.low - ranks.high) * ceil_div(size, kCutSample));
 }
 
+/// Checks the sizes for take_largest().
 /// @throws ContractError
 inline void expect_places(std::span<const float> residual, std::span<const float> velocity,
                           const Taken& taken) {
@@ -88,38 +91,42 @@ inline void expect_places(std::span<const float> residual, std::span<const float
 }  // namespace detail
 
 namespace cpu {
-/// The cut that takes the k elements of the largest magnitudes; of equal ones the first; all that
-/// are not zero where those are fewer. By a sample first, which tells what level it must be near;
-/// then among those near by, or, where the sample misled, among all (Lin et al., "Deep Gradient
-/// Compression", ICLR 2018, section 5, corrected to be exact). Does not synchronize the stream.
-/// @param k    0 or more
+/// Finds the threshold that selects the k elements with the largest magnitudes. Among equal
+/// magnitudes it selects the first elements. If fewer than k elements are nonzero, it selects all
+/// of these.
+///
+/// A sample first bounds the threshold. The search then covers only the elements in these bounds,
+/// or all elements if the sample misled. Based on Lin et al., "Deep Gradient Compression", ICLR
+/// 2018, section 5, but exact. Does not synchronize the stream.
+/// @param k    at least 0
 /// @param cut  in the context's memory
 void find_cut(const Context& context, std::span<const float> values, Index k, MagnitudeCut* cut,
               CutWorkspace& workspace);
 
-/// How many elements a cut takes. Does not synchronize the stream.
+/// Counts the elements that a threshold selects. Does not synchronize the stream.
 /// @param cut    in the context's memory
-/// @param count  receives it
+/// @param count  receives the number of elements
 void count_taken(const Context& context, std::span<const float> values, const MagnitudeCut* cut,
                  Count count);
 
-/// Takes elements out of the residual: each is written, rounded, and what is lost by rounding stays
-/// (as take_rows()); its velocity is written, and becomes 0 (momentum factor masking: Lin et al.,
-/// section 3.3). Does not synchronize the stream.
-/// @param residual    of an aligned address
-/// @param velocity    as long as the residual, where taken.velocities has places; else not looked
-/// at
+/// Extracts the selected elements from the residual. Writes each element, rounded; the residual
+/// keeps the rounding error, as in take_rows(). Writes its velocity and sets it to 0 (momentum
+/// factor masking: Lin et al., section 3.3). Does not synchronize the stream.
+/// @param residual    aligned for f32
+/// @param velocity    the same size as the residual if taken.velocities is not empty; otherwise
+///                    ignored
 /// @param cut         in the context's memory
-/// @param taken       with room for all that the cut takes; what does not fit is left where it is
-/// @param count       receives how many the cut takes
-/// @param not_finite  grows by the elements that are not finite once they are rounded, which stay
-/// @throws ContractError for another dtype or other numbers of places
+/// @param taken       output; elements that exceed its capacity stay in the residual
+/// @param count       receives the number of selected elements
+/// @param not_finite  incremented by the number of elements that are not finite after rounding,
+///                    which stay in the residual
+/// @throws ContractError for another dtype or other sizes
 void take_largest(const Context& context, std::span<float> residual, std::span<float> velocity,
                   const MagnitudeCut* cut, const Taken& taken, Count count, Count not_finite);
 }  // namespace cpu
 
 namespace cuda {
-/// Elements that one launch examines: a word of the kernel holds two counts of them.
+/// Largest number of elements per launch: a word of the kernel holds two counts of them.
 inline constexpr Index kMostTakenAtOnce = Index{1} << 30;
 
 /// Does the work of take_largest() in several launches of at most `most` elements. Does not

@@ -1,5 +1,5 @@
-// Tree reductions in the order of kernels/topk/reduction_order.h: a warp for each segment, then one
-// for the segments' sums. For kernel sources only.
+// Tree reductions in the order of kernels/topk/reduction_order.h: one warp per segment, then one
+// warp per sum. For kernel sources only.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -11,12 +11,12 @@ static_assert(kPartialSums == kWarp);
 
 /// Divides consecutive numbers into sums, and each sum into segments.
 struct Segments {
-  Index count;   // numbers of all sums together
-  Index of_sum;  // numbers of each sum; the last sum may have fewer
+  Index count;   // total number of numbers
+  Index of_sum;  // numbers per sum; the last sum may have fewer
 
   __host__ __device__ Index per_sum() const { return ceil_div(of_sum, kSegment); }
   __host__ __device__ Index sums() const { return ceil_div(count, of_sum); }
-  /// Segments of a sum.
+  /// Returns the number of segments of a sum.
   __device__ Index in_sum(Index sum) const {
     const Index left = count - sum * of_sum;
     return ceil_div(left < of_sum ? left : of_sum, kSegment);
@@ -24,13 +24,13 @@ struct Segments {
 };
 
 namespace detail {
-/// Reduces the values of a warp; only the first lane has the result.
+/// Reduces the values of a warp. Only the first lane has the result.
 __device__ inline double tree_reduce(double own) {
   for (int half = kWarp / 2; half > 0; half /= 2) own += __shfl_down_sync(kAllLanes, own, half);
   return own;
 }
 
-/// A warp for each segment.
+/// Sums segments, one warp per segment.
 template <typename Number>
 __global__ void add_segments(Segments segments, Number number, double* of_segments) {
   const Index lane = threadIdx.x % kWarp;
@@ -59,7 +59,7 @@ __global__ void add_segments(Segments segments, Number number, double* of_segmen
   }
 }
 
-/// A warp for each sum.
+/// Sums the segments of each sum, one warp per sum.
 template <typename Put>
 __global__ void add_sums(Segments segments, const double* of_segments, Put put) {
   const Index lane = threadIdx.x % kWarp;
@@ -74,9 +74,9 @@ __global__ void add_sums(Segments segments, const double* of_segments, Put put) 
 }
 }  // namespace detail
 
-/// Makes sums of numbers. Does not synchronize the stream.
-/// @param number  [=] __device__(Index i), the i-th of all, no generic lambda around it
-/// @param put     [=] __device__(Index sum, double value)
+/// Computes sums of numbers. Does not synchronize the stream.
+/// @param number  [=] __device__(Index i), which returns number i; not inside a generic lambda
+/// @param put     [=] __device__(Index sum, double value), which stores a sum
 template <typename Number, typename Put>
 void sum_segments(const Context& context, const Segments& segments, Number number, Put put) {
   Scratch scratch(context);
