@@ -45,25 +45,25 @@ struct WrappingSum : DTypes<own, own> {
 };
 }  // namespace detail
 
-/// Follows the arithmetic of C++.
+/// Sums f32 in f32, with the arithmetic of C++.
 template <>
 struct ValueTraits<float> : detail::OwnSum<float, DType::f32> {
   static constexpr const char* name = "f32";
 };
 
-/// Follows the arithmetic of C++.
+/// Sums f64 in f64, with the arithmetic of C++.
 template <>
 struct ValueTraits<double> : detail::OwnSum<double, DType::f64> {
   static constexpr const char* name = "f64";
 };
 
-/// Wraps on overflow.
+/// Sums i32, which wraps on overflow.
 template <>
 struct ValueTraits<std::int32_t> : detail::WrappingSum<std::int32_t, std::uint32_t, DType::i32> {
   static constexpr const char* name = "i32";
 };
 
-/// Wraps on overflow.
+/// Sums i64, which wraps on overflow.
 template <>
 struct ValueTraits<std::int64_t> : detail::WrappingSum<std::int64_t, std::uint64_t, DType::i64> {
   static constexpr const char* name = "i64";
@@ -86,7 +86,7 @@ SPARSESYNC_HOST_DEVICE inline std::uint32_t bits_of_float(float value) {
 }
 }  // namespace detail
 
-/// Is summed in f32.
+/// Sums f16 in f32.
 template <>
 struct ValueTraits<f16> : detail::DTypes<DType::f16, DType::f32> {
   using Sum = float;
@@ -139,7 +139,7 @@ struct ValueTraits<f16> : detail::DTypes<DType::f16, DType::f32> {
   }
 };
 
-/// Is summed in f32.
+/// Sums bf16 in f32.
 template <>
 struct ValueTraits<bf16> : detail::DTypes<DType::bf16, DType::f32> {
   using Sum = float;

@@ -7,8 +7,8 @@
 
 namespace sparsesync {
 
-/// Refers to a callable, for parameters. Unlike std::function it owns nothing and allocates
-/// nothing. The callable must outlive it; a lambda written in the call does.
+/// A reference to a callable, for function parameters. Unlike std::function it owns nothing and
+/// allocates nothing. The callable must outlive it; a lambda written in the call does.
 template <typename Signature>
 class FunctionView;
 

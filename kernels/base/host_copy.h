@@ -22,7 +22,7 @@ SPARSESYNC_OPERATION(fetch);
 SPARSESYNC_OPERATION(upload);
 
 /// Copies numbers from the context's memory to the host. Synchronizes the stream.
-/// @param to  at least from.size() elements
+/// @param to  the same size as `from`
 inline void fetch_numbers(const Context& context, std::span<const Index> from,
                           std::span<Index> to) {
   fetch(context, std::as_bytes(from), std::as_writable_bytes(to).data());

@@ -1,4 +1,5 @@
-// Sorts with CUB. They are compiled in one source file because they take long to compile.
+// Radix sorts with CUB. A separate source file compiles them once, because they take long to
+// compile.
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@ __device__ inline Index smaller(Index a, Index b) {
   return a < b ? a : b;
 }
 
-/// A group of 2^bits neighbouring lanes of a warp. The groups of a warp work in lockstep on
-/// separate data.
+/// A group of 2^bits neighbouring lanes of a warp that work together. The other groups of the warp
+/// work beside it.
 class LaneGroup {
  public:
   /// Creates the group of the calling thread.

@@ -30,7 +30,7 @@ class JobTable {
     ++count_;
   }
 
-  /// Returns the table index of the job that an existing tile belongs to.
+  /// Returns the table index of the job that a tile belongs to. The tile must exist.
   __device__ int number_of(Index tile) const {
     int job = 0;
     while (ends_[job] <= tile) ++job;

@@ -28,9 +28,9 @@ Kernel add_kernel(Kernel kernel) {
 template <auto kernel>
 inline const auto registered_kernel = detail::add_kernel(kernel);
 
-/// Occupies a stream for a given time. Work that the host submits meanwhile then starts without
-/// gaps, so two events around it time the work alone. Returns immediately on the emulated device,
-/// which measures no time. Does not count as a launch. Does not synchronize the stream.
+/// Occupies a stream for a number of microseconds. Work that the host submits meanwhile then starts
+/// without gaps, so two events around it time the work alone. Returns immediately on the emulated
+/// device, which measures no time. Does not count as a launch. Does not synchronize the stream.
 /// @throws DeviceError if the kernel cannot be launched
 void spin(CudaStream& stream, int microseconds);
 

@@ -123,7 +123,8 @@ class Split {
     return all;
   }
 
-  /// Looks back, so that to() and fits() are valid. The last tile writes the counts.
+  /// Looks back at earlier tiles. Afterwards, to() and fits() are valid. The last tile writes the
+  /// counts.
   __device__ void resolve(const TileSums& sums) {
     const unsigned group = threadIdx.x >> sums.lane_bits;
     const unsigned first_of_warp = (threadIdx.x & ~(kWarp - 1U)) >> sums.lane_bits;
@@ -165,8 +166,8 @@ class Split {
         .store(static_cast<std::uint64_t>(count) << kStateBits | state, kRelaxed);
   }
 
-  /// Returns the number of rows of a group in all tiles before this one. Each lane of a lane group
-  /// reads another tile, nearest tiles first. All lanes of a warp call it.
+  /// Returns the number of rows of a group in all tiles before this one. The lanes that serve a
+  /// group each read a different tile, nearest tiles first. All lanes of a warp call it.
   __device__ Index look_back(const TileSums& sums, unsigned group, bool there) const {
     const unsigned lane = threadIdx.x % kWarp;
     const unsigned lanes = 1U << sums.lane_bits;

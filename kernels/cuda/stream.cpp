@@ -418,7 +418,7 @@ void Event::set(const Context& context) {
 
 void Event::set(Stream stream) {
   if (!handle_) return;
-  const DeviceGuard here(handle_->device);  // the device whose default stream is meant
+  const DeviceGuard here(handle_->device);  // a default stream belongs to this device
   cuda::check(cudaEventRecord(handle_->event, static_cast<cudaStream_t>(stream.handle)),
               "recording an event");
 }
@@ -439,7 +439,7 @@ void Event::make_wait(const Context& context) const {
 
 void Event::make_wait(Stream stream) const {
   if (!handle_) return;
-  const DeviceGuard here(handle_->device);  // the device whose default stream is meant
+  const DeviceGuard here(handle_->device);  // a default stream belongs to this device
   cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), handle_->event, 0),
               "waiting for an event");
 }

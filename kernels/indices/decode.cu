@@ -1,8 +1,8 @@
 // CUDA implementation of decode().
 //
-// A block decodes some words of a bit string. Decoupled look-back gives it the number of indices
-// before them. It lists its set bits in shared memory, so that neighbouring threads write
-// neighbouring indices, and adds the low parts.
+// A block decodes some words of a bit string. Decoupled look-back gives the block the number of
+// indices before them. The block lists its set bits in shared memory, so that neighbouring threads
+// write neighbouring indices, and adds the low parts.
 //
 // The bytes are not trusted. No more indices are written than were announced. Every written index
 // lies in the range, even if a fault is recorded, because later operations read the indices before

@@ -137,7 +137,7 @@ void encode(const Context& context, IndexCode code, IndexRange range,
             std::span<const Index> indices, std::span<std::byte> out);
 
 /// Decodes the output of encode(). The bytes are not trusted. Does not synchronize the stream.
-/// @param indices  capacity for exactly the encoded number of indices
+/// @param indices  as many elements as were encoded
 /// @throws CorruptDataError if `bytes` is not a valid code of this size: wrong size, wrong number
 ///         of indices, an index outside `range`, or indices that do not increase strictly
 void decode(const Context& context, IndexCode code, IndexRange range,

@@ -88,7 +88,7 @@ class Bijection {
     return inverse;
   }
 
-  // The operation x ^ (x >> s) is its inverse, because s >= b / 2 leaves the upper half unchanged.
+  // The operation x ^ (x >> s) is its own inverse: s >= b / 2 leaves the upper half unchanged.
   std::uint64_t rows_;
   std::uint64_t mask_ = 0;
   unsigned shift_ = 1;

@@ -50,7 +50,7 @@ struct Choice {
   __device__ Word* loads_of(Index batch) const { return loads + batch % 3 * numbers(); }
   /// Returns the size of a buffer of loads.
   SPARSESYNC_HOST_DEVICE Index numbers() const { return 2 * workers + 1; }
-  /// Returns the load of a row, from the number of workers that touched it.
+  /// Returns the change of loads by a row, from the number of workers that touched it.
   __device__ OwnedRow row_of(Word touchers) const {
     return {static_cast<std::uint64_t>(workers), touchers};
   }

@@ -52,7 +52,7 @@ void build_domains(const Context& context, const RowHash& hash, Index rows, Hash
 void positions_in_domain(const Context& context, const HashDomains& domains, Index partition,
                          std::span<const Index> rows, std::span<Index> positions);
 
-/// Returns the rows at positions of the partition's domain. Does not synchronize the stream.
+/// Finds the row at each position of the partition's domain. Does not synchronize the stream.
 /// @param positions  in [0, domains.size(partition)) (otherwise undefined)
 void rows_in_domain(const Context& context, const HashDomains& domains, Index partition,
                     std::span<const Index> positions, std::span<Index> rows);

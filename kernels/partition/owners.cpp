@@ -40,8 +40,8 @@ struct Touchers {
 /// @param begin  rows + 2 numbers of scratch memory; the result uses the first rows + 1
 Touchers transpose(std::span<const std::span<const Index>> touched, std::span<Index> begin,
                    std::span<std::uint16_t> workers) {
-  // First, begin[row + 2] counts. Then begin[row + 1] is the position of the row's next worker, and
-  // finally the end of its workers.
+  // First, begin[row + 2] counts the workers of a row. Then begin[row + 1] is the position of the
+  // row's next worker, and finally the end of its workers.
   std::fill(begin.begin(), begin.end(), Index{0});
   for (const std::span<const Index> of_worker : touched) {
     for (const Index row : of_worker) ++begin[static_cast<std::size_t>(row) + 2];

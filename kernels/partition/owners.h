@@ -1,5 +1,5 @@
-// Owners: assigns each row to the worker that sums it, if all workers know the rows that each has
-// touched.
+// Owners: assigns each row of a union to the worker that sums it. All workers must know the rows
+// that each worker touched.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ void find_places_all(const Context& context, std::span<const Index> set,
 ///
 /// A row that one worker touched belongs to that worker. The other rows are assigned in batches, in
 /// increasing order of t; the last batches are smaller and smaller. For each batch, a worker's
-/// weight is the distance of its load below the water level that the batch would fill it to. A hash
-/// of the row picks one of its workers by weight. Does not synchronize the stream.
+/// weight is the distance of its load below the water level that the batch would fill all loads up
+/// to. A hash of the row picks one of its workers by weight. Does not synchronize the stream.
 /// @param united   increasing
 /// @param touched  per worker: the positions in `united` of its rows, increasing; at most 65,536
 ///                 workers; at least one worker touched each row

@@ -31,7 +31,7 @@ void partition(const Context& context, const RowGroups& groups, std::span<const 
                std::span<Index> positions, std::span<Index> sources, std::span<Index> group_begin,
                SortWorkspace& workspace);
 
-/// Returns the rows at positions of `group`. Does not synchronize the stream.
+/// Finds the row at each position of `group`. Does not synchronize the stream.
 /// @throws CorruptDataError if a position holds no row (the last position of some groups is empty)
 void rows_at(const Context& context, const RowGroups& groups, Index group,
              std::span<const Index> positions, std::span<Index> rows);

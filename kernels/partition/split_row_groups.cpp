@@ -150,8 +150,8 @@ HWY_INLINE V32 load_narrow(const Index* from) {
   return hn::ConcatEven(d, hn::BitCast(d, upper), hn::BitCast(d, lower));
 }
 
-/// Calls store(i, numbers) twice, with vectors of 64-bit numbers: the 32-bit numbers that belong to
-/// i and the following indices.
+/// Calls store(i, numbers) twice, with vectors of 64-bit numbers. They are converted from the
+/// 32-bit numbers for i and the following indices.
 template <typename Store>
 HWY_INLINE void for_each_wide(Index i, V32 numbers, const Store& store) {
   const D64 wide;

@@ -77,9 +77,9 @@ class Places {
     }
   }
 
-  /// Writes the positions of `indices`, which increase, up to the first one past the block. A
-  /// repeated index also ends the search: the indices then outnumber the block's rows, and the next
-  /// block rejects the repetition.
+  /// Writes the positions of `indices`, which increase, up to the first one past the block. Writes
+  /// at most as many positions as the block has rows. If indices repeat, the rest remain for the
+  /// next block, which rejects them.
   /// @return number of positions written
   std::size_t find(std::span<const Index> indices, std::span<Index> places) const {
     const Index last = united_.back();

@@ -51,7 +51,7 @@ void unite(const Context& context, IndexRange range, std::span<const std::span<c
 ///
 /// The sum starts from +0 in the sum type. It is multiplied once by `scale` (in the sum type) and
 /// rounded once. The bits are the same on every device and for every arrival order, except those of
-/// NaNs (kernels/base/context.h). Does not synchronize the stream.
+/// NaNs (see Context). Does not synchronize the stream.
 /// @param united  result of unite() for the parts' indices
 /// @param parts   coalesced; values of any alignment; dtype and width of `out`
 /// @param scale   1 for integers

@@ -14,8 +14,8 @@ namespace sparsesync {
 namespace detail {
 /// Rounds an f64 to odd. A number that f32 cannot represent becomes the neighbour whose last bit is
 /// set. Rounding that to nearest, in a type with at least two bits fewer, gives the same result as
-/// rounding the f64 directly. The source is Boldo and Melquiond, "Emulation of FMA and Correctly
-/// Rounded Sums: Proved Algorithms Using Rounding to Odd", 2008.
+/// rounding the f64 directly. Proof: Boldo and Melquiond, "Emulation of FMA and Correctly Rounded
+/// Sums: Proved Algorithms Using Rounding to Odd", 2008.
 SPARSESYNC_HOST_DEVICE inline float rounded_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   const auto back = static_cast<double>(nearest);

@@ -8,7 +8,7 @@
 // 2 KiB each, 80 KiB in total. With groups, 32 warps with more registers are 5% faster.
 //
 // Instructions: while 512 bytes arrive, a multiprocessor issues 111 warp instructions. According to
-// the machine code, finding narrow rows at that density takes about 36 (f32) or 48 (bf16).
+// the machine code, finding narrow rows at that density takes about 36 of them (f32) or 48 (bf16).
 // Splitting them among 64 groups takes 34 or 68 more.
 #include "kernels/rows/compact.h"
 
@@ -476,7 +476,8 @@ void run_wide(const Context& context, const Task& task, const Groups& groups, In
                                plan);
 }
 
-/// @param group_count  groups.count() on the host
+/// Runs the kernel for narrow rows if rows are aligned to their size, otherwise that for any rows.
+/// @param group_count  number of groups in `groups`
 template <typename Groups>
 void run(const Context& context, const Task& task, const Groups& groups, Index room, Index* counts,
          Index group_count) {

@@ -76,7 +76,7 @@ RowCopy copy_of(const ScatterJob& job, Matrix out) {
           job.from.row_bytes()};
 }
 
-/// Runs copies of rows, with many jobs per launch.
+/// Copies the rows of all jobs, with several jobs per launch.
 /// @param copy_of_job  copy_of_job(job): its RowCopy
 template <bool scatters, typename Job, typename CopyOfJob>
 void copy_all(const Context& context, std::span<const Job> jobs, CopyOfJob&& copy_of_job) {

@@ -20,8 +20,8 @@ template <typename T>
 void add(const Context& context, const std::byte* values, Index elements, double* sum) {
   const Segments segments{elements, elements};
   const auto put = [=] __device__(Index, double value) { *sum += value; };
-  // Unaligned elements are loaded byte by byte, which takes more instructions than fit into the
-  // memory time.
+  // Unaligned elements are loaded byte by byte, which makes instructions instead of memory the
+  // bottleneck.
   if (address_of(values) % sizeof(T) == 0) {
     const T* const from = reinterpret_cast<const T*>(values);
     sum_segments(

@@ -12,9 +12,9 @@
 
 namespace sparsesync {
 
-/// The velocity of momentum correction. It accumulates instead of gradients, so that delayed
-/// elements lose none of their momentum (Lin et al., "Deep Gradient Compression", ICLR 2018,
-/// section 3.2).
+/// The velocity of momentum correction. It accumulates in the residual instead of gradients, so
+/// that delayed elements lose none of their momentum (Lin et al., "Deep Gradient Compression", ICLR
+/// 2018, section 3.2).
 struct Velocity {
   /// The same size as the residual. If empty, gradients are added without momentum.
   std::span<float> values;

@@ -26,7 +26,7 @@ struct MagnitudeCut {
   Index ties = 0;           // number of selected elements on the level; the first ones
 };
 
-/// Output of the selection. All arrays have the same size, or none.
+/// Output of the selection. Each array has one element per selected element, or none.
 struct Taken {
   std::span<Index> indices;     // indices of the elements, increasing
   Matrix values;                // rounded to f32, f16 or bf16; [indices.size(), 1]
