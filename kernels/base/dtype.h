@@ -178,7 +178,7 @@ decltype(auto) for_dtype(DType dtype, Body&& body) {
     case DType::i64:
       return std::forward<Body>(body)(std::int64_t{});
   }
-  throw ContractError("a dtype that does not exist");
+  throw ContractError("unknown dtype");
 }
 
 /// Does the same as for_dtype() for a floating-point dtype.
@@ -187,7 +187,7 @@ template <typename Body>
 void for_float_dtype(DType dtype, Body&& body) {
   for_dtype(dtype, [&]<typename T>(T value) {
     if constexpr (std::is_integral_v<T>) {
-      throw ContractError("integers where only floating-point elements can be");
+      throw ContractError("expected a floating-point dtype, got an integer dtype");
     } else {
       body(value);
     }

@@ -12,8 +12,7 @@ Threads::Threads(int count) {
   try {
     for (int thread = 1; thread < count; ++thread) {
       // Not count(): helpers_ is still growing.
-      helpers_.push_back(
-          start_thread("a thread of the kernels", [this, thread] { serve(thread); }));
+      helpers_.push_back(start_thread("a kernel thread", [this, thread] { serve(thread); }));
     }
   } catch (...) {
     stop();
@@ -88,7 +87,7 @@ void Threads::take_parts(int thread) {
 
 void throw_not_started(std::string_view name, const std::system_error& error) {
   throw Error(std::string(name) + " could not be started: " + error.code().message() +
-              ": allow more threads (ulimit -u, or the container's limit of processes) or more "
+              ": allow more threads (ulimit -u, or the container's process limit) or more "
               "memory (ulimit -v), or use fewer workers and threads");
 }
 

@@ -17,7 +17,7 @@ void find(const char* name, Function& function) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
   check(cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &status),
-        "finding a function of the driver");
+        "finding a driver function");
   if (status != cudaDriverEntryPointSuccess) {
     throw DeviceError(fmt::format("the driver has no {}: install a newer driver", name));
   }
@@ -71,9 +71,9 @@ CUcontext primary_context(int device) {
   if (found != retained.end()) return found->second;
   check_driver(driver().initialize(0), "starting the driver");
   CUdevice handle = 0;
-  check_driver(driver().get_device(&handle, device), "choosing a device");
+  check_driver(driver().get_device(&handle, device), "selecting a device");
   CUcontext context = nullptr;
-  check_driver(driver().retain(&context, handle), "making a GPU's context");
+  check_driver(driver().retain(&context, handle), "creating a GPU's context");
   retained.emplace(device, context);
   return context;
 }
@@ -81,7 +81,7 @@ CUcontext primary_context(int device) {
 }  // namespace
 
 void push_context(int device) {
-  check_driver(driver().push(primary_context(device)), "choosing a device");
+  check_driver(driver().push(primary_context(device)), "selecting a device");
 }
 
 void pop_context() noexcept {

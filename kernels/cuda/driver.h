@@ -11,7 +11,7 @@
 namespace sparsesync::cuda {
 
 /// Checks the result of a runtime call.
-/// @param what  the attempted action, for the message: "copy to the device"
+/// @param what  the attempted action, for the message: "copying to the device"
 /// @throws DeviceMemoryError if memory cannot be allocated, DeviceError for any other failure
 void check(cudaError_t result, const char* what);
 
@@ -40,7 +40,7 @@ struct Driver {
 const Driver& driver();
 
 /// Checks the result of a driver call.
-/// @param what  the attempted action, for the message: "making a GPU's context"
+/// @param what  the attempted action, for the message: "creating a GPU's context"
 /// @throws DeviceError for any failure
 void check_driver(CUresult result, const char* what);
 

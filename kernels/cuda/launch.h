@@ -67,7 +67,7 @@ inline void set_bytes(const Context& context, void* memory, int byte, std::size_
   if (bytes == 0) return;
   CudaStream& stream = stream_of(context);
   const CudaStream::Timed timed(stream);
-  check(cudaMemsetAsync(memory, byte, bytes, stream.handle()), "setting memory of the device");
+  check(cudaMemsetAsync(memory, byte, bytes, stream.handle()), "filling device memory");
   stream.count_copy();
 }
 

@@ -26,7 +26,7 @@ class Event::Handle {
  public:
   explicit Handle(int of_device) : device(of_device) {
     const DeviceGuard here(device);
-    cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
   }
   ~Handle() {
     cuda::on_device(device, [&] { cuda::ignore(cudaEventDestroy(event)); });
@@ -71,19 +71,19 @@ void open_to_sanitizer(std::span<const std::byte> red_zone) {
     case Fault::none:
       break;
     case Fault::outside_range:
-      throw CorruptDataError("index code: an index outside its range");
+      throw CorruptDataError("index code: an index is outside its range");
     case Fault::not_increasing:
       throw CorruptDataError("index code: indices do not increase");
     case Fault::wrong_count:
-      throw CorruptDataError("index code: another number of indices than announced");
+      throw CorruptDataError("index code: the number of indices differs from the announced number");
     case Fault::no_row_there:
-      throw CorruptDataError("a position that holds no row");
+      throw CorruptDataError("a position holds no row");
     case Fault::row_of_another:
-      throw CorruptDataError("a row that is not of this partition");
+      throw CorruptDataError("a row does not belong to this partition");
     case Fault::not_in_union:
-      throw ContractError("aggregate: an index that the union does not have");
+      throw ContractError("aggregate: the union lacks an index of a part");
   }
-  throw ContractError("a fault that does not exist");
+  throw ContractError("unknown fault");
 }
 
 }  // namespace
@@ -99,25 +99,26 @@ CudaStream::CudaStream(MemoryResource& memory, MemoryResource& pinned,
   load_kernels(device_);
   const DeviceGuard here(device_);
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
-        "asking for multiprocessors");
+        "querying the number of multiprocessors");
   if (options.stream) {
     stream_ = static_cast<cudaStream_t>(options.stream->handle);
     int of_stream = 0;
-    check(cudaStreamGetDevice(stream_, &of_stream), "asking for a stream's device");
+    check(cudaStreamGetDevice(stream_, &of_stream), "querying a stream's device");
     if (of_stream != device_) {
       throw InputError(
-          fmt::format("a stream of GPU {} for work on GPU {}: give one of GPU {}, or none",
+          fmt::format("the stream belongs to GPU {}, but the work is on GPU {}: pass a stream of "
+                      "GPU {}, or none",
                       of_stream, device_, device_));
     }
   } else {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   }
   for (cudaEvent_t* event : {&half_free_[0], &half_free_[1], &end_}) {
-    check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+    check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event");
   }
   for (cudaEvent_t& event : timing_) {
     if (times_ == nullptr) break;
-    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "making an event");
+    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "creating an event");
   }
   staging_ = static_cast<std::byte*>(
       pinned_.allocate(2 * kStagingBytes + sizeof(std::uint32_t), kAlignment, stream()));
@@ -165,7 +166,7 @@ CudaStream::Timed::~Timed() {
 }
 
 void CudaStream::make_current() const {
-  check(cudaSetDevice(device_), "choosing a device");
+  check(cudaSetDevice(device_), "selecting a device");
   // Otherwise calls such as cudaEventQuery() in this thread would invalidate a capture in another
   // thread.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -175,7 +176,7 @@ void CudaStream::make_current() const {
 void CudaStream::expect_reachable(const void* pointer, const char* what) const {
   if (pointer == nullptr) return;  // null pointer of an empty array
   cudaPointerAttributes found{};
-  check(cudaPointerGetAttributes(&found, pointer), "asking for a pointer's memory");
+  check(cudaPointerGetAttributes(&found, pointer), "querying the memory of a pointer");
   switch (found.type) {
     case cudaMemoryTypeManaged:
     case cudaMemoryTypeHost:
@@ -183,15 +184,16 @@ void CudaStream::expect_reachable(const void* pointer, const char* what) const {
     case cudaMemoryTypeDevice:
       if (found.device == device_) return;
       throw InputError(
-          fmt::format("{}: memory of GPU {}, where the work is on GPU {}: copy it there", what,
+          fmt::format("{}: the memory is on GPU {}, but the work is on GPU {}: copy it there", what,
                       found.device, device_));
     default: {
       int reaches_all = 0;
       check(cudaDeviceGetAttribute(&reaches_all, cudaDevAttrPageableMemoryAccess, device_),
-            "asking what memory a device reaches");
+            "querying the memory that a device can access");
       if (reaches_all != 0) return;
-      throw InputError(fmt::format(
-          "{}: memory of the host, where the work is on GPU {}: copy it there", what, device_));
+      throw InputError(
+          fmt::format("{}: the memory is on the host, but the work is on GPU {}: copy it there",
+                      what, device_));
     }
   }
 }
@@ -261,7 +263,7 @@ void CudaStream::upload(std::span<const std::byte> from, std::byte* to) {
     std::memcpy(staged, from.data(), bytes);
     const Timed timed(*this);
     check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
-          "copy to the device");
+          "copying to the device");
     count_copy();
     from = from.subspan(bytes);
     to += bytes;
@@ -276,7 +278,7 @@ void CudaStream::download(std::span<const std::byte> from, std::byte* to) {
     {
       const Timed timed(*this);
       check(cudaMemcpyAsync(staged, from.data(), bytes, cudaMemcpyDeviceToHost, stream_),
-            "copy to the host");
+            "copying to the host");
     }
     count_copy();
     synchronize();
@@ -309,7 +311,7 @@ std::byte* CudaStream::scratch(std::size_t slice_bytes) {
 void CudaStream::add_red_zone(std::byte* slice, std::size_t bytes, std::size_t with_zone) {
   const std::span<std::byte> zone{slice + bytes, with_zone - bytes};
   check(cudaMemsetAsync(zone.data(), std::to_integer<int>(kRedZoneByte), zone.size(), stream_),
-        "setting a red zone");
+        "filling a red zone");
   wait_for_all();
   red_zones_.push_back({bytes, zone});
   close_to_sanitizer(zone);
@@ -336,7 +338,7 @@ void CudaStream::check_red_zones() noexcept {
                                       [](std::byte byte) { return byte != kRedZoneByte; });
       if (other == found.end()) continue;
       overwritten_ = fmt::format(
-          "scratch: something was written {} bytes behind the end of slice {} of {}, which has {} "
+          "scratch: a kernel wrote {} bytes past the end of slice {} of {}, which has {} "
           "bytes",
           other - found.begin(), slice + 1, red_zones_.size(), zone.slice_bytes);
     }
@@ -426,7 +428,7 @@ void Event::set(Stream stream) {
 bool is_captured(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cuda::check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status),
-              "asking whether a stream is captured");
+              "querying whether a stream is captured");
   return status != cudaStreamCaptureStatusNone;
 }
 
@@ -459,7 +461,7 @@ void copy_from(const Context& source, std::span<const std::byte> from, const Con
   const cuda::CudaStream::Timed timed(stream);
   cuda::check(cudaMemcpyPeerAsync(to, stream.device(), from.data(),
                                   source.device_stream()->device(), from.size(), stream.handle()),
-              "copy from another device");
+              "copying from another device");
   stream.count_copy();
 }
 
@@ -480,12 +482,13 @@ DeviceFacts device_facts() {
     facts.problem = "no GPU: this machine has no CUDA driver";
   } else if (result == cudaErrorInsufficientDriver) {
     facts.problem = fmt::format(
-        "no GPU: the driver is of CUDA {}, the library of CUDA {}: install a newer driver",
+        "no GPU: the driver supports CUDA {}, but the library needs CUDA {}: install a newer "
+        "driver",
         version_text(*facts.driver_version), version_text(facts.runtime_version.value_or(0)));
   } else if (result != cudaSuccess) {
     facts.problem = fmt::format("no GPU: {}", cudaGetErrorString(result));
   } else if (facts.devices == 0) {
-    facts.problem = "no GPU: the driver finds none";
+    facts.problem = "no GPU: the driver finds no device";
   }
   return facts;
 }
@@ -495,7 +498,7 @@ void expect_device(int device) {
   if (!facts.problem.empty()) throw DeviceError(facts.problem);
   if (device < 0 || device >= facts.devices) {
     throw DeviceError(
-        fmt::format("no GPU {}: there are {}, counted from 0", device, facts.devices));
+        fmt::format("no GPU {}: this machine has {}, numbered from 0", device, facts.devices));
   }
 }
 

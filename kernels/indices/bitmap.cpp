@@ -16,7 +16,7 @@ void decode_as(Bitmap, IndexRange range, std::span<const std::byte> bytes,
   for_each_bit(Bitmap::name, bytes, indices.size(),
                [&](std::size_t bit) { *to++ = range.begin + static_cast<Index>(bit); });
   if (!indices.empty() && indices.back() >= range.end) {
-    throw CorruptDataError("bitmap code: a bit past the end of its range");
+    throw CorruptDataError("bitmap code: a bit is set past the end of its range");
   }
 }
 

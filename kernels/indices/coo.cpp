@@ -28,8 +28,8 @@ void decode_numbers(IndexRange range, std::span<const std::byte> bytes, std::spa
     std::memcpy(&stored, from, sizeof(stored));
     from += sizeof(stored);
     if (static_cast<std::uint64_t>(stored) >= static_cast<std::uint64_t>(range.size())) {
-      throw CorruptDataError(
-          fmt::format("COO code: index {} outside its range of {}", stored, range.size()));
+      throw CorruptDataError(fmt::format("COO code: index {} is outside its range of {} indices",
+                                         stored, range.size()));
     }
     index = range.begin + static_cast<Index>(stored);
     if (index <= previous) throw CorruptDataError("COO code: indices do not increase");

@@ -98,8 +98,8 @@ void decode_as(EliasFano, IndexRange range, std::span<const std::byte> bytes,
   if (!increases) throw CorruptDataError("elias_fano code: indices do not increase");
   // The last index is the largest.
   if (next > static_cast<std::uint64_t>(range.size())) {
-    throw CorruptDataError(
-        fmt::format("elias_fano code: index {} outside its range of {}", next - 1, range.size()));
+    throw CorruptDataError(fmt::format(
+        "elias_fano code: index {} is outside its range of {} indices", next - 1, range.size()));
   }
 }
 

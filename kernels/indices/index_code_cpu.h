@@ -64,7 +64,7 @@ void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t
     for (; word != 0; word &= word - 1) {
       if (left == 0) {
         throw CorruptDataError(
-            fmt::format("{} code: more than the {} indices announced", code, count));
+            fmt::format("{} code: more indices than the {} announced", code, count));
       }
       --left;
       found(offset * 8 + static_cast<std::size_t>(std::countr_zero(word)));
@@ -79,7 +79,7 @@ void for_each_bit(const char* code, std::span<const std::byte> bits, std::size_t
   of_word(whole, load_word(bits, whole));
   if (left != 0) {
     throw CorruptDataError(
-        fmt::format("{} code: {} indices of {} announced", code, count - left, count));
+        fmt::format("{} code: only {} of the {} announced indices", code, count - left, count));
   }
 }
 

@@ -20,12 +20,12 @@ void expect_room(IndexCode code, IndexRange range, Index count, Index bytes) {
 
 void expect_bytes(IndexCode code, IndexRange range, Index count, Index bytes) {
   if (count > range.size() || bytes != encoded_bytes(code, range.size(), count)) {
-    throw CorruptDataError(fmt::format("{} code: {} bytes for {} indices in a range of {}",
+    throw CorruptDataError(fmt::format("{} code: {} bytes do not match {} indices in a range of {}",
                                        name_of(code), bytes, count, range.size()));
   }
   if (code == IndexCode::all && count != range.size()) {
     throw CorruptDataError(
-        fmt::format("all code: {} indices in a range of {}", count, range.size()));
+        fmt::format("all code: {} indices do not fill a range of {}", count, range.size()));
   }
 }
 

@@ -62,7 +62,7 @@ void positions_in_domain(const Context&, const HashDomains& domains, Index parti
       const auto row = static_cast<std::uint64_t>(rows[i]);
       from = std::lower_bound(from, domain.end(), row);
       if (from == domain.end() || *from != row) {
-        throw CorruptDataError("a row that is not of this partition");
+        throw CorruptDataError("a row does not belong to this partition");
       }
       positions[i] = from - domain.begin();
     }

@@ -58,7 +58,7 @@ void rows_at(const Context& context, const RowGroups& groups, Index group,
     for (const Index position : part) {
       all_held &= static_cast<std::uint64_t>(position) < held;
     }
-    if (!all_held) throw CorruptDataError("a position that holds no row");
+    if (!all_held) throw CorruptDataError("a position holds no row");
     unpack_rows(groups, group, part, rows.data() + range.begin);
   });
 }

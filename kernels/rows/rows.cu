@@ -169,7 +169,7 @@ void copy(const Context& context, std::span<const std::byte> from, std::byte* to
   const CudaStream::Timed timed(stream_of(context));
   check(
       cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, stream_of(context).handle()),
-      "copy on the device");
+      "copying on the device");
   stream_of(context).count_copy();
 }
 

@@ -146,7 +146,7 @@ template <typename Body>
 void for_owed_dtype(DType dtype, Body&& body) {
   for_dtype(dtype, [&]<typename T>(T value) {
     if constexpr (ValueTraits<T>::sum_dtype != DType::f32) {
-      throw ContractError("a residual is of f32, f16 or bf16 alone");
+      throw ContractError("a residual needs dtype f32, f16 or bf16");
     } else {
       body(value);
     }

@@ -65,7 +65,9 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line(info, refused, trace):
     if not devices:
         pytest.skip("there is no GPU here")
     number = len(devices)
-    refused("compare", trace, "--device", f"cuda:{number}", status=1, parts=[f"no GPU {number}: there are {number}, counted from 0"])
+    refused(
+        "compare", trace, "--device", f"cuda:{number}", status=1, parts=[f"no GPU {number}: this machine has {number}, numbered from 0"]
+    )
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:0x", "cuda:99999999999"])

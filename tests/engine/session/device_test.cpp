@@ -425,8 +425,9 @@ TEST_F(SeveralDevices, a_stream_of_another_one_is_refused) {
     make_device_stream(memory, pinned, {0, false, other->stream()});
     FAIL() << "made";
   } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "a stream of GPU 1 for work on GPU 0: give one of GPU 0, or none");
+    EXPECT_EQ(
+        std::string(error.what()),
+        "the stream belongs to GPU 1, but the work is on GPU 0: pass a stream of GPU 0, or none");
   }
   make_device_stream(memory_of_other, pinned, {1, false, other->stream()});
 }
@@ -460,11 +461,12 @@ TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_th
     const Context there(memory_of_other, *other);
     Buffer<std::byte> dense(there);
     refused(Gradient::dense(dense.reserve(50 * 4 * 4).data()),
-            "a gradient's values: memory of GPU 1, where the work is on GPU 0: copy it there");
+            "a gradient's values: the memory is on GPU 1, but the work is on GPU 0: copy it there");
     const std::vector<Index> row{7};
     Buffer<std::byte> value(there);
-    refused(Gradient::row_sparse(row, value.reserve(16).data()),
-            "a gradient's indices: memory of the host, where the work is on GPU 0: copy it there");
+    refused(
+        Gradient::row_sparse(row, value.reserve(16).data()),
+        "a gradient's indices: the memory is on the host, but the work is on GPU 0: copy it there");
     session.synchronize(id, std::array{Gradient::empty()});
     EXPECT_TRUE(session.result(id, 0).indices.empty());
   }));
@@ -706,7 +708,8 @@ TEST_F(DeviceTest, a_driver_that_is_too_old_is_named_with_both_versions) {
   Machine machine;
   machine->driver_version = 12040;
   expect_refusal(
-      "no GPU: the driver is of CUDA 12.4, the library of CUDA 13.0: install a newer driver");
+      "no GPU: the driver supports CUDA 12.4, but the library needs CUDA 13.0: install a newer "
+      "driver");
 }
 
 TEST_F(DeviceTest, a_driver_that_finds_no_gpu) {

@@ -208,7 +208,7 @@ TEST(Threads, ThatCannotBeStartedAreATypedError) {
     text = error.what();
   }
   EXPECT_EQ(pthread_setattr_default_np(&defaults), 0);
-  EXPECT_NE(text.find("a thread of the kernels could not be started: "), std::string::npos) << text;
+  EXPECT_NE(text.find("a kernel thread could not be started: "), std::string::npos) << text;
   EXPECT_NE(text.find("ulimit -u"), std::string::npos) << text;
 }
 

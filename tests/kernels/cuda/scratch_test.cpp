@@ -65,7 +65,7 @@ TEST_F(ScratchTest, writes_inside_a_slice_are_no_error) {
 }
 
 TEST_F(ScratchTest, a_write_behind_a_slice_is_an_error_that_names_the_slice) {
-  const std::string text = "scratch: something was written 0 bytes behind the end of slice ";
+  const std::string text = "scratch: a kernel wrote 0 bytes past the end of slice ";
   EXPECT_EQ(error_of(0, 100), text + "1 of 3, which has 400 bytes");
   // Where the next slice would begin.
   EXPECT_EQ(error_of(1, 64), text + "2 of 3, which has 256 bytes");

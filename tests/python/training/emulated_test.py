@@ -469,7 +469,7 @@ def test_devices_that_there_are_not():
             session(device=wrong)
     with pytest.raises(sparsesync.InputError, match="device: None, 'cpu'"):
         session(device=0)
-    with pytest.raises(sparsesync.DeviceError, match="no GPU 5: there are 1"):
+    with pytest.raises(sparsesync.DeviceError, match="no GPU 5: this machine has 1"):
         session(device="cuda:5")
     with pytest.raises(sparsesync.DeviceError, match="no GPU 1"):
         sparsesync.Device(1)
