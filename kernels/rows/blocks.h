@@ -11,7 +11,7 @@
 namespace sparsesync {
 
 namespace cpu {
-/// Finds the blocks that contain rows, whatever their values. Writes the block numbers and the
+/// Finds the blocks that contain rows, independent of the values. Writes the block numbers and the
 /// elements of these blocks: those of the rows, and zeros. Does not synchronize the stream.
 /// @param rows    coalesced; width >= 1; values of any alignment
 /// @param blocks  receives the block numbers, increasing
