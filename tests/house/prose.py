@@ -22,7 +22,7 @@ from pygments.token import Comment, String
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 30  # words: a longer sentence is a fault
-LEXERS = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".cmake": "cmake", "CMakeLists.txt": "cmake", ".sh": "bash"}
+LEXERS = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".cuh": "cpp", ".py": "python", ".cmake": "cmake", "CMakeLists.txt": "cmake"}
 ADMONITIONS = re.compile(r"\{(?:note|tip|warning|important|seealso|admonition|dropdown)\}")
 SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][)\"'*]))(?<!\d\.)\s+(?=[\"'(`*\[]*[A-Z0-9])|\n{2,}")
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|vs|etc|cf|al|Fig|Sec|Eq|no|approx)\.$")
