@@ -1,4 +1,4 @@
-// A bucket: tensors that are synchronized together, and what all workers agree on about it.
+// Buckets: tensors that are synchronized together, and the settings that all workers agree on.
 #pragma once
 
 #include <cstddef>
@@ -11,61 +11,75 @@
 
 namespace sparsesync {
 
-/// Names a communication pattern, for schemes that have the choice.
+/// Names a communication pattern of schemes that support several.
 enum class Communication : std::uint8_t { ring, hierarchy, point_to_point };
 
+/// Names how the workers' gradients are combined. `mean` divides the sum by the number of workers.
 enum class Reduction : std::uint8_t { sum, mean };
 
-/// Options of schemes. Each scheme heeds those that mean something to it.
+/// Options of schemes. A scheme ignores the options that do not apply to it.
 struct SchemeOptions {
-  /// How messages go that all workers are to have: all_gather's rows, the split schemes' sums.
+  /// Pattern of messages that all workers receive: the rows of `all_gather`, and the sums of the
+  /// split schemes.
   Communication pattern = Communication::ring;
-  /// Elements of a block of block_ps.
+  /// Elements per block of `block_ps`.
   Index block = 256;
-  /// two_level: the workers of a node, which have consecutive ranks; 0: as the transport tells.
+  /// Workers per node for `two_level`; their ranks are consecutive. 0: as the transport reports.
   int workers_per_node = 0;
-  /// two_level: the scheme that crosses between nodes.
+  /// Scheme that `two_level` runs between nodes.
   std::string between_nodes = "balanced";
-  /// Type that values are sent as, if narrower than their tensors: f32, f16 or bf16. Each
-  /// worker's rows are rounded to it, sums over workers are made in f32 and rounded to it once;
-  /// where partial sums cross, they are rounded to it at each worker that they pass.
+  /// Wire type of values, if narrower than the tensor's dtype: f32, f16 or bf16. Nothing: no
+  /// conversion.
+  ///
+  /// Each worker's rows are rounded to the wire type. Sums over workers are computed in f32 and
+  /// rounded once. Schemes that send partial sums round them at each worker on the path.
   std::optional<DType> wire = std::nullopt;
 };
 
-/// More rounds are no help: what one of them moves is little beside what all of them keep.
+/// Largest number of rounds of a phase. More rounds save almost no memory, because the data of a
+/// single round is then much smaller than the data that all rounds keep.
 inline constexpr int kMostRounds = 64;
 
-/// Describes a bucket; all workers agree on it when the bucket is registered.
+/// Describes a bucket. All workers pass the same description to Session::register_bucket().
+/// @code
+/// BucketSpec spec;
+/// spec.name = "embeddings";
+/// spec.tensors = {{"words", 50'000, 64, DType::f32}, {"users", 1'000'000, 16, DType::f32}};
+/// spec.reduction = Reduction::mean;
+/// const BucketId bucket = session.register_bucket(spec);
+/// @endcode
 struct BucketSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
   std::string scheme = "balanced";
   Reduction reduction = Reduction::sum;
-  /// Full exchanges that each phase is cut into: less memory in flight for each. Nothing: one, and
-  /// more, up to kMostRounds, once a step was too large for some worker's memory (Session).
+  /// Rounds that each phase is divided into. More rounds need less memory for messages. Nothing:
+  /// one round, and more, up to kMostRounds, once a step exceeds some worker's memory; see Session.
   std::optional<int> rounds = std::nullopt;
   SchemeOptions options = {};
-  /// Every step says which rows it may touch before it has their values.
+  /// Whether each step announces the rows that it may touch before their values exist. Then only
+  /// values are sent once the gradients are ready. See Session::announce().
   bool announce = false;
-  /// Count what is infinite or not a number in the sums, also where they cross in their own type.
-  /// Workers may differ in it.
+  /// Whether to count infinities and NaNs in the sums when values are sent in the tensor's dtype;
+  /// see Session::non_finite(). May differ between workers.
   bool count_non_finite = false;
 };
 
-/// The phases of a step: a bucket that announces sends the indices of its rows ahead, then come the
-/// two phases of its scheme.
+/// Names a phase of a step. A bucket with `announce` first sends the indices of its rows. The
+/// reduce phase and the gather phase of its scheme follow.
 enum class Phase : std::uint8_t { announce, reduce, gather };
+/// Number of phases.
 inline constexpr std::size_t kPhases = 3;
-/// "announce", "reduce", "gather".
+/// Returns "announce", "reduce" or "gather".
 const char* name_of(Phase phase);
 
-/// Names a registered bucket of a session.
+/// Identifies a registered bucket of a session.
 struct BucketId {
   std::size_t value = 0;
   friend bool operator==(BucketId, BucketId) = default;
 };
 
-/// One entry of the order in which phases are posted.
+/// An entry of the order in which a session runs phases; see Session::set_order().
 struct OrderEntry {
   BucketId bucket;
   Phase phase = Phase::reduce;

@@ -1,4 +1,4 @@
-// The execution context: the device and stream that work runs on, and the memory that it takes.
+// The execution context: device, stream or threads, and memory resource of an operation.
 #pragma once
 
 #include <cstddef>
@@ -9,54 +9,69 @@ namespace sparsesync {
 /// Names the kind of device that an operation runs on.
 enum class Device : std::uint8_t { cpu, cuda };
 
-/// The stream that work goes to: a cudaStream_t. On a CPU work has ended when the operation
-/// returns; the handle is null.
+/// Wraps the CUDA stream (cudaStream_t) that work runs on. The handle is null on a CPU, where work
+/// is done when an operation returns.
 struct Stream {
   void* handle = nullptr;
 };
 
-/// Gives memory. std::pmr resources, budgets and other allocators are adapted to it (memory.h).
+/// Allocates memory for operations. memory.h and device.h adapt std::pmr resources and other
+/// allocators to this interface, and add budgets.
+/// @code
+/// HostMemory memory;        // a MemoryResource
+/// Context context(memory);  // operations with this context allocate from it
+/// @endcode
 class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
-  /// Memory for a piece of work on `stream`, uninitialized.
+  /// Allocates uninitialized memory for work on `stream`.
   /// @param bytes      may be 0
   /// @param alignment  a power of two
-  /// @throws BudgetError if the resource has a budget and would exceed it
-  /// @throws std::bad_alloc if the memory is not to be had
+  /// @param stream     the stream that uses the memory first
+  /// @throws BudgetError if the budget would be exceeded
+  /// @throws std::bad_alloc if memory is exhausted
   virtual void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) = 0;
-  /// Gives memory back; `bytes` and `alignment` as they were for allocate().
+  /// Frees memory. `bytes` and `alignment` are those of the call of allocate().
   virtual void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                           Stream stream) noexcept = 0;
-  /// Takes nothing.
-  /// @throws BudgetError if the resource has a budget and would exceed it with so many bytes more
+  /// Checks that the budget allows another `bytes`. Allocates nothing.
+  /// @throws BudgetError if the budget would be exceeded
   virtual void expect_room(std::size_t /*bytes*/) const {}
-  /// Whether a workspace may take so many bytes beyond what it needs, for what is to come: no where
-  /// a budget may be wanted for something else.
+  /// Returns whether a workspace may allocate another `bytes` in advance, beyond what it needs now.
+  /// A resource with a budget returns false once the rest may be needed elsewhere.
   virtual bool has_to_spare(std::size_t /*bytes*/) const { return true; }
 };
 
-class Threads;       // of the implementation
-class DeviceStream;  // device_stream.h
+class Threads;       // internal
+class DeviceStream;  // in device_stream.h
 
-/// Device, stream or threads, and memory resource of an operation. A view: the resource, the
-/// threads and the stream outlive it. Results are the same bits on every device and whatever the
-/// number of threads. The exception are NaNs that arithmetic makes or passes on: they are NaNs on
-/// every device, but an f32 sum gives 0x7FFFFFFF on NVIDIA's GPUs, while x86 keeps the sign and the
-/// payload of an operand.
+/// Bundles the device, the stream or threads, and the memory resource of an operation.
+///
+/// A view: the memory resource, threads and stream outlive it, and copies are cheap.
+/// @code
+/// HostMemory memory;
+/// const Context on_cpu(memory);
+/// const Context on_gpu(device_memory, *device_stream);
+/// @endcode
+///
+/// Results have the same bits on every device and for every number of threads, except for NaNs. A
+/// NaN is a NaN on every device, but its payload may differ. An f32 sum yields 0x7FFFFFFF on NVIDIA
+/// GPUs, while x86 keeps the sign and payload of an operand.
 class Context {
  public:
+  /// Runs operations on the calling thread.
   explicit Context(MemoryResource& memory) : memory_(&memory) {}
-  /// Work on the CPU may be cut among these threads.
+  /// Divides work on the CPU among these threads.
   Context(MemoryResource& memory, Threads& threads) : memory_(&memory), threads_(&threads) {}
-  /// Work goes to a GPU. All that operations read and write is memory of that device.
+  /// Runs operations on a GPU. All memory that they read and write belongs to that GPU, or is
+  /// reached by it.
   Context(MemoryResource& memory, DeviceStream& device_stream);
   Device device() const { return device_stream_ == nullptr ? Device::cpu : Device::cuda; }
   Stream stream() const { return stream_; }
   MemoryResource& memory() const { return *memory_; }
-  /// Null where the calling thread does all work.
+  /// Returns the threads of the CPU. Null if the calling thread does all work.
   Threads* threads() const { return threads_; }
-  /// Null on a CPU.
+  /// Returns the GPU's stream; null on a CPU.
   DeviceStream* device_stream() const { return device_stream_; }
 
  private:
@@ -66,12 +81,11 @@ class Context {
   DeviceStream* device_stream_ = nullptr;
 };
 
-/// Synchronizes the stream: waits until all its work is done. On a CPU it is.
-/// @throws what operations found on the way that they could not throw themselves, see DeviceStream
+/// Waits until all work of the stream is done. Returns at once on a CPU.
+/// @throws any error that a kernel recorded; see DeviceStream
 void synchronize(const Context& context);
 
-/// A number that a kernel computes, in the context's memory until somebody needs it.
-/// A view: it owns nothing.
+/// Refers to a number that a kernel computes, in the context's memory. A view that owns nothing.
 class Count {
  public:
   explicit Count(std::int64_t* location) : location_(location) {}
@@ -81,7 +95,7 @@ class Count {
   std::int64_t* location_;
 };
 
-/// The value of `count`. Synchronizes the context's stream.
+/// Returns the value of `count`. Synchronizes the context's stream.
 std::int64_t resolve(const Context& context, Count count);
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-// Memory of a GPU, and of the host that a GPU reaches.
+// Memory resources for GPU memory and for host memory that a GPU reaches.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,24 @@
 
 namespace sparsesync {
 
-/// Memory of a GPU, from a pool of its own that keeps what is given back until this ends. What is
-/// given back in a stream serves again in that stream without waiting.
+/// Allocates memory of one GPU from its own CUDA memory pool.
+///
+/// The pool keeps freed memory until this object is destroyed. Memory that was freed in a stream is
+/// reused in the same stream without waiting. Safe to use from several threads at a time. See
+/// examples/cpp/cuda.cpp.
+/// @code
+/// DeviceMemory memory(0);  // GPU 0
+/// PinnedMemory pinned;
+/// const auto stream = make_device_stream(memory, pinned);
+/// @endcode
 class DeviceMemory : public CountedMemory {
  public:
-  /// @param device  its number
-  /// @param peers   GPUs of other workers of this process: they access the memory directly where
-  ///                the machine lets them. Each one makes the growth of the pool slower by some
-  ///                milliseconds. The device itself is left out.
-  /// @throws DeviceError if there is no such GPU, or the build has no CUDA
+  /// @param device  the GPU's number
+  /// @param budget  bytes that may be in use at the same time; nothing: no limit
+  /// @param peers   GPUs of other workers of this process. They get direct access to the memory if
+  ///     the machine supports it. Each peer adds some milliseconds whenever the pool grows. May
+  ///     include `device`, which is ignored
+  /// @throws DeviceError if the GPU does not exist, or the build has no CUDA
   explicit DeviceMemory(int device, std::optional<std::int64_t> budget = std::nullopt,
                         std::span<const int> peers = {});
   ~DeviceMemory() override;
@@ -39,10 +48,12 @@ class DeviceMemory : public CountedMemory {
   void* pool_ = nullptr;  // a cudaMemPool_t
 };
 
-/// Memory of the host that stays where it is, so that a GPU copies to and from it, and reads and
-/// writes it, without the host.
+/// Allocates page-locked host memory, which a GPU reads, writes and copies without the host's help.
+///
+/// Safe to use from several threads at a time. See examples/cpp/cuda.cpp.
 class PinnedMemory : public CountedMemory {
  public:
+  /// @param budget  bytes that may be in use at the same time; nothing: no limit
   explicit PinnedMemory(std::optional<std::int64_t> budget = std::nullopt)
       : CountedMemory(budget) {}
 
@@ -53,16 +64,26 @@ class PinnedMemory : public CountedMemory {
                  Stream stream) noexcept override;
 };
 
-/// Memory from somebody else's allocator: PyTorch's, say.
+/// Allocates memory with the functions of another allocator, such as PyTorch's.
+/// @code
+/// BorrowedMemory memory({.allocate = [&](std::size_t bytes, Stream stream) {
+///                          return pool.get(bytes, stream);
+///                        },
+///                        .deallocate = [&](void* pointer, std::size_t bytes, Stream stream) {
+///                          pool.put(pointer, bytes, stream);
+///                        }});
+/// @endcode
 class BorrowedMemory : public CountedMemory {
  public:
-  /// The allocator's. They may come from several threads at a time.
+  /// The allocator's functions. Several threads may call them at a time.
   struct Calls {
-    /// Memory for work on a stream; throws if there is none.
+    /// Allocates memory for work on `stream`. Throws if the memory is exhausted.
     std::function<void*(std::size_t bytes, Stream stream)> allocate;
+    /// Frees memory of allocate(). Later work on `stream` may reuse it.
     std::function<void(void* pointer, std::size_t bytes, Stream stream)> deallocate;
   };
-  /// @param calls  give memory at multiples of 256 bytes, as allocators of GPUs do
+  /// @param calls   allocate at multiples of 256 bytes, as GPU allocators do
+  /// @param budget  bytes that may be in use at the same time; nothing: no limit
   explicit BorrowedMemory(Calls calls, std::optional<std::int64_t> budget = std::nullopt)
       : CountedMemory(budget), calls_(std::move(calls)) {}
 
@@ -77,12 +98,13 @@ class BorrowedMemory : public CountedMemory {
   Calls calls_;
 };
 
-/// Bytes of a GPU's memory.
+/// Holds the size of a GPU's memory in bytes.
 struct DeviceBytes {
   std::int64_t available = 0;
   std::int64_t total = 0;
 };
-/// @throws DeviceError if there is no such GPU
+/// Returns the free and total memory of a GPU.
+/// @throws DeviceError if the GPU does not exist
 DeviceBytes device_bytes(int device);
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-// The errors that sparsesync throws: a family that a caller can act on, and broken contracts.
+// Exceptions: errors that a caller can act on, and broken contracts.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,41 @@
 
 namespace sparsesync {
 
-/// Is an error that a caller can act on. The text is one line: what, where, how to mend it.
+/// Base class of errors that a caller can act on. The message is one line that says what failed,
+/// where, and how to fix it.
+/// @code
+/// try {
+///   session.synchronize(bucket, gradients);
+/// } catch (const RefusedError& error) {
+///   // One worker rejected the step. The session still works: skip the step.
+/// } catch (const Error& error) {
+///   std::fprintf(stderr, "%s\n", error.what());  // other errors between workers end the session
+/// }
+/// @endcode
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Input that cannot be used: a file, an option, an index outside its tensor.
+/// Reports unusable input: a file, an option, or an index outside its tensor.
 class InputError : public Error {
  public:
   using Error::Error;
 };
 
-/// The system refused to write at run time: a full disk, a device that fails.
+/// Reports a failed write at run time, for example because the disk is full.
 class IoError : public Error {
  public:
   using Error::Error;
 };
 
-/// A memory budget that would be exceeded. Nothing was allocated.
+/// Reports an allocation that would exceed a memory budget. Nothing was allocated.
 class BudgetError : public Error {
  public:
-  /// @param needed bytes that would have been in use, or std::int64_t's maximum where not even
-  ///               the size can be represented
+  /// @param needed bytes that would have been in use; std::int64_t's maximum if the size cannot be
+  ///     represented
   /// @param budget bytes that may be in use
+  /// @param what   the purpose of the memory
   BudgetError(std::int64_t needed, std::int64_t budget, const std::string& what);
   std::int64_t needed() const { return needed_; }
   std::int64_t budget() const { return budget_; }
@@ -43,19 +54,19 @@ class BudgetError : public Error {
   std::int64_t budget_;
 };
 
-/// Bytes from the network or from a file that are not what they say. Nothing was used.
+/// Reports inconsistent data from the network or a file. No part of the data was used.
 class CorruptDataError : public Error {
  public:
   using Error::Error;
 };
 
-/// A GPU that is missing or fails.
+/// Reports that a GPU is missing or has failed.
 class DeviceError : public Error {
  public:
   using Error::Error;
 };
 
-/// Memory of a GPU, or memory that it reaches, that is not available. Nothing was allocated.
+/// Reports that GPU memory, or host memory that a GPU reaches, is exhausted. Nothing was allocated.
 class DeviceMemoryError : public std::bad_alloc {
  public:
   // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is kept, not thrown
@@ -63,20 +74,20 @@ class DeviceMemoryError : public std::bad_alloc {
   const char* what() const noexcept override { return what_.what(); }
 
  private:
-  // May be copied without a throw, as a string may not.
+  // A runtime_error copies without throwing. A std::string does not.
   std::runtime_error what_;
 };
 
-/// A broken contract: a bug in the caller or in the library, not a state of the world.
+/// Reports a broken contract: a bug in the calling program or in the library.
 class ContractError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-// ---- Between workers. After any of them but RefusedError and AgreementError the session is over
-// on all workers.
+// ---- Errors between workers. Each ends the session on all workers, except RefusedError and
+// AgreementError.
 
-/// An error that one worker caused.
+/// Base class of errors that one worker caused. `peer()` is that worker.
 class PeerError : public Error {
  public:
   PeerError(Rank peer, const std::string& what) : Error(what), peer_(peer) {}
@@ -86,19 +97,21 @@ class PeerError : public Error {
   Rank peer_;
 };
 
-/// A worker that left, or that the network lost.
+/// Reports that a worker left, or that the network lost it.
 class PeerLostError : public PeerError {
  public:
   using PeerError::PeerError;
 };
 
-/// A worker ended the session, this one or another; the text says who and why.
+/// Reports that a worker ended the session. The message names the worker and its reason; it may be
+/// the calling worker.
 class AbortedError : public PeerError {
  public:
   using PeerError::PeerError;
 };
 
-/// A worker refused a step. All workers know; the next step works.
+/// Reports that a worker rejected a step. All workers throw it for this step, and the next step
+/// works.
 class RefusedError : public PeerError {
  public:
   RefusedError(Rank peer, std::string reason);
@@ -108,32 +121,33 @@ class RefusedError : public PeerError {
   std::string reason_;
 };
 
-/// Workers that disagree. Nothing was changed, on any of them; the text names the thing and both
-/// sides.
+/// Reports that workers disagree, for example about a tensor's shape. Nothing was changed on any
+/// worker. The message names the item and both values.
 class AgreementError : public Error {
  public:
   using Error::Error;
 };
 
-/// A wait that reached its deadline.
+/// Reports a wait that reached its deadline.
 class DeadlineError : public Error {
  public:
   using Error::Error;
 };
 
-/// A phase that was submitted waited, until the deadline, behind one that was not.
+/// Reports a submitted phase that waited until its deadline because an earlier phase of the order
+/// was never submitted.
 class OrderError : public Error {
  public:
   using Error::Error;
 };
 
-/// A transport lacks what it was asked for.
+/// Reports that the transport lacks a required feature.
 class UnsupportedError : public Error {
  public:
   using Error::Error;
 };
 
-/// A message that is not the expected one: workers out of step, or of another version.
+/// Reports an unexpected message: the workers are out of step, or run different versions.
 class ProtocolError : public Error {
  public:
   using Error::Error;

@@ -1,4 +1,4 @@
-// Tensors as all workers know them, and one worker's gradient of one.
+// Shapes of tensors, and one worker's gradient of a tensor.
 #pragma once
 
 #include <cstddef>
@@ -11,38 +11,47 @@
 
 namespace sparsesync {
 
-/// An embedding-like tensor: `rows` rows of `width` elements.
+/// Describes an embedding-like tensor: `rows` rows of `width` elements. The same on all workers.
 struct TensorSpec {
-  std::string name;
-  Index rows = 0;
-  Index width = 0;
+  std::string name;  ///< for messages; unique names are not required
+  Index rows = 0;    ///< rows of the whole tensor
+  Index width = 0;   ///< elements per row
   DType dtype = DType::f32;
 
   Index row_bytes() const { return width * element_bytes(dtype); }
-  /// With all rows.
+  /// Returns the size of the whole tensor in bytes.
   Index dense_bytes() const { return rows * row_bytes(); }
 
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
-/// One worker's gradient of one tensor: a view of the caller's memory.
+/// Holds one worker's gradient of one tensor. A view of the caller's memory; see Session::submit()
+/// for how long that memory must stay unchanged.
+/// @code
+/// const std::vector<Index> rows{7, 100};
+/// const std::vector<float> values{1, 2, 3, 4};  // [2, width 2]
+/// const auto gradient = Gradient::row_sparse(rows, std::as_bytes(std::span(values)).data());
+/// @endcode
 class Gradient {
  public:
+  /// Names how the gradient is stored.
   enum class Layout : std::uint8_t { row_sparse, dense };
 
-  /// @param indices  rows in any order, repeats allowed: those are summed
-  /// @param values   a row of the tensor's width for each index, aligned for their dtype
+  /// Returns a view of a row-sparse gradient.
+  /// @param indices  `[nnz]`: rows in any order; values of a repeated row are added
+  /// @param values   `[nnz, width]`, aligned for their dtype
   static Gradient row_sparse(std::span<const Index> indices, const std::byte* values) {
     return {Layout::row_sparse, indices, values};
   }
-  /// @param values  all rows of the tensor, aligned for their dtype
+  /// Returns a view of a dense gradient.
+  /// @param values  `[rows, width]`: the whole tensor, aligned for its dtype
   static Gradient dense(const std::byte* values) { return {Layout::dense, {}, values}; }
-  /// Rows alone, for an announcement.
+  /// Returns row indices without values, for Session::announce().
   static Gradient rows(std::span<const Index> indices) {
     static constexpr std::byte kNoValue{};
     return {Layout::row_sparse, indices, &kNoValue};
   }
-  /// A worker that touched nothing.
+  /// Returns the gradient of a worker whose batch touched no row.
   static Gradient empty() { return row_sparse({}, nullptr); }
 
   Layout layout() const { return layout_; }

@@ -1,4 +1,4 @@
-// Indices, and views of matrices of values.
+// Row indices, and views of matrices of values.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace sparsesync {
 
-/// A row of a tensor, a position in a partition, or a number of either: never negative.
+/// A row of a tensor, a position in a partition, or a number of rows or positions. Never negative.
 using Index = std::int64_t;
 
-/// A matrix of values: rows × width elements, rows one after another.
+/// A view of a row-major matrix of values: `[rows, width]` elements without gaps.
 template <typename Byte>
 struct BasicMatrix {
   Byte* data = nullptr;
@@ -24,9 +24,11 @@ struct BasicMatrix {
   Index bytes() const { return rows * row_bytes(); }
   std::span<Byte> as_bytes() const { return {data, static_cast<std::size_t>(bytes())}; }
 };
+/// A matrix that may be written.
 using Matrix = BasicMatrix<std::byte>;
+/// A matrix that may only be read.
 using ConstMatrix = BasicMatrix<const std::byte>;
-/// The same, not to be written to.
+/// Returns a read-only view of the same matrix.
 inline ConstMatrix as_const(Matrix matrix) {
   return {matrix.data, matrix.dtype, matrix.rows, matrix.width};
 }

@@ -1,5 +1,4 @@
-// Memory resources, each with a budget that is kept: of the host here, of a GPU in
-// device_memory.h.
+// Memory resources with a budget, for host memory. device.h has those for GPU memory.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +10,36 @@
 
 namespace sparsesync {
 
-/// Counts the bytes that are in use, and keeps a budget. Safe from several threads.
+/// Counts the bytes in use and enforces a budget. Base class of all memory resources of the
+/// library.
+///
+/// Safe to use from several threads at a time. Use HostMemory, DeviceMemory, PinnedMemory or
+/// BorrowedMemory.
 class CountedMemory : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment, Stream stream) final;
   void deallocate(void* pointer, std::size_t bytes, std::size_t alignment,
                   Stream stream) noexcept final;
   void expect_room(std::size_t bytes) const final;
-  /// Returns true as long as no more than a quarter of the budget is in use.
+  /// Returns whether at most a quarter of the budget would be in use. True without a budget.
   bool has_to_spare(std::size_t bytes) const final;
 
   std::int64_t in_use() const;
-  /// The most bytes that were in use at a time.
+  /// Returns the largest number of bytes that were in use at the same time.
   std::int64_t high_water() const;
-  /// Calls of allocate() so far.
+  /// Returns the number of calls of allocate().
   std::int64_t allocations() const;
 
  protected:
-  /// @param budget  bytes that may be in use at a time; nothing: as many as there are
+  /// @param budget  bytes that may be in use at the same time; nothing: no limit
   explicit CountedMemory(std::optional<std::int64_t> budget) : budget_(budget) {}
 
  private:
-  /// With the lock held: bytes that would be in use with so many more.
+  /// Returns the bytes in use after another `bytes` are allocated. The caller holds the lock.
   /// @throws BudgetError
   std::int64_t in_use_with(std::size_t bytes) const;
-  // As MemoryResource has them, from several threads at a time. Without the lock: an allocator of
-  // the program's may come back here.
+  // Implement allocate() and deallocate(). Several threads may call them at a time. The lock is not
+  // held, because an allocator of the program may call this resource again.
   virtual void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) = 0;
   virtual void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
                          Stream stream) noexcept = 0;
@@ -48,11 +51,16 @@ class CountedMemory : public MemoryResource {
   std::int64_t allocations_ = 0;
 };
 
-/// Adapts a std::pmr resource.
+/// Allocates host memory from a std::pmr resource.
+/// @code
+/// HostMemory memory(std::int64_t{2} << 30);  // at most 2 GiB
+/// Session session(std::move(transport), memory);
+/// @endcode
 class HostMemory : public CountedMemory {
  public:
-  /// @param upstream  where the memory comes from; outlives this, and is itself safe from several
-  ///                  threads where this is called by them
+  /// @param budget    bytes that may be in use at the same time; nothing: no limit
+  /// @param upstream  the source of the memory. Outlives this object, and is safe to use from
+  ///     several threads if this object is
   explicit HostMemory(std::optional<std::int64_t> budget = std::nullopt,
                       std::pmr::memory_resource* upstream = std::pmr::new_delete_resource())
       : CountedMemory(budget), upstream_(upstream) {}

@@ -1,4 +1,4 @@
-// Workers by their numbers.
+// Ranks of workers.
 #pragma once
 
 #include <compare>  // IWYU pragma: keep
@@ -6,18 +6,21 @@
 
 namespace sparsesync {
 
-/// A worker's number, in [0, world size).
+/// Identifies a worker: a number in [0, world size).
 struct Rank {
   int value = 0;
-  /// Returns the worker's index in a list of all.
+  /// Returns the worker's index in an array of all workers.
   constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
   friend constexpr auto operator<=>(Rank, Rank) = default;
 };
 
-/// All workers, by rank: for (const Rank worker : Ranks(size)).
+/// Lists all workers by rank, for a range-based `for`.
+/// @code
+/// for (const Rank worker : Ranks(size)) { ... }
+/// @endcode
 class Ranks {
  public:
-  /// Iterates in a range-based for.
+  /// Iterates over ranks.
   struct Iterator {
     Rank at;
     constexpr Rank operator*() const { return at; }
@@ -29,7 +32,7 @@ class Ranks {
   };
 
   constexpr explicit Ranks(int size) : size_(size) {}
-  /// Worker 0.
+  /// Returns an iterator at rank 0.
   static constexpr Iterator begin() { return {}; }
   constexpr Iterator end() const { return {Rank{size_}}; }
 

@@ -1,4 +1,4 @@
-// The result of a step for one tensor.
+// Results of a step.
 #pragma once
 
 #include <span>
@@ -9,22 +9,25 @@
 
 namespace sparsesync {
 
-/// Every worker's result for one tensor. A view, valid until the bucket's next reduce is
-/// submitted.
+/// Holds the result for one tensor. All workers get the same bits.
+///
+/// A view of the session's memory, valid until the bucket's next reduce is submitted. On a GPU the
+/// pointers are device memory. See examples/cpp/mpi.cpp.
 struct TensorResult {
   Gradient::Layout layout = Gradient::Layout::row_sparse;
-  std::span<const Index> indices;  // rows of the tensor, increasing; none where dense
-  ConstMatrix values;              // a row for each index; all rows where dense
+  std::span<const Index> indices;  ///< rows of the tensor, increasing; empty if `layout` is dense
+  ConstMatrix values;  ///< one row per index; all rows of the tensor if `layout` is dense
 };
 
-/// Writes a result as a dense tensor. Does not synchronize the stream.
-/// @param out  all rows of the tensor; overwritten
+/// Writes a result as a dense tensor.
+/// @param out  `[tensor rows, width]`, in the context's memory; overwritten
 void to_dense(const Context& context, const TensorResult& result, Matrix out);
 
-/// The rows that a bucket's last step touched in one of its row spaces.
+/// Counts the rows that a bucket's last step touched in one of its row spaces.
 struct ObservedRows {
-  Index touched = 0;  // by this worker
-  Index united = 0;   // by all workers; all rows where nobody knows
+  Index touched = 0;  ///< rows touched by this worker
+  /// rows touched by any worker; all rows if the scheme does not count the union
+  Index united = 0;
 };
 
 }  // namespace sparsesync

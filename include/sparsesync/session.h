@@ -1,5 +1,5 @@
-// A Session: registered buckets, their phases run in the background in one order that all workers
-// agree on.
+// Session: synchronizes buckets of gradients in the background, in an order that all workers agree
+// on.
 #pragma once
 
 #include <array>
@@ -25,23 +25,32 @@
 
 namespace sparsesync {
 
-class Scheme;           // of the implementation
-struct SubmittedPhase;  // of the implementation
+class Scheme;           // internal
+struct SubmittedPhase;  // internal
 
-/// Gives a step its gradients once the session comes to the step's reduce: finding them may take
-/// long, and who submits them does not wait for it.
+/// Supplies a step's gradients when the session starts the step's reduce. Use it if computing them
+/// takes long and the submitting thread must not wait.
+/// @code
+/// struct Sparsified : GradientSource {
+///   std::span<const Gradient> gradients() override { return sparsifier.take(dense, step); }
+///   // ...
+/// };
+/// Sparsified source;
+/// session.submit(bucket, source);
+/// @endcode
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
-  /// Called in the session's thread, in each step until it has returned once.
-  /// @return one for each tensor, written, in memory as of Session::submit(), unchanged until the
-  ///         reduce or the gather is waited for, whichever is first
-  /// @throws InputError, BudgetError, DeviceMemoryError, std::bad_alloc: all workers refuse the
-  ///         step. Anything else ends the session
+  /// Returns the gradients of a step. The session calls it from its thread, and stops calling it in
+  /// a step once it has returned.
+  /// @return one gradient for each tensor, in memory as for Session::submit(). They stay unchanged
+  ///     until the caller has waited for the reduce or the gather, whichever is first
+  /// @throws InputError, BudgetError, DeviceMemoryError, std::bad_alloc: all workers reject the
+  ///     step. Any other exception ends the session
   virtual std::span<const Gradient> gradients() = 0;
 };
 
-/// When a phase ran in the background.
+/// Records when a phase ran in the background.
 struct PhaseTime {
   Clock::time_point began;
   Clock::time_point ended;
@@ -49,232 +58,292 @@ struct PhaseTime {
   double seconds() const { return std::chrono::duration<double>(ended - began).count(); }
 };
 
-/// Traffic and time of a bucket so far.
+/// Holds the traffic and time of a bucket since it was registered.
 struct BucketUse {
+  /// Bytes and messages that this worker sent and received.
   TransportCounters crossed;
-  double seconds = 0;                     // that its phases ran
-  std::array<PhaseTime, kPhases> last{};  // [phase]: when each ran the last time
+  double seconds = 0;                     ///< time that the bucket's phases ran, added up
+  std::array<PhaseTime, kPhases> last{};  ///< [phase]: when the phase last ran
 };
 
-/// A GPU that a session works on.
+/// Selects the GPU that a session works on.
 struct OnDevice {
-  DeviceStream* stream = nullptr;    // outlives the session, which alone uses it
-  MemoryResource* memory = nullptr;  // of the GPU, for all workspaces; outlives the session
-  // Host memory that the GPU reaches, for a network that does not reach GPUs; outlives the session
+  DeviceStream* stream = nullptr;    ///< outlives the session; only the session uses it
+  MemoryResource* memory = nullptr;  ///< GPU memory for all workspaces; outlives the session
+  /// Pinned host memory, for a transport that cannot access GPUs; outlives the session.
   MemoryResource* pinned = nullptr;
 };
 
-/// How a session works.
+/// Configures a session.
 struct SessionOptions {
-  // Timeout of each wait for another worker, and of a phase for its predecessor.
+  /// Timeout of each wait for another worker, and of a phase's wait for its predecessor.
   std::chrono::milliseconds deadline{60'000};
-  // The key of row groups is drawn from it; the same on all workers.
+  /// Seed of the key that assigns rows to row groups. The same on all workers.
   std::uint64_t seed = 1;
-  // Threads that this worker's kernels may be cut among, the session's own included. The bits of
-  // the result do not depend on it.
+  /// Number of threads that compute on the CPU, including the session's thread. Results do not
+  /// depend on it.
   int threads = 1;
-  // The network that the scheme `auto` plans with, on worker 0; on all workers or on none. Nothing:
-  // links and processor are measured when the first bucket asks for it, which takes some seconds.
+  /// Cost model that the scheme `auto` plans with. Worker 0's model is used; pass one on all
+  /// workers or on none. Nothing: the session measures links and processor when a bucket first
+  /// needs them, which takes some seconds.
   std::optional<Network> network = std::nullopt;
-  // Bytes of workspace that it plans with, the least of all workers'; nothing: no bound. What the
-  // memory resource refuses is passed over in any case.
+  /// Limit of the workspace that `auto` plans with, in bytes. The smallest limit of all workers is
+  /// used. Nothing: no limit. Candidates that the memory resource rejects are always skipped.
   std::optional<double> workspace = std::nullopt;
-  // Ways that a bucket of `auto` tries at most, in its first steps, where it depends on what
-  // processors take which of them is the fastest. What is measured differs from run to run, and so
-  // may the choice, and with it the order that sums are made in; with 0 and a network that is
-  // given all runs choose the same.
+  /// Largest number of candidates that a bucket of `auto` benchmarks in its first steps. It
+  /// benchmarks only if CPU time decides which candidate is fastest. Measured times differ between
+  /// runs, and so may the choice and the reduction order. Set 0 and pass `network` to make all runs
+  /// choose the same scheme.
   int trials = 24;
-  // Whether a step can still be refused after messages were sent. All workers then agree at the end
-  // of each phase whether all could do it, which takes log2 n short messages. It holds for a bucket
-  // if one worker has it. Nothing: where this worker's memory has a budget.
+  /// Whether a worker can still reject a step after messages were sent. All workers then agree at
+  /// the end of each phase that all succeeded, which takes log2(n) short messages. Applies to a
+  /// bucket if one worker sets it. Nothing: true if this worker's memory has a budget.
   std::optional<bool> late_refusals = std::nullopt;
-  // Gradients are given, and results found, in the memory of a GPU, where kernels run. Nothing: on
-  // the host.
+  /// GPU that runs the kernels. Gradients and results are then in its memory. Nothing: the host.
   std::optional<OnDevice> device = std::nullopt;
 };
 
-/// One worker's session. Calls come from one thread, or are ordered by the caller; all workers make
-/// the same calls of register_bucket(), release_bucket(), set_order(), adapt(), network() and
-/// barrier(), between steps, in the same order.
+/// Synchronizes the gradients of one worker with those of all others. Runs phases in a background
+/// thread.
 ///
-/// A step that was refused because some worker's memory is too small for it is tried again in twice
-/// as many rounds, up to kMostRounds, where BucketSpec leaves them open, and so do the steps after
-/// it; only if that is no help either is it refused. A step that is refused in its gather begins
-/// again with its reduce. It is refused at once where a worker has waited for that reduce: its
-/// gradients may have changed. So wait for the gather first, where nothing is done in between.
+/// @code
+/// HostMemory memory;
+/// Session session(std::move(transport), memory);
+/// BucketSpec spec{.name = "bucket", .tensors = {{"words", 50'000, 64, DType::f32}}};
+/// const BucketId bucket = session.register_bucket(spec);
+/// for (;;) {
+///   // ... compute the gradient ...
+///   const std::array gradients{Gradient::row_sparse(rows, values)};
+///   session.submit(bucket, Phase::reduce, gradients);
+///   const Session::Ticket gathered = session.submit(bucket, Phase::gather);
+///   // ... continue the backward pass ...
+///   session.wait(gathered);
+///   const TensorResult sum = session.result(bucket, 0);  // valid until the next submit()
+/// }
+/// @endcode
+/// Complete programs: examples/cpp/mpi.cpp, examples/cpp/cuda.cpp and examples/cpp/schedule.cpp.
 ///
-/// No worker has a result unless all have it: where the memory has a budget, all workers agree at
-/// the end of each phase whether all could do it (SessionOptions::late_refusals).
+/// **Ownership.** A session owns its transport. Memory resources, device streams and gradients
+/// belong to the caller.
 ///
-/// A step submits every entry of the order once: a bucket that is not used submits empty gradients.
-/// Phases are posted in the agreed order whatever the order of the calls.
+/// **Threads.** One thread at a time calls a session. The session's thread calls the transport and
+/// the memory resources.
 ///
-/// The type of an error says whether the session is over. After RefusedError, AgreementError,
-/// InputError, UnsupportedError, BudgetError and std::bad_alloc it goes on, on all workers. After
-/// any other type it is over on all workers, and every call throws that error. A worker whose
-/// memory runs out where the step cannot be taken back throws AbortedError with its own rank.
+/// **Collective calls.** All workers call register_bucket(), release_bucket(), set_order(),
+/// adapt(), network(), barrier(), agree(), all_gather() and broadcast() in the same order, between
+/// steps.
+///
+/// **Order.** Each step submits every entry of the order once. For an unused bucket, submit empty
+/// gradients. Phases run in the agreed order, whatever the order of the calls.
+///
+/// **Memory.** If a step exceeds some worker's memory, all workers retry it with twice as many
+/// rounds, up to kMostRounds, and keep that number for later steps. A bucket with a fixed
+/// BucketSpec::rounds is not retried. If more rounds do not help, all workers reject the step. No
+/// worker has a result unless all have it: if memory has a budget, workers agree at the end of each
+/// phase (SessionOptions::late_refusals).
+///
+/// A retry in the gather phase starts again with the reduce phase. It is impossible once some
+/// worker has waited for that reduce, because the worker may have changed its gradients; the step
+/// is then rejected at once. So wait for the gather first if nothing needs to happen in between.
+///
+/// **Errors.** After RefusedError, AgreementError, InputError, UnsupportedError, BudgetError and
+/// std::bad_alloc the session continues on all workers. Any other error ends the session on all
+/// workers, and every later call throws that error. A worker that runs out of memory when the step
+/// can no longer be rejected throws AbortedError with its own rank.
 class Session {
  public:
   class Ticket;
 
-  /// @param memory  of the host, for all workspaces where the session works there; outlives it
+  /// Joins the session; does not wait for the other workers.
+  /// @param transport  this worker's endpoint of the network
+  /// @param memory     host memory for all workspaces of a session on the host; outlives the
+  ///     session
+  /// @param options    timeouts, threads, the GPU
   Session(std::unique_ptr<Transport> transport, MemoryResource& memory,
           SessionOptions options = {});
-  /// Leaves. Waits for the phase that runs, if one does; others are given up.
+  /// Leaves the session. Waits for a running phase to end, and drops all other submitted phases.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  /// Returns this worker's rank.
   Rank rank() const;
+  /// Returns the number of workers.
   int size() const;
-  /// The thread that works for it, which calls the transport and memory resources. What waits
-  /// throws ContractError there.
+  /// Returns the session's thread. On that thread, calls that wait throw ContractError.
   std::thread::id thread() const;
 
-  /// Adds a bucket, at the end of the order. All that workers must agree on is compared in full;
-  /// nothing is added if they do not, or if one of them has not the memory.
-  /// @throws AgreementError naming the tensor and both sides, on all workers
-  /// @throws InputError if the bucket is not valid (before anything is sent), UnsupportedError if
-  ///         the scheme asks for what the transport has not, BudgetError, RefusedError
+  /// Adds a bucket at the end of the order. Compares its whole description on all workers. Adds
+  /// nothing if they differ, or if one of them lacks the memory.
+  /// @return the identifier of the bucket, the same on all workers
+  /// @throws AgreementError on all workers if descriptions differ; the message names the tensor and
+  ///     both values
+  /// @throws InputError if the description is invalid; thrown before anything is sent
+  /// @throws UnsupportedError if the transport lacks a feature that the scheme needs
+  /// @throws BudgetError, RefusedError if a worker lacks the memory
   BucketId register_bucket(const BucketSpec& spec);
 
-  /// Takes a bucket out of the order and frees what it holds, results too. Nothing names it from
-  /// then on. After what has been submitted.
-  /// @throws AgreementError if workers name different ones; InputError if it was released
+  /// Removes a bucket from the order and frees its memory, including its results. Waits for
+  /// submitted phases first. The identifier is invalid afterwards.
+  /// @throws AgreementError if workers pass different buckets
+  /// @throws InputError if the bucket was released before
   void release_bucket(BucketId bucket);
 
-  /// Replaces the order of posting from a step on.
+  /// Replaces the order in which phases run.
   /// @param order      every phase of every bucket once, each reduce before its gather
-  /// @param from_step  of this session, counted from 0: the step that begins next, or a later one
+  /// @param from_step  first step with the new order, counted from 0: the next step or a later one
   /// @throws AgreementError, InputError
   void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step);
 
-  /// Starts to tell the others, in the background, which rows the coming step may touch: so that
-  /// its values cross without indices, and the indices while their values are still being computed.
-  /// Once a step, before the reduce of a bucket that announces.
-  /// @param rows  for each tensor Gradient::rows(), in any order, repeats allowed: the caller's
-  ///              memory, unchanged until wait(). The reduce throws InputError if it touches others
-  /// @return what wait() takes
+  /// Starts to send, in the background, the indices of the rows that the next step may touch. The
+  /// indices are sent while the values are still being computed, and the values are later sent
+  /// without indices.
+  ///
+  /// Call it once a step, before the reduce of a bucket with BucketSpec::announce.
+  /// @param bucket  the bucket
+  /// @param rows    Gradient::rows() of each tensor, in any order, repeats allowed. The memory
+  ///     stays unchanged until wait(). The reduce throws InputError if it touches any other row
+  /// @param after   as for submit()
+  /// @return a ticket for wait()
   /// @throws InputError if the bucket does not announce
-  /// @param after  as submit()
   Ticket announce(BucketId bucket, std::span<const Gradient> rows, const Event* after = nullptr);
 
-  /// Starts a phase in the background.
-  /// @param gradients  for a reduce: one for each tensor, the caller's memory, unchanged until
-  ///                   wait() for the reduce or the gather, whichever is first
-  /// @param after      on a GPU, what the phase waits for: where the gradients are written. Stays
-  ///                   as it is until wait(). Nothing: they are written
-  /// @return what wait() takes
+  /// Starts a phase in the background. Does not wait.
+  /// @param bucket     the bucket
+  /// @param phase      the phase
+  /// @param gradients  for a reduce: one gradient for each tensor. The memory stays unchanged until
+  ///     wait() for the reduce or the gather, whichever is first
+  /// @param after      on a GPU: the event after which the gradients are complete. It is not set
+  ///     again until wait(). Null: the gradients are complete
+  /// @return a ticket for wait()
   Ticket submit(BucketId bucket, Phase phase, std::span<const Gradient> gradients = {},
                 const Event* after = nullptr);
-  /// The same of a reduce whose gradients are found when its turn has come.
-  /// @param source  the caller's, unchanged until wait() for the reduce or the gather
+  /// Starts a reduce whose gradients are computed when the reduce starts.
+  /// @param bucket  the bucket
+  /// @param source  stays unchanged until wait() for the reduce or the gather
+  /// @return a ticket for wait()
   Ticket submit(BucketId bucket, GradientSource& source);
 
-  /// Waits until a phase is over, or for so long.
-  /// @return whether it is over
-  /// @throws as wait()
+  /// Waits until a phase is complete, or until the timeout has passed.
+  /// @param ticket  the phase
+  /// @param most    the timeout
+  /// @return whether the phase is complete
+  /// @throws the errors of wait()
   bool wait_for(const Ticket& ticket, std::chrono::milliseconds most);
-  /// Whether a phase is over and what it was given is not needed any more: the step does not begin
-  /// again. It may still begin again where this is not so and nobody has waited for the phase.
+  /// Returns whether a phase is complete and its step cannot be retried, so its inputs may be
+  /// overwritten. Otherwise the step may be retried, unless some worker waits for the phase.
   bool is_final(const Ticket& ticket) const;
-  /// Waits until a phase is over, on a GPU too.
-  /// @throws RefusedError if a worker refused this step of the bucket (the next step works); on
-  ///         that worker what made it refuse: InputError, BudgetError, std::bad_alloc
+  /// Waits until a phase is complete, on a GPU too.
+  /// @throws RefusedError if another worker rejected this step of the bucket. The next step works
+  /// @throws InputError, BudgetError, std::bad_alloc on the worker that rejected the step
   /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, OrderError,
-  ///         CorruptDataError
+  ///     CorruptDataError
   void wait(const Ticket& ticket);
 
-  /// A bucket's whole step in one call: submits its reduce and its gather and waits for both; after
-  /// announce() where the bucket announces.
-  /// @param gradients  one for each tensor, the caller's memory, unchanged until this returns
-  /// @throws what wait() throws
+  /// Runs a whole step of a bucket: submits its reduce and its gather, and waits for both. Call
+  /// announce() first if the bucket announces.
+  /// @param bucket     the bucket
+  /// @param gradients  one gradient for each tensor; unchanged until this returns
+  /// @throws the errors of wait()
   void synchronize(BucketId bucket, std::span<const Gradient> gradients);
 
-  /// Returns this worker's result.
-  /// @param tensor  its place in the bucket
+  /// Returns the result of the last step. A view, valid until the bucket's next reduce is
+  /// submitted.
+  /// @param bucket  the bucket
+  /// @param tensor  index of the tensor in BucketSpec::tensors
   /// @pre wait() for the bucket's gather
   TensorResult result(BucketId bucket, std::size_t tensor);
 
-  /// How many values of the last sums are infinite or not a number, where they cross as a narrower
-  /// type (SchemeOptions::wire) or the bucket counts them. The same on all workers. Of a narrower
-  /// type a warning is logged too, so that an overflow is never silent.
+  /// Returns the number of infinities and NaNs in the last sums, the same on all workers. They are
+  /// counted if values are sent in a narrower type (SchemeOptions::wire), or if
+  /// BucketSpec::count_non_finite is set. With a narrower type a warning is also logged, so an
+  /// overflow is never silent.
   /// @pre wait() for the bucket's gather
   std::int64_t non_finite(BucketId bucket) const;
 
-  /// From the next step on each reduce phase leaves the sum of the squares of what this worker then
-  /// owns of the result: of all workers together those of the whole result, once, before it is
-  /// gathered. Between steps; each worker for itself.
-  /// @param tensors  the bucket's first ones, of floating-point dtypes, none of which shares both
-  ///                 dtype and width with another one
-  /// @param sum      the caller's memory, where gradients are; written by the reduce phase. Null:
-  ///                 no longer
-  /// @throws ContractError where they do
+  /// Makes each later reduce phase write the sum of the squares of this worker's owned partition of
+  /// the result. The numbers of all workers add up to the squared norm of the whole result, which
+  /// is thus known before the gather. Call it between steps; other workers need not.
+  /// @param bucket   the bucket
+  /// @param tensors  number of leading tensors of the bucket to include. Their dtypes are
+  ///     floating-point, and no other tensor has the same dtype and width as one of them
+  /// @param sum      memory of the caller, on the same device as the gradients, that each reduce
+  ///     phase writes. Null: stop
+  /// @throws ContractError if another tensor has the same dtype and width
   void keep_squares(BucketId bucket, std::size_t tensors, double* sum);
-  /// Whether the last reduce phase left it: the scheme at work has sums before it gathers them. The
-  /// same on all workers that ask for it.
+  /// Returns whether the last reduce phase wrote the sum of squares: the current scheme computes
+  /// sums before it gathers them. The same on all workers that called keep_squares().
   /// @pre wait() for the bucket's reduce
   bool has_squares(BucketId bucket) const;
 
-  /// Lets the scheme choose anew from the last step's sparsity, agreed by all. The scheme `auto`
-  /// does so by itself, when sparsity drifts; results of the last step are gone then, and here.
-  /// @throws what Transport throws, ProtocolError
+  /// Lets the scheme choose its options again, based on the last step's sparsity. All workers agree
+  /// on the choice. Results of the last step become invalid. The scheme `auto` does so by itself
+  /// when sparsity changes.
+  /// @throws ProtocolError and the errors of Transport
   void adapt(BucketId bucket);
 
-  // ---- Between steps: what has been submitted is waited for first.
+  // ---- Collective calls between steps. Each waits for the submitted phases first.
 
   /// Waits for all workers.
-  /// @throws what Transport throws
+  /// @throws the errors of Transport
   void barrier();
 
-  /// The links and the processor as this worker knows them: SessionOptions::network, or measured
-  /// when they are first asked for, which takes some seconds.
-  /// @throws what Transport throws
+  /// Returns SessionOptions::network if set. Otherwise returns this worker's measurements of the
+  /// links and the processor. The first call measures them, which takes some seconds.
+  /// @throws the errors of Transport
   Network network();
 
-  /// Compares what all workers state of something: names, and what each thinks of them.
-  /// @param subject  stands before the difference in the text
-  /// @throws AgreementError on all workers alike, naming the first difference; what Transport
-  /// throws
+  /// Checks that all workers pass the same statement.
+  /// @param subject    the start of the error message
+  /// @param statement  pairs of a name and its value
+  /// @throws AgreementError on all workers, naming the first difference
+  /// @throws the errors of Transport
   void agree(const std::string& subject,
              const std::vector<std::pair<std::string, std::string>>& statement);
 
-  /// Tells all others some bytes, 64 MiB at most, and hears theirs.
-  /// @return what each worker gave, by rank
-  /// @throws what Transport throws, ProtocolError for more than that
+  /// Sends bytes to all workers and receives theirs.
+  /// @param own  at most 64 MiB; sizes may differ between workers
+  /// @return the bytes of each worker, by rank
+  /// @throws ProtocolError if a worker passes more than 64 MiB
+  /// @throws the errors of Transport
   std::vector<std::string> all_gather(const std::string& own);
 
-  /// Gives all workers what one of them has; each sends and receives it once at most.
-  /// @param bytes  as many on all workers; overwritten on all but `root`
-  /// @throws what Transport throws, ProtocolError where the sizes differ
+  /// Copies the bytes of worker `root` to all workers. Each worker sends and receives them at most
+  /// once.
+  /// @param bytes  the same size on all workers; overwritten on all but `root`
+  /// @param root   the worker that has the bytes
+  /// @throws ProtocolError if sizes differ
+  /// @throws the errors of Transport
   void broadcast(std::span<std::byte> bytes, Rank root);
 
-  // ---- What a bucket is at. While no phase of it runs.
+  // ---- State of a bucket. Call these while none of its phases runs.
 
-  /// Returns what `auto` based its last choice on, the best scheme first; nothing before
-  /// the first choice, which the second step brings, or adapt().
+  /// Returns the predictions of `auto`'s last choice, the best first. Empty before the first
+  /// choice, which follows the second step or adapt().
   std::vector<Prediction> predictions(BucketId bucket) const;
-  /// Whether it has made its choice: the next steps try no other.
+  /// Returns whether the choice of the scheme is final, so the next steps benchmark no other
+  /// candidate.
   bool settled(BucketId bucket) const;
-  /// The scheme that is at work.
+  /// Returns the scheme in use.
   SchemeVariant chosen(BucketId bucket) const;
 
-  /// Exchanges that each phase is cut into.
+  /// Returns the number of rounds of each phase.
   int rounds(BucketId bucket) const;
   /// Returns the scheme's choices for each tensor.
   std::vector<SpaceChoice> choices(BucketId bucket) const;
-  /// Returns a bucket's traffic so far, and how long its phases ran.
+  /// Returns the bucket's traffic, and the time that its phases ran.
   BucketUse use(BucketId bucket) const;
-  /// Returns the rows of each row space of a bucket. Tensors of one dtype and width share a row
-  /// space; these are in the order in which the tensors first need them.
+  /// Returns the touched rows of each row space of the bucket. Tensors of the same dtype and width
+  /// share a row space. Row spaces are in the order in which the tensors first use them.
   std::vector<ObservedRows> observed(BucketId bucket) const;
 
-  // ---- Of the session, at any time.
+  // ---- State of the session. Call these at any time.
 
-  /// Steps that are complete.
+  /// Returns the number of completed steps.
   std::int64_t step() const;
-  /// Bytes sent that said which rows there are, so far.
+  /// Returns the bytes of row indices that this worker sent for the bucket.
   std::int64_t index_bytes_sent(BucketId bucket) const;
+  /// Returns the bytes and messages that this worker sent and received.
   TransportCounters counters() const;
 
  private:
@@ -284,11 +353,11 @@ class Session {
   std::unique_ptr<Engine> engine_;
 };
 
-/// Names a submitted phase. Copies name the same one.
+/// Identifies a submitted phase. Copies identify the same phase.
 class Session::Ticket {
  private:
   friend class Session;
-  /// @throws ContractError if there is none
+  /// @throws ContractError if the ticket is empty
   SubmittedPhase& phase() const;
   std::shared_ptr<SubmittedPhase> phase_;
 };

@@ -1,4 +1,4 @@
-// Sparsifiers: make dense gradients sparse, and keep what does not cross for later steps.
+// Sparsifiers: select the part of a dense gradient to send, and keep the rest as a residual.
 #pragma once
 
 #include <cstddef>
@@ -16,56 +16,72 @@
 
 namespace sparsesync {
 
-/// Names how a sparsifier selects what it sends from the residual.
+/// Names the rule that selects elements of the residual.
 enum class Selecting : std::uint8_t {
-  /// A number of elements of each tensor, those of the largest magnitudes: DGC (Lin et al., ICLR
-  /// 2018).
+  /// The k elements of largest magnitude of each tensor: DGC (Lin et al., ICLR 2018).
   top_k,
-  /// The elements whose magnitude is a level or more.
+  /// All elements whose magnitude is at least a fixed threshold.
   threshold,
-  /// Chunks of the tensors laid end to end, the same ones on all workers: GradientFlow's
-  /// coarse-grained sparse communication (Sun et al., 2019).
+  /// Chunks of the concatenated tensors, the same chunks on all workers: coarse-grained sparse
+  /// communication of GradientFlow (Sun et al., 2019).
   chunks,
 };
 
-/// The same on all workers, and in all steps.
+/// Configures a sparsifier. The same on all workers, and for all steps.
 struct SparsifierOptions {
   Selecting selecting = Selecting::top_k;
-  Index chunk = Index{1} << 15;  // elements
-  float level = 0;               // of threshold, where gradients are not scaled
-  /// Velocities are kept, and cross in the place of gradients (momentum correction).
+  Index chunk = Index{1} << 15;  ///< elements per chunk, for `chunks`
+  /// smallest magnitude to send, for `threshold`; applies to gradients without a loss scale
+  float level = 0;
+  /// Whether to accumulate and send velocities instead of gradients (momentum correction).
   bool corrects_momentum = false;
-  /// The velocity of what crosses becomes 0 (momentum factor masking); of elements alone.
+  /// Whether to reset the velocity of sent elements to 0 (momentum factor masking). Not for
+  /// `chunks`.
   bool masks_momentum = true;
-  /// Largest L2 norm with which a tensor's gradient joins the residual: longer ones are scaled
-  /// down. Nothing: they are not.
+  /// Largest L2 norm of a tensor's gradient. Longer gradients are scaled down before they are added
+  /// to the residual. Nothing: no limit.
   std::optional<double> clip = std::nullopt;
-  /// Keeps what is not sent; else it is lost.
+  /// Whether to keep unsent gradients in the residual. Otherwise they are discarded.
   bool keeps_rest = true;
-  /// Type that values are sent as: f32, f16 or bf16. Nothing: their tensor's type, and of chunks
-  /// that of the first tensor.
+  /// Wire type of values: f32, f16 or bf16. Nothing: the tensor's dtype, or the first tensor's for
+  /// `chunks`.
   std::optional<DType> wire = std::nullopt;
 };
 
-/// Settings that may differ from step to step; the same on all workers.
+/// Settings of one step. The same on all workers.
 struct SparsifierStep {
-  double share = 1;  // of top_k: of a tensor's elements, rounded up
-  float scale = 1;   // that the loss was multiplied by, and gradients with it
-  float momentum = 0;
-  bool nesterov = false;
+  /// Fraction of each tensor's elements to send, rounded up, for `top_k`.
+  double share = 1;
+  /// Loss scale: the factor that the gradients are multiplied by.
+  float scale = 1;
+  float momentum = 0;     ///< momentum factor, if `corrects_momentum` is set
+  bool nesterov = false;  ///< whether to use Nesterov momentum
 };
 
-/// @throws InputError for a share outside (0, 1], a scale that is not positive and finite, or a
-///         momentum that is negative or not finite
+/// Verifies the settings of a step.
+/// @throws InputError if `share` is outside (0, 1], `scale` is not positive and finite, or
+///     `momentum` is negative or not finite
 void validate(const SparsifierStep& step);
 
-/// One worker's sparsifier of a bucket's tensors, whose gradients are dense. Works in its context
-/// alone; calls come from one thread at a time.
+/// Sparsifies the dense gradients of one worker's bucket.
 ///
-/// In each step take() adds the gradients to what is owed, and takes out of that what crosses: a
-/// bucket of crossing() carries it, by any scheme and schedule. In f32 what crosses and what stays
-/// are together what was owed, exactly. What is owed is as large as the last step's gradients are:
-/// where the scale of the loss changes it is multiplied along, exactly for powers of two.
+/// @code
+/// const std::vector<TensorSpec> tensors{{"weights", 10'000, 1, DType::f32}};
+/// const auto sparsifier = make_sparsifier(Context(memory), tensors, {});
+/// const BucketId bucket = session.register_bucket({"top_k", sparsifier->crossing()});
+/// // In each step:
+/// session.synchronize(bucket, sparsifier->take(gradients, {.share = 0.01}));
+/// @endcode
+/// The complete program is examples/cpp/sparsifier.cpp.
+///
+/// take() adds a step's gradients to the residual, and then moves the selected elements out of it.
+/// Any scheme and schedule can send them. In f32, the sent elements and the remaining residual add
+/// up exactly to the residual before the selection.
+///
+/// The residual has the loss scale of the last step. If the scale changes, the residual is
+/// multiplied by the ratio, which is exact for powers of two.
+///
+/// Uses only the memory of its context. One thread at a time calls it.
 class Sparsifier {
  public:
   virtual ~Sparsifier() = default;
@@ -75,70 +91,78 @@ class Sparsifier {
   /// Returns the tensors to register the bucket with.
   virtual const std::vector<TensorSpec>& crossing() const = 0;
 
-  /// Starts a step.
-  /// @param gradients  one for each tensor, all elements of it, in the context's memory, or null:
-  ///                   nothing is added
-  /// @return for each tensor of crossing() what crosses, in memory of the sparsifier, left as it is
-  ///         until the next call. Synchronizes the stream
-  /// @throws what validate() throws. BudgetError, DeviceMemoryError, std::bad_alloc: nothing is
-  ///         taken then, and what is owed is what it was, but for rounding of sums
+  /// Adds a step's gradients to the residual and moves the selected part out of it. Synchronizes
+  /// the stream.
+  /// @param gradients  for each tensor: all its elements, in the context's memory; or null to add
+  ///     nothing
+  /// @param step       settings of the step
+  /// @return a sparse gradient for each registered tensor, in the sparsifier's memory, unchanged
+  ///     until the next call
+  /// @throws the errors of validate()
+  /// @throws BudgetError, DeviceMemoryError, std::bad_alloc: nothing was selected, and the residual
+  ///     is unchanged except for rounding
   virtual std::span<const Gradient> take(std::span<const std::byte* const> gradients,
                                          const SparsifierStep& step) = 0;
-  /// Values of the last step that are infinite or not a number: gradients, which were left out, and
-  /// what is once it is rounded for the wire, which crosses so and stays owed.
+  /// Returns the number of infinities and NaNs in the last step. It counts gradients, which were
+  /// left out. It also counts values that overflowed the wire type; these are sent as they are and
+  /// remain in the residual.
   virtual Index not_finite() const = 0;
 
-  /// Undoes the last take(), of the same gradients, but for rounding of sums: the step is skipped.
-  /// Before the next choose().
-  /// @throws ContractError where there is nothing to undo
+  /// Undoes the last take(), to skip the step. The residual is restored except for rounding. Call
+  /// it before the next choose().
+  /// @param gradients  the gradients of that take()
+  /// @throws ContractError if there is nothing to undo
   virtual void undo(std::span<const std::byte* const> gradients) = 0;
-  /// Gives back what the last take() took, where its sums are not used: it is owed as it was
-  /// before. Before the next choose().
-  /// @throws ContractError where there is nothing to give back
+  /// Moves the elements that the last take() selected back into the residual, if their sums are not
+  /// used. The step's gradients stay in the residual. Call it before the next choose().
+  /// @throws ContractError if there is nothing to move back
   virtual void give_back() = 0;
 
-  // ---- What is owed, in the context's memory: of each tensor as many as it has elements.
+  // ---- The residual, in the context's memory: one number per element of the tensor.
 
-  /// Returns the loss scale that the residual is multiplied by: the last step's; 1 before the
-  /// first one.
+  /// Returns the loss scale of the residual: that of the last step, or 1 before the first step.
   virtual float scale() const = 0;
 
-  /// Returns the unsent part of a tensor's gradients.
+  /// Returns the unsent gradients of a tensor. Writable, to restore a checkpoint.
   virtual std::span<float> residual(std::size_t tensor) = 0;
-  /// Empty where momentum is not corrected.
+  /// Returns the velocities of a tensor. Empty if momentum is not corrected.
   virtual std::span<float> velocity(std::size_t tensor) = 0;
 
-  // ---- Of chunks.
+  // ---- For `chunks`.
 
-  /// The sums of the absolute values of what was owed in each chunk before the last take() took
-  /// from it, in the context's memory; none of other sparsifiers.
+  /// Returns the L1 norm of each chunk of the residual, before the last take() moved elements out
+  /// of it. In the context's memory. Empty for other sparsifiers.
   virtual std::span<double> norms() = 0;
-  /// Sets the chunks that the next steps take, increasing; before the first call, all.
-  /// @throws ContractError where there are no such chunks
+  /// Sets the chunks to send in later steps. Without a call, all chunks are sent.
+  /// @param chunks  increasing
+  /// @throws ContractError if a chunk does not exist
   virtual void choose(std::span<const Index> chunks) = 0;
 
  protected:
   Sparsifier() = default;
 };
 
-/// A sparsifier that owes nothing yet. Does not synchronize the stream.
-/// @throws InputError naming the tensor and the mend: of f64 or integers; sizes that are negative
-/// or
-///         cannot be counted; an option that has no meaning; chunks larger than all tensors
-///         together; BudgetError, std::bad_alloc
+/// Creates a sparsifier with an empty residual.
+/// @param context  copied; its memory resource and stream outlive the sparsifier
+/// @param tensors  dense tensors of f32, f16 or bf16
+/// @param options  the rule and its settings
+/// @throws InputError naming the tensor or option and the fix: a dtype that is not supported, an
+///     invalid size or option, or a chunk larger than all tensors together
+/// @throws BudgetError, std::bad_alloc
 std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<TensorSpec> tensors,
                                             const SparsifierOptions& options);
 
-/// A share of so many, rounded up, in [0, all]. One such as 0.01, which is a little off in binary,
-/// is meant as it is written: 0.01 of 100 is one.
-/// @throws InputError for a share that is not finite, and for a negative `all`
+/// Returns a share of `all`, rounded up, in [0, all]. Ignores the binary rounding error of decimal
+/// fractions: 0.01 of 100 is 1.
+/// @throws InputError if `share` is not finite or `all` is negative
 Index count_of_share(double share, Index all);
 
-/// The `count` chunks of the largest norms, increasing; of equal ones the first. NaN's come before
-/// all others: where something is wrong it crosses.
+/// Returns the indices of the `count` chunks with the largest norms, increasing. Of equal norms,
+/// the first is preferred. NaN is larger than any number, so that an invalid gradient is sent and
+/// noticed.
 std::vector<Index> largest_chunks(std::span<const double> norms, Index count);
 
-/// "top_k", "threshold" and "chunks".
+/// Returns "top_k", "threshold" or "chunks".
 std::string_view name_of(Selecting selecting);
 
 }  // namespace sparsesync

@@ -1,5 +1,5 @@
-// Transport `local`: the workers are threads of one process, each with a link of its own that is
-// waited for in real time.
+// Transport `local`: workers are threads of one process, with simulated links that delay messages
+// in real time.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,50 @@
 
 namespace sparsesync {
 
-/// The link of each worker, in each direction.
+/// Configures the link of each worker. Both directions have the same rate and latency.
 struct LocalLink {
-  std::optional<double> rate_bps;  // nothing: as fast as memory
-  double latency_s = 0;
+  std::optional<double> rate_bps;  ///< bits/s; nothing: memory speed
+  double latency_s = 0;            ///< seconds per message
 };
 
-/// The network between the workers of one process. Messages leave a worker one after another in the
-/// order in which it posted them, cross a switch that never drops, and enter a worker chunk by
-/// chunk as they come: a link is busy for bytes · 8 / rate in each direction, headers included,
-/// whoever the peer is.
+/// Connects the threads of one process.
+///
+/// A worker's messages leave in the order in which it posted them, pass a switch that never drops
+/// data, and are received chunk by chunk in the order of arrival. A message occupies the sender's
+/// and the receiver's link for `bytes · 8 / rate_bps` seconds each, including its header.
+///
+/// The network outlives all its endpoints. Each endpoint is used by its worker's thread.
+/// @code
+/// LocalNetwork network(2);
+/// std::jthread other(work, network.join(Rank{1}));
+/// work(network.join(Rank{0}));
+/// @endcode
+/// The complete program is examples/cpp/threads.cpp.
 class LocalNetwork {
  public:
-  /// @param size              workers
-  /// @param workers_per_node  what node() tells; all on one node where there is nothing
+  /// @param size              number of workers
+  /// @param link              rate and latency of all links
+  /// @param workers_per_node  workers that Transport::node() reports per machine; nothing: all on
+  ///     one
   explicit LocalNetwork(int size, LocalLink link = {},
                         std::optional<int> workers_per_node = std::nullopt);
   ~LocalNetwork();
   LocalNetwork(const LocalNetwork&) = delete;
   LocalNetwork& operator=(const LocalNetwork&) = delete;
 
-  /// A worker's end, to be taken once for each rank, in [0, size). A worker that destroys its end
-  /// has left: those that wait for it get PeerLostError. The network outlives all ends.
+  /// Returns a worker's endpoint. Call it once for each rank in [0, size), from any thread. A
+  /// worker leaves the network by destroying its endpoint. Workers that wait for it then throw
+  /// PeerLostError.
   std::unique_ptr<Transport> join(Rank rank);
 
-  struct State;  // of the implementation
+  struct State;  ///< internal
 
  private:
   std::unique_ptr<State> state_;
 };
 
-/// Bytes of a chunk: messages come in over a link that has a rate chunk by chunk, in the order of
-/// their arrival, whoever sent them.
+/// Size of a chunk in bytes. A link with a rate receives messages chunk by chunk, in the order of
+/// arrival from all senders.
 inline constexpr std::int64_t kLinkChunkBytes = 16 * 1024;
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-// Transport `mpi`: each worker is a process, connected by MPI.
+// Transport `mpi`: workers are processes, connected by MPI.
 #pragma once
 
 #include <chrono>
@@ -10,65 +10,83 @@
 
 namespace sparsesync {
 
-/// How messages are cut.
+/// Configures how messages are divided into chunks.
 struct MpiChunks {
-  // Messages cross in chunks of at most this size, in turn to all peers.
+  /// Largest chunk in bytes. A worker sends chunks to its peers in turn.
   std::int64_t bytes = 16 * 1024;
-  // Chunks that a worker has under way at most, to all peers together; to one peer its share of
-  // them, and at least two, that the peer has not taken yet. What is under way beyond rate × round
-  // trip of a link only queues there, and delays the peers' permission to send on; what is less
-  // leaves the link idle. The default, 224 KiB, fills 25 Gbit/s at a round trip of 73 µs; it also
-  // keeps sockets from hoarding, however large their buffers are. Links faster than the processor
-  // gain from 28 to 56.
+  /// Largest number of unacknowledged chunks of a worker, over all peers. Each peer gets its share,
+  /// and at least two.
+  ///
+  /// A window beyond rate × round trip only lengthens queues and delays the peers'
+  /// acknowledgements. A smaller window leaves the link idle. The default, 224 KiB, fills 25 Gbit/s
+  /// at a round trip of 73 µs, and limits what sockets buffer. If the link is faster than the
+  /// processor, windows of 28 to 56 are faster.
   int window = 14;
 };
 
-/// How MPI is shared with the program, and how long it may take.
+/// Configures how the library shares MPI with the program, and its timeouts.
 struct MpiOptions {
-  // Whether the program makes MPI calls of its own while the world lives.
+  /// Whether the program makes MPI calls while the MpiWorld exists.
   bool program_calls_mpi = false;
-  // Timeout of each call that waits for all processes: starting, joining, and ending.
+  /// Timeout of each call that waits for all processes: construction, join() and destruction.
   std::chrono::milliseconds deadline{60'000};
-  // Timeout of ending, if not `deadline`: a process may go on with something else for longer before
-  // it ends. Joining with a longer deadline lengthens it.
+  /// Timeout of destruction; nothing: `deadline`. Set it if a process may continue with other work
+  /// for longer before it ends. A join() with a longer deadline raises it.
   std::optional<std::chrono::milliseconds> leaving = std::nullopt;
 };
 
-/// The processes that MPI started together, and the one thread of this process that makes all MPI
-/// calls: on communicators of its own, polling with back-off, so that more processes than cores
-/// don't stand in each other's way. It initializes MPI if the program did not, and then finalizes
-/// it. MPI_Finalize of the program first waits, until the deadline, for all workers to have left,
-/// and ends the thread.
+/// Represents the processes that MPI started together.
 ///
-/// A worker that was lost, or that failed, cannot be waited for: MPI is then neither finalized nor
-/// called again, and the program should end.
+/// @code
+/// MpiWorld world;
+/// HostMemory memory;
+/// Session session(world.join(), memory);
+/// @endcode
+/// The complete program is examples/cpp/mpi.cpp.
+///
+/// One thread of this process makes all MPI calls, on private communicators. It polls with
+/// back-off, so that more processes than cores do not slow each other down. The program may use MPI
+/// beside it if MpiOptions::program_calls_mpi is set.
+///
+/// The constructor initializes MPI if the program did not, and the destructor then finalizes it. If
+/// the program initialized MPI, its MPI_Finalize first waits, up to the timeout, until all workers
+/// have left, and ends the thread.
+///
+/// After a worker was lost or has failed, MPI is neither finalized nor called again, because MPI
+/// would wait forever. End the program then.
 class MpiWorld {
  public:
-  /// @throws Error          if MPI was initialized with too little thread support: at least
-  ///         MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE where the program makes MPI calls
-  ///         meanwhile
-  /// @throws DeadlineError  if a process does not come
+  /// Starts the thread, and waits for all processes.
+  /// @throws Error if the MPI build is missing, or if MPI was initialized with too little thread
+  ///     support: it needs MPI_THREAD_SERIALIZED, or MPI_THREAD_MULTIPLE with
+  ///     MpiOptions::program_calls_mpi
+  /// @throws DeadlineError if a process does not arrive in time
   explicit MpiWorld(MpiOptions options = {});
-  /// Waits, until the deadline, for all processes to leave what they joined.
+  /// Waits, up to the timeout, until all processes have left the networks that they joined.
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
 
+  /// Returns this process's rank.
   Rank rank() const;
+  /// Returns the number of processes.
   int size() const;
 
-  /// A worker's end of a new network of all processes: each calls this, in the same order. The
-  /// world outlives it. A worker that destroys its end has left: those that wait for it get
-  /// PeerLostError, as they do when its process ends on a machine that they share.
+  /// Creates a network of all processes and returns this worker's endpoint. All processes call it,
+  /// in the same order. The world outlives the endpoint.
+  ///
+  /// A worker leaves by destroying its endpoint. Workers that wait for it then throw PeerLostError.
+  /// They also do so if its process ends on the same machine.
   /// @param chunks  the same on all workers
-  /// @throws InputError     if `chunks` is out of range
-  /// @throws DeadlineError  if a process does not come
+  /// @throws InputError if `chunks` is out of range
+  /// @throws DeadlineError if a process does not arrive in time
   std::unique_ptr<Transport> join(MpiChunks chunks = {}) { return join(size(), chunks); }
-  /// The same for the first workers alone; the others call it, too.
-  /// @param members   how many, from 1 to size()
-  /// @param deadline  of the wait for the other processes; that of the options if not given
-  /// @return null on the others
-  /// @throws as above
+  /// Creates a network of the first `members` processes. The other processes call it, too.
+  /// @param members   number of workers, from 1 to size()
+  /// @param chunks    the same on all workers
+  /// @param deadline  timeout of the wait for the other processes; nothing: MpiOptions::deadline
+  /// @return the endpoint; null on processes that are not members
+  /// @throws the errors of the other join()
   std::unique_ptr<Transport> join(int members, MpiChunks chunks,
                                   std::optional<std::chrono::milliseconds> deadline = {});
 
@@ -77,7 +95,7 @@ class MpiWorld {
   std::shared_ptr<State> state_;
 };
 
-/// Whether this build has MPI. Without it MpiWorld throws Error.
+/// Returns whether this build has MPI. Without MPI, the constructor of MpiWorld throws Error.
 bool has_mpi();
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-// Transport `nccl`: payloads go from GPU to GPU by NCCL.
+// Transport `nccl`: sends payloads between GPUs with NCCL.
 #pragma once
 
 #include <chrono>
@@ -10,34 +10,43 @@
 
 namespace sparsesync {
 
-/// Configures one end of an NCCL network.
+/// Configures one endpoint of an NCCL network.
 struct NcclOptions {
-  int device = 0;                    // the GPU's number
-  MemoryResource* memory = nullptr;  // of the GPU; outlives the transport
-  MemoryResource* pinned = nullptr;  // of the host, that the GPU reaches; outlives the transport
-  std::chrono::milliseconds deadline{60'000};  // of connecting, and of the device's own waits
+  int device = 0;                    ///< the GPU's number
+  MemoryResource* memory = nullptr;  ///< GPU memory; outlives the transport
+  MemoryResource* pinned = nullptr;  ///< pinned host memory; outlives the transport
+  /// timeout of connecting, and of NCCL's waits on the GPU
+  std::chrono::milliseconds deadline{60'000};
 };
 
-/// Connects workers on GPUs by NCCL (non-blocking communicators, grouped sends and receives in the
-/// stream of the context).
+/// Connects workers on GPUs with NCCL, and returns this worker's endpoint. All workers call it.
+/// Uses non-blocking communicators, and grouped sends and receives in the context's stream.
 ///
-/// A message is two calls: its header, then its payload, whose size the header tells. So a group
-/// takes one synchronization of the host, when it is first asked about. Groups go one after another
-/// in the order in which they were posted, whatever the order in which they are asked for.
+/// @code
+/// NcclOptions options;
+/// options.device = gpu;
+/// options.memory = &device_memory;
+/// options.pinned = &pinned_memory;
+/// Session session(nccl_over(world.join(), options), host_memory, session_options);
+/// @endcode
 ///
-/// NCCL neither says that a worker aborted nor why, and has no deadline: that goes over `words`,
-/// another network between the same workers, which brings them together, too, carries the groups of
-/// contexts on the host, and tells who shares a machine. While the host waits for the device it
-/// looks there; after an error the communicator is aborted, so that the device waits no longer.
+/// A message takes two NCCL calls: the header, which contains the payload's size, and the payload.
+/// So each group synchronizes the host once, at the first next() or finish(). Groups run in the
+/// order in which they were posted.
 ///
-/// Called by all workers.
-/// @param words  knows the host's memory
-/// @throws DeviceError if there is no such GPU, or NCCL is not there or does not connect them,
-/// AgreementError naming both
-///         where workers have different ones, what Transport throws
+/// NCCL does not report that or why a worker aborted, and has no timeout. The network `words` does
+/// this instead: it connects the same workers on the host, carries control messages and groups of
+/// host contexts, and knows which workers share a machine. While the host waits for the GPU, it
+/// polls `words`. After an error it aborts the communicator, which ends the GPU's wait.
+/// @param words    a network between the same workers for host memory, such as MpiWorld::join()
+/// @param options  the GPU and its memory
+/// @throws DeviceError if the GPU does not exist, or NCCL is missing or fails to connect
+/// @throws AgreementError if workers have different versions of NCCL; the message names both
+/// @throws the errors of Transport
 std::unique_ptr<Transport> nccl_over(std::unique_ptr<Transport> words, const NcclOptions& options);
 
-/// The version of the machine's NCCL, as "2.28.9"; why there is none, in brackets.
+/// Returns the version of this machine's NCCL, such as "2.28.9". Without NCCL, returns the reason
+/// in parentheses.
 std::string nccl_text();
 
 }  // namespace sparsesync

@@ -1,5 +1,4 @@
-// A transport over calls that move bytes from one worker to another, such as PyTorch's ProcessGroup
-// has them.
+// Adapts point-to-point calls, such as those of PyTorch's ProcessGroup, to a Transport.
 #pragma once
 
 #include <cstddef>
@@ -12,55 +11,68 @@
 
 namespace sparsesync {
 
-/// The calls of a network. What it has to have is little: no way to look at a call without waiting
-/// for it, none to wait for several, none to learn a message's size. All but send() are called by
-/// one thread.
+/// The calls that a network must provide. It need not poll a call, wait for several calls, or
+/// report a message's size.
+///
+/// One thread makes all calls, except send(), which any thread may call. Pass an implementation to
+/// transport_over().
+/// @code
+/// class MyNetwork : public PointToPoint { ... };
+/// Session session(transport_over(std::make_unique<MyNetwork>(), Rank{rank}, nodes), memory);
+/// @endcode
 class PointToPoint {
  public:
-  /// Leaves: who waits for this worker, or will, loses it.
+  /// Leaves the network. Workers that wait for this worker, now or later, find that it is lost.
   virtual ~PointToPoint() = default;
 
-  /// Messages of different lanes don't wait for each other; those of one lane between two workers
-  /// match in the order of the calls, sizes alike. A reason says why a worker ended the session.
+  /// Names an independent sequence of messages. Messages of different lanes do not wait for each
+  /// other. Within a lane, sends and receives between two workers match in the order of the calls,
+  /// and their sizes are equal. The lane `reasons` carries why a worker ended the session.
   enum class Lane : std::uint8_t { headers, payloads, reasons };
-  /// Names a call that was started, until its wait() has returned.
+  /// Identifies a started call until its wait() has returned.
   using Call = std::uint64_t;
 
-  /// Starts a send; does not wait. The bytes stay as they are until wait() has returned, or
-  /// withdraw().
+  /// Starts a send. Does not wait. The bytes stay unchanged until wait() or withdraw() has
+  /// returned.
   /// @throws PeerLostError
   virtual Call send(Rank to, Lane lane, std::span<const std::byte> bytes) = 0;
-  /// Starts a receive of so many bytes; does not wait.
+  /// Starts a receive of exactly `bytes.size()` bytes. Does not wait.
   /// @throws PeerLostError
   virtual Call receive(Rank from, Lane lane, std::span<std::byte> bytes) = 0;
 
-  /// How a wait ended.
+  /// Names the result of a wait.
   enum class Outcome : std::uint8_t { done, deadline, lost };
-  /// Waits for a call. After another outcome than `done` only send(), withdraw() and the destructor
-  /// are called.
+  /// Waits for a call. After any result other than `done`, only send(), withdraw() and the
+  /// destructor are called.
+  /// @param call   the call
+  /// @param until  the deadline
   virtual Outcome wait(Call call, Clock::time_point until) = 0;
 
-  /// Gives up all calls that were not waited for: from here on nobody touches their bytes.
+  /// Cancels all calls that were not waited for. Their memory is not accessed after this returns.
   virtual void withdraw() noexcept = 0;
 
+  /// Returns whether the network has a native all-reduce.
   virtual bool has_all_reduce() const = 0;
-  /// As Transport has it.
+  /// Sums elements over all workers, as Transport::all_reduce() does.
   /// @pre has_all_reduce()
   virtual Outcome all_reduce(DType dtype, std::span<std::byte> elements,
                              Clock::time_point until) = 0;
 };
 
-/// A worker's end. A message is a call for its header and one for each piece of its payload, which
-/// starts before the header: a header never announces a payload that could not be started.
+/// Returns a worker's endpoint of a point-to-point network.
 ///
-/// An abort reaches those who wait for a worker that knows of it, who then know, too; the others
-/// have their deadline. As every worker of a scheme sends before it waits, that is all of them. Its
-/// reason has a lane of its own and always the same size, so that it is never taken for a payload.
-/// Every worker waits for the others' reasons from the start: whoever loses a worker that gave one
-/// throws AbortedError.
+/// A message is one call for its header and one for each chunk of its payload. The chunks are
+/// started before the header, so a header never announces a payload that could not be started. A
+/// discarded payload needs the memory of one chunk, whatever its size.
 ///
-/// A payload that is thrown away takes the memory of one piece, whatever size its header names.
-/// @param nodes  the machine of each worker
+/// An abort reaches every worker that waits for a worker that knows of the abort. This includes all
+/// workers of a scheme, because each sends before it waits. Other waits end at their deadline.
+/// Reasons have a separate lane and a fixed size, so a reason is never mistaken for a payload. Each
+/// worker receives reasons from the start: if it loses a worker that sent one, it throws
+/// AbortedError.
+/// @param network  the calls; owned by the transport
+/// @param rank     this worker's rank
+/// @param nodes    [rank]: number of the worker's machine
 std::unique_ptr<Transport> transport_over(std::unique_ptr<PointToPoint> network, Rank rank,
                                           std::vector<int> nodes);
 
