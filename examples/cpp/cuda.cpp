@@ -1,4 +1,4 @@
-// Sums gradients that lie in the memory of GPUs; two workers share GPU 0.
+// Sums gradients in GPU memory. Two workers, threads of this program, share GPU 0.
 //   cuda
 #include <sparsesync/device.h>
 #include <sparsesync/memory.h>
@@ -22,14 +22,15 @@ constexpr Index kRows = 1000;
 void work(std::unique_ptr<Transport> transport) {
   HostMemory host;
   DeviceMemory memory(0);  // a pool of GPU 0
-  PinnedMemory pinned;     // of the host; the GPU reads and writes it
+  PinnedMemory pinned;     // host memory that the GPU reads and writes
   const auto stream = make_device_stream(memory, pinned);
   SessionOptions options;
   options.device = OnDevice{stream.get(), &memory, &pinned};
   Session session(std::move(transport), host, options);
   const BucketId bucket = session.register_bucket({"bucket", {{"rows", kRows, 1, DType::f32}}});
 
-  // A gradient is any memory that the GPU reaches. A training gives the tensors of its framework.
+  // Gradients may be in any memory that the GPU reaches. A training program passes the tensors of
+  // its framework.
   const Context context(pinned, *stream);
   auto* const indices = static_cast<Index*>(pinned.allocate(2 * sizeof(Index), 64, {}));
   auto* const values = static_cast<float*>(pinned.allocate(2 * sizeof(float), 64, {}));
@@ -38,7 +39,7 @@ void work(std::unique_ptr<Transport> transport) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(values);
   session.synchronize(bucket, std::array{Gradient::row_sparse({indices, 2}, bytes)});
 
-  // The result is in the GPU's memory, too: as a dense tensor it goes wherever a kernel can write.
+  // The result is in GPU memory. to_dense() writes it to any memory that the GPU reaches.
   const std::size_t dense_bytes = kRows * sizeof(float);
   auto* const dense = static_cast<std::byte*>(pinned.allocate(dense_bytes, 64, {}));
   to_dense(context, session.result(bucket, 0), {dense, DType::f32, kRows, 1});

@@ -1,4 +1,4 @@
-// Synchronizes two tensors together in each step, in the background; each worker is a process.
+// Synchronizes two tensors as one bucket, in the background. Each worker is a process.
 //   mpirun -np 4 mpi
 #include <sparsesync/memory.h>
 #include <sparsesync/session.h>
@@ -16,7 +16,7 @@ using namespace sparsesync;
 
 namespace {
 
-/// One worker's gradient of an embedding: rows that its batch touched, and their values.
+/// Holds one worker's gradient of an embedding: the rows that its batch touched, and their values.
 struct EmbeddingGradient {
   std::vector<Index> rows;
   std::vector<float> values;  // [rows.size(), width]
@@ -28,9 +28,9 @@ struct EmbeddingGradient {
 
 void train() {
   MpiWorld world;
-  HostMemory memory(std::int64_t{1} << 30);  // bytes; a step that needs more is refused by all
+  HostMemory memory(std::int64_t{1} << 30);  // 1 GiB; all workers reject a step that needs more
   Session session(world.join(), memory);
-  // Tensors of one bucket share their messages. All workers register the same.
+  // Tensors of a bucket share their messages. All workers register the same bucket.
   BucketSpec spec;
   spec.name = "embeddings";
   spec.tensors = {{"words", 50'000, 2, DType::f32}, {"users", 1'000'000, 1, DType::f32}};
@@ -45,7 +45,7 @@ void train() {
     const std::array gradients{words.view(), users.view()};
     session.submit(bucket, Phase::reduce, gradients);
     const Session::Ticket gathered = session.submit(bucket, Phase::gather);
-    // The rest of the backward pass runs here, while the bucket is on its way.
+    // The rest of the backward pass runs here, while the bucket is synchronized.
     session.wait(gathered);
     const TensorResult mean = session.result(bucket, 0);
     const auto* const values = reinterpret_cast<const float*>(mean.values.data);
@@ -61,7 +61,7 @@ void train() {
 int main() {
   try {
     train();
-  } catch (const std::exception& error) {  // what, where, and how to mend it, in one line
+  } catch (const std::exception& error) {  // the message says what failed, where, and how to fix it
     std::fprintf(stderr, "mpi: %s\n", error.what());
     return 1;
   }

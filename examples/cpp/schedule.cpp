@@ -1,4 +1,4 @@
-// Trains four layers by the schedule DeAR: gradients are reduced during the backward pass and
+// Trains four layers with the schedule DeAR: gradients are reduced during the backward pass and
 // gathered during the next forward pass.
 //   schedule
 #include <sparsesync/sparsesync.h>
@@ -18,14 +18,14 @@ using namespace sparsesync;
 namespace {
 
 constexpr std::size_t kLayers = 4;
-constexpr Index kElements = 1000;  // of each layer
+constexpr Index kElements = 1000;  // per layer
 constexpr double kLayerBytes = 4.0 * kElements;
 
 void train(std::unique_ptr<Transport> transport) {
   HostMemory memory;
   Session session(std::move(transport), memory);
   const Model model{.layers = std::vector<ModelLayer>(kLayers, {.bytes = kLayerBytes})};
-  // Without `full_bytes`, the planner chooses the buckets by the seconds that add_step() gives it.
+  // Without `full_bytes`, the planner chooses the buckets from the seconds passed to add_step().
   SchedulePlanner planner(session, model, {.schedule = "dear", .full_bytes = 2 * kLayerBytes});
   ScheduledStep step(planner.schedule(), kLayers);
   std::vector<BucketId> ids;
@@ -39,9 +39,9 @@ void train(std::unique_ptr<Transport> transport) {
   session.set_order(step.order(ids), session.step());
 
   std::vector<std::optional<Session::Ticket>> gathers(ids.size());
-  std::vector<float> weights(ids.size());  // the first one of each bucket
+  std::vector<float> weights(ids.size());  // [bucket]: its first weight
   const auto update = [&](std::size_t bucket) {
-    if (!gathers[bucket]) return;  // it is updated
+    if (!gathers[bucket]) return;  // already updated
     session.wait(*std::exchange(gathers[bucket], std::nullopt));
     const std::byte* const sums = session.result(ids[bucket], 0).values.data;
     weights[bucket] -= 0.5F * *reinterpret_cast<const float*>(sums);
@@ -51,7 +51,7 @@ void train(std::unique_ptr<Transport> transport) {
     for (std::size_t layer = 0; layer < kLayers; ++layer) update(step.bucket_of(layer));
     for (std::size_t layer = kLayers; layer-- > 0;) {  // the backward pass
       const std::optional<std::size_t> bucket = step.ready(layer);
-      if (!bucket) continue;  // other layers of its bucket come first
+      if (!bucket) continue;  // waits for other layers of the bucket
       std::ranges::fill(gradients[*bucket], static_cast<float>(i + 1));
       const auto gradient = Gradient::dense(std::as_bytes(std::span(gradients[*bucket])).data());
       session.submit(ids[*bucket], Phase::reduce, std::span(&gradient, 1));

@@ -1,5 +1,5 @@
-// Sends the largest hundredth of a dense gradient in each step and keeps the rest as a residual
-// (DGC).
+// Sends the largest 1% of a dense gradient's elements in each step, and keeps the rest as a
+// residual (DGC).
 //   sparsifier
 #include <sparsesync/memory.h>
 #include <sparsesync/session.h>
@@ -26,7 +26,7 @@ constexpr Index kElements = 10'000;
 void work(std::unique_ptr<Transport> transport) {
   HostMemory memory;
   Session session(std::move(transport), memory);
-  // A sparsifier takes dense gradients and gives sparse ones, in tensors of its own.
+  // A sparsifier converts dense gradients to sparse gradients of the tensors that it lists.
   SparsifierOptions options;
   options.selecting = Selecting::top_k;
   const auto sparsifier =
@@ -40,10 +40,10 @@ void work(std::unique_ptr<Transport> transport) {
     }
     const std::array<const std::byte*, 1> dense{std::as_bytes(std::span(gradient)).data()};
     SparsifierStep how;
-    how.share = 0.01;  // of the elements
+    how.share = 0.01;  // fraction of the elements to send
     session.synchronize(bucket, sparsifier->take(dense, how));
     const TensorResult sum = session.result(bucket, 0);
-    // The rest is not lost: later steps send it, once it has grown.
+    // Unsent elements are not lost. A later step sends them once they have grown.
     const std::span<const float> residual = sparsifier->residual(0);
     const double kept = std::transform_reduce(residual.begin(), residual.end(), 0.0, std::plus<>(),
                                               [](float value) { return std::abs(value); });
