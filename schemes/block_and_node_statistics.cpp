@@ -1,4 +1,4 @@
-// Statistics of what some schemes make of rows: blocks, and the unions of nodes.
+// Statistics of derived row spaces: blocks, and nodes.
 #include <algorithm>
 #include <cmath>
 
@@ -33,7 +33,7 @@ SpaceStatistics block_statistics(const RowSpace& space, Index block,
                                  const SpaceStatistics& statistics) {
   if (!statistics.blocks.empty()) return statistics.blocks.front();
   const RowSpace blocks = block_space(space, block);
-  // Rows that reach into a block, as a mean over blocks.
+  // Mean number of rows that overlap with a block.
   const Index wide = std::max(space.width, blocks.width);
   const Index narrow = std::min(space.width, blocks.width);
   const auto width = static_cast<double>(space.width);

@@ -11,7 +11,7 @@
 namespace sparsesync {
 namespace {
 
-// So that sums of a few byte counts still fit in 64 bits.
+// Leaves a margin, so that sums of a few byte counts still fit into 64 bits.
 constexpr Index kMostBytes = std::numeric_limits<Index>::max() / 64;
 
 void validate_wire(const BucketSpec& spec, const TensorSpec& tensor) {
@@ -63,7 +63,7 @@ void validate(const BucketSpec& spec) {
       throw InputError(fmt::format("tensor '{}': {} rows of width {}: both must be at least 1",
                                    tensor.name, tensor.rows, tensor.width));
     }
-    // 8 bytes an element: no element type and no sum is wider.
+    // Counts 8 bytes per element, because no element type and no sum is wider.
     if (tensor.width > kMostBytes / 8 || tensor.rows > (kMostBytes - bytes) / (8 * tensor.width)) {
       throw InputError(
           fmt::format("tensor '{}': {} rows of width {} are more bytes than can be counted",

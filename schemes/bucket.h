@@ -1,4 +1,4 @@
-// Row spaces: how the tensors of a bucket are laid out to be sent.
+// Row spaces: the layout in which the tensors of a bucket are sent.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace sparsesync {
 
-/// @throws InputError naming the tensor and the mend: no tensors, a name that is empty or stands
-///         twice, rows or width < 1, sizes that cannot be counted, rounds that are not 1 to
-///         kMostRounds, a mean of integers
+/// Verifies a bucket's description.
+/// @throws InputError naming the tensor and the fix: no tensors, an empty or repeated name, an
+///     invalid size or number of rounds, or a mean of integers
 void validate(const BucketSpec& spec);
 
-/// The tensors of a bucket that share dtype and width, one after another: one index space of `rows`
-/// rows.
+/// The tensors of a bucket with the same dtype and width, concatenated into one index space of
+/// `rows` rows.
 struct RowSpace {
   DType dtype = DType::f32;
   Index width = 0;
@@ -25,23 +25,23 @@ struct RowSpace {
 
   /// A tensor in the row space.
   struct Member {
-    std::size_t tensor = 0;  // in BucketSpec::tensors
-    Index first_row = 0;     // of it in the row space
+    std::size_t tensor = 0;  // index in BucketSpec::tensors
+    Index first_row = 0;     // its first row in the row space
   };
   std::vector<Member> members;
 
   Index row_bytes() const { return width * element_bytes(dtype); }
-  /// Whether values are their own sums.
+  /// Returns whether sums have the same dtype as the values.
   bool is_own_sum() const { return sum_dtype(dtype) == dtype; }
   Index elements() const { return rows * width; }
-  /// Bytes of the dense tensors.
+  /// Returns the size of the dense tensors in bytes.
   Index dense_bytes() const { return rows * row_bytes(); }
 };
 
-/// The bucket as it crosses: tensors of the wire type, where there is one.
+/// Returns the bucket with its tensors in the wire type, if it has one.
 BucketSpec on_wire(BucketSpec spec);
 
-/// In the order in which the tensors first need them.
+/// Returns the row spaces of some tensors, in the order in which the tensors first use them.
 std::vector<RowSpace> row_spaces(std::span<const TensorSpec> tensors);
 
 }  // namespace sparsesync

@@ -165,8 +165,8 @@ Index BucketInput::append(const RowSpace::Member& member, SpaceStorage& storage,
 void BucketInput::expect_unchanged(const RowSpace::Member& member, std::span<const Index> indices,
                                    Index rows) {
   bool unchanged = rows <= std::ssize(indices);
-  // A GPU's pass over a gradient reads each row once, and looking at the indices would make its
-  // stream wait.
+  // On a GPU a pass reads each row of a gradient once, and checking the indices would synchronize
+  // the stream.
   if (unchanged && rows > 0 && fetches_at_once(context_)) {
     const std::span<const Index> written = indices.first(static_cast<std::size_t>(rows));
     const IndexCheck check =
@@ -208,7 +208,7 @@ RowSparse BucketInput::coalesced(std::size_t space) {
     storage.ready = true;
     return storage.view;
   }
-  // An upper bound first: all rows that were given, those of dense tensors counted.
+  // Upper bound: all given rows, after counting the nonzero rows of dense tensors.
   Index room = 0;
   for (const RowSpace::Member& member : shape.members) {
     const ConstMatrix values = values_of(member.tensor);
@@ -221,7 +221,7 @@ RowSparse BucketInput::coalesced(std::size_t space) {
     }
   }
   storage.indices.reserve(room);
-  // A row of no width has an address too.
+  // Reserves at least one byte, because rows of width 0 need a valid address, too.
   storage.values.reserve(std::max<Index>(1, room * shape.row_bytes()));
   storage.view.values = {nullptr, shape.dtype, 0, shape.width};
   Index filled = 0;
@@ -255,7 +255,8 @@ void BucketInput::start_sums(std::size_t space, Matrix sums) {
   const RowSpace& shape = spaces_[space];
   SPARSESYNC_EXPECT(sums.rows, ==, shape.rows);
   for (const RowSpace::Member& member : shape.members) {
-    // Sums are at least as wide as what crosses: an f32 is added as it is, an f64 is not.
+    // Adds values in their own dtype if its sums have the required type. Otherwise they are first
+    // rounded to the row space's dtype: f64 tensors with a narrower wire type.
     const DType own = tensors_[member.tensor].dtype;
     const ConstMatrix values =
         values_as(member.tensor, sum_dtype(own) == sums.dtype ? own : shape.dtype);

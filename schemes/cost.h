@@ -1,5 +1,5 @@
-// What a bucket is expected to cost on a network: messages, bytes and processors' work, and the
-// seconds that they take by the α-β model.
+// The predicted cost of a bucket: messages, bytes and CPU work, and the seconds that they take in
+// the α-β model.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@
 
 namespace sparsesync {
 
-/// What the union of `total` indices of a range takes beyond what aggregated_rows stands for:
-/// unite() in kernels/rows/aggregate.h.
+/// Returns the work of merging `total` indices of a range, beyond the work that aggregated_rows
+/// represents. See unite() in kernels/rows/aggregate.h.
 Work work_of_union(double range, double total);
 
-/// One of HostCosts, by the name that files give it, and what of Work it is the cost of.
+/// Links a member of HostCosts, its name in files, and the count of Work that it is the cost of.
 struct HostCost {
   std::string_view name;
   double HostCosts::*seconds;
@@ -33,88 +33,89 @@ inline constexpr std::array kHostCosts{
     HostCost{"message_s", &HostCosts::message_s, &Work::messages},
     HostCost{"step_s", &HostCosts::step_s, &Work::steps}};
 
-/// What a worker's processor takes in a phase: apart from messages, and while some are on their
-/// way.
+/// CPU seconds of one worker in a phase.
 struct PhaseSeconds {
-  double apart = 0;
-  double arriving = 0;
+  double apart = 0;     // while no message is in flight
+  double arriving = 0;  // while messages are in flight
 };
 
-/// The same of a step.
+/// CPU seconds of one worker in a step.
 struct HostSeconds {
   PhaseSeconds reduce;
   PhaseSeconds gather;
 
+  /// Returns the sum over both phases.
   double total() const;
   HostSeconds operator*(double factor) const;
 };
 
-/// What a phase is expected to cost: one exchange, headers included.
+/// The predicted cost of a phase that runs as one exchange, headers included.
 struct PhaseCost {
-  double steps = 0;           // messages one after another: each pays the latency
-  double messages = 0;        // that the busiest worker sends
-  double bytes_sent = 0;      // by the worker that sends most
-  double bytes_received = 0;  // by the worker that receives most
-  // Of the longest chain of messages, each of which waits for the one before; 0 where no chain is
-  // longer than what one worker moves.
+  double steps = 0;           // messages that wait for each other; each adds one latency
+  double messages = 0;        // messages sent by the busiest worker
+  double bytes_sent = 0;      // bytes, by the worker that sends most
+  double bytes_received = 0;  // bytes, by the worker that receives most
+  // Bytes of the longest chain of messages that each wait for the previous one. 0 if no chain is
+  // longer than one worker's own traffic.
   double bytes_chained = 0;
-  // Of the busiest worker's processor, on its own rows too; but for messages and steps.
+  // CPU work of the busiest worker, including its own rows. Excludes messages and steps.
   Work work = {};
-  Work arriving = {};  // the same that is done message by message while others are on their way
+  Work arriving = {};  // CPU work per message, done while other messages are in flight
 
-  /// Both, and messages and steps among it.
+  /// Returns all CPU work, including messages and steps.
   Work all_work() const;
 
   double bytes_busiest() const { return bytes_sent > bytes_received ? bytes_sent : bytes_received; }
-  /// steps · latency + bytes · 8 / rate of the busiest worker or the longest chain, and what its
-  /// processor takes for its work. What it does as messages arrive overlaps with their way: of the
-  /// two the longer one counts, and of the shorter one message's share.
+  /// Returns the time of the phase: steps · latency, plus bytes · 8 / rate of the busiest worker or
+  /// the longest chain, plus CPU time. CPU work on arriving messages overlaps with their transfer:
+  /// the longer of the two counts in full, and one message's share of the shorter.
   double seconds(const Network& network) const;
-  /// The same where it is known what the busiest processor takes.
+  /// Returns the same for known CPU seconds.
   double seconds(const Network& network, const PhaseSeconds& host) const;
-  /// What it is expected to take.
+  /// Returns the predicted CPU seconds.
   PhaseSeconds host_seconds(const HostCosts& costs) const;
   friend bool operator==(const PhaseCost&, const PhaseCost&) = default;
 };
 
-/// What a bucket is expected to cost in one step.
+/// The predicted cost of a bucket in one step.
 struct Cost {
   PhaseCost reduce;
   PhaseCost gather;
 
-  /// Adds what crosses in the same exchanges.
+  /// Adds the cost of more data that is sent in the same messages.
   Cost& operator+=(const Cost& other);
 
-  /// Of both phases.
+  /// Returns the CPU work of both phases.
   Work all_work() const;
-  /// Over both phases: the larger of what the worker that sends most sends and of what the one that
-  /// receives most receives.
+  /// Returns the bytes over both phases that the busiest worker sends or receives, whichever is
+  /// more. The busiest sender and the busiest receiver may be different workers.
   double bytes_busiest() const;
-  /// Phase after phase.
+  /// Returns the sum of both phases' seconds.
   double seconds(const Network& network) const;
-  /// The same where it is known what the busiest processor takes.
+  /// Returns the same for known CPU seconds.
   double seconds(const Network& network, const HostSeconds& host) const;
-  /// What it is expected to take.
+  /// Returns the predicted CPU seconds.
   HostSeconds host_seconds(const HostCosts& costs) const;
   friend bool operator==(const Cost&, const Cost&) = default;
 };
 
-/// One step in which each worker sends each other one a message of so many bytes, header included.
+/// Returns the cost of a step in which each worker sends each other worker one message of
+/// `message_bytes`, header included.
 PhaseCost all_to_all_cost(int size, double message_bytes);
 
-/// What a cost is asked for. A view.
+/// Input of a cost function. A view.
 struct Workload {
   std::span<const RowSpace> spaces;
   int size = 1;
   const Statistics& statistics;
   SchemeOptions options = {};
-  /// That each phase is cut into: only workspaces are asked for with more than one.
+  /// Rounds of each phase. Cost functions get 1; workspace functions may get more.
   int rounds = 1;
-  /// Whether the phase `announce` has told all workers which rows there are.
+  /// Whether an announce phase has already sent all index sets.
   bool announced = false;
 };
 
-/// The sum over all row spaces of of_space(space, statistics).
+/// Returns the sum of of_space(space, statistics) over all row spaces.
 template <typename OfSpace>
 double sum_over_spaces(const Workload& workload, OfSpace&& of_space) {
   double sum = 0;

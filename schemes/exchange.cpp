@@ -16,7 +16,8 @@
 namespace sparsesync {
 namespace {
 
-/// A refusal on the wire: who refused first (4 bytes), then why.
+/// The wire format of a rejection: the rank of the worker that rejected first (4 bytes), then its
+/// reason.
 constexpr std::size_t kLongestReason = 4000;
 
 constexpr auto kNothingToDo = [] {};
@@ -33,8 +34,9 @@ std::vector<std::byte> pack_refusal(Rank peer, const std::string& whole_reason) 
   return packed;
 }
 
-/// @param from     the worker that sent it: one that passes a refusal on names who refused first
-/// @param workers  in all
+/// @param from     the sender, which may forward another worker's rejection
+/// @param packed   the received bytes
+/// @param workers  number of all workers
 RefusedError unpack_refusal(Rank from, std::span<const std::byte> packed, int workers) {
   std::uint32_t who = 0;
   if (packed.size() < sizeof(who)) {
@@ -50,12 +52,13 @@ RefusedError unpack_refusal(Rank from, std::span<const std::byte> packed, int wo
           std::string(reinterpret_cast<const char*>(reason.data()), reason.size())};
 }
 
-/// Work in the middle of a step. Where refusals may be late it does not throw for want of memory:
-/// messages are on their way, and the step is walked to its end.
+/// Runs work in the middle of a step. If late rejections are allowed, it stores errors caused by
+/// lack of memory instead of throwing them. The step is then completed, because messages are
+/// already in flight.
 class MiddleOfStep {
  public:
-  /// @param late  whether refusals may be late
-  /// @param kept  the first error for want of memory; no work is done after it
+  /// @param late  whether late rejections are allowed
+  /// @param kept  the first stored error; no further work is done
   MiddleOfStep(bool late, std::exception_ptr& kept) : late_(late), kept_(kept) {}
   template <typename Work>
   void run(Work&& work) {
@@ -75,12 +78,15 @@ class MiddleOfStep {
   std::exception_ptr& kept_;
 };
 
-/// Keeps refusals apart: they are small and of their own, whatever the scheme expects.
+/// Receives rejections into separate memory, because they are small and independent of what the
+/// scheme expects.
 class RefusalProvider : public ReceiveProvider {
  public:
-  /// @param scheme        null while refusing: what others had already sent is thrown away
-  /// @param middle        what the scheme does is work of it
-  /// @param most_payload  bytes that there can be of what is thrown away
+  /// @param scheme        null while this worker rejects; data that others already sent is
+  ///     discarded
+  /// @param middle        runs the scheme's calls
+  /// @param most_payload  largest valid size of discarded data, in bytes
+  /// @param refusals      [receive]: memory of rejections
   RefusalProvider(ReceiveProvider* scheme, MiddleOfStep& middle, std::uint64_t most_payload,
                   std::vector<std::vector<std::byte>>& refusals)
       : scheme_(scheme), middle_(middle), most_payload_(most_payload), refusals_(refusals) {}
@@ -101,7 +107,7 @@ class RefusalProvider : public ReceiveProvider {
   }
 
  private:
-  /// Null where nothing of the message is kept.
+  /// Returns null if the message is discarded.
   std::byte* ask_scheme(std::size_t receive, const Header& header) {
     std::byte* memory = nullptr;
     if (scheme_ != nullptr) middle_.run([&] { memory = scheme_->provide(receive, header); });
@@ -181,7 +187,7 @@ auto Exchange::in_transport(bool arriving, Call&& call) {
   return call();
 }
 
-/// Posts the pieces of all messages, then takes what comes, piece after piece.
+/// Posts the pieces of all messages, then receives them, piece by piece.
 void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece* const> pieces,
                     const FunctionView<void()>& meanwhile) {
   const Clock::time_point until = Clock::now() + deadline_;
@@ -218,7 +224,7 @@ void Exchange::walk(const Step& step, std::uint32_t flags, std::span<const Piece
   std::size_t awaited = pieces.size() * receives.size();
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     const auto next = [&] { return transport_.next(groups[piece], until); };
-    // While the last one is handled no other is on its way.
+    // While the last message is processed, none is in flight.
     while (const std::optional<Arrival> arrival = in_transport(awaited > 1, next)) {
       --awaited;
       const Rank from = step.from[arrival->receive];

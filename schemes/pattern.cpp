@@ -41,7 +41,7 @@ std::vector<Round> Round::all(int count) {
 }
 
 IndexRange Round::part_of(Index size) const {
-  // size · index / count without overflow.
+  // Computes size · index / count without overflow.
   const auto edge = [&](Index i) { return size / count * i + size % count * i / count; };
   return {edge(index), edge(index + 1)};
 }

@@ -1,4 +1,4 @@
-// Who sends to whom in a phase, step by step.
+// Communication patterns: which workers send to which in each step of a phase.
 #pragma once
 
 #include <cstddef>
@@ -10,52 +10,56 @@
 
 namespace sparsesync {
 
-/// The worker `steps` further on around the ring of all; backwards where they are negative.
+/// Returns the rank that is `steps` after `rank` on the ring of all workers. Negative steps go
+/// backwards.
 constexpr Rank ring_neighbour(Rank rank, int steps, int size) {
   return {((rank.value + steps) % size + size) % size};
 }
 
-/// The workers other than `rank`, from rank + 1 on, around: so that not all start with the same
-/// peer.
+/// Returns all ranks other than `rank`, from rank + 1 on, cyclically. Starting at different peers
+/// avoids that all workers send to the same one first.
 inline std::vector<Rank> peers_after(Rank rank, int size) {
   std::vector<Rank> peers;
   for (int step = 1; step < size; ++step) peers.push_back(ring_neighbour(rank, step, size));
   return peers;
 }
 
-/// A cut of a phase into ranges of positions.
+/// One of the rounds that a phase is divided into. Each round sends a range of positions.
 struct Round {
   int index = 0;
   int count = 1;
 
-  /// All rounds of a phase, in their order.
+  /// Returns all rounds of a phase in order.
   static std::vector<Round> all(int count);
   bool last() const { return index + 1 == count; }
-  /// Where the round stands in a list of all.
+  /// Returns the round's index as an array index.
   std::size_t position() const { return static_cast<std::size_t>(index); }
-  /// This round's part of [0, size): the rounds' parts follow each other and differ by at most 1.
+  /// Returns this round's part of [0, size). The parts of all rounds are consecutive, and their
+  /// sizes differ by at most 1.
   IndexRange part_of(Index size) const;
-  /// The same of any range.
+  /// Returns this round's part of a range.
   IndexRange part_of(IndexRange range) const;
 };
 
-/// A worker's part of one step: it sends to these and receives from those, all at once.
+/// One worker's part of a step: it sends to the workers in `to` and receives from those in `from`,
+/// all at the same time.
 struct Step {
   std::vector<Rank> to;
   std::vector<Rank> from;
 };
 
-/// The steps of one round of a phase. By the end of a reduce phase word from each worker has
-/// reached all others, directly or passed on: that is how a refusal is agreed.
+/// The steps of one round of a phase. In a reduce phase, information from each worker reaches all
+/// others, directly or forwarded. The agreement on a rejection relies on this.
 using Pattern = std::vector<Step>;
 
-/// Every worker at once, both ways.
+/// Returns one step in which every worker sends to every other worker.
 Pattern all_to_all(Rank rank, int size);
-/// size - 1 steps to the right neighbour.
+/// Returns size - 1 steps, each to the right neighbour on the ring.
 Pattern around_the_ring(Rank rank, int size);
 
-/// log2 n steps, the i-th to the worker 2^i further on: then all have heard from all (Hensgen,
-/// Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
+/// Returns ceil(log2(n)) steps that inform all workers about all others. In step i, a worker sends
+/// to the worker 2^i further on (dissemination barrier: Hensgen, Finkel, Manber, "Two algorithms
+/// for barrier synchronization", 1988).
 Pattern spreading_word(Rank rank, int size);
 
 }  // namespace sparsesync

@@ -28,7 +28,7 @@ std::string_view name_of(SchemeOption option) {
 
 bool heeds(const SchemeEntry& entry, SchemeOption option, const SchemeOptions& options) {
   if (entry.heeds.has(option)) return true;
-  // Nothing is announced between nodes.
+  // The scheme between nodes does not announce.
   if (option == SchemeOption::announce || !entry.heeds.has(SchemeOption::between_nodes)) {
     return false;
   }

@@ -1,4 +1,4 @@
-// The schemes that exist: what is known of each without making one, and where it is looked up.
+// The list of schemes: properties that are known without constructing a scheme, and lookup by name.
 #pragma once
 
 #include <array>
@@ -14,9 +14,16 @@
 
 namespace sparsesync {
 
+/// Aggregation in Zen's design space: partial sums are added along the way (incremental), or all
+/// values at once (one_shot).
 enum class Aggregation : std::uint8_t { incremental, one_shot };
+/// Partition in Zen's design space: a worker adds up whole tensors (centralization), or one
+/// partition of them (parallelism).
 enum class Partition : std::uint8_t { centralization, parallelism };
+/// Balance in Zen's design space: whether the servers' partitions have equal sizes. `none` if there
+/// are no servers.
 enum class Balance : std::uint8_t { balanced, imbalanced, none };
+/// Index formats of messages.
 enum class Format : std::uint8_t {
   dense,
   coo,
@@ -31,7 +38,7 @@ enum class Format : std::uint8_t {
 inline constexpr std::array kCommunications{Communication::ring, Communication::hierarchy,
                                             Communication::point_to_point};
 
-/// A scheme's row.
+/// A scheme's position in Zen's design space.
 struct DesignSpace {
   Communication communication;
   Aggregation aggregation;
@@ -50,10 +57,11 @@ std::string_view name_of(Balance balance);
 std::string_view name_of(Format format);
 /// @}
 
-/// @throws InputError if there is none of that name; the text lists those that exist
+/// Returns the communication pattern with this name.
+/// @throws InputError if the name is unknown; the message lists the valid names
 Communication communication_named(std::string_view name);
 
-/// What can be chosen and not every scheme heeds: of SchemeOptions, and whether rows are announced.
+/// Options that only some schemes use: members of SchemeOptions, and BucketSpec::announce.
 enum class SchemeOption : std::uint8_t {
   pattern,
   block,
@@ -65,21 +73,21 @@ inline constexpr std::array kSchemeOptions{SchemeOption::pattern, SchemeOption::
                                            SchemeOption::workers_per_node,
                                            SchemeOption::between_nodes, SchemeOption::announce};
 
-/// As the command line has it, without dashes in front: "workers-per-node".
+/// Returns the name of the command-line option without dashes, such as "workers-per-node".
 std::string_view name_of(SchemeOption option);
 
-/// Some of them.
+/// A set of options.
 class SchemeOptionSet {
  public:
   constexpr SchemeOptionSet(std::initializer_list<SchemeOption> options) {
     for (const SchemeOption option : options) bits_ |= bit(option);
   }
 
-  /// Whether it is one of them.
+  /// Returns whether the set contains an option.
   constexpr bool has(SchemeOption option) const { return (bits_ & bit(option)) != 0; }
-  /// Those of another set, too.
+  /// Adds all options of another set.
   constexpr void add(SchemeOptionSet others) { bits_ |= others.bits_; }
-  /// Not that one, whether it was there or not.
+  /// Removes an option, if present.
   constexpr void remove(SchemeOption option) { bits_ &= ~bit(option); }
 
  private:
@@ -88,48 +96,50 @@ class SchemeOptionSet {
   unsigned bits_ = 0;
 };
 
-/// A scheme as the registry knows it.
+/// Describes a scheme in the registry.
 struct SchemeEntry {
   std::string_view name;
-  std::string_view summary;  // one line
+  std::string_view summary;  // a description of one line
   DesignSpace design;
   std::unique_ptr<Scheme> (*create)(const SchemeEnvironment& environment);
-  /// The cost in one step, as expected from statistics, at the scheme's best choices.
+  /// Predicts the cost of one step from statistics, for the scheme's best choices.
   Cost (*cost)(const Workload& workload);
-  /// Bytes of workspace that a worker needs beyond its input, as expected from statistics.
+  /// Predicts the bytes of workspace that a worker needs beyond its input.
   double (*workspace_bytes)(const Workload& workload);
-  /// Whether it asks the transport for its own all-reduce: then it needs one that has it, and the
-  /// order of summation, and so the bits, are that network's.
+  /// Whether the scheme uses the transport's native all-reduce. It then needs a transport that has
+  /// one, and the reduction order depends on the network.
   bool all_reduces = false;
-  /// What it heeds itself: a pattern is any of kCommunications, announced rows are index sets that
-  /// cross ahead of the values.
+  /// The options that the scheme itself uses. A scheme with `pattern` supports all of
+  /// kCommunications. A scheme with `announce` uses index sets that are exchanged before the
+  /// values.
   SchemeOptionSet heeds = {};
-  /// Looks at the options that the scheme heeds; null where all are fine.
-  /// @throws InputError if one does not fit so many workers
+  /// Verifies the options that the scheme uses. Null if every value is valid.
+  /// @throws InputError if an option does not fit the number of workers
   void (*check)(const SchemeOptions& options, int size) = nullptr;
 };
 
-/// Whether a scheme heeds an option, given the others: where it has another scheme do a part, that
-/// one's options count.
-/// @throws InputError if there is no such other scheme
+/// Returns whether a scheme uses an option. Includes the options of the scheme that it runs between
+/// nodes.
+/// @throws InputError if the scheme between nodes is unknown
 bool heeds(const SchemeEntry& entry, SchemeOption option, const SchemeOptions& options);
 
-/// A SchemeEntry's `create` of a scheme that is made from the environment alone.
+/// Implements SchemeEntry::create for a scheme that is constructed from the environment alone.
 template <typename Kind>
 std::unique_ptr<Scheme> make_scheme(const SchemeEnvironment& environment) {
   return std::make_unique<Kind>(environment);
 }
 
-/// Adds a scheme to those that exist; each does so at the foot of its own file.
-/// @throws ContractError if there is one of that name
+/// Adds a scheme to the registry. Each scheme's file defines one static object of this class.
+/// @throws ContractError if a scheme with the same name is registered
 class SchemeRegistration {
  public:
   explicit SchemeRegistration(const SchemeEntry& entry);
 };
 
-/// All that exist, by name.
+/// Returns all schemes, sorted by name.
 std::vector<SchemeEntry> all_schemes();
-/// @throws InputError if there is none of that name; the text lists those that exist
+/// Returns the scheme with this name.
+/// @throws InputError if the name is unknown; the message lists the valid names
 SchemeEntry scheme_named(std::string_view name);
 
 }  // namespace sparsesync

@@ -1,5 +1,5 @@
-// A scheme: how one bucket crosses the workers, in two phases. Written once, for every device and
-// transport.
+// The interface of schemes: how workers synchronize one bucket, in two phases. A scheme is written
+// once for all devices and transports.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace sparsesync {
 
-/// Payloads and messages of each worker, by rank.
+/// Exact payload bytes and message counts of each worker, by rank.
 struct Traffic {
   explicit Traffic(int size)
       : payload_sent(static_cast<std::size_t>(size)),
@@ -26,51 +26,51 @@ struct Traffic {
         messages_sent(static_cast<std::size_t>(size)) {}
   std::vector<std::int64_t> payload_sent;
   std::vector<std::int64_t> payload_received;
-  std::vector<std::int64_t> messages_sent;  // each has a header of kHeaderBytes
+  std::vector<std::int64_t> messages_sent;  // each message also has a header of kHeaderBytes
 
-  /// One message more, of so many bytes of payload.
+  /// Adds a message with `payload` bytes.
   void message(Rank from, Rank to, std::int64_t payload);
-  /// All workers: the network's own all-reduce of so many bytes, as it is counted.
+  /// Adds a native all-reduce of `bytes` bytes, in which all workers take part.
   void all_reduce(std::int64_t bytes);
 };
 
-/// What every worker ends with, for one row space: rows numbered in the row space. A view of the
+/// The result of all workers for one row space, with rows numbered in the row space. A view of the
 /// scheme's memory, valid until the bucket's next reduce phase begins.
 struct SpaceResult {
   Gradient::Layout layout = Gradient::Layout::row_sparse;
-  std::span<const Index> indices;  // increasing; none where dense
-  ConstMatrix values;              // a row for each index; all rows where dense
+  std::span<const Index> indices;  // increasing; empty if dense
+  ConstMatrix values;              // one row per index; all rows if dense
 };
 
-/// Values of the result that a worker owns once sums are made: whole rows of a row space, or parts
-/// of some. A view of the scheme's memory, valid until the bucket's next reduce phase begins.
+/// Values of a worker's owned partition after the reduce phase: whole rows of a row space, or
+/// parts of rows. A view of the scheme's memory, valid until the bucket's next reduce phase begins.
 struct OwnedPart {
   std::size_t space = 0;
   ConstMatrix values;
 };
 
-/// How unevenly a mapping spreads rows over servers (Zen, Definitions 5 and 6): 1 is perfect.
+/// Imbalance of a mapping of rows to servers (Zen, Definitions 5 and 6). 1 is perfect balance.
 struct Imbalance {
   double push = 1;
   double pull = 1;
 };
 
-class BucketInput;  // schemes/bucket_input.h
-class Exchange;     // schemes/exchange.h
+class BucketInput;  // in schemes/bucket_input.h
+class Exchange;     // in schemes/exchange.h
 
-/// What a scheme is made for. A view.
+/// Arguments for constructing a scheme. A view.
 struct SchemeEnvironment {
   Context context;
   const BucketSpec* bucket = nullptr;
   Rank rank;
   int size = 1;
   std::uint64_t seed = 0;
-  /// Whether a step that is refused for want of memory is tried again in more rounds.
+  /// Whether a step that a worker rejects for lack of memory is retried with more rounds.
   bool more_rounds_may_help = false;
 };
 
-/// Of each row space of the bucket one `Kind`, made from the row space, its number in the bucket
-/// and the environment.
+/// Constructs a `Kind` for each row space of the bucket, from the row space, its index in the
+/// bucket and the environment.
 template <typename Kind, typename Base>
 std::vector<std::unique_ptr<Base>> of_each_space(const SchemeEnvironment& environment) {
   std::vector<std::unique_ptr<Base>> made;
@@ -80,62 +80,67 @@ std::vector<std::unique_ptr<Base>> of_each_space(const SchemeEnvironment& enviro
   return made;
 }
 
-/// A scheme at work for one bucket on one worker. Owns its workspace, which grows only when
-/// sparsity does.
+/// Runs a scheme for one bucket on one worker. Owns its workspace, which grows only if the
+/// gradients become denser.
 class Scheme {
  public:
   virtual ~Scheme() = default;
 
-  /// The messages of one round of a phase; empty on one worker. That of Phase::announce is asked
-  /// of buckets that announce alone.
+  /// Returns the messages of one round of a phase. Empty for a single worker. Phase::announce is
+  /// passed only for buckets that announce.
   virtual Pattern pattern(Phase phase) const = 0;
-  /// Messages to each worker of one step of a phase: 2 where it is in pieces (Exchange::step()).
+  /// Returns the messages to each worker in one step of a phase: 2 if a message is sent as head and
+  /// body (Exchange::step()).
   virtual std::size_t pieces(Phase /*phase*/, Round /*round*/, std::size_t /*step*/) const {
     return 1;
   }
 
-  /// One round of the phase after which all workers know which rows each of them may touch. Asked
-  /// of buckets that announce, of schemes whose entry says that they use it.
-  /// @param rows  their values are not there
-  /// @throws ContractError where the scheme uses none
+  /// Runs one round of the announce phase, after which all workers know the rows that each may
+  /// touch. Called for buckets that announce, if the scheme's entry lists that option.
+  /// @param exchange  the network
+  /// @param rows      row indices without values
+  /// @throws ContractError if the scheme does not use announced rows
   virtual void announce(Exchange& exchange, BucketInput& rows);
 
-  /// One round of the phase after which each owner has the sum of its part.
-  /// @throws BudgetError, what Exchange::step() throws, CorruptDataError
+  /// Runs one round of the reduce phase, after which each owner has the sums of its partition.
+  /// @throws BudgetError, CorruptDataError, and the errors of Exchange::step()
   virtual void reduce(Exchange& exchange, BucketInput& input) = 0;
-  /// One round of the phase after which all workers have all sums: result() from the last one on.
+  /// Runs one round of the gather phase, after which all workers have all sums of the round.
+  /// result() is valid after the last round.
   virtual void gather(Exchange& exchange) = 0;
 
-  /// After the last round of the reduce phase: what this worker owns of the result, with the bits
-  /// that all will have. What all workers own is the result, each value of it once.
+  /// Lists this worker's owned partition after the last round of the reduce phase. Its values have
+  /// the same bits as the later result. The partitions of all workers together contain each value
+  /// of the result once.
   /// @param parts  appended to
-  /// @return whether workers own something before the gather phase; the same on all of them
+  /// @return whether workers own a partition before the gather phase; the same on all workers
   virtual bool list_owned(std::vector<OwnedPart>& parts) const;
 
-  /// After the last round of the gather phase, one for each row space of the bucket.
+  /// Returns the result for each row space of the bucket, after the last round of the gather phase.
   std::span<const SpaceResult> result() const { return results_; }
 
-  /// Rows of a row space that some worker touched in this step, as far as the scheme knows, where
-  /// its result is dense and does not say. Nothing where it does not know.
+  /// Returns the number of rows of a row space that any worker touched in this step, for schemes
+  /// with a dense result. Nothing if the scheme does not know.
   virtual std::optional<Index> united(std::size_t /*space*/) const { return std::nullopt; }
 
-  /// Chooses anew from statistics that all workers agree on; the same choice on all of them.
+  /// Chooses the scheme's options again from statistics. All workers pass the same statistics and
+  /// get the same choice.
   virtual void adapt(const Statistics& /*statistics*/) {}
-  /// One for each row space.
+  /// Returns the choices for each row space.
   virtual std::vector<SpaceChoice> choices() const;
 
-  /// Exactly what crosses in one step, from the workers' index sets, one IndexSets for each row
-  /// space.
+  /// Returns the exact traffic of one step.
+  /// @param sets  [row space]: the workers' index sets
   virtual Traffic traffic(std::span<const IndexSets> sets) const = 0;
-  /// Nothing where the scheme has no servers.
+  /// Returns the imbalance of the servers. Nothing if the scheme has no servers.
   virtual std::optional<Imbalance> imbalance(std::span<const IndexSets> /*sets*/) const {
     return std::nullopt;
   }
 
  protected:
-  /// Takes from the environment what every scheme needs; the bucket need not outlive the call.
+  /// Copies the common settings. The bucket need not outlive the call.
   explicit Scheme(const SchemeEnvironment& environment);
-  /// The same for row spaces that are not the bucket's own.
+  /// Does the same for row spaces that differ from the bucket's.
   Scheme(const SchemeEnvironment& environment, std::vector<RowSpace> spaces);
 
   const Context context_;
@@ -143,7 +148,7 @@ class Scheme {
   const Rank rank_;
   const int size_;
   const int rounds_;
-  const double scale_;                // what sums are multiplied by, once: 1, or 1/n for a mean
+  const double scale_;                // factor applied once to each sum: 1, or 1/n for a mean
   std::vector<SpaceResult> results_;  // [row space]
 };
 

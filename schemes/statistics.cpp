@@ -10,7 +10,8 @@ namespace sparsesync {
 
 namespace {
 
-/// The quantile of the standard normal distribution, by bisection of its distribution function.
+/// Returns a quantile of the standard normal distribution, by bisection of the distribution
+/// function.
 double normal_quantile(double probability) {
   double low = -10;
   double high = 10;
@@ -21,8 +22,9 @@ double normal_quantile(double probability) {
   return (low + high) / 2;
 }
 
-/// As SpaceStatistics has it.
-/// @param all  sorted_rows()
+/// Computes SpaceStatistics::sent_at_least.
+/// @param sets  [worker]
+/// @param all   the result of sorted_rows()
 double sent_at_least(const IndexSets& sets, std::span<const Index> all) {
   std::vector<Index> alone;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -98,7 +100,7 @@ void add_share(SpaceStatistics& sum, const SpaceStatistics& of, double share) {
 double united_by(const SpaceStatistics& statistics, int workers, int size) {
   if (workers >= size) return statistics.united;
   const std::vector<double>& known = statistics.united_in_groups;
-  // The groups next to it: as many workers or fewer, and more.
+  // The nearest known groups: one with at most `workers` workers, and one with more.
   std::pair<double, double> below{1, known.empty() ? statistics.touched_max : known.front()};
   std::pair<double, double> above{size, statistics.united};
   for (std::size_t i = 0; i < known.size(); ++i) {

@@ -1,4 +1,4 @@
-// What is known of a bucket's sparsity: the numbers that costs are expected from.
+// Statistics of a bucket's sparsity, the input of cost models.
 #pragma once
 
 #include <span>
@@ -9,81 +9,84 @@
 
 namespace sparsesync {
 
-/// The rows that each worker touched in one row space: increasing, one set for each worker.
+/// The rows that each worker touched in one row space: [worker], each set increasing.
 using IndexSets = std::vector<std::span<const Index>>;
 
-/// Index sets that own their rows.
+/// Index sets that own their memory.
 using OwnedIndexSets = std::vector<std::vector<Index>>;
-/// Views of them.
+/// Returns views of index sets.
 IndexSets views_of(const OwnedIndexSets& sets);
 
-/// The indices of an increasing set that lie in a range.
+/// Returns the indices of an increasing set within a range.
 std::span<const Index> indices_in(std::span<const Index> set, IndexRange range);
 
-/// The rows of all sets, increasing, repeats among them.
+/// Returns the rows of all sets, increasing, with repeats.
 std::vector<Index> sorted_rows(const IndexSets& sets);
 
-/// The union of increasing sets, increasing.
+/// Returns the union of increasing sets, increasing.
 std::vector<Index> united_rows(const IndexSets& sets);
 
-/// Sparsity of one row space, over the workers.
+/// Sparsity of one row space over all workers.
 struct SpaceStatistics {
-  double touched_mean = 0;  // k: rows that a worker touched, mean over workers
-  double touched_max = 0;   // of the worker that touched most
-  double united = 0;        // |U|: rows that some worker touched
-  // The fullest of n even ranges over the mean one: of all workers' rows together, and of the
-  // union. 1 where nobody looked.
+  double touched_mean = 0;  // k: rows touched by a worker, mean over workers
+  double touched_max = 0;   // rows touched by the worker that touched most
+  double united = 0;        // |U|: rows touched by any worker
+  // Rows of the fullest of n even ranges, relative to the mean range. Counts the rows of all
+  // workers with repeats (push), or of the union (pull). 1 if unknown.
   double push_skewness = 1;
   double pull_skewness = 1;
-  // [i]: of the largest union among aligned groups of 2^i workers (0 to 2^i - 1, ...; the last one
-  // may have fewer), while 2^i < n. Empty where nobody looked.
+  // [i]: size of the largest union among groups of 2^i workers, while 2^i < n. The groups are ranks
+  // 0 to 2^i - 1 and so on. The last group may be smaller. Empty if unknown.
   std::vector<double> united_in_groups = {};
-  // Rows that some worker must send at least where values alone cross: its own once, and those that
-  // nobody else touched to n - 2 more. 0 where nobody looked.
+  // Smallest number of rows that the busiest worker must send if only values are sent: its rows
+  // once, plus n - 2 further copies of rows that no other worker touched. 0 if unknown.
   double sent_at_least = 0;
-  // Of what some schemes make of the rows; empty where nobody looked.
-  std::vector<SpaceStatistics> blocks = {};  // block_ps: one, the blocks in the place of rows
-  std::vector<SpaceStatistics> nodes = {};   // two_level: of each range, nodes as workers: nodes.h
+  // Statistics of derived row spaces. Empty if unknown.
+  std::vector<SpaceStatistics> blocks = {};  // block_ps: one entry, with blocks instead of rows
+  // two_level: [range], with nodes instead of workers (nodes.h)
+  std::vector<SpaceStatistics> nodes = {};
 };
 
-/// Adds a share of other statistics to some: of each number, and of each group. Where shares add up
-/// to 1 the sum is a mean. What schemes make of the rows is left as it is.
+/// Adds `share` times other statistics to `sum`: each number, and each group. The result is a
+/// weighted mean if all shares add up to 1. Leaves `blocks` and `nodes` unchanged.
 void add_share(SpaceStatistics& sum, const SpaceStatistics& of, double share);
 
-/// Rows that a group of `workers` of the `size` workers touched, as expected: between the groups
-/// that are known, or else between one worker and all of them, a power of the group's size.
+/// Returns the expected number of rows that a group of `workers` of the `size` workers touched.
+/// Interpolates by a power law between known groups, or else between one worker and all workers.
 double united_by(const SpaceStatistics& statistics, int workers, int size);
 
-/// One for each row space of the bucket.
+/// [row space] of the bucket.
 using Statistics = std::vector<SpaceStatistics>;
 
-/// The sparsity of index sets in [0, rows).
+/// Computes the statistics of index sets in [0, rows).
 SpaceStatistics statistics_of(const IndexSets& sets, Index rows);
 
-/// The same, and what schemes with these options make of the rows of a row space.
+/// Computes the same, including the derived row spaces of schemes with these options.
 SpaceStatistics statistics_of(const IndexSets& sets, const RowSpace& space,
                               const SchemeOptions& options);
 
-/// The mean of the largest of `count` numbers drawn from a standard normal distribution
-/// (Blom, "Statistical estimates and transformed beta-variables", 1958). Two samples: 0.56;
-/// 64: 2.4.
+/// Returns the expected maximum of `count` standard normal variables (Blom, "Statistical estimates
+/// and transformed beta-variables", 1958): 0.56 for 2 variables, 2.4 for 64.
 double expected_largest_normal(int count);
 
-/// The expected share of statistics that one of `parts` servers has at most, over the mean:
-/// binomial spread of `rows` rows over `parts`, those of a universe of `universe` being drawn
-/// without replacement.
+/// Returns the expected maximum share of a server, relative to the mean: `rows` rows, drawn without
+/// replacement from `universe` rows, are distributed over `parts` servers binomially.
 double expected_imbalance(double rows, double universe, int parts);
 
-/// A row for each block of `block` elements; of fewer, where the row space has no more.
+/// Returns the row space of blocks of `block` elements. A row space with fewer elements becomes one
+/// smaller block.
+/// @param space  the row space
 /// @param block  at least 1
 RowSpace block_space(const RowSpace& space, Index block);
 
-/// The blocks that rows lie in: increasing, one set for each set of rows.
-/// @param sets  increasing rows of `space`
+/// Returns the blocks that contain touched rows: increasing, one set for each set of rows.
+/// @param sets   increasing rows of `space`
+/// @param space  the row space
+/// @param block  elements per block
 OwnedIndexSets block_sets(const IndexSets& sets, const RowSpace& space, Index block);
 
-/// The sparsity of the blocks. Where nobody looked: as if rows lay anywhere, which says too much of
-/// rows that lie together.
+/// Returns the statistics of blocks. If unknown, estimates them from the rows' statistics as if
+/// rows were distributed evenly. The estimate is too high for clustered rows.
 SpaceStatistics block_statistics(const RowSpace& space, Index block,
                                  const SpaceStatistics& statistics);
 
