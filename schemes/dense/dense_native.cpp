@@ -1,6 +1,6 @@
-// dense_native: the network's own all-reduce of the dense tensors, where it has one: what most
-// programs do today. Each row space's sums cross in their sum type and are rounded once, by every
-// worker. It promises only to be correct: the order of summation is the network's.
+// dense_native: the network's native all-reduce of the dense tensors, as most programs use it
+// today. Values are sent in the type of sums, and each worker rounds the sums once. The reduction
+// order depends on the network, so only correctness is guaranteed, not bits.
 
 #include "kernels/rows/rows.h"
 #include "schemes/bucket_input.h"
@@ -24,8 +24,8 @@ class DenseNative : public Scheme {
     }
   }
 
-  /// Nobody enters the all-reduce before all are known to be ready: a refusal needs no word inside
-  /// of it.
+  /// Returns a barrier. No worker enters the all-reduce before all are ready, so a rejection never
+  /// has to reach workers inside of it.
   Pattern pattern(Phase phase) const override {
     return phase == Phase::reduce ? spreading_word(rank_, size_) : Pattern{};
   }
@@ -77,7 +77,7 @@ class DenseNative : public Scheme {
     const RowSpace& shape = spaces_[space];
     return {sums_[space].data(), sum_dtype(shape.dtype), shape.rows, shape.width};
   }
-  /// Values that are their own sums need no second array.
+  /// Uses the array of sums if sums have the values' dtype.
   Matrix values_of(std::size_t space) {
     const RowSpace& shape = spaces_[space];
     return {shape.is_own_sum() ? sums_[space].data() : values_[space].data(), shape.dtype,
@@ -97,7 +97,8 @@ Cost cost(const Workload& workload) {
     bytes += static_cast<double>(
         all_reduce_bytes(space.elements() * element_bytes(sum_dtype(space.dtype)), workload.size));
   }
-  // As a ring's, which long vectors take: 2 (n - 1) messages one after another.
+  // The latencies of a ring, which implementations use for long vectors: 2 (n - 1) messages in
+  // sequence.
   return {.reduce = {.steps = steps + 2 * (workload.size - 1.0),
                      .messages = steps,
                      .bytes_sent = bytes,

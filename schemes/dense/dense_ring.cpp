@@ -1,11 +1,11 @@
-// dense_ring: ring all-reduce of the dense tensors, as reduce-scatter and all-gather: the
-// yardstick.
+// dense_ring: ring all-reduce of the dense tensors, a reduce-scatter followed by an all-gather. It
+// is the baseline.
 //
-// All row spaces form one flat array of elements, cut into `size` even chunks. Chunk c starts at
-// worker c + 1 and is added to along the ring until it ends, complete, at its owner c: its order of
-// summation is ranks c + 1, ..., n - 1, 0, ..., c, the same in every run. Sums travel in their sum
-// type and are rounded once, by the owner; where the bucket asks for a narrower type on the wire,
-// at each worker that they pass.
+// All row spaces form one flat array of elements, divided into `size` even chunks. Chunk c starts
+// at worker c + 1 and is summed along the ring until it reaches its owner c. Its reduction order is
+// ranks c + 1, ..., n - 1, 0, ..., c, the same in every run. Partial sums are sent in the type of
+// sums, and the owner rounds them once. If the bucket has a narrower wire type, each worker on the
+// path rounds them.
 #include <algorithm>
 #include <array>
 
@@ -18,13 +18,14 @@
 namespace sparsesync {
 namespace {
 
-/// One flat array of all row spaces' elements: where each of them is. The bytes of a row space
-/// begin at a multiple of 8, so that every element is aligned.
+/// Offsets of row spaces in one flat array of elements. The bytes of each row space are aligned to
+/// 8, so that every element is aligned.
 class FlatArray {
  public:
   using TypeOf = DType (*)(DType);
 
-  /// @param type_of  what an element of a dtype is in this array
+  /// @param spaces   the row spaces
+  /// @param type_of  returns the type of an element in this array, from its dtype
   FlatArray(std::span<const RowSpace> spaces, TypeOf type_of) {
     for (const RowSpace& space : spaces) {
       const DType dtype = type_of(space.dtype);
@@ -37,12 +38,13 @@ class FlatArray {
   Index elements() const { return elements_; }
   Index bytes() const { return bytes_; }
 
-  /// The bytes between which a range of elements lies.
+  /// Returns the byte range of a range of elements.
   IndexRange bytes_of(IndexRange elements) const {
     return {begin_of(elements.begin), begin_of(elements.end)};
   }
 
-  /// What of a range of elements lies in one row space, as one row in the array at `base`.
+  /// Returns the intersection of a range of elements with a row space, as a matrix of one row in
+  /// the array at `base`.
   template <typename Byte>
   BasicMatrix<Byte> piece(std::size_t space, IndexRange elements, Byte* base) const {
     const Part& part = parts_[space];
@@ -76,7 +78,7 @@ DType own_dtype(DType dtype) {
   return dtype;
 }
 
-/// The bytes of the array that sums travel in, and of that of the values.
+/// Returns the layout of the array of sums, or of the array of values.
 FlatArray flat_sums(std::span<const RowSpace> spaces) {
   return {spaces, sum_dtype};
 }
@@ -100,7 +102,7 @@ class DenseRing : public Scheme {
         sums_(context_),
         values_(context_),
         inbox_(context_, 1) {
-    // The gaps between row spaces cross the wire too: nothing stray in them.
+    // Clears the gaps between row spaces, because they are sent, too.
     fill_zero(context_, sums_.reserve_exactly(flat_sums_.bytes()));
     if (!own_sums_) fill_zero(context_, values_.reserve_exactly(flat_values_.bytes()));
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
@@ -187,8 +189,8 @@ class DenseRing : public Scheme {
 
   IndexRange all() const { return {0, flat_sums_.elements()}; }
 
-  /// The chunk of a round's part of the flat array that belongs to the worker `steps` further on
-  /// around the ring.
+  /// Returns the chunk of a round's part of the flat array whose owner is `steps` after `worker` on
+  /// the ring.
   IndexRange chunk_of(Rank worker, Round round, int steps) const {
     const IndexRange part = round.part_of(flat_sums_.elements());
     const Round within{ring_neighbour(worker, steps, size_).value, size_};
@@ -196,13 +198,14 @@ class DenseRing : public Scheme {
   }
   IndexRange chunk(Round round, int steps) const { return chunk_of(rank_, round, steps); }
 
-  /// Values that are their own sums need no second array.
+  /// Uses the array of sums if sums have the values' dtype.
   std::byte* value_bytes() const { return own_sums_ ? sums_.data() : values_.data(); }
 
-  /// What partial sums cross as.
+  /// Returns the layout in which partial sums are sent.
   const FlatArray& crossing() const { return narrow_ ? flat_values_ : flat_sums_; }
 
-  /// @param bytes  of the chunk as the left neighbour has summed it so far
+  /// @param elements  the chunk
+  /// @param bytes     the left neighbour's partial sum of the chunk
   void add_chunk(IndexRange elements, const std::byte* bytes) {
     const std::byte* const base = narrow_ ? values_.data() : sums_.data();
     const std::byte* const first = base + crossing().bytes_of(elements).begin;
@@ -225,7 +228,7 @@ class DenseRing : public Scheme {
   FlatArray flat_sums_;
   FlatArray flat_values_;
   bool own_sums_;
-  bool narrow_;  // partial sums cross as the values do
+  bool narrow_;  // whether partial sums are sent in the wire type
   Buffer<std::byte> sums_;
   Buffer<std::byte> values_;
   Inbox inbox_;
@@ -244,7 +247,7 @@ Cost cost(const Workload& workload) {
   const FlatArray values = flat_values(workload.spaces);
   Cost total{.reduce = phase(workload.options.wire ? values : flat_sums(workload.spaces)),
              .gather = phase(values)};
-  // Written, and then added to.
+  // The array is written once, and all but one chunk are added to.
   total.reduce.work.added_bytes =
       (1 + share) * static_cast<double>(flat_sums(workload.spaces).bytes());
   for (std::size_t i = 0; i < workload.spaces.size(); ++i) {

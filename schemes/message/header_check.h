@@ -1,5 +1,5 @@
-// Numbers of messages, of several at once: those that this worker knows already are compared once
-// in a phase, with what is fetched anyway.
+// Verification of message counts that this worker already knows. The counts of all messages of a
+// phase are compared at once, in a synchronization that is necessary in any case.
 #pragma once
 
 #include <cstddef>
@@ -11,30 +11,33 @@
 
 namespace sparsesync {
 
-/// What some messages are to say; keeps its memory from one phase to the next.
+/// Collects the expected counts of messages. Keeps its memory between phases.
 class KnownNumbers {
  public:
   explicit KnownNumbers(const Context& context) : context_(context) {}
 
-  /// Forgets what was recorded: a phase begins.
+  /// Removes all expectations, at the start of a phase.
   void clear() {
     pieces_.clear();
     expected_.clear();
   }
-  /// Fetches the numbers of messages. They are not trusted: take_layout() and take_head() look at
-  /// them. Synchronizes the stream.
-  /// @param counts  receives those of each row space of the first message, then of the next
-  /// @throws CorruptDataError if a message is too short for its numbers
+  /// Fetches the counts of messages without validating them; take_layout() and take_head() do.
+  /// Synchronizes the stream.
+  /// @param spaces    number of row spaces
+  /// @param messages  the messages
+  /// @param counts    [message][row space]: receives the counts
+  /// @throws CorruptDataError if a message is too short for its counts
   void fetch(std::size_t spaces, std::span<const std::span<const std::byte>> messages,
              std::vector<SectionCounts>& counts);
 
-  /// Records that a message is to have these numbers; it stays where it is until verify().
-  /// @pre it has as many bytes: take_layout() was called with them
+  /// Expects a message to have these counts. Its memory stays unchanged until verify().
+  /// @pre the message has the size that the counts give: take_layout() was called with them
   void expect(std::span<const std::byte> message, std::span<const SectionCounts> counts);
-  /// Compares all that was recorded, and fetches other pieces with it. Synchronizes the stream.
-  /// @param others  as fetch_pieces() takes them
-  /// @param to      receives these, one behind the other
-  /// @throws CorruptDataError if a message has other numbers
+  /// Verifies all expected counts, and fetches other memory in the same synchronization of the
+  /// stream.
+  /// @param others  source memory, as for fetch_pieces()
+  /// @param to      receives the contents of `others`, concatenated
+  /// @throws CorruptDataError if a message has other counts
   void verify(std::span<const std::span<const std::byte>> others, std::span<std::byte> to);
 
  private:

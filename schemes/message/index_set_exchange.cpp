@@ -7,7 +7,7 @@
 namespace sparsesync {
 namespace {
 
-/// No rows of values.
+/// Describes a section without values.
 SectionSpec section_of(const RowSpace& space, Round round) {
   return {round.part_of(space.rows), 0, 0, std::nullopt};
 }
@@ -41,7 +41,7 @@ void IndexSetExchange::run(Exchange& exchange, BucketInput& input) {
   specs_.clear();
   for (const RowSpace& space : spaces_) specs_.push_back(section_of(space, exchange.round()));
   own_.write(specs_, input, {}, gather_.own(own_.find(specs_, input)));
-  // The own set is read too: it must outlive the caller's memory.
+  // This worker's set is read like the others, because it must outlive the caller's memory.
   gather_.run(exchange, largest_message_bytes(specs_),
               [&](Rank worker, std::span<const std::byte> received) {
                 messages_[worker.index()] = received;
@@ -70,7 +70,7 @@ void IndexSetExchange::read_all() {
   decode_all(context_, jobs_);
 }
 
-/// From the sections.
+/// Adds jobs that decode the indices of the sections.
 void IndexSetExchange::add_jobs(Rank worker) {
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     const ConstSection& section = sections_[i];

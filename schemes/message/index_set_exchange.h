@@ -1,4 +1,5 @@
-// The index sets ahead: every worker tells all others which rows it touched, and no values.
+// All-gather of index sets: every worker sends the rows that it touched, without values, to all
+// others.
 #pragma once
 
 #include <span>
@@ -15,19 +16,20 @@
 
 namespace sparsesync {
 
-/// One round's exchange of index sets, of all row spaces at once; keeps its memory from one step to
-/// the next. One step of the pattern all_to_all(): the bytes of a ring, in one latency.
+/// Exchanges one round's index sets of all row spaces. Keeps its memory between steps. Uses one
+/// step of the pattern all_to_all(), which sends as many bytes as a ring, with a single latency.
 class IndexSetExchange {
  public:
   IndexSetExchange(const SchemeEnvironment& environment, std::span<const RowSpace> spaces);
 
-  /// Synchronizes the stream.
-  /// @param input  its rows are what is told; their values are not looked at
-  /// @throws CorruptDataError, BudgetError, what Exchange::step() throws
+  /// Exchanges the index sets. Synchronizes the stream.
+  /// @param exchange  the network
+  /// @param input     its rows are sent; its values are not read
+  /// @throws CorruptDataError, BudgetError, and the errors of Exchange::step()
   void run(Exchange& exchange, BucketInput& input);
 
-  /// After run(): the rows of one row space that each worker touched in the round's range, this
-  /// one among them. A view, valid until the next run().
+  /// Returns the rows of a row space that each worker, including this one, touched in the round's
+  /// range. A view, valid from run() until the next run().
   const IndexSets& sets(std::size_t space) const { return sets_[space]; }
 
  private:
@@ -36,7 +38,7 @@ class IndexSetExchange {
   void add_jobs(Rank worker);
 
   Context context_;
-  std::span<const RowSpace> spaces_;  // the scheme's
+  std::span<const RowSpace> spaces_;  // row spaces of the scheme
   OwnRows own_;
   MessageGather gather_;
   std::vector<SectionSpec> specs_;
@@ -49,7 +51,7 @@ class IndexSetExchange {
   std::vector<IndexSets> sets_;                      // [row space]
 };
 
-/// What a round's message of index sets is made of, one for each row space.
+/// Returns the sections of a round's message of index sets, by row space.
 std::vector<SectionSpec> set_sections(std::span<const RowSpace> spaces, Round round);
 
 }  // namespace sparsesync

@@ -14,7 +14,7 @@ OwnRows::OwnRows(const Context& context, std::span<const RowSpace> spaces)
 }
 
 std::int64_t OwnRows::find(std::span<const SectionSpec> specs, BucketInput& input) {
-  bool all = true;  // rows are the round's
+  bool all = true;  // whether all rows belong to this round
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     bounds_[2 * i] = 0;
     bounds_[2 * i + 1] = std::ssize(input.coalesced(i).indices);

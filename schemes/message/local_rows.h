@@ -1,5 +1,5 @@
-// This worker's own rows as a message, with their values or without: where the schemes begin in
-// which nobody has a part of his own.
+// Writes this worker's rows as a message, with or without values. Used by schemes that send the
+// same rows to all workers.
 #pragma once
 
 #include <span>
@@ -12,26 +12,30 @@
 
 namespace sparsesync {
 
-class BucketInput;  // schemes/bucket_input.h
+class BucketInput;  // in schemes/bucket_input.h
 
-/// Writes a round's rows as a message; keeps its memory from one round to the next.
+/// Writes a round's rows as a message. Keeps its memory between rounds.
 class OwnRows {
  public:
   OwnRows(const Context& context, std::span<const RowSpace> spaces);
 
-  /// Finds a round's rows. Synchronizes the stream.
-  /// @param specs  one for each row space; row_bytes of a dtype as write() is given; where
-  ///               there can be no rows of values, indices cross alone
-  /// @return bytes of the message
-  /// @throws BudgetError, InputError as BucketInput::coalesced()
+  /// Selects a round's rows. Synchronizes the stream.
+  /// @param specs  [row space]: row_bytes are those of the dtype passed to write(). If most_rows is
+  ///     0, only indices are sent
+  /// @param input  the gradients
+  /// @return the size of the message in bytes
+  /// @throws BudgetError, InputError as BucketInput::coalesced() does
   std::int64_t find(std::span<const SectionSpec> specs, BucketInput& input);
 
-  /// Writes the message of the rows that were found. Does not synchronize the stream.
-  /// @param dtypes  what each row space's values cross as: its dtype or its sums'
+  /// Writes the message of the selected rows.
+  /// @param specs    the same as for find()
+  /// @param input    the same as for find()
+  /// @param dtypes   [row space]: dtype of the sent values: the row space's, or that of its sums
+  /// @param message  the bytes that find() returned
   void write(std::span<const SectionSpec> specs, BucketInput& input, std::span<const DType> dtypes,
              std::span<std::byte> message);
 
-  /// After find(): what a message has of each row space.
+  /// Returns the counts of the message, by row space. Valid after find().
   std::span<const SectionCounts> counts() const { return counts_; }
 
  private:

@@ -24,9 +24,12 @@ IndexCode code_of(const SectionSpec& spec, Index indices) {
   return spec.code ? *spec.code : cheapest_code(spec.range.size(), indices);
 }
 
-/// Walks the values of a message from `offset` on: calls on_values(i, offset, bytes); where they
-/// end.
-/// @param rows_of  rows_of(i): how many there are of a row space
+/// Calls on_values(i, offset, bytes) for the values of each row space, starting at `offset`.
+/// @param specs      [row space]
+/// @param offset     offset of the first values
+/// @param rows_of    rows_of(i): number of rows of row space i
+/// @param on_values  the function to call
+/// @return the end of the values
 template <typename RowsOf, typename OnValues>
 std::int64_t walk_values(std::span<const SectionSpec> specs, Index offset, RowsOf&& rows_of,
                          OnValues&& on_values) {
@@ -40,7 +43,8 @@ std::int64_t walk_values(std::span<const SectionSpec> specs, Index offset, RowsO
   return offset;
 }
 
-/// Walks a message: calls on_code(i, offset, bytes) and on_values(i, offset, bytes); its size.
+/// Calls on_code(i, offset, bytes) and on_values(i, offset, bytes) for each row space of a message.
+/// Returns the size of the message.
 template <typename OnCode, typename OnValues>
 std::int64_t walk(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
                   OnCode&& on_code, OnValues&& on_values) {
@@ -63,7 +67,7 @@ std::span<Byte> part_at(std::span<Byte> message, Index offset, Index bytes) {
   return message.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
 }
 
-/// Sections without values.
+/// Fills sections without values.
 template <typename Byte>
 void fill_codes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
                 std::span<Byte> head, std::vector<BasicSection<Byte>>& sections) {
@@ -88,7 +92,7 @@ void fill_sections(std::span<const SectionSpec> specs, std::span<const SectionCo
 
 SectionCounts crossing(const SectionSpec& spec, Index rows) {
   const Index all = spec.range.size();
-  // In floating point: the bytes of a whole range may be beyond counting.
+  // Computed in floating point, because the size of a whole range may overflow 64 bits.
   const auto bytes = [&](Index count) {
     return static_cast<double>(count) * static_cast<double>(spec.row_bytes) +
            static_cast<double>(encoded_bytes(code_of(spec, count), all, count));
@@ -119,7 +123,7 @@ std::int64_t largest_message_bytes(std::span<const SectionSpec> specs) {
   constexpr double kMost = 0x1p62;
   double bytes = 0;
   for (const SectionSpec& spec : specs) {
-    // No code takes more than 16 bytes an index, and alignment at most 32 bytes a section.
+    // No code takes more than 16 bytes per index. Alignment adds at most 32 bytes per section.
     bytes += static_cast<double>(kNumberBytes) + 32 + 16 * static_cast<double>(spec.range.size()) +
              static_cast<double>(spec.most_rows) * static_cast<double>(spec.row_bytes);
   }
@@ -149,7 +153,8 @@ std::span<const std::byte> numbers_in(std::span<const std::byte> message, std::s
 
 std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs,
                                               std::int64_t bytes) {
-  // The more rows, the more bytes: a code that gets shorter by an index does so by less than this.
+  // With rows of this width, more rows always need more bytes: an additional index shortens a code
+  // by less.
   constexpr Index kWideRow = 32;
   if (specs.size() != 1 || specs[0].densifies || specs[0].row_bytes < kWideRow) return std::nullopt;
   const auto bytes_of = [&](Index rows) {
@@ -157,14 +162,14 @@ std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs
     return message_bytes(specs, counts);
   };
   const Index most = std::min(specs[0].range.size(), specs[0].most_rows);
-  // All rows of a range need no code: they may take as many bytes as fewer rows do.
+  // All rows of a range need no code, so they may take as many bytes as fewer rows do.
   if (!specs[0].code && most == specs[0].range.size() && bytes == bytes_of(most)) {
     return std::nullopt;
   }
   Index rows = 0;
   Index more = std::min(specs[0].code ? most : std::min(most, specs[0].range.size() - 1),
                         bytes / specs[0].row_bytes);
-  while (more > 0) {  // the first number that gives enough bytes
+  while (more > 0) {  // binary search for the smallest number of rows with enough bytes
     const Index half = more / 2;
     if (bytes_of(rows + half) < bytes) {
       rows += half + 1;
@@ -181,7 +186,8 @@ std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs
 
 namespace {
 
-/// @throws CorruptDataError unless they are possible
+/// Verifies that counts are in range.
+/// @throws CorruptDataError
 void expect_possible(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const auto [indices, rows] = counts[i];
@@ -193,7 +199,8 @@ void expect_possible(std::span<const SectionSpec> specs, std::span<const Section
   }
 }
 
-/// @throws CorruptDataError unless they are possible
+/// Fetches and verifies the counts of a message.
+/// @throws CorruptDataError
 void read_numbers(const Context& context, std::span<const SectionSpec> specs,
                   std::span<const std::byte> message, std::vector<SectionCounts>& counts) {
   counts.resize(specs.size());
@@ -265,7 +272,7 @@ void read_head(const Context& context, std::span<const SectionSpec> specs,
 void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> body,
                std::vector<ConstSection>& sections) {
   const auto rows_of = [&](std::size_t i) { return sections[i].counts.rows; };
-  // From 0: the head ends where values are aligned.
+  // Offset 0, because the head ends where the first values are aligned.
   const Index bytes = walk_values(specs, 0, rows_of, kIgnore);
   if (bytes != std::ssize(body)) {
     throw CorruptDataError(

@@ -1,9 +1,12 @@
-// The layout of a row-sparse message: which rows, and their values, for several row spaces at once.
+// The layout of a message of row-sparse data: the touched rows and their values, for several row
+// spaces.
 //
-// For each row space two numbers of 8 bytes: how many indices and how many rows of values there
-// are. Then, for each row space, its index code from a multiple of 8 bytes on; then, for each row
-// space, its values from a multiple of 16 bytes on. All else follows from these numbers and from
-// what both ends know.
+// 1. For each row space two counts of 8 bytes each: the number of indices and the number of rows of
+//   values.
+// 2. For each row space its index code, aligned to 8 bytes.
+// 3. For each row space its values, aligned to 16 bytes.
+//
+// All offsets follow from the counts and from what both workers know (SectionSpec).
 #pragma once
 
 #include <cstddef>
@@ -17,22 +20,23 @@
 
 namespace sparsesync {
 
-/// What both ends know of one row space's part before a message comes.
+/// Properties of one row space's section that both workers know before a message is sent.
 struct SectionSpec {
-  IndexRange range;               // of the indices
-  Index most_rows = 0;            // rows of values that there can be
-  Index row_bytes = 0;            // of one row of values
-  std::optional<IndexCode> code;  // the cheapest one if none is given
-  bool densifies = false;         // all rows of the range cross where that takes fewer bytes
+  IndexRange range;     // range of the indices
+  Index most_rows = 0;  // largest valid number of rows of values
+  Index row_bytes = 0;  // bytes of one row of values
+  /// Nothing: the shortest code for each message.
+  std::optional<IndexCode> code;
+  bool densifies = false;  // whether all rows of the range are sent if that is smaller
 };
 
-/// How much there is of one row space: as it stands in a message.
+/// The counts of one row space, as a message contains them.
 struct SectionCounts {
   Index indices = 0;
   Index rows = 0;
 };
 
-/// One row space's part of a message. A view.
+/// One row space's section of a message. A view.
 template <typename Byte>
 struct BasicSection {
   SectionCounts counts;
@@ -43,85 +47,90 @@ struct BasicSection {
 using Section = BasicSection<std::byte>;
 using ConstSection = BasicSection<const std::byte>;
 
-/// What crosses where so many rows of the range are to: they, or all rows of the range with zeros
-/// between, whose indices need no bytes.
+/// Returns the counts of a section for `rows` touched rows of the range. These are the touched
+/// rows, or all rows of the range with zeros in between, which need no index bytes.
 SectionCounts crossing(const SectionSpec& spec, Index rows);
 
-/// Bytes of a message.
+/// Returns the size of a message in bytes.
 std::int64_t message_bytes(std::span<const SectionSpec> specs,
                            std::span<const SectionCounts> counts);
 
-/// The most bytes that a message can have that agrees with `specs`; std::int64_t's maximum at most.
+/// Returns the largest size of a message that agrees with `specs`, at most std::int64_t's maximum.
 std::int64_t largest_message_bytes(std::span<const SectionSpec> specs);
 
-/// Writes the numbers of a message and says where its codes and values go. Does not synchronize the
-/// stream.
+/// Writes the counts of a message, and returns views of its sections.
+/// @param context   the context of the message
+/// @param specs     [row space]
+/// @param counts    [row space]
 /// @param message   message_bytes(specs, counts) bytes in the context's memory
-/// @param sections  receives one for each row space; keeps its memory
+/// @param sections  receives one section per row space; its memory is reused
 void lay_out(const Context& context, std::span<const SectionSpec> specs,
              std::span<const SectionCounts> counts, std::span<std::byte> message,
              std::vector<Section>& sections);
 
-/// The numbers at the head of a message of so many row spaces.
-/// @throws CorruptDataError if it is too short for them
+/// Returns the counts at the start of a message, as bytes.
+/// @throws CorruptDataError if the message is too short for the counts of `spaces` row spaces
 std::span<const std::byte> numbers_in(std::span<const std::byte> message, std::size_t spaces);
 
-/// The same as lay_out() where the numbers are yet to be written. Does not synchronize the stream.
+/// Does the same as lay_out() without writing the counts.
 void lay_out_unnumbered(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
                         std::span<std::byte> message, std::vector<Section>& sections);
 
-/// The numbers of a message in which each index has a row, where they follow from its bytes: of one
-/// row space whose rows are not too narrow, and not of as many bytes as all rows of the range take.
-/// @throws CorruptDataError if no numbers give so many bytes
+/// Derives the counts of a message from its size, if each index has a row of values. This is
+/// possible for one row space with wide rows, unless all rows of the range take equally many bytes.
+/// @throws CorruptDataError if no counts give a message of this size
 std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs,
                                               std::int64_t bytes);
 
-/// As read_layout(), with numbers that are known. Does not synchronize the stream.
-/// @throws CorruptDataError unless they are possible and give exactly the message's bytes
+/// Does the same as read_layout() for known counts, without synchronizing the stream.
+/// @throws CorruptDataError if the counts are invalid or do not give the message's size
 void take_layout(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
                  std::span<const std::byte> message, std::vector<ConstSection>& sections);
 
-/// As read_head(), with numbers that are known. Does not synchronize the stream.
-/// @throws CorruptDataError unless they are possible and give exactly the head's bytes
+/// Does the same as read_head() for known counts, without synchronizing the stream.
+/// @throws CorruptDataError if the counts are invalid or do not give the head's size
 void take_head(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
                std::span<const std::byte> head, std::vector<ConstSection>& sections);
 
-/// Reads the numbers of a message. It is not trusted. Synchronizes the stream.
-/// @param counts    receives the numbers of each row space
-/// @param sections  receives one for each row space; a view of `message`
-/// @throws CorruptDataError unless the numbers are possible and give exactly the message's bytes
+/// Reads and validates the counts of a message. Synchronizes the stream.
+/// @param context   the context of the message
+/// @param specs     [row space]
+/// @param message   untrusted bytes
+/// @param counts    receives the counts of each row space
+/// @param sections  receives one section per row space, views of `message`
+/// @throws CorruptDataError if the counts are invalid or do not give the message's size
 void read_layout(const Context& context, std::span<const SectionSpec> specs,
                  std::span<const std::byte> message, std::vector<SectionCounts>& counts,
                  std::vector<ConstSection>& sections);
 
-/// The same where other bytes may follow the message. Synchronizes the stream.
-/// @return the message's own
-/// @throws CorruptDataError unless the numbers are possible and the message lies in `bytes`
+/// Reads a message that other bytes may follow. Synchronizes the stream.
+/// @return the size of the message in bytes
+/// @throws CorruptDataError if the counts are invalid or the message is longer than `bytes`
 std::int64_t read_leading(const Context& context, std::span<const SectionSpec> specs,
                           std::span<const std::byte> bytes, std::vector<SectionCounts>& counts,
                           std::vector<ConstSection>& sections);
 
-// ---- A message may cross in two pieces: a head, which is all before the first value, and a body.
+// ---- A message may be sent in two pieces: the head, up to the first value, and the body.
 
-/// Bytes of the head.
+/// Returns the size of the head in bytes.
 std::int64_t head_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);
 
-/// As read_layout() does it, but of the head alone: the sections have no values yet. Synchronizes
-/// the stream.
-/// @throws CorruptDataError unless the numbers are possible and give exactly the head's bytes
+/// Does the same as read_layout() for a head. The sections have no values yet. Synchronizes the
+/// stream.
+/// @throws CorruptDataError if the counts are invalid or do not give the head's size
 void read_head(const Context& context, std::span<const SectionSpec> specs,
                std::span<const std::byte> head, std::vector<SectionCounts>& counts,
                std::vector<ConstSection>& sections);
 
-/// Gives sections that were read from the head their values, views of `body`.
-/// @throws CorruptDataError unless it has exactly the bytes that the head says
+/// Adds the values, views of `body`, to sections that were read from the head.
+/// @throws CorruptDataError if the body does not have the size given by the head
 void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> body,
                std::vector<ConstSection>& sections);
 
-/// Bytes of a message and its header before the first index code.
+/// Returns the bytes of the header and the counts of a message.
 double overhead_bytes(std::size_t spaces);
 
-/// Bytes of a message that are not values.
+/// Returns the bytes of a message other than values.
 std::int64_t index_bytes(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts);
 
 }  // namespace sparsesync

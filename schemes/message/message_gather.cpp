@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 16;
 
-/// Keeps what comes at a step in one place of an inbox: it is passed on later.
+/// Receives the message of a step into one buffer of an inbox, because it is forwarded later.
 class OnePlace : public ReceiveProvider {
  public:
   OnePlace(Inbox& inbox, std::size_t place) : inbox_(inbox), place_(place) {}
@@ -26,7 +26,7 @@ class OnePlace : public ReceiveProvider {
   std::size_t place_;
 };
 
-/// Receives right behind what is held, where there is room for it.
+/// Receives directly behind the held messages, if the buffer has enough capacity.
 class Behind : public ReceiveProvider {
  public:
   Behind(Buffer<std::byte>& all, std::int64_t filled, Buffer<std::byte>& spill, std::int64_t limit)
@@ -40,7 +40,8 @@ class Behind : public ReceiveProvider {
     has_spilled_ = true;
     return spill_.reserve(bytes).data();
   }
-  /// Whether there was no room. Addresses do not tell: the spill may stand right behind the rest.
+  /// Whether the capacity was too small. Comparing addresses is not enough, because the spill
+  /// buffer may directly follow the other one.
   bool has_spilled() const { return has_spilled_; }
 
  private:
@@ -51,7 +52,8 @@ class Behind : public ReceiveProvider {
   bool has_spilled_ = false;
 };
 
-/// Messages that cross in the step of a hierarchy before which so many are held.
+/// Returns the number of messages that a step of a hierarchy sends if `held` messages are held
+/// before it.
 int crossing_messages(int held, int size) {
   return std::min(held, size - held);
 }
@@ -86,7 +88,7 @@ Pattern MessageGather::pattern() const {
 
 std::span<std::byte> MessageGather::own(std::int64_t bytes) {
   outgrown_.clear();
-  spill_.release();  // where a step ended before it was
+  spill_.release();  // it may be left from a step that failed
   own_bytes_ = bytes;
   return all_.reserve(round_up(bytes, kAlignment)).first(static_cast<std::size_t>(bytes));
 }
@@ -113,7 +115,7 @@ void MessageGather::read_whole(int place, std::span<const std::byte> message, co
   held_[static_cast<std::size_t>(place)] = {message, extent.index_bytes};
 }
 
-/// A message is read once it is on its way to the right: the next worker does not wait for that.
+/// Reads a message after it was forwarded, so that the next worker does not wait for the decoding.
 void MessageGather::pass_around(Exchange& exchange, const Read& read) {
   for (int step = 0; step + 1 < size_; ++step) {
     const Held& passed_on = held_[static_cast<std::size_t>(step)];
@@ -165,12 +167,12 @@ void MessageGather::run_in_pieces(Exchange& exchange, std::int64_t own_head, std
   exchange.step({payloads_, heads_, on_head}, {body_payloads_, room_.received, on_body});
 }
 
-/// What came is read once it is on its way further, but where only some of it goes further.
+/// Reads received messages after they were forwarded, except if a step forwards only some of them.
 void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const Read& read) {
   std::int64_t filled = round_up(own_bytes_, kAlignment);
   held_[0].end = filled;
   std::span<const std::byte> unread;
-  int known = 1;  // messages that were read
+  int known = 1;  // messages already read
   const auto read_up_to = [&](int held) {
     if (known == held) return;
     const std::int64_t begin = filled - std::ssize(unread);
@@ -208,8 +210,7 @@ void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const 
           exchange.count_index_bytes(index_bytes);
         });
     if (behind.has_spilled()) {
-      // Only once sends are done: the memory that they read stays where it is, with all views of
-      // it.
+      // Grows only after all sends are done. The old buffer stays valid for sends and views.
       outgrown_.push_back(std::move(all_));
       const std::span<std::byte> grown = all_.reserve(filled + std::ssize(arrived));
       copy(context_, outgrown_.back().first(filled), grown.data());
@@ -253,7 +254,7 @@ PhaseCost gather_cost(Communication pattern, int size, const GatheredBytes& byte
   const double overhead =
       messages * static_cast<double>(kHeaderBytes) + peers * 16 * static_cast<double>(spaces);
   const double others = bytes.total - bytes.smallest + overhead;
-  // The largest goes from worker to worker all around.
+  // The largest message is forwarded from worker to worker around the ring.
   const double around = peers * bytes.largest + overhead;
   switch (pattern) {
     case Communication::ring:
@@ -263,7 +264,8 @@ PhaseCost gather_cost(Communication pattern, int size, const GatheredBytes& byte
               .bytes_received = others,
               .bytes_chained = around > others ? around : 0};
     case Communication::hierarchy: {
-      // The largest is in each of its worker's messages, one or another in the rest of them.
+      // The worker with the largest message sends it in each payload. The other messages of its
+      // payloads are assumed to have the mean size.
       const double mean = (bytes.total - bytes.largest) / peers;
       const double sent = doublings * bytes.largest + (peers - doublings) * mean + overhead;
       return {.steps = messages,

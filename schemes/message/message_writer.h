@@ -1,4 +1,4 @@
-// The messages of a step in which each worker has another one for each worker.
+// Writes the messages of a step in which a worker sends a different message to each worker.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,29 @@
 
 namespace sparsesync {
 
-/// Messages to all workers, this one among them, one behind the other. Goes with the pattern
-/// all_to_all().
+/// Builds one message per worker, including this one, in one buffer. For the pattern all_to_all().
 class Outbox {
  public:
-  /// @param room  for messages; outlives this
+  /// @param context  the context of all messages
+  /// @param rank     this worker's rank
+  /// @param size     number of workers
+  /// @param room     memory for all messages; outlives this object
   Outbox(const Context& context, Rank rank, int size, Buffer<std::byte>& room)
       : context_(context), workers_(peers_after(rank, size)), all_(room) {
     workers_.push_back(rank);
   }
 
-  /// What a message is made of, one for each row space. A view.
+  /// The layout of a message, by row space. A view.
   struct Contents {
     std::span<const SectionSpec> specs;
     std::span<const SectionCounts> counts;
   };
 
   /// Writes all messages.
-  /// @param describe  gives the Contents of the message to a worker, valid until its next call;
-  ///                  called twice for each worker
-  /// @param write     write(worker, contents, sections) fills the sections of its message
-  /// @throws BudgetError, and what the two throw
+  /// @param describe  describe(worker) returns the layout of the message to a worker, valid until
+  ///     its next call. Called twice for each worker
+  /// @param write     write(worker, contents, sections) fills the sections of a message
+  /// @throws BudgetError, and the errors of `describe` and `write`
   template <typename Describe, typename Write>
   void pack(Describe&& describe, Write&& write) {
     begins_.assign(1, 0);
@@ -61,23 +63,24 @@ class Outbox {
     upload_pieces(context_, std::as_bytes(std::span(numbers_)), numbered_);
   }
 
-  /// After pack(): the messages to the others, in the order of the pattern's `to`.
+  /// Returns the messages to the other workers, in the order of the pattern's `to`. Valid after
+  /// pack().
   std::span<const Payload> payloads() const {
     return std::span(payloads_).first(payloads_.size() - 1);
   }
-  /// After pack(): the one to this worker itself, to be read where it stands.
+  /// Returns the message to this worker itself, to be read without a copy. Valid after pack().
   std::span<const std::byte> own() const { return own_; }
 
  private:
   Context context_;
-  std::vector<Rank> workers_;  // the others, then this one
+  std::vector<Rank> workers_;  // the other workers, then this one
   Buffer<std::byte>& all_;
   std::vector<std::int64_t> begins_;
   std::vector<Section> sections_;
   std::vector<Payload> payloads_;
-  std::vector<SectionCounts> numbers_;          // of all messages
-  std::vector<std::span<std::byte>> numbered_;  // where they go
-  std::span<const std::byte> own_;              // the last one
+  std::vector<SectionCounts> numbers_;          // counts of all messages
+  std::vector<std::span<std::byte>> numbered_;  // destinations of the counts
+  std::span<const std::byte> own_;              // the last message
 };
 
 }  // namespace sparsesync

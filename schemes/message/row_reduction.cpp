@@ -142,7 +142,7 @@ void RowSummation::sum_counted(std::span<const ReceivedRows> received, std::size
                                RowSums& sums, Count count) {
   sums.rows = take_sets(received, space, range);
   sparsesync::unite(context_, range, sets_, sums.indices.reserve(sums.rows), count, workspace_);
-  // Where it costs nothing to know, there need be no more room than rows.
+  // Avoids unused capacity, if the number of rows is available without a synchronization.
   if (fetches_at_once(context_)) sums.rows = resolve(context_, count);
   const std::span<std::byte> values = sums.values.reserve(sums.rows * width * element_bytes(dtype));
   take_parts(received, space, dtype, width);

@@ -1,5 +1,5 @@
-// Rows that came from several workers, and their sums: what a server makes of its pushes, and every
-// worker of what all_gather brings.
+// Reduction of rows from several workers. Servers use it for pushed rows, and all workers for the
+// rows of all_gather.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@
 
 namespace sparsesync {
 
-/// What one worker's message says, row space by row space.
+/// One worker's message, by row space.
 struct ReceivedRows {
   ReceivedRows(const Context& context, std::size_t spaces)
       : indices(buffers<Index>(context, spaces)) {}
   std::vector<ConstSection> sections;  // views of the message
   std::vector<Buffer<Index>> indices;  // decoded
-  /// The rows that it names of a row space, increasing.
+  /// Returns the rows of a row space in the message, increasing.
   std::span<const Index> named(std::size_t space) const {
     return indices[space].first(sections[space].counts.rows);
   }
@@ -39,13 +39,14 @@ struct RowSums {
   std::span<const Index> named() const { return indices.first(rows); }
 };
 
-/// The sums of one row space, round by round, each of a range of rows that follows the last one's.
+/// The sums of one row space. Each round has a range of rows that follows the range of the previous
+/// round.
 class SumsOfRounds {
  public:
   SumsOfRounds(const Context& context, int rounds);
-  /// Those of one round: to be summed into.
+  /// Returns the sums of one round, to be written.
   RowSums& of(Round round) { return sums_[round.position()]; }
-  /// All rounds' rows; valid until one of them is summed anew. Does not synchronize the stream.
+  /// Returns the rows of all rounds. Valid until the sums of a round change.
   /// @throws BudgetError
   SpaceResult joined(const RowSpace& space);
 
@@ -55,7 +56,7 @@ class SumsOfRounds {
   RowSums joined_;
 };
 
-/// Reads messages and sums them up; keeps its memory from one step to the next.
+/// Reads messages and adds up their rows. Keeps its memory between steps.
 class RowSummation {
  public:
   explicit RowSummation(const Context& context)
@@ -63,63 +64,82 @@ class RowSummation {
     count_.reserve_exactly(1);
   }
 
-  /// Reads a message in which each index has a row. It is not trusted. Synchronizes the stream.
-  /// @param received  a view of `message` afterwards
+  /// Reads a message in which each index has a row. Synchronizes the stream.
+  /// @param specs     [row space]
+  /// @param message   untrusted bytes
+  /// @param received  becomes a view of `message`
   /// @throws CorruptDataError, BudgetError
   void read(std::span<const SectionSpec> specs, std::span<const std::byte> message,
             ReceivedRows& received);
 
-  /// The same where other bytes may follow the message.
-  /// @return the message's own, and how many of them are no values
+  /// Reads a message that other bytes may follow. Synchronizes the stream.
+  /// @return the size of the message, and its bytes other than values
   MessageGather::Extent read_leading(std::span<const SectionSpec> specs,
                                      std::span<const std::byte> bytes, ReceivedRows& received);
 
-  /// read() of several messages. Synchronizes the stream only where numbers do not follow from
-  /// bytes: those that do are `known`'s to compare.
-  /// @param received  one for each message; a view of it afterwards
+  /// Reads several messages. Synchronizes the stream only if counts cannot be derived from sizes.
+  /// Derived counts are passed to `known` for verification.
+  /// @param specs     [row space]
+  /// @param messages  untrusted bytes
+  /// @param received  [message]: becomes a view of it
+  /// @param known     verifies counts
   /// @throws CorruptDataError, BudgetError
   void read_all(std::span<const SectionSpec> specs,
                 std::span<const std::span<const std::byte>> messages,
                 std::span<ReceivedRows> received, KnownNumbers& known);
 
-  /// read() of a message that is this worker's own. Does not synchronize the stream.
-  /// @param counts  its numbers
+  /// Reads this worker's own message. Does not synchronize the stream.
+  /// @param specs     [row space]
+  /// @param counts    the message's counts
+  /// @param message   the message
+  /// @param received  becomes a view of `message`
   /// @throws BudgetError
   void take_own(std::span<const SectionSpec> specs, std::span<const SectionCounts> counts,
                 std::span<const std::byte> message, ReceivedRows& received);
 
-  /// The union of what was received in one row space. Synchronizes the stream.
-  /// @param range  all indices lie in it
-  /// @param known  compared in the same synchronization; null: none
-  /// @return how many of `united` there are
-  /// @throws BudgetError, CorruptDataError of what is compared
+  /// Computes the union of received rows of one row space. Synchronizes the stream.
+  /// @param received  the messages
+  /// @param space     index of the row space
+  /// @param range     contains all indices
+  /// @param united    receives the union
+  /// @param known     counts to verify in the same synchronization; null: none
+  /// @return the size of the union
+  /// @throws BudgetError, CorruptDataError from the verification
   Index unite(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
               Buffer<Index>& united, KnownNumbers* known = nullptr);
-  /// The sums of rows that unite() was last called with, made in the order of `received`. Does not
-  /// synchronize the stream.
-  /// @param scale  what the sums are multiplied by, once
-  /// @param sums   united.size() rows of the dtype and width of what was received
+  /// Adds up the rows of the last unite(), in the order of `received`. Does not synchronize the
+  /// stream.
+  /// @param received  the messages
+  /// @param space     index of the row space
+  /// @param united    the union
+  /// @param scale     factor applied once to each sum
+  /// @param sums      `[united.size(), width]`, with the dtype and width of the received rows
   /// @throws BudgetError
   void add_up(std::span<const ReceivedRows> received, std::size_t space,
               std::span<const Index> united, double scale, Matrix sums);
 
-  /// The union of what was received in one row space, and the sums, made in the order of
-  /// `received`. Synchronizes the stream.
-  /// @param range  all indices lie in it
-  /// @param scale  what the sums are multiplied by, once
-  /// @param known  as unite() takes it
-  /// @throws as unite()
+  /// Computes the union of received rows and their sums, in the order of `received`. Synchronizes
+  /// the stream.
+  /// @param received  the messages
+  /// @param space     index of the row space
+  /// @param range     contains all indices
+  /// @param dtype     dtype of the received rows
+  /// @param width     width of the received rows
+  /// @param scale     factor applied once to each sum
+  /// @param sums      receives the union and the sums
+  /// @param known     as for unite()
+  /// @throws the errors of unite()
   void sum(std::span<const ReceivedRows> received, std::size_t space, IndexRange range, DType dtype,
            Index width, double scale, RowSums& sums, KnownNumbers* known = nullptr);
 
-  /// The same where the host need not know yet how many rows there are: sums.rows is room for them.
-  /// Does not synchronize the stream.
-  /// @param count  receives how many there are
+  /// Does the same without synchronizing the stream. sums.rows becomes the capacity instead of the
+  /// number of rows.
+  /// @param count  receives the number of rows
   void sum_counted(std::span<const ReceivedRows> received, std::size_t space, IndexRange range,
                    DType dtype, Index width, double scale, RowSums& sums, Count count);
 
  private:
-  /// @return room for the union
+  /// Collects the index sets. Returns the capacity that the union needs.
   Index take_sets(std::span<const ReceivedRows> received, std::size_t space, IndexRange range);
   void take_parts(std::span<const ReceivedRows> received, std::size_t space, DType dtype,
                   Index width);

@@ -1,6 +1,7 @@
-// all_gather (AGsparse): every worker's coalesced rows go to all others, around a ring, by a
-// hierarchy or each to each (message_gather.h), and each worker adds them up in rank order: the
-// same bits in every way. One phase: gather is empty. Rows cross as COO, by the book.
+// all_gather (AGsparse): an all-gather of every worker's coalesced rows, around a ring, by a
+// hierarchy or point to point (message_gather.h). Each worker adds the rows up in rank order, so
+// that all patterns give the same bits. The reduce phase does everything. Rows are sent as COO, as
+// in the original.
 #include <array>
 
 #include "kernels/rows/aggregate.h"
@@ -74,7 +75,7 @@ class AllGather : public SumsEverywhere {
  private:
   MessageGather::Extent read(Rank worker, std::span<const std::byte> bytes) {
     ReceivedRows& received = received_[worker.index()];
-    // In a hierarchy other messages may follow.
+    // In a hierarchy, other messages may follow.
     if (pattern_ == Communication::hierarchy)
       return summation_.read_leading(specs_, bytes, received);
     summation_.read_all(specs_, std::array{bytes}, {&received, 1}, known_);
@@ -85,7 +86,7 @@ class AllGather : public SumsEverywhere {
 
   Communication pattern_;
   std::vector<DType> dtypes_;
-  std::vector<SectionSpec> specs_;  // of the round
+  std::vector<SectionSpec> specs_;  // sections of the round
   std::vector<SectionCounts> counts_;
   KnownNumbers known_;
   OwnRows own_;
@@ -101,7 +102,8 @@ Cost cost(const Workload& workload) {
     const auto row = static_cast<double>(coo_index_bytes(workload.spaces[i].rows) +
                                          workload.spaces[i].row_bytes());
     bytes.total += workload.size * known.touched_mean * row;
-    // Whoever touched least is as far from the mean as who touched most: exact for two workers.
+    // Assumes that the smallest number of rows is as far from the mean as the largest. Exact for
+    // two workers.
     bytes.smallest += std::max(0.0, 2 * known.touched_mean - known.touched_max) * row;
     bytes.largest += known.touched_max * row;
     const auto values = static_cast<double>(workload.spaces[i].row_bytes());
@@ -123,7 +125,7 @@ double workspace_bytes(const Workload& workload) {
   return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
     const auto values = static_cast<double>(space.row_bytes());
     const double total = workload.size * known.touched_mean;
-    // As messages and decoded indices; as sums; as scratch.
+    // Messages and decoded indices, sums, and scratch.
     return total * (values + 4 + 8) + known.united * (values + 8) +
            static_cast<double>(unite_workspace_bytes(space.rows, static_cast<Index>(total)));
   });

@@ -1,16 +1,16 @@
-// recursive_doubling (SparCML's "SSAR recursive doubling"; Renggli et al., SC 2019): in step i each
-// worker and the one whose rank differs in bit i send each other the rows that they have summed so
-// far, and both add the two up. One phase: gather is empty. Rows cross as COO, in the type of sums.
+// recursive_doubling (SparCML's "SSAR recursive doubling"; Renggli et al., SC 2019). In step i,
+// each worker exchanges its partial sums with the worker whose rank differs in bit i, and both add
+// the two up. The reduce phase does everything. Rows are sent as COO, in the type of sums.
 //
-// Any number of workers: with p the largest power of two up to n, worker p + r first sends its rows
-// to worker r, and last has the result from it. (Rabenseifner, "Optimization of collective
-// reduction operations", 2004.)
+// Works for any number of workers n (Rabenseifner, "Optimization of collective reduction
+// operations", 2004). Let p be the largest power of two up to n. Worker p + r first sends its rows
+// to worker r, and receives the result from it at the end.
 //
-// The order of summation is a tree: s(r) is r's own row, plus that of worker p + r where there is
-// one; groups of 2^i neighbours are added pair by pair, the lower ranks first: for n = 4
-// (s(0) + s(1)) + (s(2) + s(3)). Where one side has no such row, the other's stays as it is. Both
-// sides of a pair add the same way, so that all workers have the same bits. Sums are rounded once,
-// at the end; where the bucket asks for a narrower type on the wire, in each step.
+// The reduction order is a tree. s(r) is the row of r, plus the row of worker p + r if it exists.
+// Groups of 2^i neighbours are added in pairs, lower ranks first. For n = 4 the sum is (s(0) +
+// s(1)) + (s(2) + s(3)). If only one side has a row, it stays unchanged. Both sides of a pair add
+// in the same order, so that all workers get the same bits. Sums are rounded once at the end, or in
+// each step if the bucket has a narrower wire type.
 #include <algorithm>
 #include <array>
 
@@ -26,7 +26,7 @@
 namespace sparsesync {
 namespace {
 
-/// What partial sums travel as: what sums are made in, unless a bucket says what crosses.
+/// Returns the dtype of sent partial sums: the wire type of the bucket, or else the dtype of sums.
 DType partial_dtype(const RowSpace& space, const SchemeOptions& options) {
   return options.wire ? space.dtype : sum_dtype(space.dtype);
 }
@@ -34,26 +34,28 @@ Index partial_row_bytes(const RowSpace& space, const SchemeOptions& options) {
   return space.width * element_bytes(partial_dtype(space, options));
 }
 
-/// Who meets whom.
+/// The partner of each worker in each step.
 struct Doubling {
   int size;
-  int paired = 1;  // the largest power of two up to size: workers 0 to paired - 1 meet in pairs
+  int paired = 1;  // p: workers 0 to p - 1 exchange in pairs
 
   explicit Doubling(int workers) : size(workers) {
     while (2 * paired <= size) paired *= 2;
   }
+  /// Returns the number of workers beyond `paired`.
   int folded() const { return size - paired; }
-  /// Whether a worker's rows go to another one at first.
+  /// Returns whether a worker first sends its rows to another worker.
   bool is_folded(Rank rank) const { return rank.value >= paired; }
-  /// Whether a worker adds another one's rows to its own at first.
+  /// Returns whether a worker first adds another worker's rows.
   bool takes_in(Rank rank) const { return rank.value < folded(); }
-  /// The worker that a folded one hands its rows to; of one that takes them in, the folded one.
+  /// Returns the worker that receives a folded worker's rows, and vice versa.
   Rank partner(Rank rank) const {
     return {is_folded(rank) ? rank.value - paired : rank.value + paired};
   }
-  /// Whom a worker meets among groups of so many.
+  /// Returns a worker's partner among groups of `group` workers.
   static Rank met(Rank rank, int group) { return {rank.value ^ group}; }
-  /// Workers whose rows a worker has summed once it has met those within `group` of it.
+  /// Returns the number of workers in the partial sum of a worker, after the exchanges within
+  /// groups of `group` workers.
   int summed(Rank rank, int group) const {
     const int first = rank.value / group * group;
     return group + std::clamp(folded() - first, 0, group);
@@ -127,7 +129,9 @@ class RecursiveDoubling : public SumsEverywhere {
  private:
   static constexpr auto kNothing = [](Rank, std::span<const std::byte>) {};
 
-  /// @param partial  of partial sums, or of the result
+  /// @param space    index of the row space
+  /// @param round    the round
+  /// @param partial  true for partial sums, false for the result
   SectionSpec section_spec(std::size_t space, Round round, bool partial) const {
     const RowSpace& shape = spaces_[space];
     const IndexRange part = round.part_of(shape.rows);
@@ -135,7 +139,7 @@ class RecursiveDoubling : public SumsEverywhere {
     return {part, part.size(), shape.width * element_bytes(dtype), IndexCode::coo};
   }
 
-  /// A worker that is folded: its rows go, the result comes.
+  /// Runs a folded worker: sends its rows and receives the result.
   void hand_over(Exchange& exchange, Round round) {
     exchange.step(std::array{held_}, inbox_, kNothing);
     for (int group = 1; group < doubling_.paired; group *= 2) exchange.step({}, inbox_, kNothing);
@@ -143,7 +147,7 @@ class RecursiveDoubling : public SumsEverywhere {
       ReceivedRows& received = pairs_[0][0];
       summation_.read(result_specs_, message, received);
       for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        // Copied, not summed: no bit of it may change.
+        // Copies the result without adding, so that no bit changes.
         RowSums& sums = sums_[i].of(round);
         const std::span<const Index> rows = received.named(i);
         sums.rows = std::ssize(rows);
@@ -159,7 +163,7 @@ class RecursiveDoubling : public SumsEverywhere {
     const auto read_other = [&](Rank, std::span<const std::byte> message) {
       summation_.read_all(specs_, std::array{message}, {&pairs_[pair_][1 - side_], 1}, known_);
     };
-    bool both = false;  // whether the pair has its other side, to be added up
+    bool both = false;  // whether the pair has both sides, to be added
     if (doubling_.folded() > 0) {
       exchange.step({}, inbox_, read_other);
       both = doubling_.takes_in(rank_);
@@ -179,11 +183,11 @@ class RecursiveDoubling : public SumsEverywhere {
     }
   }
 
-  /// This worker's side when it meets the one whose rank differs in this bit: 0 is the lower
-  /// ranks'.
+  /// Returns this worker's side of the exchange in which ranks differ in the bit `group`: 0 for the
+  /// lower rank, 1 for the higher one.
   std::size_t side_in(int group) const { return (rank_.value & group) == 0 ? 0 : 1; }
 
-  /// The next of two messages, which becomes the one that is held.
+  /// Returns memory for the next message, which becomes the held one.
   std::span<std::byte> next_message(std::span<const SectionSpec> specs, std::int64_t bytes) {
     const std::span<std::byte> message = messages_[1 - pair_].reserve(bytes);
     held_ = {message.data(), bytes, index_bytes(specs, counts_)};
@@ -192,7 +196,7 @@ class RecursiveDoubling : public SumsEverywhere {
 
   void hold_own(BucketInput& input) {
     pair_ = 0;
-    // Alone it meets nobody.
+    // A single worker has no exchange, and uses side 0.
     side_ = doubling_.takes_in(rank_) || doubling_.size == 1 ? 0 : side_in(1);
     const std::span<std::byte> message = messages_[pair_].reserve(own_.find(specs_, input));
     own_.write(specs_, input, partial_, message);
@@ -200,8 +204,8 @@ class RecursiveDoubling : public SumsEverywhere {
     held_ = {message.data(), std::ssize(message), index_bytes(specs_, own_.counts())};
   }
 
-  /// Adds up the pair: the sums are what is held, written where they will be sent from.
-  /// @param side  of the next pair, that they become
+  /// Adds up the pair, and writes the sums directly into the message that sends them.
+  /// @param side  side of the next pair that receives the sums
   void merge(std::size_t side) {
     ReceivedRows& sums = pairs_[1 - pair_][side];
     counts_.clear();
@@ -225,7 +229,7 @@ class RecursiveDoubling : public SumsEverywhere {
     side_ = side;
   }
 
-  /// Adds up what there is into the round's result, multiplied and rounded once.
+  /// Adds up `parts` into the round's result, scaled and rounded once.
   void finish(Round round, std::span<const ReceivedRows> parts) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const RowSpace& space = spaces_[i];
@@ -245,7 +249,7 @@ class RecursiveDoubling : public SumsEverywhere {
     }
   }
 
-  /// The round's result becomes what is held.
+  /// Writes the round's result into the held message.
   void hold_result(Round round) {
     counts_.clear();
     for (SumsOfRounds& sums : sums_) counts_.push_back({sums.of(round).rows, sums.of(round).rows});
@@ -260,8 +264,8 @@ class RecursiveDoubling : public SumsEverywhere {
   }
 
   Doubling doubling_;
-  std::vector<DType> partial_;  // of the row spaces' partial sums
-  // Of a round's messages: of partial sums, and of the result.
+  std::vector<DType> partial_;  // [row space]: dtype of partial sums
+  // Sections of the round's messages, of partial sums and of the result.
   std::vector<SectionSpec> specs_;
   std::vector<SectionSpec> result_specs_;
   std::vector<SectionCounts> counts_;
@@ -269,18 +273,18 @@ class RecursiveDoubling : public SumsEverywhere {
   KnownNumbers known_;
   OwnRows own_;
   Inbox inbox_;
-  // What is held, and what came from the other side: the lower ranks' first. The sums of a pair
-  // become one side of the next, whose message is the other one of the two.
+  // The two sides of an exchange, lower ranks first, alternating between two pairs: the sums of one
+  // pair become a side of the next.
   std::array<std::vector<ReceivedRows>, 2> pairs_;
   std::vector<Buffer<std::byte>> messages_;
   std::size_t pair_ = 0;
   std::size_t side_ = 0;
   Payload held_;
-  Buffer<std::byte> wide_;  // the result before it is rounded
+  Buffer<std::byte> wide_;  // the result before rounding
 };
 
-/// The index sets of one row space as they grow: first s(r) of each worker that meets others, then
-/// of twice as large groups.
+/// Returns the index sets of one row space after the first step: s(r) of each worker that
+/// exchanges.
 OwnedIndexSets first_groups(const Doubling& doubling, const IndexSets& sets) {
   OwnedIndexSets groups;
   for (const Rank rank : Ranks(doubling.paired)) {
@@ -334,8 +338,8 @@ Traffic RecursiveDoubling::traffic(std::span<const IndexSets> sets) const {
   return traffic;
 }
 
-/// What is expected to cross in the messages of worker 0, which has most to do: where any worker is
-/// folded, it takes one in.
+/// Predicts the cost of worker 0, which has the most work: if any worker is folded, worker 0
+/// receives its rows.
 Cost cost(const Workload& workload) {
   const Doubling doubling(workload.size);
   const bool folds = doubling.folded() > 0;
@@ -351,7 +355,7 @@ Cost cost(const Workload& workload) {
       const double comes = united_by(known, doubling.summed(Rank{group}, group), workload.size);
       all.bytes_sent += row * (group == 1 ? std::max(held, known.touched_max) : held);
       all.bytes_received += row * comes;
-      // Both parts are read, and the one that comes is added.
+      // Both sides are read, and the received one is added.
       const double added = held + comes;
       all.work += {.aggregated_rows = added, .aggregated_bytes = partial * added};
       all.work += work_of_union(static_cast<double>(space.rows), added);
@@ -374,8 +378,8 @@ double workspace_bytes(const Workload& workload) {
   const Doubling doubling(workload.size);
   return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& known) {
     const double half = united_by(known, std::max(1, doubling.paired / 2), workload.size);
-    // What is held and what comes, as messages and decoded indices; what was held before; the
-    // result, and before it is rounded.
+    // Held and received rows, as messages and as decoded indices; the previously held rows; the
+    // result, before and after rounding.
     const auto partial = static_cast<double>(partial_row_bytes(space, workload.options));
     const bool is_rounded = partial_dtype(space, workload.options) != space.dtype;
     return 3 * half * (partial + 4 + 8) +

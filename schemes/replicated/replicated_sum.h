@@ -1,5 +1,5 @@
-// What schemes share whose every worker makes all sums itself, of rows that come as COO, in the
-// reduce phase alone: all_gather and recursive_doubling.
+// Base class of schemes in which every worker computes all sums, from rows sent as COO, in the
+// reduce phase: all_gather and recursive_doubling. Their gather phase sends nothing.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace sparsesync {
 
-/// Its sums, round by round, and what follows from them.
+/// Holds the sums by round, and implements the gather phase.
 class SumsEverywhere : public Scheme {
  public:
   void gather(Exchange& exchange) override {
