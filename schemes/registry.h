@@ -20,8 +20,8 @@ enum class Aggregation : std::uint8_t { incremental, one_shot };
 /// Partition in Zen's design space: a worker adds up whole tensors (centralization), or one
 /// partition of them (parallelism).
 enum class Partition : std::uint8_t { centralization, parallelism };
-/// Balance in Zen's design space: whether the servers' partitions have equal sizes. `none` if there
-/// are no servers.
+/// Balance in Zen's design space: whether the servers' partitions have equal sizes. `none` without
+/// servers.
 enum class Balance : std::uint8_t { balanced, imbalanced, none };
 /// Index formats of messages.
 enum class Format : std::uint8_t {

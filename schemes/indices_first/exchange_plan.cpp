@@ -36,8 +36,8 @@ void RowPlan::make(const IndexSets& sets, IndexRange range, Rank rank, int group
   united_ = united_buffer_.first(resolve(context_, count));
   const std::span<const std::int32_t> groups = assign(sets, ownership);
 
-  // What the host wants to know of it: where groups begin in both orders, and how many rows of each
-  // worker and of all this one serves.
+  // Numbers that the host needs: the start of each group in both orders, and how many rows of each
+  // worker and of the union this worker serves.
   const Index begins = ownership.grid().row_groups + 1;
   const auto served = static_cast<Index>(sets.size()) + 1;
   const std::span<Index> counts = counts_.first(2 * begins + served);
@@ -75,7 +75,7 @@ std::span<const std::int32_t> RowPlan::assign(const IndexSets& sets, const Owner
     sought_.push_back({sets[worker], places});
     touched_[worker] = places;
   }
-  // All are found: the union is made of them.
+  // All rows are found, because the union contains them.
   find_places_all(context_, united_, sought_, counts_.first(std::ssize(sets)));
   const std::span<std::int32_t> groups = groups_.reserve(std::ssize(united_));
   ownership.choose(context_, united_, touched_, groups, owners_workspace_);

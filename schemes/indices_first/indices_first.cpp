@@ -22,7 +22,8 @@
 namespace sparsesync {
 namespace {
 
-/// One round: who touched what, what follows from it, and the sums of what this worker serves.
+/// The state of a round: index sets, the exchange plan, and the sums of rows that this worker
+/// serves.
 struct RoundState {
   RoundState(const SchemeEnvironment& environment, std::span<const RowSpace> spaces)
       : sets(environment, spaces), sums(buffers<std::byte>(environment.context, spaces.size())) {
@@ -94,7 +95,7 @@ class ValuesAlone : public Scheme {
     pack_pull(round);
     pull_.run(exchange, limit, [&](Rank server, std::span<const std::byte> message) {
       const MessageGather::Extent extent = read_pull(round, server, message);
-      // On a GPU all of them together, at the end.
+      // On a GPU, all values are scattered together at the end.
       if (fetches_at_once(context_)) place_pulls(round);
       return extent;
     });
@@ -145,14 +146,16 @@ class ValuesAlone : public Scheme {
     }
   }
 
-  /// The rows of the input that lie in a round's range, as places in it. Synchronizes the stream.
+  /// Returns the positions of the input's rows that lie in a round's range. Synchronizes the
+  /// stream.
   IndexRange rows_in(Round round, std::size_t space, std::span<const Index> rows) {
     if (rounds_ == 1) return {0, std::ssize(rows)};
     return places_in(context_, rows, round.part_of(spaces_[space].rows), counts_.first(2));
   }
 
-  /// The places of a round's rows among those that this worker told of. Synchronizes the stream.
-  /// @throws InputError if it did not tell of one
+  /// Returns the positions of a round's rows among the rows that this worker announced.
+  /// Synchronizes the stream.
+  /// @throws InputError if a row was not announced
   std::span<const Index> told_places(Round round, std::size_t space, std::span<const Index> rows,
                                      const BucketInput& input) {
     const std::span<const Index> told = state(round).sets.sets(space)[rank_.index()];
@@ -170,9 +173,9 @@ class ValuesAlone : public Scheme {
                     tensor, of_tensor));
   }
 
-  /// As expect_announced(), of rows that are still being looked at: the host asks for both outcomes
-  /// together.
-  /// @return whether both are good
+  /// Checks that rows were announced, while the check of the input's indices is pending. Fetches
+  /// both results to the host at once.
+  /// @return whether both checks succeeded
   bool are_told_unchecked(BucketInput& input) {
     if (rounds_ > 1 || spaces_.size() > 1 || input.unchecked().empty()) return false;
     const std::span<const Index> rows = input.unchecked().front();
@@ -188,7 +191,8 @@ class ValuesAlone : public Scheme {
     return input.verify(std::span(fetched_).subspan(1)) && fetched_[0] == std::ssize(rows);
   }
 
-  /// Of all rounds, before the first one sends: the step can still be refused.
+  /// Checks the rows of all rounds before the first round sends, while the step can still be
+  /// rejected.
   void expect_announced(BucketInput& input) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       const std::span<const Index> rows = input.coalesced(i).indices;
@@ -198,8 +202,8 @@ class ValuesAlone : public Scheme {
     }
   }
 
-  /// Finds the values of the rows that this worker told of: in the input, where it has just these
-  /// rows, else in a copy with rows of zeros for those that were announced and not touched.
+  /// Finds the values of the announced rows: in the input, if it has exactly these rows, or else in
+  /// a copy with zeros for announced rows that were not touched.
   void take_values(Round round, BucketInput& input) {
     values_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
@@ -223,7 +227,7 @@ class ValuesAlone : public Scheme {
     }
   }
 
-  /// What a message of values is made of: so many rows of each row space, which both ends know.
+  /// Describes a message of values. Both workers know its number of rows, rows_of(i), by row space.
   template <typename RowsOf>
   void specify(RowsOf&& rows_of) {
     specs_.clear();
@@ -277,8 +281,8 @@ class ValuesAlone : public Scheme {
     room_.received.set_limit(limit);
   }
 
-  /// Both ends know what a message has.
-  /// @throws CorruptDataError unless it has as many bytes
+  /// Reads a message whose counts both workers know.
+  /// @throws CorruptDataError if the message has another size
   void read_sections(std::span<const std::byte> message, std::vector<ConstSection>& sections) {
     take_layout(specs_, numbers_, message, sections);
     known_.expect(message, numbers_);
@@ -308,7 +312,7 @@ class ValuesAlone : public Scheme {
               workspace_);
   }
 
-  /// For the rows of all rounds.
+  /// Reserves memory for the result of all rounds.
   void make_room() {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       Index rows = 0;
@@ -330,7 +334,7 @@ class ValuesAlone : public Scheme {
     }
   }
 
-  /// The same message for all.
+  /// Writes the message of sums that goes to all other workers.
   void pack_pull(Round round) {
     specify_pull(round, rank_);
     lay_out(context_, specs_, numbers_, pull_.own(message_bytes(specs_, numbers_)), sections_);
@@ -340,7 +344,7 @@ class ValuesAlone : public Scheme {
     }
   }
 
-  /// Of a server's sums, where they go in the result.
+  /// Reads a server's sums, and records their destination in the result.
   MessageGather::Extent read_pull(Round round, Rank server, std::span<const std::byte> message) {
     specify_pull(round, server);
     read_sections(message, pulled_);
@@ -353,7 +357,7 @@ class ValuesAlone : public Scheme {
     return {std::ssize(message), index_bytes(specs_, numbers_)};
   }
 
-  /// Brings sums to their rows and columns of the result.
+  /// Copies sums to their rows and columns of the result.
   void place_pulls(Round round) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       Index before = 0;
@@ -371,7 +375,7 @@ class ValuesAlone : public Scheme {
   std::vector<Rank> peers_;
   Ownerships ownerships_;
   std::vector<RoundState> states_;  // [round]
-  // Of the message that is being written or read: kept, so that a step allocates nothing.
+  // Layout of the current message, kept so that a step does not allocate.
   std::vector<SectionSpec> specs_;
   std::vector<SectionCounts> numbers_;
   std::vector<Index> fetched_;
@@ -380,15 +384,15 @@ class ValuesAlone : public Scheme {
   KnownNumbers known_;
   std::vector<Section> sections_;
   std::vector<RowSparse> parts_;
-  std::vector<ConstMatrix> values_;  // [row space]: of the rows that this worker told of
+  std::vector<ConstMatrix> values_;  // [row space]: values of this worker's announced rows
   std::vector<Buffer<std::byte>> padded_;
-  MessageRoom room_;  // of pushes, then of pulls
+  MessageRoom room_;  // memory of the reduce phase, then of the gather phase
   Outbox outbox_;
   std::vector<std::vector<ConstSection>> pushed_;  // [worker][row space]
   MessageGather pull_;
-  std::vector<ConstSection> pulled_;  // [row space], of one server
+  std::vector<ConstSection> pulled_;  // [row space]: sums of one server
   Buffer<Index> places_;
-  bool places_are_known_ = false;  // of the rows of the only row space and round
+  bool places_are_known_ = false;  // for the rows of a single row space and round
   Buffer<Index> counts_;
   AggregateWorkspace workspace_;
   std::vector<Buffer<Index>> result_indices_;

@@ -1,9 +1,9 @@
-// Values alone: the scheme for workers that all know which rows each of them touched.
+// Values-only exchange: a scheme in which all workers know all index sets.
 //
-// The index sets cross first: in the reduce phase before the values, or ahead of it where the step
-// was announced. Then each worker sends each server the values of its rows of the server's group,
-// the server's slice of them, and no index; and each server sends all others its slice of the
-// sums. Sums are made in rank order.
+// Index sets are sent first: in the reduce phase before the values, or in an earlier announce
+// phase. Then each worker sends each server the values of its rows in the server's group,
+// restricted to the server's column slice, without indices. In the gather phase each server sends
+// its slice of the sums to all others. Sums are added in rank order.
 #pragma once
 
 #include <memory>
@@ -15,29 +15,35 @@
 
 namespace sparsesync {
 
-/// @param ownerships  who owns which rows, row space by row space
+/// Creates the scheme.
+/// @param environment  settings of the scheme
+/// @param ownerships   [row space]: assigns rows to owners
 std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment, Ownerships ownerships);
 
-/// The same where all row spaces are owned alike.
-/// @tparam Kind  made from a row space, its number in the bucket and the environment
+/// Creates the scheme with the same kind of owner assignment for all row spaces.
+/// @tparam Kind  an Ownership, constructed from a row space, its index in the bucket and the
+///     environment
 template <typename Kind>
 std::unique_ptr<Scheme> values_alone(const SchemeEnvironment& environment) {
   return values_alone(environment, of_each_space<Kind, Ownership>(environment));
 }
 
-/// What crosses in one step, exactly.
-/// @param sets  the workers' index sets, one IndexSets for each row space
+/// Returns the exact traffic of one step.
+/// @param spaces      the row spaces
+/// @param ownerships  [row space]
+/// @param rounds      number of rounds
+/// @param sets        [row space]: the workers' index sets
 Traffic values_alone_traffic(std::span<const RowSpace> spaces, const Ownerships& ownerships,
                              int rounds, std::span<const IndexSets> sets);
 
-/// How unevenly workers receive (push) and send (pull) in all: where owners are those who touched a
-/// row, a push by itself is never even.
+/// Returns the imbalance of all received (push) and sent (pull) bytes. The imbalance of the push
+/// phase alone is not meaningful, because owners are among the workers that touched a row.
 Imbalance values_alone_imbalance(const Traffic& traffic);
 
-/// Bytes that every worker sends and receives for the index sets ahead, with header and numbers.
+/// Predicts the cost of exchanging index sets, including headers and counts.
 PhaseCost set_exchange_cost(const Workload& workload);
 
-/// Bytes that a worker needs for one row space, as expected from statistics.
+/// Predicts the bytes of workspace that a worker needs for one row space.
 double values_alone_workspace_bytes(const RowSpace& space, int size,
                                     const SpaceStatistics& statistics);
 

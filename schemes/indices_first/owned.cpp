@@ -1,7 +1,7 @@
-// owned: our own scheme for the fewest bytes. All workers know all index sets, and each row is
-// owned by one of the workers that touched it (design: "Our own schemes"): a row that t workers
-// touched takes t - 1 transfers to its owner and n - 1 from it, which no scheme without adding
-// switches can do with less.
+// owned: the scheme with the fewest bytes. All workers know all index sets, and each row is owned
+// by a worker that touched it. A row that t workers touched takes t - 1 transfers to its owner and
+// n - 1 from it. No scheme without in-network reduction needs fewer transfers (docs/schemes.md,
+// "The lower bound").
 #include <algorithm>
 
 #include "kernels/partition/owners.h"
@@ -40,11 +40,11 @@ Cost cost(const Workload& workload) {
     const auto row = static_cast<double>(space.row_bytes());
     const double pushed = (known.touched_mean - known.united / n) * row;
     const double pulled = (n - 1) / n * known.united * row;
-    // What evens out does; rows that one worker alone touched do not.
+    // The owner assignment balances all rows except those that a single worker touched.
     const double more = std::max(0.0, known.sent_at_least * row - pushed - pulled);
     total += {.reduce = {.bytes_sent = pushed, .bytes_received = pushed},
               .gather = {.bytes_sent = pulled + more, .bytes_received = pulled}};
-    // Values are brought to their places as they come.
+    // Values are scattered as they arrive.
     Cost compute = push_pull_compute(space, workload.size, known,
                                      {.grid = {workload.size, 1}, .in_order = true}, true);
     if (!workload.announced) {

@@ -13,7 +13,7 @@
 namespace sparsesync {
 namespace {
 
-/// Allocates on the heap, without a budget: for the host's work whatever device a worker is on.
+/// Allocates heap memory without a budget, for host computations of workers on any device.
 class HeapMemory : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment, Stream) override {
@@ -24,16 +24,16 @@ class HeapMemory : public MemoryResource {
   }
 };
 
-/// The owners of a round's rows, and who touched them, worked out from index sets alone.
+/// The owners of a round's rows and the rows that each worker touched, computed from index sets.
 struct OwnedRows {
   std::vector<Index> united;
-  OwnedIndexSets places;             // [worker]
-  std::vector<std::int32_t> groups;  // of each row of the union
+  OwnedIndexSets places;             // [worker]: positions of its rows in `united`
+  std::vector<std::int32_t> groups;  // row group of each row of `united`
 };
 
 OwnedRows owned_rows(const Ownership& ownership, const IndexSets& sets, IndexRange range) {
   HeapMemory memory;
-  const Context context(memory);  // sets are the host's, whatever device their workers are on
+  const Context context(memory);  // index sets are in host memory on all devices
   OwnersWorkspace workspace(context);
   OwnedRows rows;
   IndexSets in_range;
@@ -127,8 +127,8 @@ double values_alone_workspace_bytes(const RowSpace& space, int size,
                                     const SpaceStatistics& statistics) {
   const auto row = static_cast<double>(space.row_bytes());
   const double touches = size * statistics.touched_mean;
-  // Sets, places and rows served of every worker; messages that go out and that come, which the
-  // pull has where the push had its own; sums; the result.
+  // Memory for every worker's index set, positions and served rows; for sent and received messages,
+  // which the gather phase shares with the reduce phase; for sums; for the result.
   const double part = statistics.united / size;
   const double sent = std::max(statistics.touched_max, part);
   const double received = std::max(statistics.touched_mean, statistics.united - part);

@@ -34,8 +34,8 @@ struct MessageRoom {
 ///   to 16 bytes. No sizes are sent, because each message contains its size.
 /// - `point_to_point`: one step.
 ///
-/// Source of `hierarchy`: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all
-/// communications in multiport message-passing systems", 1997, section 4.
+/// Source of `hierarchy`: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for
+/// all-to-all communications in multiport message-passing systems", 1997, section 4.
 class MessageGather {
  public:
   /// @param context  the context of all messages
@@ -114,7 +114,7 @@ class MessageGather {
   Inbox heads_;
   Buffer<std::byte> spill_;                  // received data that did not fit into `all_`
   std::vector<Buffer<std::byte>> outgrown_;  // former buffers that callers still have views of
-  std::vector<Held> held_;                   // [place]
+  std::vector<Held> held_;                   // [index], this worker's message first
   std::vector<Payload> payloads_;
   std::vector<Payload> body_payloads_;
 };

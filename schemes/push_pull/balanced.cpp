@@ -1,6 +1,6 @@
-// balanced: our own scheme. Rows are cut into groups by a keyed bijection and columns into slices,
-// so that every worker owns an equal part of every step without any exchange beforehand (design:
-// "Our own schemes"). A group's indices are the positions that the bijection gives its rows.
+// balanced: the default scheme. A keyed bijection divides rows into groups, and columns are divided
+// into slices. Every worker thus owns an equal part in every step, without a prior exchange. The
+// group indices are the positions that the bijection assigns to rows.
 #include "kernels/base/bits.h"
 #include "kernels/partition/partition.h"
 #include "kernels/partition/row_groups.h"
@@ -12,7 +12,8 @@
 namespace sparsesync {
 namespace {
 
-/// What is thought of a row space before a step was seen: a row in a hundred, half of them shared.
+/// Returns assumed statistics before the first step: 1% of the rows are touched, and half of them
+/// are shared.
 SpaceStatistics first_guess(const RowSpace& space, int size) {
   const double touched = std::max(1.0, static_cast<double>(space.rows) / 100);
   return {touched, touched, std::min(static_cast<double>(space.rows), touched * (1 + size) / 2)};
@@ -24,7 +25,10 @@ std::uint64_t key_of(const SchemeEnvironment& environment, int number) {
 
 class GridPlacement : public Placement {
  public:
-  /// @param number  of the row space in its bucket: turns its groups against the others'
+  /// @param space        the row space
+  /// @param number       index of the row space in its bucket; rotates its groups relative to those
+  ///     of others
+  /// @param environment  settings of the scheme
   GridPlacement(const RowSpace& space, int number, const SchemeEnvironment& environment)
       : Placement(space, {environment.size, 1}, {}),
         number_(number),
@@ -71,12 +75,13 @@ class GridPlacement : public Placement {
   int size_;
   std::uint64_t key_;
   RowGroups groups_;
-  IndexCode code_ = IndexCode::coo;  // of most pushes
+  IndexCode code_ = IndexCode::coo;  // code of most pushed messages
   SortWorkspace workspace_;
   std::vector<PositionsJob> jobs_;
 };
 
-/// The same groups where rows are announced. Slices then cost no indices: as many as there can be.
+/// Assigns rows to the same groups in buckets that announce. Slices then need no indices, so this
+/// uses as many slices as possible.
 class GridOwnership : public Ownership {
  public:
   GridOwnership(const RowSpace& space, int number, const SchemeEnvironment& environment)

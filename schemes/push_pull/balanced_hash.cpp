@@ -1,9 +1,10 @@
-// balanced_hash: Zen's own scheme (OSDI 2025, section 4). Rows are hashed to the workers by
-// hierarchical hashing (Algorithm 1); a push names them by COO, a pull by hash bitmaps
-// (Algorithm 2), for which every worker keeps a table of all rows. A push calls rows by their own
-// numbers, a pull by their positions in the partition's domain.
+// balanced_hash: the scheme of Zen (OSDI 2025, section 4). Hierarchical hashing assigns rows to
+// workers (Algorithm 1). Pushed messages identify rows by COO. Pulled messages use hash bitmaps
+// (Algorithm 2), for which every worker stores a table of all rows. Pushed indices are row numbers.
+// Pulled indices are positions in the domain of a partition.
 //
-// The paper's servers add what arrives as it arrives; ours add in rank order, so that the sums are
+// Departure from the paper: its servers add messages in the order of arrival. Ours add in rank
+// order, so that sums have the same bits in every run.
 // the same bits in every run.
 #include <algorithm>
 #include <vector>
@@ -39,12 +40,13 @@ class HashPlacement final : public Placement {
   Index universe() const override { return space().rows; }
   Index size(int) const override { return space().rows; }
   Place locate(Index row) const override { return {static_cast<int>(hash_.partition(row)), row}; }
-  /// @param share  of whole rounds
+  /// @param share  consists of whole rounds
   IndexRange pulled(int group, IndexRange share) const override {
     return {position_of_edge(group, share.begin), position_of_edge(group, share.end)};
   }
 
-  /// Synchronizes the stream: whether the serial memory was enough is known on the host.
+  /// Synchronizes the stream, because the host must check whether the hash's serial memory was
+  /// large enough.
   void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
               std::span<Index> sources, std::span<Index> group_begin) override {
     partition_by_hash(context, hash_, rows, indices, sources, group_begin, memory_);
@@ -66,7 +68,8 @@ class HashPlacement final : public Placement {
   }
 
  private:
-  /// Where the rows from an edge on begin in a group's domain.
+  /// Returns the position of the first row from `row` on in a group's domain. `row` is one of
+  /// `edges_`.
   Index position_of_edge(int group, Index row) const {
     const auto edge = std::lower_bound(edges_.begin(), edges_.end(), row);
     SPARSESYNC_EXPECT(edge != edges_.end() && *edge == row, ==, true);
@@ -76,14 +79,14 @@ class HashPlacement final : public Placement {
 
   RowHash hash_;
   HashDomains domains_;
-  // Domains are the device's; what of them the host asks for in each round it knows beforehand.
-  std::vector<Index> edges_;        // rows: between them are the rounds
+  // Bounds of the rounds within each domain, computed once because domains are in device memory.
+  std::vector<Index> edges_;        // first rows of the rounds, and the end
   std::vector<Index> below_edges_;  // [group][edge]
   HashMemory memory_;
   Buffer<Index> positions_;
 };
 
-/// Hierarchical hashing of a row takes as long as so many rows' being sorted (bench/kernels).
+/// Cost of hierarchical hashing of a row, in sorted rows (measured by bench/kernels).
 constexpr double kSortsOfHashing = 8;
 
 Cost cost(const Workload& workload) {

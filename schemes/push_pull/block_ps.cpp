@@ -1,12 +1,12 @@
-// block_ps: OmniReduce (SIGCOMM 2021) without aggregators of its own: a server on every worker, for
-// an even range of the blocks of SchemeOptions::block elements that a row space's flat array is cut
-// into (Zen, OSDI 2025, section 3: "OmniReduce"). Blocks cross as COO: to push and pull a block is
-// a row of a wider row space.
+// block_ps: OmniReduce (SIGCOMM 2021) without dedicated aggregators; see Zen, OSDI 2025, section 3:
+// "OmniReduce". Each row space's flat array is divided into blocks of SchemeOptions::block
+// elements. Each worker is a server for an even range of the blocks. Blocks are sent as COO. For
+// push and pull, a block is a row of a wider row space.
 //
-// A block crosses where a touched row lies in it. OmniReduce looks at every element and leaves out
-// blocks that are all zero: here a row that was touched says so itself, and one of a dense tensor
-// is not touched where it is zero; so only the zeros of a touched row that fill a block, or a sum
-// that cancels, cross for nothing. The result has the rows that are not all zero.
+// A block is sent if it contains a touched row. OmniReduce tests every element and skips blocks
+// that are all zero. Here, the indices show touched rows, and a zero row of a dense tensor does not
+// count as touched. Zero blocks are thus sent only within touched rows, or for sums that cancel.
+// The result has the rows that are not all zero.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::vector<RowSpace> block_spaces(std::span<const RowSpace> spaces, Index block
   return all;
 }
 
-/// block_statistics() of each row space.
+/// Returns block_statistics() of each row space.
 Statistics statistics_of_blocks(std::span<const RowSpace> spaces, Index block,
                                 const Statistics& statistics) {
   Statistics of_blocks;
@@ -75,7 +75,7 @@ class BlockPs : public Scheme {
     for (std::size_t i = 0; i < spaces_.size(); ++i) to_rows(i);
   }
 
-  /// Blocks, which have zeros where a row space ends inside of one.
+  /// Lists blocks. They contain zeros if a row space ends within a block.
   bool list_owned(std::vector<OwnedPart>& parts) const override {
     return inner_->list_owned(parts);
   }
@@ -95,15 +95,15 @@ class BlockPs : public Scheme {
   }
 
  private:
-  /// Numbers and what belongs to each.
+  /// Row or block numbers, and their values.
   struct List {
     explicit List(const Context& context) : numbers(context), values(context) {}
     Buffer<Index> numbers;
     Buffer<std::byte> values;
   };
 
-  /// Makes a list of rows of `width` elements by write(numbers, values, count), again with more
-  /// room where that was too little. Synchronizes the stream.
+  /// Fills a list with rows of `width` elements by write(numbers, values, count). Calls it again
+  /// with larger memory if the first was too small. Synchronizes the stream.
   template <typename Write>
   RowSparse fill(List& list, DType dtype, Index width, Write&& write) {
     const Index row_bytes = width * element_bytes(dtype);
@@ -156,7 +156,7 @@ class BlockPs : public Scheme {
   std::vector<RowSpace> block_spaces_;
   BucketInput blocks_;
   std::unique_ptr<Scheme> inner_;
-  std::vector<Gradient> gradients_;  // of blocks
+  std::vector<Gradient> gradients_;  // gradients of blocks
   std::vector<List> pushed_;         // blocks
   std::vector<List> rows_;
   Buffer<Index> count_;
@@ -174,13 +174,14 @@ Cost cost(const Workload& workload) {
                                 return even_servers_cost(blocks, workload.size, known);
                               });
   for (std::size_t i = 0; i < spaces.size(); ++i) {
-    // Rows become blocks, and blocks rows. To find a row's place costs what it costs a sum.
+    // Rows are converted to blocks, and blocks to rows. Finding a row's position costs as much as
+    // for a sum.
     const auto block_bytes = static_cast<double>(spaces[i].row_bytes());
     const SpaceStatistics& known = statistics[i];
     const SpaceStatistics& rows = workload.statistics[i];
     total.reduce.work +=
         {.encoded_bytes = known.touched_max * block_bytes, .aggregated_rows = rows.touched_max};
-    // All rows of the blocks are looked at.
+    // All rows of the blocks are read.
     const double looked_at =
         known.united * static_cast<double>(block) / static_cast<double>(workload.spaces[i].width);
     total.gather.work += {.encoded_rows = looked_at,
@@ -195,7 +196,7 @@ double workspace_bytes(const Workload& workload) {
   return sum_over_spaces(workload, [&](const RowSpace& space, const SpaceStatistics& statistics) {
     const RowSpace blocks = block_space(space, block);
     const SpaceStatistics known = block_statistics(space, block, statistics);
-    // The worker's own as blocks; the sums as rows.
+    // This worker's rows as blocks, and the sums as rows.
     return even_range_workspace_bytes(workload, blocks, known) +
            known.touched_max * (static_cast<double>(blocks.row_bytes()) + sizeof(Index)) +
            statistics.united * (static_cast<double>(space.row_bytes()) + sizeof(Index));

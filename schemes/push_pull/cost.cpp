@@ -8,12 +8,12 @@
 namespace sparsesync {
 namespace {
 
-/// Of workspace: values and indices.
+/// Returns the workspace bytes of one row: values and indices.
 double bytes_of_a_row(const RowSpace& space) {
   return static_cast<double>(space.row_bytes()) + 3 * sizeof(Index);
 }
 
-/// The indices of a set's rows in each group, increasing.
+/// [group]: the group indices of a set's rows, increasing.
 using GroupIndices = OwnedIndexSets;
 
 GroupIndices indices_of(const Placement& placement, std::span<const Index> rows) {
@@ -26,7 +26,7 @@ GroupIndices indices_of(const Placement& placement, std::span<const Index> rows)
   return groups;
 }
 
-/// [row space][worker], and the union of all workers at [size].
+/// Returns [row space][worker] group indices, with those of the union at [size].
 std::vector<std::vector<GroupIndices>> all_indices(const Placements& placements,
                                                    std::span<const IndexSets> sets) {
   std::vector<std::vector<GroupIndices>> all;
@@ -40,7 +40,7 @@ std::vector<std::vector<GroupIndices>> all_indices(const Placements& placements,
   return all;
 }
 
-/// The largest server's part of a set over the mean.
+/// Returns the largest server's part of a set, relative to the mean.
 double imbalance_of(const Placements& placements, int size, std::size_t set,
                     const std::vector<std::vector<GroupIndices>>& all) {
   double total = 0;
@@ -71,7 +71,7 @@ Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Pu
       std::vector<SectionSpec> push;
       std::vector<SectionSpec> pull;
       std::vector<SectionCounts> pulled;
-      // How many a worker (or the union) has in the server's group and in a range.
+      // Counts the indices of a worker, or of the union, in the server's group and a range.
       const auto count = [&](std::size_t space, std::size_t set, IndexRange range) {
         const auto group = static_cast<std::size_t>(placements[space]->group_of(server));
         return std::ssize(indices_in(all[space][set][group], range));
@@ -95,7 +95,8 @@ Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Pu
     }
     count_gather(pulling.variant, pulls, traffic);
     if (!pulling.in_pieces) continue;
-    const std::vector<std::int64_t> cuts(pulls.size());  // the same bytes, in one message more
+    // one additional message without additional bytes
+    const std::vector<std::int64_t> cuts(pulls.size());
     count_gather(pulling.variant, cuts, traffic);
   }
   return traffic;
@@ -123,7 +124,7 @@ bool pulls_in_pieces(const Workload& workload, int rounds) {
 
 PhaseCost pieces_overhead(int size) {
   PhaseCost heads = all_to_all_cost(size, static_cast<double>(kHeaderBytes));
-  heads.steps = 0;  // on their way together with the bodies
+  heads.steps = 0;  // sent together with the bodies
   return heads;
 }
 
@@ -138,11 +139,11 @@ Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& s
   push.aggregated_rows = statistics.touched_mean * grid.column_slices * how.push_imbalance;
   push.aggregated_bytes = statistics.touched_mean * row * how.push_imbalance;
   push += work_of_union(static_cast<double>(space.rows) / grid.row_groups, push.aggregated_rows);
-  // The sums of its part into a message.
+  // Copying the sums of this worker's partition into a message.
   const double part = statistics.united / size * how.pull_imbalance;
   cost.gather.work.encoded_rows = part;
   cost.gather.work.encoded_bytes = part * row;
-  // Those of all parts to their places, each slice to its columns.
+  // Scattering the sums of all partitions, each slice to its columns.
   Work& pull = in_pieces ? cost.gather.arriving : cost.gather.work;
   pull.encoded_rows += statistics.united * grid.column_slices;
   pull.encoded_bytes += statistics.united * row;
@@ -168,7 +169,7 @@ Cost push_pull_cost(
 }
 
 double sums_workspace_bytes(const RowSpace& space, int size, double united, PulledOrder order) {
-  // The order, the places that it gives, and the words that are sorted.
+  // The sort order, its inverse, and the sort's scratch memory.
   const double sorting = order == PulledOrder::mixed ? 3 * sizeof(Index) : 0;
   return united * ((1 + 1.0 / size) * bytes_of_a_row(space) + sorting);
 }
@@ -176,7 +177,7 @@ double sums_workspace_bytes(const RowSpace& space, int size, double united, Pull
 double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space,
                                  const SpaceStatistics& statistics, Grid grid, Index universe,
                                  PulledOrder order) {
-  // Messages that go out and that come, which the pull has where the push had its own.
+  // Sent and received messages. The pull reuses the memory of the push.
   const double part = statistics.united / workload.size;
   const double sent = std::max(statistics.touched_max / workload.rounds, part);
   const double received =

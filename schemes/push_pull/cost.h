@@ -1,4 +1,4 @@
-// What push and pull move and cost: exactly, from index sets, and as expected from statistics.
+// Exact traffic of push and pull from index sets, and predicted costs from statistics.
 #pragma once
 
 #include <span>
@@ -10,61 +10,80 @@
 
 namespace sparsesync {
 
-/// How a pull's messages go: of each server to all workers.
+/// Describes how each server's message reaches all workers.
 struct Pulling {
-  Communication variant = Communication::point_to_point;
-  bool in_pieces = false;  // indices ahead of values
+  Communication variant = Communication::point_to_point;  // communication pattern
+  bool in_pieces = false;                                 // whether indices are sent before values
 };
 
-/// What crosses in one step, exactly.
-/// @param sets  the workers' index sets, one IndexSets for each placement's row space
+/// Returns the exact traffic of one step.
+/// @param placements  [row space]
+/// @param size        number of workers
+/// @param rounds      number of rounds
+/// @param pulling     how messages are pulled
+/// @param sets        [row space]: the workers' index sets
 Traffic push_pull_traffic(const Placements& placements, int size, int rounds, Pulling pulling,
                           std::span<const IndexSets> sets);
 
-/// How unevenly the placements spread elements over the servers.
+/// Returns the imbalance of elements among the servers.
 Imbalance push_pull_imbalance(const Placements& placements, int size,
                               std::span<const IndexSets> sets);
 
-/// Whether a pull's indices go ahead, in messages of their own, so that rows are put into order
-/// while their values are still on their way. It is worth it where a message has 96 kB of values or
-/// more: up to 100 Gbit/s they are then longer on their way than a processor is busy with one
-/// message more (7.7 µs; about 3 µs), and the header of one is a 3,000th of them.
-/// @param rounds  in which all of it crosses
+/// Returns whether a pull sends indices in separate messages before values, so that rows are sorted
+/// while values are in flight.
+///
+/// This pays off if a message has at least 96 kB of values. At up to 100 Gbit/s their transfer
+/// takes longer (7.7 µs) than processing an additional message (about 3 µs). The additional header
+/// is 1/3000 of their size.
+/// @param workload  the bucket
+/// @param rounds    number of rounds of the pull
 bool pulls_in_pieces(const Workload& workload, int rounds = 1);
 
-/// What a pull in pieces costs over one of whole messages.
+/// Returns the additional cost of a pull in two pieces.
 PhaseCost pieces_overhead(int size);
 
-/// How the processors come by a row space's rows.
+/// Properties of a partitioner that determine CPU work.
 struct PushPullWork {
   Grid grid;
-  // Of the server that has most, over the mean one.
+  // Rows of the busiest server, relative to the mean.
   double push_imbalance = 1;
   double pull_imbalance = 1;
-  bool in_order = false;  // as they are pulled
+  bool in_order = false;  // whether pulled rows arrive in order
 };
-/// What the processors do of one row space; nothing crosses.
-/// @param in_pieces  pulled: rows are put into order and placed while others are on the way
+/// Predicts the CPU work for one row space, without bytes.
+/// @param space       the row space
+/// @param size        number of workers
+/// @param statistics  of the row space
+/// @param how         properties of the partitioner
+/// @param in_pieces   whether pulled indices are sent first, so that sorting and scattering overlap
+///     with communication
 Cost push_pull_compute(const RowSpace& space, int size, const SpaceStatistics& statistics,
                        const PushPullWork& how, bool in_pieces);
 
-/// What of one row space's cost its placement decides.
+/// The part of one row space's cost that depends on its partitioner.
 struct PlacedCost {
-  Cost bytes;  // headers and numbers left out; and work that other placements have not
+  Cost bytes;  // without headers and counts; includes CPU work that other partitioners do not have
   PushPullWork how;
 };
-/// What a push and a pull point to point cost, given what each row space does.
+/// Predicts the cost of a push and a point-to-point pull.
+/// @param workload  the bucket
+/// @param placed    returns the partitioner's part of a row space's cost
 Cost push_pull_cost(
     const Workload& workload,
     const FunctionView<PlacedCost(const RowSpace& space, const SpaceStatistics& known)>& placed);
 
-/// Bytes that a worker needs for the sums of so many rows beside messages: its own, and all of them
-/// in order.
+/// Returns the bytes that a worker needs, besides messages, for the sums of `united` rows: those of
+/// its partition, and all of them in order.
 double sums_workspace_bytes(const RowSpace& space, int size, double united, PulledOrder order);
 
-/// Bytes that a worker needs for one row space whatever the placement, as expected from statistics:
-/// pushes sent and received, and sums.
-/// @param universe  of a group's indices
+/// Predicts the bytes of workspace for one row space with any partitioner: sent and received
+/// pushes, and sums.
+/// @param workload    the bucket
+/// @param space       the row space
+/// @param statistics  of the row space
+/// @param grid        the division among servers
+/// @param universe    number of indices of the largest group
+/// @param order       order of pulled rows
 double push_pull_workspace_bytes(const Workload& workload, const RowSpace& space,
                                  const SpaceStatistics& statistics, Grid grid, Index universe,
                                  PulledOrder order);

@@ -1,10 +1,10 @@
-// dynamic_split (SparCML's "dynamic sparse allreduce", DSAR; Renggli et al., SC 2019): as
-// split_all_gather, but what a worker has of a range, or its sum, crosses dense (all rows, no
-// indices) where that takes fewer bytes. Each sender chooses for each range; its numbers tell.
+// dynamic_split (SparCML's "dynamic sparse allreduce", DSAR; Renggli et al., SC 2019). Like
+// split_all_gather, but each sender sends a range, or its sums, dense (all rows, no indices) if
+// that is smaller. The counts of a message show its choice.
 //
-// A range that one worker pushed dense has all rows in its sum, whatever was zero-filled: its union
-// is at least as large, so that the sum crosses dense too, and rows that are all zero are dropped
-// on arrival.
+// A range that one worker pushed dense has all rows in its sums, including zero-filled rows. Its
+// union is at least as large, so its sums are sent dense, too, and the receiver removes rows that
+// are zero.
 #include "schemes/push_pull/even_partitioner.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"
@@ -15,7 +15,7 @@ namespace {
 double workspace_bytes(const Workload& workload) {
   return even_ranges_workspace_bytes(workload) +
          sum_over_spaces(workload, [](const RowSpace& space, const SpaceStatistics& known) {
-           // What came dense is kept without its zeros.
+           // Dense sections are kept without their zero rows.
            const double kept = known.united * static_cast<double>(space.row_bytes());
            return kept > 0.9 * static_cast<double>(space.dense_bytes()) ? kept : 0;
          });

@@ -39,14 +39,15 @@ class EvenPlacement : public Placement {
   EvenRanges ranges_;
 };
 
-/// What a row space's rows cost in the even ranges of its servers, as expected from statistics.
+/// Predicted bytes of one row space in the even ranges of its servers.
 struct EvenRangesBytes {
   double push_sent = 0;      // by the mean worker
-  double push_received = 0;  // by the fullest range's server
-  double sums = 0;           // of all ranges together
+  double push_received = 0;  // by the server of the fullest range
+  double sums = 0;           // all ranges together
   double fullest_sums = 0;
   double emptiest_sums = 0;
-  // Rows that come dense, to the fullest range's server and to each worker.
+  // Rows received in dense sections, by the server of the fullest range (pushed) and by each worker
+  // (sums).
   double dense_pushed = 0;
   double dense_sums = 0;
 };
@@ -66,7 +67,7 @@ EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceSt
     return densifies && dense <= coo(rows) ? static_cast<double>(range) : 0;
   };
   if (size == 1) return {};
-  // Of the other ranges no more is known than what they have together.
+  // Only the total of the other ranges is known, so they are assumed to be equal.
   const double others = size - 1.0;
   const double pushed = known.touched_mean * known.push_skewness / size;
   const double pulled = known.united * known.pull_skewness / size;
@@ -82,7 +83,7 @@ EvenRangesBytes even_ranges_bytes(const RowSpace& space, int size, const SpaceSt
   return all;
 }
 
-/// How the processors come by rows that even ranges hold.
+/// Returns the properties of even ranges that determine CPU work.
 PushPullWork work_of(int size, const SpaceStatistics& known) {
   return {.grid = {size, 1},
           .push_imbalance = known.push_skewness,
@@ -127,7 +128,7 @@ Cost split_cost(const Workload& workload, bool densifies) {
     sums.smallest += bytes.emptiest_sums;
     sums.largest += bytes.fullest_sums;
     total += push_pull_compute(space, size, known, work_of(size, known), in_pieces);
-    // Each row of what is dense is written, and read to find those that are not zero.
+    // Each dense row is written, and read to find the rows that are not zero.
     const auto row = static_cast<double>(space.row_bytes());
     total.reduce.work +=
         {.encoded_rows = bytes.dense_pushed, .encoded_bytes = bytes.dense_pushed * row};
@@ -137,7 +138,7 @@ Cost split_cost(const Workload& workload, bool densifies) {
   total += {.reduce = {},
             .gather = gather_cost(workload.options.pattern, size, sums, workload.spaces.size())};
   if (in_pieces) total += {.reduce = {}, .gather = pieces_overhead(size)};
-  // The fullest range's server, to which most is pushed, has its sums already.
+  // The server of the fullest range receives the most pushed bytes, but has its sums already.
   total.gather.bytes_received -= sums.largest - sums.smallest;
   return total;
 }

@@ -1,5 +1,6 @@
-// Rows on servers by even ranges of their numbers: what sparse_ps, split_all_gather, dynamic_split
-// and block_ps share. As uneven as the gradient is: what everybody touches lies in few ranges.
+// Partitions rows into even ranges of row numbers. Used by sparse_ps, split_all_gather,
+// dynamic_split and block_ps. It is as imbalanced as the gradient, because frequent rows lie in few
+// ranges.
 #pragma once
 
 #include <span>
@@ -9,23 +10,26 @@
 
 namespace sparsesync {
 
-/// A server on every worker for an even range of each row space. Indices cross as COO, counted from
-/// where the range begins.
-/// @param densifies  whether a range crosses whole, without indices, where that takes fewer bytes
+/// Creates partitioners with an even range of each row space for each worker. Indices are sent as
+/// COO, relative to the start of the range.
+/// @param spaces       the row spaces
+/// @param environment  settings of the scheme
+/// @param densifies    whether a range is sent dense, without indices, if that is smaller
 Placements even_placements(std::span<const RowSpace> spaces, const SchemeEnvironment& environment,
                            bool densifies = false);
 
-/// The cost of pushing to even ranges and pulling from them (push_pull_cost()).
+/// Predicts the cost of pushing to even ranges and pulling from them, for push_pull_cost().
 PlacedCost even_servers_cost(const RowSpace& space, int size, const SpaceStatistics& known);
 
-/// The cost where sums go to all workers in the way of SchemeOptions::pattern.
-/// @param densifies  whether a range crosses whole, without indices, where that takes fewer bytes
+/// Predicts the cost of pushing to even ranges and all-gathering sums with SchemeOptions::pattern.
+/// @param workload   the bucket
+/// @param densifies  whether a range is sent dense, without indices, if that is smaller
 Cost split_cost(const Workload& workload, bool densifies);
 
-/// Bytes of workspace that a worker needs for one row space.
+/// Predicts the bytes of workspace for one row space.
 double even_range_workspace_bytes(const Workload& workload, const RowSpace& space,
                                   const SpaceStatistics& known);
-/// The same for all of them.
+/// Predicts the bytes of workspace for all row spaces.
 double even_ranges_workspace_bytes(const Workload& workload);
 
 }  // namespace sparsesync

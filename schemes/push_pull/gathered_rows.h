@@ -1,4 +1,4 @@
-// The rows that a pull brings, put into order: of one row space on one worker.
+// Sorts the rows of pulled messages, for one row space on one worker.
 #pragma once
 
 #include <span>
@@ -15,46 +15,50 @@
 
 namespace sparsesync {
 
-/// In a step: share() of each server, then name(), for each round; sort(); scatter() of each round
-/// and server. Indices are thus enough for all but scatter(). Keeps its memory.
+/// Call share() for each server and then name(), for each round. Then call sort() once, and
+/// scatter() for each round and server. Only scatter() needs values. Keeps its memory between
+/// steps.
 class PulledRows {
  public:
   PulledRows(const Context& context, int rounds, int size);
 
-  /// Room for the indices that a server sends in a round; valid until the next round's.
+  /// Returns memory for the indices of a server in a round. Valid until the next round.
   /// @throws BudgetError
   std::span<Index> share(Rank server, Index count);
 
-  /// Joins the shares of each group and turns their indices into rows. Does not synchronize the
-  /// stream.
-  /// @param pulled  what came, by server and row space; values may be missing
-  /// @param space   which of them this one is
-  /// @throws CorruptDataError if the shares of a group are not its rows, BudgetError
+  /// Concatenates the shares of each group and converts their indices to rows. Does not synchronize
+  /// the stream.
+  /// @param context    the context of all memory
+  /// @param round      the round
+  /// @param placement  the partitioner
+  /// @param pulled     [server][row space]: received sections; values may be missing
+  /// @param space      index of this row space
+  /// @throws CorruptDataError if the shares do not add up to the rows of a group; BudgetError
   void name(const Context& context, Round round, Placement& placement,
             std::span<const std::vector<ConstSection>> pulled, std::size_t space);
 
-  /// Brings the rows of all rounds and groups into increasing order, where they are not. Does not
-  /// synchronize the stream.
-  /// @return with values that are yet to be placed; valid until the next call
+  /// Sorts the rows of all rounds and groups, unless they are in order. Does not synchronize the
+  /// stream.
+  /// @return the result, whose values scatter() writes; valid until the next call
   /// @throws BudgetError
   SpaceResult sort(const Context& context, const Placement& placement);
 
-  /// What a server sent, by rank; values are there.
+  /// A section with values, and the server that sent it.
   struct Placing {
     Rank server;
     const ConstSection* section = nullptr;
   };
-  /// Writes what servers sent to its rows and columns of the result. Does not synchronize the
+  /// Copies values from servers to their rows and columns of the result. Does not synchronize the
   /// stream.
   void scatter(const Context& context, Round round, const Placement& placement,
                std::span<const Placing> sent);
 
  private:
   std::vector<Buffer<Index>> shares_;      // [server]
-  std::vector<Buffer<Index>> rows_;        // [round], group after group
+  std::vector<Buffer<Index>> rows_;        // [round]: rows, group after group
   std::vector<Index> row_count_;           // [round]
-  std::vector<std::vector<Index>> first_;  // [round][group]: where its rows begin among its round's
-  bool in_order_ = false;                  // as they are named: then there are no slots
+  std::vector<std::vector<Index>> first_;  // [round][group]: position of its first row in the round
+  bool in_order_ = false;                  // whether rows arrive in order, and `slots_` is unused
   Buffer<Index> order_;
   Buffer<Index> slots_;
   SortWorkspace workspace_;

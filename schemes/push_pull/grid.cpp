@@ -10,11 +10,12 @@ namespace sparsesync {
 namespace {
 
 constexpr Index kNarrowestSliceBytes = 16;
-// More slices even out what workers carry, but cut every row into more pieces, each of which a
-// processor writes, reads and adds up.
+// More slices improve the balance, but each row is divided into more pieces that the CPU writes,
+// reads and adds.
 constexpr double kSliceWorth = 1.01;
 
-/// Bytes of the cheapest code for a number of indices that need not be whole.
+/// Returns the bytes of the shortest code for an expected number of indices, which may be
+/// fractional.
 double code_bytes(Index universe, double count) {
   const Index whole = std::min(universe, static_cast<Index>(std::ceil(count)));
   if (whole <= 0) return 0;
@@ -45,8 +46,8 @@ Cost grid_cost(const RowSpace& space, int size, const SpaceStatistics& statistic
   const double pulled = statistics.united / grid.row_groups;
   const double push = pushed * slice_bytes + code_bytes(universe, pushed);
   const double pull = pulled * slice_bytes + code_bytes(share, pulled / grid.column_slices);
-  // Rows of the union fall into groups; those that many workers touched weigh more, but fall with
-  // the rest.
+  // Distributes the rows of the union. Rows that many workers touched weigh more, but are
+  // distributed in the same way.
   const double imbalance = expected_imbalance(statistics.united, rows, grid.row_groups);
   return {.reduce = {.bytes_sent = peers * push, .bytes_received = peers * push * imbalance},
           .gather = {.bytes_sent = peers * pull * imbalance, .bytes_received = peers * pull}};

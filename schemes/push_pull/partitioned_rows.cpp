@@ -57,9 +57,9 @@ void DividedRows::take_bounds(std::span<const Index> fetched) {
   }
 }
 
-/// Divides what was given while it is still being looked at, and asks for all that the host wants
-/// to know of both together.
-/// @return whether that was good
+/// Partitions the given rows while their index check is pending, and fetches the results of both to
+/// the host at once.
+/// @return whether the check succeeded
 bool DividedRows::find_unchecked(Round round, BucketInput& input) {
   if (input.unchecked().empty()) return false;
   for (std::size_t i = 0; i < spaces_.size(); ++i) divide(i, input.unchecked()[i]);

@@ -1,4 +1,4 @@
-// The rows that a worker pushes, divided among the servers' groups: of all row spaces.
+// Partitions a worker's rows among the servers' groups, for all row spaces.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,31 @@
 
 namespace sparsesync {
 
-class BucketInput;  // schemes/bucket_input.h
+class BucketInput;  // in schemes/bucket_input.h
 
-/// Row numbers, not values, in the order of their groups; keeps its memory from one step to the
-/// next.
+/// Holds row indices (not values) in the order of their groups. Keeps its memory between steps.
 class DividedRows {
  public:
-  /// @param placements  outlive this
+  /// @param context     the context of all memory
+  /// @param placements  outlive this object
+  /// @param size        number of workers
   DividedRows(const Context& context, const Placements& placements, int size);
 
-  /// Divides the input, in the first round, and finds, in each group, the indices that the round
-  /// moves. Synchronizes the stream: once, where the input is coalesced as it was given and the
-  /// placements do not by themselves.
-  /// @throws BudgetError, InputError as BucketInput::coalesced()
+  /// Partitions the input, in the first round, and selects each group's indices of the round.
+  /// Synchronizes the stream. One synchronization is enough if the given gradients are coalesced
+  /// and divide() does not synchronize.
+  /// @throws BudgetError, InputError as BucketInput::coalesced() does
   void find(Round round, BucketInput& input);
 
-  /// This worker's indices in a group that the round moves, and where their rows are in the input.
+  /// This worker's group indices of the round in one group, and the positions of their rows in the
+  /// input.
   struct Selection {
     std::span<const Index> indices;
     std::span<const Index> sources;
   };
-  /// After find().
+  /// Returns the selection for a group. Valid after find().
   Selection selection(std::size_t space, int group) const;
-  /// Of a row space, that the input has in all rounds; after find().
+  /// Returns the number of the input's rows in a row space, over all rounds. Valid after find().
   Index rows(std::size_t space) const { return spaces_[space].rows; }
 
  private:
@@ -45,7 +47,7 @@ class DividedRows {
     Buffer<Index> divided;
     Buffer<Index> sources;
     Buffer<Index> group_begin;
-    std::vector<Index> bounds;  // of what the round moves of each group, on the host
+    std::vector<Index> bounds;  // host copy: bounds of the round's indices in each group
   };
 
   void divide(std::size_t space, std::span<const Index> rows);

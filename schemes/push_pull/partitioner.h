@@ -1,5 +1,5 @@
-// Who owns what where workers push to servers and pull from them: one row space, divided into row
-// groups × column slices. What `balanced`, `balanced_hash` and `sparse_ps` differ in.
+// Partitions the rows of one row space among servers: row groups × column slices. `balanced`,
+// `balanced_hash` and `sparse_ps` differ only in their partitioner.
 #pragma once
 
 #include <algorithm>
@@ -20,29 +20,31 @@
 
 namespace sparsesync {
 
-/// How the rows that a worker pulls follow each other.
+/// The order of the rows in all pulled messages.
 enum class PulledOrder : std::uint8_t { increasing, mixed };
 
-/// In order if groups are, and no round's rows lie between another's.
+/// Returns `increasing` if groups are in row order, and there is only one round.
 constexpr PulledOrder pulled_order(bool groups_keep_order, int rounds) {
   return groups_keep_order && rounds == 1 ? PulledOrder::increasing : PulledOrder::mixed;
 }
 
-/// A row space on its servers, divided as Grid says. In each group rows have *indices* of the
-/// group's own, by which a push names them; increasing indices are increasing rows or not, as the
-/// placement likes. A pull may name them by others. All but divide(), renumber()
-/// and name_rows() is arithmetic, the same on all workers.
+/// Partitions one row space among its servers, in a Grid. Within each group, rows have *group
+/// indices*, which identify them in pushed messages. Increasing group indices are not necessarily
+/// increasing rows. Pulled messages may identify rows by other indices.
+///
+/// All functions except divide(), renumber() and name_rows() only compute, with the same result on
+/// all workers.
 class Placement {
  public:
-  /// How indices cross; the cheapest code for each message where none is given.
+  /// Index codes of messages. Nothing: the shortest code for each message.
   struct Codes {
     std::optional<IndexCode> push;
     std::optional<IndexCode> pull;
-    /// Whether a group crosses dense where that takes fewer bytes: for groups of one server, pulled
-    /// by the indices that they are pushed by.
+    /// Whether a group is sent dense if that is smaller. Requires groups with one server, and the
+    /// same indices for push and pull.
     bool densifies = false;
   };
-  /// Where a row stands.
+  /// Identifies a row.
   struct Place {
     int group = 0;
     Index index = 0;
@@ -56,67 +58,70 @@ class Placement {
   Grid grid() const { return grid_; }
   Index slice_width() const { return grid_.slice_width(space_); }
   Index slice_bytes() const { return grid_.slice_bytes(space_); }
-  /// As Grid has it.
+  /// Returns the group of a server, see Grid.
   int group_of(Rank server) const { return grid_.group_of(server); }
-  /// As Grid has it.
+  /// Returns the first column of a server's slice, see Grid.
   Index first_column(Rank server) const { return grid_.first_column(space_, server); }
 
-  /// The indices of the largest group are [0, universe()).
+  /// Returns the number of indices of the largest group, [0, universe()).
   virtual Index universe() const = 0;
-  /// Those of a group are [0, size(group)).
+  /// Returns the number of indices of a group, [0, size(group)).
   virtual Index size(int group) const = 0;
-  /// Computed row by row, not as divide() does: an account that shares its code with what it counts
-  /// would prove nothing.
+  /// Returns the group and group index of a row. Must be implemented independently of divide(),
+  /// because traffic() uses it to verify what divide() sends.
   virtual Place locate(Index row) const = 0;
-  /// Whether groups follow each other in the order of rows, and so do the indices in each.
+  /// Returns whether groups, and the indices in each group, are in row order.
   virtual bool keeps_order() const { return false; }
-  /// What the pull calls those of a group's indices that lie in `share`.
+  /// Returns the pulled indices of the group indices in `share`.
   virtual IndexRange pulled(int /*group*/, IndexRange share) const { return share; }
 
-  /// The indices that a round moves, in every group.
+  /// Returns the group indices of a round, for all groups.
   IndexRange range(Round round) const { return round.part_of(universe()); }
-  /// Those of them that a group has.
+  /// Returns the group indices of a round that exist in a group.
   IndexRange range(Round round, int group) const {
     const IndexRange all = range(round);
     return {std::min(all.begin, size(group)), std::min(all.end, size(group))};
   }
-  /// Those of them that a server names in the pull: the servers of a group divide them.
+  /// Returns the group indices of a round that a server sends in pulled messages. The servers of a
+  /// group divide them.
   IndexRange share(Round round, Rank server) const;
-  /// What both ends know of a push to a server.
+  /// Returns the section of a message that is pushed to a server.
   SectionSpec push_section(Round round, Rank server) const;
-  /// What both ends know of a pull from it.
+  /// Returns the section of a message that is pulled from a server.
   SectionSpec pull_section(Round round, Rank server) const;
 
-  /// Divides rows among the groups. Does not synchronize the stream, but where a placement says so.
+  /// Partitions rows into groups. Does not synchronize the stream, unless an implementation says
+  /// so.
+  /// @param context      the context of all arguments
   /// @param rows         increasing, in [0, R)
-  /// @param indices      receives the rows' indices, group after group, increasing in each
-  /// @param sources      receives, beside each, the place of its row in `rows`
-  /// @param group_begin  row_groups + 1 numbers: group j's are [group_begin[j], group_begin[j +
-  /// 1]).
-  ///                     Counts in the context's memory, as Count is
+  /// @param indices      receives the rows' group indices: group after group, increasing in each
+  /// @param sources      receives, for each entry of `indices`, the position of its row in `rows`
+  /// @param group_begin  `[row_groups + 1]`, in the context's memory: group j is [group_begin[j],
+  ///     group_begin[j + 1])
   /// @throws BudgetError
   virtual void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
                       std::span<Index> sources, std::span<Index> group_begin) = 0;
-  /// From what a push calls a group's rows to what a pull does; both increase. Does not synchronize
-  /// the stream.
+  /// Converts group indices to pulled indices; both are increasing. Does not synchronize the
+  /// stream.
   /// @return valid until the next call
-  /// @throws CorruptDataError if no row of the group has such an index
+  /// @throws CorruptDataError if an index does not exist in the group
   virtual std::span<const Index> renumber(const Context& /*context*/, int /*group*/,
                                           std::span<const Index> indices) {
     return indices;
   }
-  /// Some of a group's rows, and where their numbers go.
+  /// Pulled indices of a group, and the memory for their rows.
   struct Naming {
     Index group = 0;
     std::span<const Index> pulled;
     std::span<Index> rows;
   };
-  /// From what a pull calls rows of some groups to the rows. Does not synchronize the stream.
-  /// @throws CorruptDataError if no row of a group has such an index
+  /// Converts pulled indices of some groups to rows. Does not synchronize the stream.
+  /// @throws CorruptDataError if an index does not exist in its group
   virtual void name_rows(const Context& context, std::span<const Naming> groups) = 0;
 
-  /// Chooses anew, from what all workers agree on.
+  /// Chooses the grid again, from statistics that all workers agree on.
   virtual void adapt(const SpaceStatistics&) {}
+  /// Returns the current choice of codes and grid.
   virtual SpaceChoice choice() const;
 
  protected:
@@ -129,7 +134,7 @@ class Placement {
   Codes codes_;
 };
 
-/// One for each row space: of the bucket's tensors, or of what a scheme makes of them.
+/// [row space] of the bucket, or of a scheme's derived row spaces.
 using Placements = std::vector<std::unique_ptr<Placement>>;
 
 }  // namespace sparsesync

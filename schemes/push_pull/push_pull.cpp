@@ -48,7 +48,7 @@ class PushPull : public Scheme {
         places_(context_),
         summation_(context_) {
     for (int round = 0; round < rounds_; ++round) {
-      // Pushes are over when pulls begin: the first one's memory is theirs.
+      // Pulls start after all pushes, so the first round's pull reuses the memory of pushes.
       pulls_.emplace_back(context_, rank_, size_, pulling_, round == 0 ? &room_ : nullptr);
       pulled_.emplace_back(static_cast<std::size_t>(size_));
     }
@@ -133,7 +133,8 @@ class PushPull : public Scheme {
       const double touched = statistics[i].touched_mean;
       storage_[i].union_of_a_row = touched > 0 ? statistics[i].united / touched : 0;
     }
-    // A section that came dense says only by its values which rows there are.
+    // Excluded for sections that may be dense, because their touched rows are only known from the
+    // values.
     in_pieces_ =
         pulling_ == Communication::point_to_point && !densifies() &&
         pulls_in_pieces({.spaces = spaces_, .size = size_, .statistics = statistics}, rounds_);
@@ -162,16 +163,17 @@ class PushPull : public Scheme {
       shares.resize(sums.size());
       for (int i = 0; i < rounds * size; ++i) kept.emplace_back(context);
     }
-    Index most_united = 0;                // rows that there were sums of: there is room for them
-    double union_of_a_row = 0;            // rows of the union for each of a worker's; 0: not known
-    std::vector<RowSums> sums;            // [round]
-    std::vector<IndexRange> shares;       // [round]: places of the sums that this server names
-    std::vector<Buffer<std::byte>> kept;  // [round][server], of what came dense: rows not zero
+    Index most_united = 0;      // largest number of rows in a result; the memory for them exists
+    double union_of_a_row = 0;  // rows of the union per row of this worker; 0: unknown
+    std::vector<RowSums> sums;  // [round]
+    // [round]: positions of the sums whose indices this server sends
+    std::vector<IndexRange> shares;
+    std::vector<Buffer<std::byte>> kept;  // [round][server]: nonzero rows of a dense section
     PulledRows pulled;
   };
 
-  /// What is known of a message to a server (reduce) or from it (gather); valid until the next
-  /// call.
+  /// Returns the sections of a message to a server (reduce) or from it (gather), by row space.
+  /// Valid until the next call.
   std::span<const SectionSpec> sections_of(Round round, Rank server, Phase phase) {
     specs_.clear();
     for (const std::unique_ptr<Placement>& placement : placements_) {
@@ -185,7 +187,7 @@ class PushPull : public Scheme {
     return divided_.selection(space, placements_[space]->group_of(server));
   }
 
-  /// What is pushed to a server; valid until the next call.
+  /// Returns the layout of the message to a server. Valid until the next call.
   Outbox::Contents describe_push(Round round, Rank server) {
     const std::span<const SectionSpec> specs = sections_of(round, server, Phase::reduce);
     counts_of_.clear();
@@ -211,8 +213,8 @@ class PushPull : public Scheme {
     encode_all(context_, encodes_);
   }
 
-  /// Finds what a budget does not allow while the step can still be refused: the others' pushes are
-  /// about as large as this worker's to itself, and there will be sums.
+  /// Checks the memory budget while the step can still be rejected. Assumes that the other workers'
+  /// pushes are as large as this worker's push to itself, and that sums will follow.
   void expect_memory() {
     room_.received.expect(std::ssize(outbox_.own()));
     double bytes = 0;
@@ -231,13 +233,14 @@ class PushPull : public Scheme {
     if (bytes > 0) context_.memory().expect_room(static_cast<std::size_t>(bytes));
   }
 
-  /// Where more rounds are an answer, as many as are likely; else only those that are certain.
+  /// Returns the number of rows of the result to expect: the likely number if more rounds are
+  /// possible, or else the smallest possible number.
   double expected_sums(std::size_t space) const {
     const SpaceStorage& storage = storage_[space];
     const auto own = static_cast<double>(divided_.rows(space));
     if (!more_rounds_may_help_) return own;
     const auto rows = static_cast<double>(spaces_[space].rows);
-    // Nothing is known yet: as if each worker drew its rows for itself.
+    // No step was seen yet. Assumes that workers draw their rows independently.
     if (storage.union_of_a_row == 0) return rows * (1 - std::pow(1 - own / rows, size_));
     return std::min(rows, own * storage.union_of_a_row);
   }
@@ -257,7 +260,7 @@ class PushPull : public Scheme {
     encodes_.push_back({section.code, spec.range, chosen.indices, section.indices});
   }
 
-  /// Writes all rows of a section's range: those that are there, and zeros between.
+  /// Writes all rows of a section's range, with zeros for missing rows.
   void write_dense(const SectionSpec& spec, std::span<const Index> indices, ConstMatrix rows,
                    const Section& section) {
     const std::span<Index> places = places_.reserve(rows.rows);
@@ -267,7 +270,7 @@ class PushPull : public Scheme {
                  {section.values.data(), rows.dtype, section.counts.rows, rows.width});
   }
 
-  /// Reads a push that came; or keeps it, to be read with all others.
+  /// Reads a pushed message, or keeps it to be read together with the others.
   void take_push(Round round, Rank worker, std::span<const std::byte> message) {
     messages_[worker.index()] = message;
     if (!fetches_at_once(context_)) return;
@@ -278,11 +281,11 @@ class PushPull : public Scheme {
     return storage_[space].sums[round.position()];
   }
 
-  /// Sums up what was pushed, and finds what of it this server will name in the pull. The host
-  /// hears how much that is when all is done.
+  /// Adds up the pushed rows, and selects the sums whose indices this server will send. Fetches the
+  /// numbers of rows to the host at the end.
   void sum_pushes(Round round) {
-    // Of each row space: 0 and how many sums there are, as the begin and the end of a group; and
-    // what of them is named.
+    // Four numbers per row space: 0 and the number of sums, as the bounds of a group, and the
+    // bounds of the selected sums.
     constexpr Index kNumbers = 4;
     const std::span<Index> counted = counts_.reserve(kNumbers * std::ssize(spaces_));
     fill_zero(context_, std::as_writable_bytes(counted));
@@ -306,7 +309,8 @@ class PushPull : public Scheme {
     }
   }
 
-  /// A gather of its own for each round: results are read from it after the last one.
+  /// Returns the all-gather of a round. Rounds do not share one, because the result is read from
+  /// all of them after the last round.
   MessageGather& pull_of(Round round) { return pulls_[round.position()]; }
 
   std::vector<std::vector<ConstSection>>& pulled_of(Round round) {
@@ -322,8 +326,8 @@ class PushPull : public Scheme {
     });
   }
 
-  /// The same message for all.
-  /// @return bytes of its head
+  /// Writes the message of sums that goes to all other workers.
+  /// @return the size of its head in bytes
   std::int64_t pack_pull(Round round) {
     const std::size_t spaces = spaces_.size();
     const std::span<const SectionSpec> specs = sections_of(round, rank_, Phase::gather);
@@ -357,14 +361,14 @@ class PushPull : public Scheme {
     return head_bytes(specs, counts_of_);
   }
 
-  /// Whether messages of a pull are kept until all have come, to be read together. Elsewhere what
-  /// comes is passed on, or read while others are on their way.
+  /// Returns whether pulled messages are kept until all have arrived, and read together. Otherwise
+  /// messages are forwarded, or read while others are in flight.
   bool defers() const {
     return !fetches_at_once(context_) && pulling_ == Communication::point_to_point && !densifies();
   }
 
-  /// Reads a message of a pull, or the head of one where other messages may follow it. The first
-  /// one is this worker's own.
+  /// Reads a pulled message, or its head; other messages may follow it. The first call has this
+  /// worker's own message.
   MessageGather::Extent take_pull(Round round, Rank server, std::span<const std::byte> bytes) {
     messages_[server.index()] = bytes;
     if (!defers())
@@ -374,7 +378,7 @@ class PushPull : public Scheme {
             is_own ? index_bytes(sections_of(round, rank_, Phase::gather), counts_of_) : 0};
   }
 
-  /// Reads all of them: the second synchronization of a pull comes at its end.
+  /// Reads all pulled messages with one synchronization, the second one of a pull.
   void read_pulls(Round round) {
     const std::size_t spaces = spaces_.size();
     known_.fetch(spaces, messages_, counts_read_);
@@ -400,7 +404,9 @@ class PushPull : public Scheme {
         {section.code, spec.range, section.indices, share_of(server, space, section)});
   }
 
-  /// @param bytes  other messages may follow
+  /// @param round   the round
+  /// @param server  the sender
+  /// @param bytes   other messages may follow
   MessageGather::Extent read_pull(Round round, Rank server, std::span<const std::byte> bytes) {
     const std::span<const SectionSpec> specs = sections_of(round, server, Phase::gather);
     std::vector<ConstSection>& sections = pulled(round, server);
@@ -439,8 +445,7 @@ class PushPull : public Scheme {
         .kept[round.position() * static_cast<std::size_t>(size_) + server.index()];
   }
 
-  /// Makes a section that came dense one of the rows that are not all zero: others were perhaps
-  /// touched by nobody.
+  /// Removes the zero rows of a dense section, because no worker may have touched them.
   void drop_zeros(std::size_t space, IndexRange range, std::span<Index> share,
                   Buffer<std::byte>& kept, ConstSection& section) {
     if (section.counts.rows != section.counts.indices) {
@@ -458,8 +463,8 @@ class PushPull : public Scheme {
     section.values = values.first(static_cast<std::size_t>(rows * row_bytes));
   }
 
-  /// Once all indices of a round are there. After the last one the result has its rows, and the
-  /// values of the rounds before.
+  /// Computes row numbers, once all indices of a round have arrived. After the last round, also
+  /// sorts the rows of the result and scatters the values of the earlier rounds.
   void order_rows(Round round) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       PulledRows& rows = storage_[i].pulled;
@@ -478,7 +483,7 @@ class PushPull : public Scheme {
     }
   }
 
-  /// Once order_rows() was called with the last round.
+  /// Scatters a server's values, after order_rows() of the last round.
   void place_values(Round round, Rank server) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       storage_[i].pulled.scatter(
@@ -487,7 +492,7 @@ class PushPull : public Scheme {
     }
   }
 
-  /// The same of all servers.
+  /// Scatters the values of all servers.
   void place_all_values(Round round) {
     for (std::size_t i = 0; i < spaces_.size(); ++i) {
       placing_.clear();
@@ -502,7 +507,7 @@ class PushPull : public Scheme {
   Communication pulling_;
   bool more_rounds_may_help_;
   bool in_pieces_ = false;
-  // Of the message that is being written or read: kept, so that a step allocates nothing.
+  // Layout of the current message, kept so that a step does not allocate.
   std::vector<SectionSpec> specs_;
   std::vector<Section> sections_;
   std::vector<SectionCounts> counts_of_;
@@ -515,15 +520,15 @@ class PushPull : public Scheme {
   DividedRows divided_;
   MessageRoom room_;
   Outbox outbox_;
-  std::vector<std::span<const std::byte>> messages_;  // [worker], of the step
+  std::vector<std::span<const std::byte>> messages_;  // [worker]: messages of the current step
   KnownNumbers known_;
   std::vector<ReceivedRows> pushed_;                            // [worker]
   std::vector<MessageGather> pulls_;                            // [round]
   std::vector<std::vector<std::vector<ConstSection>>> pulled_;  // [round][server][row space]
   std::vector<SpaceStorage> storage_;
   Buffer<Index> counts_;
-  Buffer<std::byte> gathered_;  // of a section that is made dense: its rows
-  Buffer<Index> places_;        // and where they go
+  Buffer<std::byte> gathered_;  // rows of a section that is sent dense
+  Buffer<Index> places_;        // positions of these rows in the section
   RowSummation summation_;
 };
 

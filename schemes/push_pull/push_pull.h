@@ -1,12 +1,15 @@
-// Push and pull: the scheme that every placement of rows on servers shares.
+// Push and pull: the scheme that all partitioners share.
 //
-// Push: each worker sends each server its rows of the server's group, the server's slice of their
-// values. Pull: each server sends all workers its slice of its group's sums, and its share of the
-// group's indices: the c servers of a group divide them. Sums are made in rank order. A pull is an
-// all-gather of messages and goes in any of its ways (message_gather.h). Which row of the result a
-// value belongs to is known once all indices have come, as they increase over all groups. So where
-// a pull is large and goes point to point, indices go ahead of values: the union is then put into
-// order, and one server's values after another brought to their rows, while the rest is on its way.
+// Push: each worker sends each server its rows in the server's group, restricted to the server's
+// column slice. Servers add rows in rank order.
+//
+// Pull: each server sends all workers its slice of its group's sums, and its share of the group's
+// indices. The c servers of a group divide the indices. A pull is an all-gather of messages, in any
+// of the patterns of message_gather.h.
+//
+// A worker can compute the final position of every row as soon as all indices have arrived. So a
+// large point-to-point pull sends indices before values. Each worker then sorts the union, and
+// scatters one server's values after another, while the remaining values are in flight.
 #pragma once
 
 #include <memory>
@@ -16,13 +19,17 @@
 
 namespace sparsesync {
 
-/// @param placements  one for each row space of the input
-/// @param pulling     how the servers' messages go
+/// Creates the scheme.
+/// @param environment  settings of the scheme
+/// @param placements   [row space]: partitions rows among servers
+/// @param pulling      communication pattern of pulled messages
 std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment, Placements placements,
                                       Communication pulling = Communication::point_to_point);
 
-/// The same where all row spaces are placed alike; the pull goes point to point.
-/// @tparam Kind  made from a row space, its number in the bucket and the environment
+/// Creates the scheme with the same kind of partitioner for all row spaces, and a point-to-point
+/// pull.
+/// @tparam Kind  a Placement, constructed from a row space, its index in the bucket and the
+///     environment
 template <typename Kind>
 std::unique_ptr<Scheme> push_and_pull(const SchemeEnvironment& environment) {
   return push_and_pull(environment, of_each_space<Kind, Placement>(environment));

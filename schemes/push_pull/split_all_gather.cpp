@@ -1,7 +1,7 @@
-// split_all_gather (SparCML's static sparse "split all-gather", SSAR; Renggli et al., SC 2019):
-// each worker sends each other one its rows of that one's even range, which are added up in rank
-// order; then the sums go to all workers (message_gather.h): around a ring, or by the hierarchy of
-// its authors, which spares a range that is fuller than the others most of the way around.
+// split_all_gather (SparCML's static sparse "split all-gather", SSAR; Renggli et al., SC 2019).
+// Each worker sends each other worker its rows of that worker's even range, which are added in rank
+// order. Then the sums are all-gathered (message_gather.h), around a ring or by a hierarchy as in
+// the paper. With a hierarchy, the largest range takes fewer sequential transfers.
 #include "schemes/push_pull/even_partitioner.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"

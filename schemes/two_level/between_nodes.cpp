@@ -17,7 +17,7 @@ SpaceStatistics a_share(SpaceStatistics statistics, int shares) {
   return statistics;
 }
 
-/// Of tensors that share a row space, which are touched as they are.
+/// Adds the statistics of another tensor in the same row space.
 void join(SpaceStatistics& to, const SpaceStatistics& from) {
   const auto mean = [](double a, double of_a, double b, double of_b) {
     return of_a + of_b > 0 ? (a * of_a + b * of_b) / (of_a + of_b) : 1;

@@ -1,5 +1,5 @@
-// What crosses between nodes in two_level: the part of a bucket that workers with the same place on
-// their nodes hold for them, as a bucket of its own.
+// The exchange between nodes in two_level. Workers with the same index on their nodes synchronize
+// their range of rows, as a separate bucket.
 #pragma once
 
 #include <memory>
@@ -11,37 +11,45 @@
 
 namespace sparsesync {
 
-/// A bucket's row spaces, divided among the workers of a node and into rounds.
+/// Divides a bucket's row spaces among the workers of a node, and into rounds.
 struct Division {
-  std::vector<RowSpace> spaces;  // of the bucket
+  std::vector<RowSpace> spaces;  // row spaces of the bucket
   Nodes nodes;
 
-  /// The rows of a row space that cross in a round, of the range of a place.
+  /// Returns the rows of a row space that the workers with index `place` send between nodes in a
+  /// round.
   IndexRange rows(std::size_t space, int place, Round round) const;
 };
 
-/// A place's part of a round: a tensor for each row space of the bucket, in its sum type. One that
-/// has no rows there is given one that nobody touches: a tensor has a row.
+/// Synchronizes the range of one index in one round: a tensor for each row space of the bucket, in
+/// the dtype of sums. A tensor has at least one row, so an empty range is replaced by one row that
+/// no worker touches.
 class BetweenNodes {
  public:
-  /// @param bucket   that of two_level: its options say which scheme
-  /// @param context, node, seed  as SchemeEnvironment has them, the node as rank
+  /// @param context   as in SchemeEnvironment
+  /// @param division  the division of row spaces
+  /// @param bucket    the bucket of two_level; its options name the scheme
+  /// @param place     index of the worker on its node
+  /// @param round     the round
+  /// @param node      the node, which is the rank in the scheme
+  /// @param seed      as in SchemeEnvironment
   BetweenNodes(const Context& context, const Division& division, const BucketSpec& bucket,
                int place, Round round, int node, std::uint64_t seed);
 
-  /// What goes in: sums, which cross as the wire type where there is one.
+  /// Returns the input's description: sums, which are sent in the wire type if there is one.
   const BucketSpec& spec() const { return spec_; }
-  /// Their members are numbered as the bucket's row spaces.
+  /// Returns the row spaces. Their members are the bucket's row spaces.
   std::span<const RowSpace> spaces() const { return spaces_; }
-  /// What takes it across.
+  /// Returns the scheme between nodes.
   Scheme& scheme() { return *scheme_; }
 
-  /// Chooses anew from the statistics of the whole bucket.
+  /// Chooses the scheme's options again, from the statistics of the whole bucket.
   void adapt(const Division& division, const Statistics& statistics);
 
-  /// What workers that touched these rows have in here, for an account.
-  /// @param sets     one for each row space of the bucket
-  /// @param storage  of what is returned
+  /// Converts index sets of the bucket to index sets of this exchange.
+  /// @param division  the division of row spaces
+  /// @param sets      [row space of the bucket]
+  /// @param storage   memory of the returned views
   std::vector<IndexSets> sets_of(const Division& division, std::span<const IndexSets> sets,
                                  std::vector<OwnedIndexSets>& storage) const;
 
@@ -54,12 +62,17 @@ class BetweenNodes {
   std::unique_ptr<Scheme> scheme_;
 };
 
-/// A part: its tensors are of their sum type.
+/// Returns the bucket of an exchange between nodes. Its tensors have the dtype of sums.
 BucketSpec spec_between(const Division& division, const SchemeOptions& options, int place,
                         Round round);
 
-/// The sparsity of a part: that of its range, shared out evenly among the rounds.
-/// @param spaces  row spaces of those tensors
+/// Returns the statistics of an exchange between nodes: those of its range, divided evenly among
+/// the rounds.
+/// @param division    the division of row spaces
+/// @param spaces      row spaces of spec_between()
+/// @param place       index of the range
+/// @param rounds      number of rounds
+/// @param statistics  of the whole bucket
 Statistics statistics_between(const Division& division, std::span<const RowSpace> spaces, int place,
                               int rounds, const Statistics& statistics);
 

@@ -37,7 +37,8 @@ NodeRing::NodeRing(const Context& context, const Division& division, Rank worker
     values_.emplace_back(context_).reserve_exactly(space.is_own_sum() ? 0 : space.dense_bytes());
     row_bytes += sum_bytes(space) / space.rows;
   }
-  // The first place has the longest ranges; a round's parts of them differ by a row.
+  // The first index has the longest ranges. Their parts in different rounds differ by at most one
+  // row.
   const Index most = bytes_of(Kind::sum, 0, {0, 1}) / rounds + row_bytes;
   landed_.reserve_exactly(most);
   if (spaces().size() > 1) packed_.reserve_exactly(most);
@@ -53,7 +54,7 @@ Pattern NodeRing::pattern() const {
 
 Matrix NodeRing::values(std::size_t space) const {
   const RowSpace& shape = spaces()[space];
-  // Values that are their own sums need no second array.
+  // Uses the array of sums if sums have the values' dtype.
   return {shape.is_own_sum() ? sums_[space].data() : values_[space].data(), shape.dtype, shape.rows,
           shape.width};
 }
@@ -80,7 +81,7 @@ Index NodeRing::bytes_of(Kind kind, int place, Round round) const {
   return bytes;
 }
 
-/// Where the message stands already if there is one row space.
+/// Returns the data without a copy if there is one row space.
 Payload NodeRing::pack(Kind kind, int place, Round round) {
   const Index bytes = bytes_of(kind, place, round);
   if (spaces().size() == 1) return {piece(kind, 0, place, round).data, bytes};
@@ -93,7 +94,7 @@ Payload NodeRing::pack(Kind kind, int place, Round round) {
   return {packed_.data(), bytes};
 }
 
-/// Calls use(from, to) for each row space's part of a message of the right size.
+/// Calls use(from, to) for each row space's section of a message.
 template <typename Use>
 void NodeRing::unpack(Kind kind, int place, Round round, const std::byte* message, Use&& use) {
   for (std::size_t i = 0; i < spaces().size(); ++i) {

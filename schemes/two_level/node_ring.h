@@ -1,5 +1,4 @@
-// The dense tensors of a node: its workers add them up around a ring and pass the sums on around
-// it. The outer steps of two_level.
+// Dense ring all-reduce within a node, the first and the last part of two_level.
 #pragma once
 
 #include <vector>
@@ -11,33 +10,34 @@
 
 namespace sparsesync {
 
-/// One worker's dense sums of all row spaces, each in its sum type, and beside those that are no
-/// sums of their own their values. All that is meant by a place and a round are rows that
-/// Division::rows() names. Outlived by the division.
+/// Holds one worker's dense sums of all row spaces, in the dtype of sums. Also holds their values
+/// if the dtypes differ. An index `place` and a round select the rows of Division::rows(). The
+/// division outlives this object.
 class NodeRing {
  public:
   /// @throws BudgetError
   NodeRing(const Context& context, const Division& division, Rank worker, int rounds);
 
-  /// The steps of either phase, by the workers' ranks.
+  /// Returns the steps of either phase, with ranks among all workers.
   Pattern pattern() const;
 
-  /// Takes this worker's gradients. Does not synchronize the stream.
+  /// Loads this worker's gradients.
   void load(BucketInput& input);
-  /// Adds up the node's tensors: afterwards sums() of the own place are the node's, and those of
-  /// other places of no use. Order of summation: places q + 1, ..., w - 1, 0, ..., q for place q.
+  /// Sums the node's tensors. Afterwards sums() for this worker's index hold the node's sums, and
+  /// those for other indices are undefined. The reduction order for index q is q + 1, ..., w - 1,
+  /// 0, ..., q.
   void reduce_scatter(Exchange& exchange, Round round);
-  /// Makes values of the sums of the own place: multiplies them by `scale`, once, and rounds.
+  /// Multiplies the sums for this worker's index by `scale`, once, and rounds them to values.
   void round_own(Round round, double scale);
-  /// Brings values() of each place to all workers of the node.
+  /// Sends values() of each index to all workers of the node.
   void all_gather(Exchange& exchange, Round round);
 
-  /// The sums of a row space's rows at a place in a round.
+  /// Returns the sums of a row space's rows for an index in a round.
   Matrix sums(std::size_t space, int place, Round round) const;
-  /// All values of a row space.
+  /// Returns all values of a row space.
   Matrix values(std::size_t space) const;
 
-  /// Adds what the workers at a place send on their rings in a round.
+  /// Adds the traffic of the workers with this index in a round.
   void count(int place, Round round, Traffic& traffic) const;
 
  private:
@@ -46,7 +46,7 @@ class NodeRing {
   const std::vector<RowSpace>& spaces() const { return division_.spaces; }
   int around(int place) const;
   Matrix piece(Kind kind, std::size_t space, int place, Round round) const;
-  /// Of a message: a place's rows of all row spaces, one after another.
+  /// Returns the size of a message: the rows for an index, of all row spaces.
   Index bytes_of(Kind kind, int place, Round round) const;
   Payload pack(Kind kind, int place, Round round);
   template <typename Use>
@@ -55,18 +55,19 @@ class NodeRing {
   Context context_;
   const Division& division_;
   int place_;
-  std::vector<Rank> workers_;  // of the node
+  std::vector<Rank> workers_;  // [index]: the workers of the node
   std::vector<Buffer<std::byte>> sums_;
   std::vector<Buffer<std::byte>> values_;
-  Buffer<std::byte> packed_;  // a message to the right, where there are several row spaces
-  Buffer<std::byte> landed_;  // one from the left
+  Buffer<std::byte> packed_;  // message to the right neighbour, if there are several row spaces
+  Buffer<std::byte> landed_;  // message from the left neighbour
 };
 
-/// Of a row space, what a NodeRing keeps for each worker and what crosses in it.
+/// Returns the bytes of a row space's sums.
 Index sum_bytes(const RowSpace& space);
 
-/// A pattern of a scheme among some workers, by their ranks among all.
-/// @param members  by their ranks among themselves
+/// Converts a pattern among some workers to ranks among all workers.
+/// @param pattern  the pattern, with ranks among the members
+/// @param members  [rank among the members]: rank among all workers
 Pattern mapped(Pattern pattern, std::span<const Rank> members);
 
 }  // namespace sparsesync

@@ -23,7 +23,7 @@ SpaceStatistics range_statistics(const SpaceStatistics& statistics, Index rows, 
   if (!statistics.nodes.empty()) return statistics.nodes[static_cast<std::size_t>(place)];
   const int workers = nodes.count() * nodes.per_node();
   if (statistics.touched_mean <= 0 || workers == 1) return {};
-  // Of the way from one worker to all of them: as far as a node's workers are.
+  // Position of a node's workers on a logarithmic scale from one worker to all workers.
   const double inside = std::log(nodes.per_node()) / std::log(workers);
   const double growth =
       std::pow(std::max(1.0, statistics.united / statistics.touched_mean), inside);

@@ -1,5 +1,5 @@
-// Workers on nodes: runs of consecutive ranks; and the ranges of rows that the workers of a node
-// divide among them. What two_level crosses in two levels.
+// The division of workers into nodes of consecutive ranks, and of rows into ranges. Each range
+// belongs to one worker of every node. Used by two_level.
 #pragma once
 
 #include "kernels/base/views.h"
@@ -8,22 +8,24 @@
 
 namespace sparsesync {
 
-/// Worker `place` of each node holds the `place`-th even range of a row space's rows for its node.
+/// Maps workers to nodes. The worker with index `place` on its node owns the `place`-th even range
+/// of each row space's rows for its node.
 class Nodes {
  public:
-  /// @param workers  a multiple of `per_node`, which is at least 1
+  /// @param workers   a multiple of `per_node`
+  /// @param per_node  workers per node, at least 1
   Nodes(int workers, int per_node) : count_(workers / per_node), per_node_(per_node) {}
 
   int count() const { return count_; }
   int per_node() const { return per_node_; }
-  /// The node that a worker is on.
+  /// Returns the node of a worker.
   int node_of(Rank worker) const { return worker.value / per_node_; }
-  /// Its place there.
+  /// Returns the index of a worker on its node.
   int place_of(Rank worker) const { return worker.value % per_node_; }
-  /// The worker at a place of a node.
+  /// Returns the worker with this index on a node.
   Rank worker(int node, int place) const { return {node * per_node_ + place}; }
 
-  /// The rows that it holds of a row space of so many.
+  /// Returns the range of rows that belongs to an index, for a row space of `rows` rows.
   IndexRange range(Index rows, int place) const { return EvenRanges(rows, per_node_).range(place); }
 
  private:
@@ -31,15 +33,20 @@ class Nodes {
   int per_node_;
 };
 
-/// The rows of a range that the workers of each node touched together, counted from where it
-/// begins: increasing, one set for each node.
-/// @param sets  increasing, one for each worker
+/// Returns the rows of a range that the workers of each node touched together, relative to the
+/// start of the range: [node], each set increasing.
+/// @param sets   [worker], each set increasing
+/// @param nodes  the division of workers
+/// @param range  the range of rows
 OwnedIndexSets node_sets(const IndexSets& sets, const Nodes& nodes, IndexRange range);
 
-/// The sparsity of that where the range is the `place`-th. Where nobody looked: what lies between
-/// one worker and all of them, as if the union grew by the same factor with each doubling of the
-/// workers, for the fullest range.
-/// @param rows  of the whole row space
+/// Returns the statistics of node_sets() for the range of index `place`. If unknown, estimates them
+/// for the fullest range, assuming that the union grows by the same factor whenever the number of
+/// workers doubles.
+/// @param statistics  of the whole row space
+/// @param rows        rows of the whole row space
+/// @param nodes       the division of workers
+/// @param place       index of the range
 SpaceStatistics range_statistics(const SpaceStatistics& statistics, Index rows, const Nodes& nodes,
                                  int place);
 

@@ -1,17 +1,20 @@
-// two_level: dense inside a node, any scheme between nodes.
+// two_level: dense within a node, any scheme between nodes.
 //
-// A node's workers, w of them, add up their dense tensors by a ring reduce-scatter: the one at
-// place q ends with the node's sum of the q-th even range of each row space's rows. The workers at
-// place q of all nodes then run another scheme on their range, which is sparse again, and its sums
-// go around each node's ring (all-gather). The first two are the reduce phase. Order of summation:
-// in a node places q + 1, ..., w - 1, 0, ..., q; between nodes that of the other scheme, nodes in
-// the place of ranks. Sums cross in their sum type until they are complete and are rounded once;
-// where the bucket asks for a narrower type on the wire, they cross between nodes as that.
+// 1. Reduce phase, within a node: its w workers sum their dense tensors with a ring reduce-scatter.
+//   The worker with index q owns the node's sums of the q-th even range of each row space's rows.
+// 2. Reduce and gather phase, between nodes: the workers with index q of all nodes run another
+//   scheme on their range, which is sparse again.
+// 3. Gather phase, within a node: an all-gather of the sums around the ring.
 //
-// Rows that cancel inside a node do not cross between nodes; index sets do not tell, and the
-// account counts them. Ranges are of row numbers: what everybody touches may lie in one of them,
-// and then crosses between that place's workers. One node: dense_ring; nodes of one worker: the
-// other scheme alone.
+// The reduction order within a node is index q + 1, ..., w - 1, 0, ..., q. Between nodes it is that
+// of the other scheme, with nodes instead of ranks. Partial sums are sent in the type of sums, and
+// rounded once when complete. If the bucket has a narrower wire type, sums are sent between nodes
+// in that type.
+//
+// Limits: Rows that cancel within a node are not sent between nodes, but traffic() counts them,
+// because index sets do not show them. Ranges are of row numbers, so the rows that most workers
+// touch may lie in a single range. Then only the workers with one index send them. With a single
+// node this is dense_ring. With one worker per node it is the other scheme.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -34,7 +37,7 @@ namespace {
 
 constexpr std::string_view kName = "two_level";
 
-/// The scheme that does all where there is only one level.
+/// Returns the scheme that does everything if there is only one level.
 std::optional<SchemeEntry> only_level(const SchemeOptions& options, int size) {
   if (options.workers_per_node == 1) return scheme_named(options.between_nodes);
   const bool has_nodes = options.workers_per_node > 1 && options.workers_per_node < size;
@@ -112,7 +115,7 @@ class TwoLevel : public Scheme {
     ring_.all_gather(exchange, round);
   }
 
-  /// As if the other places had as many as this one.
+  /// Assumes that the other indices have as many rows as this one.
   std::optional<Index> united(std::size_t space) const override {
     if (!united_[space]) return std::nullopt;
     return std::min(spaces_[space].rows, *united_[space] * division_.nodes.per_node());
@@ -155,8 +158,8 @@ class TwoLevel : public Scheme {
     return traffic;
   }
 
-  /// Of what crosses between nodes, where a server is a worker of one: how uneven its node's peers
-  /// are, and how uneven the ranges.
+  /// Returns the imbalance between nodes, with workers as servers. Combines the imbalance among
+  /// workers with the same index and the imbalance of the ranges.
   std::optional<Imbalance> imbalance(std::span<const IndexSets> sets) const override {
     Imbalance all;
     Imbalance total{0, 0};
@@ -188,14 +191,14 @@ class TwoLevel : public Scheme {
   std::unique_ptr<BetweenNodes> make_part(int place, Round round) const {
     return std::make_unique<BetweenNodes>(context_, division_, bucket_, place, round, node_, seed_);
   }
-  /// As it is at work on the workers of that place.
+  /// Creates the exchange of the workers with this index, with its current options.
   std::unique_ptr<BetweenNodes> adapted_part(int place, Round round) const {
     std::unique_ptr<BetweenNodes> part = make_part(place, round);
     if (statistics_) part->adapt(division_, *statistics_);
     return part;
   }
 
-  /// Brings the sums of all nodes to where the own node's were.
+  /// Replaces the node's sums by the sums of all nodes.
   void take_sums(Round round) {
     BetweenNodes& between = part(round);
     for (std::size_t i = 0; i < between.spaces().size(); ++i) {
@@ -222,8 +225,8 @@ class TwoLevel : public Scheme {
     }
   }
 
-  /// A result between nodes in its sum type, if it crossed as a narrower one; valid until the next
-  /// call.
+  /// Returns a result between nodes in the dtype of sums, converted if its wire type is narrower.
+  /// Valid until the next call.
   SpaceResult as_sums(SpaceResult result) {
     const ConstMatrix crossed = result.values;
     const DType sum = sum_dtype(crossed.dtype);
@@ -235,8 +238,8 @@ class TwoLevel : public Scheme {
     return result;
   }
 
-  /// The rows of a result that lie in a range, counted from where it begins; valid until the next
-  /// call.
+  /// Returns the rows of a result that lie in a range, relative to the start of the range. Valid
+  /// until the next call.
   RowSparse member_rows(const SpaceResult& result, IndexRange range) {
     const IndexRange places = places_in(context_, result.indices, range, bounds_.first(2));
     const std::span<Index> named = named_.reserve(places.size());
@@ -253,7 +256,7 @@ class TwoLevel : public Scheme {
   int node_;
   int place_;
   NodeRing ring_;
-  std::vector<Rank> alike_;                           // the nodes' workers of the same place
+  std::vector<Rank> alike_;                           // [node]: the worker with this worker's index
   std::vector<std::unique_ptr<BetweenNodes>> parts_;  // [round]
   std::vector<BucketInput> inputs_;                   // [round]
   std::vector<Gradient> gradients_;
@@ -261,10 +264,10 @@ class TwoLevel : public Scheme {
   Buffer<Index> bounds_;
   Buffer<Index> named_;
   Buffer<std::byte> wide_;
-  std::vector<std::optional<Index>> united_;  // rows of this place's ranges
+  std::vector<std::optional<Index>> united_;  // rows in the ranges of this index
 };
 
-/// Calls see(workload) for what each place's workers do between nodes.
+/// Calls see(workload) for the exchange between nodes of each index.
 template <typename See>
 void for_each_place(const Workload& workload, See&& see) {
   const Division division{{workload.spaces.begin(), workload.spaces.end()},
@@ -316,7 +319,7 @@ double workspace_bytes(const Workload& workload) {
   const SchemeEntry between = scheme_named(workload.options.between_nodes);
   double bytes = 0;
   for_each_place(workload, [&](const Workload& of_place) {
-    const double of_input =  // compacted
+    const double of_input =  // compacted input
         sum_over_spaces(of_place, [](const RowSpace& space, const SpaceStatistics& known) {
           return known.touched_max * (static_cast<double>(space.row_bytes()) + sizeof(Index));
         });
