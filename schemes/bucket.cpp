@@ -25,13 +25,12 @@ void validate_wire(const BucketSpec& spec, const TensorSpec& tensor) {
     throw told("use f32, f16 or bf16");
   }
   if (is_integer(tensor.dtype)) {
-    throw told(
-        fmt::format("its {} cross as they are: leave the wire type out", name_of(tensor.dtype)));
+    throw told(fmt::format("its {} values are never converted: omit the wire type",
+                           name_of(tensor.dtype)));
   }
   const bool fits = wire == tensor.dtype || element_bytes(wire) < element_bytes(tensor.dtype);
   if (!fits) {
-    throw told(
-        fmt::format("not narrower than its {}: leave the wire type out", name_of(tensor.dtype)));
+    throw told(fmt::format("not narrower than its {}: omit the wire type", name_of(tensor.dtype)));
   }
 }
 
@@ -48,15 +47,15 @@ void validate(const BucketSpec& spec) {
     throw InputError(fmt::format("bucket '{}' has no tensors: give it at least one", spec.name));
   }
   if (spec.rounds && (*spec.rounds < 1 || *spec.rounds > kMostRounds)) {
-    throw InputError(fmt::format("bucket '{}': {} rounds: use 1 or more, {} at most", spec.name,
-                                 *spec.rounds, kMostRounds));
+    throw InputError(
+        fmt::format("bucket '{}': {} rounds: use 1 to {}", spec.name, *spec.rounds, kMostRounds));
   }
   std::set<std::string> names;
   Index bytes = 0;
   for (const TensorSpec& tensor : spec.tensors) {
     if (tensor.name.empty() || !names.insert(tensor.name).second) {
       throw InputError(
-          fmt::format("bucket '{}': tensor name '{}' is empty or stands twice: give each its own",
+          fmt::format("bucket '{}': tensor name '{}' is empty or repeated: give each a unique name",
                       spec.name, tensor.name));
     }
     if (tensor.rows < 1 || tensor.width < 1) {
@@ -65,17 +64,17 @@ void validate(const BucketSpec& spec) {
     }
     // Counts 8 bytes per element, because no element type and no sum is wider.
     if (tensor.width > kMostBytes / 8 || tensor.rows > (kMostBytes - bytes) / (8 * tensor.width)) {
-      throw InputError(
-          fmt::format("tensor '{}': {} rows of width {} are more bytes than can be counted",
-                      tensor.name, tensor.rows, tensor.width));
+      throw InputError(fmt::format(
+          "tensor '{}': {} rows of width {} are too large for a bucket: use a smaller tensor",
+          tensor.name, tensor.rows, tensor.width));
     }
     bytes += 8 * tensor.rows * tensor.width;
     validate_wire(spec, tensor);
     if (spec.reduction == Reduction::mean && is_integer(tensor.dtype)) {
-      throw InputError(
-          fmt::format("bucket '{}', tensor '{}': a mean of {} is no integer: use the sum, or a "
-                      "floating-point dtype",
-                      spec.name, tensor.name, name_of(tensor.dtype)));
+      throw InputError(fmt::format(
+          "bucket '{}', tensor '{}': the mean of {} is not an integer: use the sum, or a "
+          "floating-point dtype",
+          spec.name, tensor.name, name_of(tensor.dtype)));
     }
   }
 }

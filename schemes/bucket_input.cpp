@@ -65,7 +65,7 @@ BucketInput::BucketInput(const Context& context, std::vector<TensorSpec> tensors
 
 void BucketInput::set(std::span<const Gradient> gradients) {
   if (gradients.size() != tensors_.size()) {
-    throw InputError(fmt::format("{} gradients for a bucket of {} tensors: give one for each",
+    throw InputError(fmt::format("{} gradients for a bucket of {} tensors: pass one for each",
                                  gradients.size(), tensors_.size()));
   }
   gradients_.assign(gradients.begin(), gradients.end());
@@ -115,7 +115,7 @@ bool BucketInput::verify(std::span<const Index> outcome) {
       const Index place = *check.outside;
       Index index = 0;
       fetch_numbers(context_, part_of(gradients_[i].indices(), {place, place + 1}), {&index, 1});
-      throw InputError(fmt::format("tensor '{}': index {} at place {} is outside its {} rows",
+      throw InputError(fmt::format("tensor '{}': index {} at position {} is outside its {} rows",
                                    tensors_[i].name, index, place, tensors_[i].rows));
     }
     is_coalesced_[i] = check.coalesced;

@@ -40,12 +40,13 @@ std::vector<std::byte> pack_refusal(Rank peer, const std::string& whole_reason) 
 RefusedError unpack_refusal(Rank from, std::span<const std::byte> packed, int workers) {
   std::uint32_t who = 0;
   if (packed.size() < sizeof(who)) {
-    throw ProtocolError(fmt::format("worker {} sent a refusal that names nobody", from.value));
+    throw ProtocolError(fmt::format("worker {} sent a refusal without a rank", from.value));
   }
   std::memcpy(&who, packed.data(), sizeof(who));
   if (who >= static_cast<std::uint32_t>(workers)) {
-    throw ProtocolError(fmt::format("worker {} sent a refusal of worker {} where there are {}",
-                                    from.value, who, workers));
+    throw ProtocolError(
+        fmt::format("worker {} sent a refusal of worker {}, but there are {} workers", from.value,
+                    who, workers));
   }
   const std::span<const std::byte> reason = packed.subspan(sizeof(who));
   return {Rank{static_cast<int>(who)},
@@ -94,13 +95,13 @@ class RefusalProvider : public ReceiveProvider {
     if ((header.flags & Header::kRefused) == 0) {
       if (std::byte* const memory = ask_scheme(receive, header)) return memory;
       if (header.bytes > most_payload_) {
-        throw CorruptDataError(fmt::format("a message of {} bytes where the bucket has {} at most",
+        throw CorruptDataError(fmt::format("a message of {} bytes exceeds the bucket's limit of {}",
                                            header.bytes, most_payload_));
       }
       return nullptr;
     }
     if (header.bytes > sizeof(std::uint32_t) + kLongestReason) {
-      throw ProtocolError(fmt::format("a refusal of {} bytes", header.bytes));
+      throw ProtocolError(fmt::format("a refusal of {} bytes is too long", header.bytes));
     }
     refusals_[receive].resize(header.bytes);
     return refusals_[receive].data();
@@ -141,16 +142,15 @@ std::int64_t Inbox::capacity() const {
 
 std::byte* Inbox::provide(std::size_t receive, const Header& header) {
   if (header.bytes > static_cast<std::uint64_t>(limit_)) {
-    throw ProtocolError(fmt::format("a message of {} bytes where {} are the most there can be",
-                                    header.bytes, limit_));
+    throw ProtocolError(
+        fmt::format("a message of {} bytes exceeds the limit of {}", header.bytes, limit_));
   }
   return buffers_[receive].reserve(static_cast<Index>(header.bytes)).data();
 }
 
 std::byte* InPlace::provide(std::size_t, const Header& header) {
   if (header.bytes != static_cast<std::uint64_t>(bytes_)) {
-    throw ProtocolError(
-        fmt::format("a message of {} bytes where {} were agreed", header.bytes, bytes_));
+    throw ProtocolError(fmt::format("a message of {} bytes instead of {}", header.bytes, bytes_));
   }
   return place_;
 }

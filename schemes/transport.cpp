@@ -21,7 +21,7 @@ void check_header(Rank from, const Header& expected, const Header& got) {
   const auto check = [&](const char* what, std::uint64_t want, std::uint64_t is) {
     if (want != is) {
       throw ProtocolError(fmt::format(
-          "message from worker {}: {} {:#x} where {:#x} was expected: the workers are out of step",
+          "message from worker {}: {} is {:#x} instead of {:#x}: the workers are out of step",
           from.value, what, is, want));
     }
   };
@@ -46,8 +46,8 @@ void throw_deadline(Rank self, std::vector<Rank> silent) {
   std::vector<int> numbers;
   for (const Rank worker : silent) numbers.push_back(worker.value);
   throw DeadlineError(
-      fmt::format("worker {0} waited for worker {1} until the deadline: see what worker {1} does, "
-                  "or give a longer deadline (--deadline; in Python deadline=)",
+      fmt::format("worker {0} waited for worker {1} until the deadline: check that worker {1} "
+                  "runs, or set a longer deadline (--deadline; in Python deadline=)",
                   self.value, fmt::join(numbers, ", ")));
 }
 

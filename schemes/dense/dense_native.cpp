@@ -118,7 +118,7 @@ double workspace_bytes(const Workload& workload) {
 
 const SchemeRegistration registration({
     .name = "dense_native",
-    .summary = "the network's own all-reduce of the dense tensors, where it has one",
+    .summary = "the network's native all-reduce of the dense tensors, if it has one",
     .design = {.communication = Communication::ring,
                .aggregation = Aggregation::incremental,
                .partition = Partition::parallelism,

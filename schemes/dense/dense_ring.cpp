@@ -183,7 +183,7 @@ class DenseRing : public Scheme {
  private:
   static void expect_bytes(std::span<const std::byte> payload, Index bytes) {
     if (std::ssize(payload) != bytes) {
-      throw ProtocolError("dense_ring: a chunk of another size than was agreed");
+      throw ProtocolError("dense_ring: a chunk of unexpected size");
     }
   }
 

@@ -65,8 +65,7 @@ double workspace_bytes(const Workload& workload) {
 
 const SchemeRegistration registration({
     .name = "owned",
-    .summary =
-        "index sets first, then values alone, each row summed by one of those who touched it",
+    .summary = "index sets first, then values only; a worker that touched a row adds it up",
     .design = {.communication = Communication::point_to_point,
                .aggregation = Aggregation::one_shot,
                .partition = Partition::parallelism,

@@ -34,7 +34,7 @@ void KnownNumbers::verify(std::span<const std::span<const std::byte>> others,
   const std::span<const std::byte> said = std::span(fetched_).subspan(to.size());
   const bool as_known = std::equal(said.begin(), said.end(), known.begin(), known.end());
   clear();
-  if (!as_known) throw CorruptDataError("a message whose numbers are not those of its bytes");
+  if (!as_known) throw CorruptDataError("a message whose counts do not match its size");
 }
 
 }  // namespace sparsesync

@@ -146,7 +146,7 @@ std::span<const std::byte> numbers_in(std::span<const std::byte> message, std::s
   const std::size_t bytes = spaces * sizeof(SectionCounts);
   if (message.size() < bytes) {
     throw CorruptDataError(
-        fmt::format("a message of {} bytes: too few for its numbers", message.size()));
+        fmt::format("a message of {} bytes is too short for its counts", message.size()));
   }
   return message.first(bytes);
 }
@@ -179,7 +179,8 @@ std::optional<SectionCounts> numbers_of_bytes(std::span<const SectionSpec> specs
     }
   }
   if (bytes_of(rows) != bytes) {
-    throw CorruptDataError(fmt::format("a message of {} bytes: no rows take so many", bytes));
+    throw CorruptDataError(
+        fmt::format("a message of {} bytes: no number of rows has this size", bytes));
   }
   return SectionCounts{rows, rows};
 }
@@ -192,9 +193,9 @@ void expect_possible(std::span<const SectionSpec> specs, std::span<const Section
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const auto [indices, rows] = counts[i];
     if (indices < 0 || indices > specs[i].range.size() || rows < 0 || rows > specs[i].most_rows) {
-      throw CorruptDataError(fmt::format(
-          "a message with {} indices in a range of {} and {} rows where {} are the most", indices,
-          specs[i].range.size(), rows, specs[i].most_rows));
+      throw CorruptDataError(
+          fmt::format("a message with {} indices in a range of {}, and {} rows of at most {}",
+                      indices, specs[i].range.size(), rows, specs[i].most_rows));
     }
   }
 }
@@ -217,7 +218,7 @@ void take_layout(std::span<const SectionSpec> specs, std::span<const SectionCoun
   const std::int64_t bytes = message_bytes(specs, counts);
   if (bytes != std::ssize(message)) {
     throw CorruptDataError(
-        fmt::format("a message of {} bytes whose numbers say {}", message.size(), bytes));
+        fmt::format("a message of {} bytes whose counts give {}", message.size(), bytes));
   }
   fill_sections(specs, counts, message, sections);
 }
@@ -228,7 +229,7 @@ void take_head(std::span<const SectionSpec> specs, std::span<const SectionCounts
   const std::int64_t bytes = head_bytes(specs, counts);
   if (bytes != std::ssize(head)) {
     throw CorruptDataError(
-        fmt::format("a head of {} bytes whose numbers say {}", head.size(), bytes));
+        fmt::format("a head of {} bytes whose counts give {}", head.size(), bytes));
   }
   fill_codes(specs, counts, head, sections);
 }
@@ -240,7 +241,7 @@ std::int64_t read_leading(const Context& context, std::span<const SectionSpec> s
   const std::int64_t own = message_bytes(specs, counts);
   if (own > std::ssize(bytes)) {
     throw CorruptDataError(
-        fmt::format("a message of {} bytes whose numbers say {}", bytes.size(), own));
+        fmt::format("a message of {} bytes whose counts give {}", bytes.size(), own));
   }
   fill_sections(specs, counts, bytes.first(static_cast<std::size_t>(own)), sections);
   return own;
@@ -276,7 +277,7 @@ void read_body(std::span<const SectionSpec> specs, std::span<const std::byte> bo
   const Index bytes = walk_values(specs, 0, rows_of, kIgnore);
   if (bytes != std::ssize(body)) {
     throw CorruptDataError(
-        fmt::format("a body of {} bytes whose head says {}", body.size(), bytes));
+        fmt::format("a body of {} bytes whose counts give {}", body.size(), bytes));
   }
   walk_values(specs, 0, rows_of, [&](std::size_t i, Index offset, Index part) {
     sections[i].values = part_at(body, offset, part);

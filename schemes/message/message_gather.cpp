@@ -33,7 +33,7 @@ class Behind : public ReceiveProvider {
       : all_(all), filled_(filled), spill_(spill), limit_(limit) {}
   std::byte* provide(std::size_t, const Header& header) override {
     if (header.bytes > static_cast<std::uint64_t>(limit_)) {
-      throw ProtocolError("messages of more bytes than there can be");
+      throw ProtocolError("messages that exceed the limit of their size");
     }
     const auto bytes = static_cast<std::int64_t>(header.bytes);
     if (bytes <= all_.capacity() - filled_) return all_.data() + filled_;
@@ -110,7 +110,7 @@ void MessageGather::run(Exchange& exchange, std::int64_t limit, const Read& read
 void MessageGather::read_whole(int place, std::span<const std::byte> message, const Read& read) {
   const Extent extent = read(held_of(place), message);
   if (extent.bytes != std::ssize(message)) {
-    throw CorruptDataError("bytes behind the end of a message");
+    throw CorruptDataError("a message with extra bytes at its end");
   }
   held_[static_cast<std::size_t>(place)] = {message, extent.index_bytes};
 }
@@ -182,11 +182,11 @@ void MessageGather::send_doubling(Exchange& exchange, std::int64_t limit, const 
       const std::span<const std::byte> message =
           unread.subspan(at, static_cast<std::size_t>(extent.bytes));
       at += static_cast<std::size_t>(round_up(extent.bytes, kAlignment));
-      if (at > unread.size()) throw CorruptDataError("messages that end too early");
+      if (at > unread.size()) throw CorruptDataError("messages that are truncated");
       held_[static_cast<std::size_t>(known)] = {message, extent.index_bytes,
                                                 begin + static_cast<std::int64_t>(at)};
     }
-    if (at != unread.size()) throw CorruptDataError("bytes behind the end of messages");
+    if (at != unread.size()) throw CorruptDataError("extra bytes after the last message");
   };
   for (int held = 1; held < size_; held *= 2) {
     const int crossing = crossing_messages(held, size_);

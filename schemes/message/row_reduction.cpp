@@ -39,7 +39,7 @@ SpaceResult SumsOfRounds::joined(const RowSpace& space) {
 void RowSummation::read(std::span<const SectionSpec> specs, std::span<const std::byte> message,
                         ReceivedRows& received) {
   if (read_leading(specs, message, received).bytes != std::ssize(message)) {
-    throw CorruptDataError("bytes behind the end of a message");
+    throw CorruptDataError("a message with extra bytes at its end");
   }
 }
 

@@ -129,7 +129,7 @@ double workspace_bytes(const Workload& workload) {
 const SchemeRegistration registration({
     .name = "balanced",
     .summary =
-        "row groups by a keyed bijection x column slices: equal parts, no exchange before the push",
+        "row groups by a keyed bijection x column slices: equal parts without a prior exchange",
     .design = {.communication = Communication::point_to_point,
                .aggregation = Aggregation::one_shot,
                .partition = Partition::parallelism,

@@ -205,14 +205,14 @@ double workspace_bytes(const Workload& workload) {
 
 void check(const SchemeOptions& options, int) {
   if (options.block < 1) {
-    throw InputError(
-        fmt::format("block_ps: blocks of {} elements: use 1 or more; 256 is usual", options.block));
+    throw InputError(fmt::format("block_ps: blocks of {} elements: use at least 1; 256 is common",
+                                 options.block));
   }
 }
 
 const SchemeRegistration registration({
     .name = "block_ps",
-    .summary = "a server on every worker for an even range of the non-zero blocks (OmniReduce)",
+    .summary = "a server on every worker, with an even range of the non-zero blocks (OmniReduce)",
     .design = {.communication = Communication::point_to_point,
                .aggregation = Aggregation::one_shot,
                .partition = Partition::parallelism,

@@ -23,7 +23,7 @@ double workspace_bytes(const Workload& workload) {
 
 const SchemeRegistration registration({
     .name = "dynamic_split",
-    .summary = "as split_all_gather, but dense where that is smaller (SparCML, DSAR)",
+    .summary = "split_all_gather, but ranges are sent dense if that is smaller (SparCML, DSAR)",
     .design = {.communication = Communication::point_to_point,
                .aggregation = Aggregation::one_shot,
                .partition = Partition::parallelism,

@@ -15,7 +15,7 @@ Cost cost(const Workload& workload) {
 
 const SchemeRegistration registration({
     .name = "sparse_ps",
-    .summary = "a server on every worker for an even range of the rows (Sparse PS)",
+    .summary = "a server on every worker, with an even range of the rows (Sparse PS)",
     .design = {.communication = Communication::point_to_point,
                .aggregation = Aggregation::one_shot,
                .partition = Partition::parallelism,

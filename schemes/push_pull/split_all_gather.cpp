@@ -11,7 +11,7 @@ namespace {
 
 const SchemeRegistration registration({
     .name = "split_all_gather",
-    .summary = "rows to the owners of even ranges, whose sums go to all (SparCML, SSAR)",
+    .summary = "reduce at the owners of even ranges, then all-gather of the sums (SparCML, SSAR)",
     .design = {.communication = Communication::point_to_point,
                .aggregation = Aggregation::one_shot,
                .partition = Partition::parallelism,

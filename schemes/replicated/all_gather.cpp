@@ -133,7 +133,7 @@ double workspace_bytes(const Workload& workload) {
 
 const SchemeRegistration registration({
     .name = "all_gather",
-    .summary = "every worker's rows to all others, added up by each (AGsparse)",
+    .summary = "all-gather of the rows, which each worker adds up (AGsparse)",
     .design = {.communication = Communication::ring,
                .aggregation = Aggregation::one_shot,
                .partition = Partition::centralization,

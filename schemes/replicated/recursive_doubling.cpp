@@ -391,7 +391,7 @@ double workspace_bytes(const Workload& workload) {
 
 const SchemeRegistration registration({
     .name = "recursive_doubling",
-    .summary = "partial sums between workers whose ranks differ in one bit (SparCML, SSAR)",
+    .summary = "exchange of partial sums between ranks that differ in one bit (SparCML, SSAR)",
     .design = {.communication = Communication::hierarchy,
                .aggregation = Aggregation::incremental,
                .partition = Partition::centralization,

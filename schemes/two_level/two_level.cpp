@@ -343,19 +343,20 @@ void check(const SchemeOptions& options, int size) {
     if (entry.name == options.between_nodes) between = entry;
   }
   if (!between) {
-    throw InputError(fmt::format("two_level: no scheme '{}' between nodes: use one of {}",
+    throw InputError(fmt::format("two_level: cannot run '{}' between nodes: use one of {}",
                                  options.between_nodes, fmt::join(names, ", ")));
   }
   const int per_node = options.workers_per_node;
   if (per_node == 0) {
     throw InputError(
-        "two_level: the transport's nodes have not all as many workers of consecutive ranks: use "
-        "another scheme, or say how many there are (--workers-per-node)");
+        "two_level: the nodes have different numbers of workers, or ranks that are not "
+        "consecutive: "
+        "use another scheme, or set --workers-per-node");
   }
   if (per_node < 0 || size % per_node != 0) {
     throw InputError(fmt::format(
-        "two_level: nodes of {} workers (--workers-per-node) do not make up {} workers: use a "
-        "number that divides them, or another scheme",
+        "two_level: {} workers per node (--workers-per-node) do not divide {} workers: use a "
+        "divisor, or another scheme",
         per_node, size));
   }
   if (between->check != nullptr) between->check(options, size / per_node);
@@ -363,7 +364,7 @@ void check(const SchemeOptions& options, int size) {
 
 const SchemeRegistration registration({
     .name = kName,
-    .summary = "dense around a ring inside a node, any scheme between nodes",
+    .summary = "dense ring within a node, any scheme between nodes",
     .design = {.communication = Communication::hierarchy,
                .aggregation = Aggregation::incremental,
                .partition = Partition::parallelism,

@@ -370,7 +370,7 @@ def test_no_trace_at_all(refused, tmp_path):
         (["another", "trace"], ["another"]),
         (["--block", "0"], ["--block"]),
         (["--workers-per-node", "0"], ["--workers-per-node"]),
-        (["--workers-per-node", "2"], ["two_level", "nodes of 2", "3 workers"]),
+        (["--workers-per-node", "2"], ["two_level", "2 workers per node", "3 workers"]),
         (["--between-nodes", "telepathy"], ["two_level", "telepathy", *SCHEMES[:-1]]),
         (["--between-nodes", "two_level", "--schemes", "two_level"], ["between nodes", *SCHEMES[:-1]]),
     ],

@@ -236,7 +236,7 @@ def test_a_narrower_type_halves_the_values_and_tells_what_it_cannot_hold():
     ("dtype", "wire", "part"),
     [
         ("f32", "i32", "use f32, f16 or bf16"),
-        ("i64", "bf16", "leave the wire type out"),
+        ("i64", "bf16", "omit the wire type"),
         ("bf16", "f32", "not narrower"),
     ],
 )
