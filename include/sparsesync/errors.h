@@ -110,8 +110,8 @@ class AbortedError : public PeerError {
   using PeerError::PeerError;
 };
 
-/// Reports that a worker rejected a step. All workers throw it for this step, and the next step
-/// works.
+/// Reports that another worker rejected a step. The rejecting worker throws the cause instead. The
+/// next step works.
 class RefusedError : public PeerError {
  public:
   RefusedError(Rank peer, std::string reason);

@@ -13,7 +13,7 @@ namespace sparsesync {
 
 /// Describes an embedding-like tensor: `rows` rows of `width` elements. The same on all workers.
 struct TensorSpec {
-  std::string name;  ///< for messages; unique names are not required
+  std::string name;  ///< unique within its bucket
   Index rows = 0;    ///< rows of the whole tensor
   Index width = 0;   ///< elements per row
   DType dtype = DType::f32;

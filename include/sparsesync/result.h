@@ -26,7 +26,7 @@ void to_dense(const Context& context, const TensorResult& result, Matrix out);
 /// Counts the rows that a bucket's last step touched in one of its row spaces.
 struct ObservedRows {
   Index touched = 0;  ///< rows touched by this worker
-  /// rows touched by any worker; all rows if the scheme does not count the union
+  /// Rows touched by any worker; all rows if the scheme does not count the union.
   Index united = 0;
 };
 

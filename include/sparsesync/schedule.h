@@ -45,7 +45,7 @@ struct ModelLayer {
   double bytes = 0;       ///< size of its dense gradient
   std::optional<SparseGradient> sparse = std::nullopt;  ///< replaces `bytes` if set
   int group = 0;  ///< layers of different groups never share a bucket; not stored in model files
-  /// whether its rows are known in the forward pass; not stored in model files
+  /// Whether its rows are known in the forward pass; not stored in model files.
   bool announces = true;
 };
 

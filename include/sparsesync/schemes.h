@@ -51,7 +51,7 @@ struct Prediction {
   double memory_bytes = 0;  ///< bytes of each worker's workspace
   Work work = {};           ///< CPU work of the busiest worker
   double host_seconds = 0;  ///< seconds of that work; part of them may overlap with communication
-  /// number of trials that `host_seconds` is based on, of this variant or one with equal cost
+  /// Number of trials that `host_seconds` is based on, of this variant or one with equal cost.
   int trials = 0;
   /// Lower bound of `seconds`, given the uncertainty of `host_seconds`. The uncertainty of the
   /// model is larger than that of trials.

@@ -31,7 +31,7 @@ enum class Selecting : std::uint8_t {
 struct SparsifierOptions {
   Selecting selecting = Selecting::top_k;
   Index chunk = Index{1} << 15;  ///< elements per chunk, for `chunks`
-  /// smallest magnitude to send, for `threshold`; applies to gradients without a loss scale
+  /// Smallest magnitude to send, for `threshold`; applies to gradients without a loss scale.
   float level = 0;
   /// Whether to accumulate and send velocities instead of gradients (momentum correction).
   bool corrects_momentum = false;

@@ -32,7 +32,7 @@ struct Header {
   std::uint64_t bytes = 0;      ///< size of the payload
 
   static constexpr std::uint32_t kLast = 1;  ///< flag: this is the last round
-  /// flag: the sender rejects the step; the payload is the reason
+  /// Flag: the sender rejects the step; the payload is the reason.
   static constexpr std::uint32_t kRefused = 2;
 };
 /// Size of a header in bytes.

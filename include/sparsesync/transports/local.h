@@ -41,9 +41,8 @@ class LocalNetwork {
   LocalNetwork(const LocalNetwork&) = delete;
   LocalNetwork& operator=(const LocalNetwork&) = delete;
 
-  /// Returns a worker's endpoint. Call it once for each rank in [0, size), from any thread. A
-  /// worker leaves the network by destroying its endpoint. Workers that wait for it then throw
-  /// PeerLostError.
+  /// Returns a worker's endpoint. Call it once for each rank in [0, size). A worker leaves the
+  /// network by destroying its endpoint. Workers that wait for it then throw PeerLostError.
   std::unique_ptr<Transport> join(Rank rank);
 
   struct State;  ///< internal

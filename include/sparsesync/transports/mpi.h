@@ -52,8 +52,8 @@ struct MpiOptions {
 /// the program initialized MPI, its MPI_Finalize first waits, up to the timeout, until all workers
 /// have left, and ends the thread.
 ///
-/// After a worker was lost or has failed, MPI is neither finalized nor called again, because MPI
-/// would wait forever. End the program then.
+/// After a worker was lost or has failed, MPI is neither finalized nor called again, because it
+/// would wait for that worker. End the program then.
 class MpiWorld {
  public:
   /// Starts the thread, and waits for all processes.
@@ -76,7 +76,7 @@ class MpiWorld {
   /// in the same order. The world outlives the endpoint.
   ///
   /// A worker leaves by destroying its endpoint. Workers that wait for it then throw PeerLostError.
-  /// They also do so if its process ends on the same machine.
+  /// They also do so if its process ends, if they are on the same machine.
   /// @param chunks  the same on all workers
   /// @throws InputError if `chunks` is out of range
   /// @throws DeadlineError if a process does not arrive in time

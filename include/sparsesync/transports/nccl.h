@@ -15,7 +15,7 @@ struct NcclOptions {
   int device = 0;                    ///< the GPU's number
   MemoryResource* memory = nullptr;  ///< GPU memory; outlives the transport
   MemoryResource* pinned = nullptr;  ///< pinned host memory; outlives the transport
-  /// timeout of connecting, and of NCCL's waits on the GPU
+  /// Timeout of connecting, and of NCCL's waits on the GPU.
   std::chrono::milliseconds deadline{60'000};
 };
 
@@ -31,8 +31,8 @@ struct NcclOptions {
 /// @endcode
 ///
 /// A message takes two NCCL calls: the header, which contains the payload's size, and the payload.
-/// So each group synchronizes the host once, at the first next() or finish(). Groups run in the
-/// order in which they were posted.
+/// So each group synchronizes the host once, when it is first queried. Groups run in the order in
+/// which they were posted.
 ///
 /// NCCL does not report that or why a worker aborted, and has no timeout. The network `words` does
 /// this instead: it connects the same workers on the host, carries control messages and groups of
