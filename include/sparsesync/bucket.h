@@ -11,7 +11,8 @@
 
 namespace sparsesync {
 
-/// Names a communication pattern of schemes that support several.
+/// Names a communication pattern of schemes that support several: `ring` forwards messages around
+/// a ring of all workers, `hierarchy` takes log2(n) steps, and `point_to_point` takes one.
 enum class Communication : std::uint8_t { ring, hierarchy, point_to_point };
 
 /// Names how the workers' gradients are combined. `mean` divides the sum by the number of workers.
@@ -49,9 +50,9 @@ inline constexpr int kMostRounds = 64;
 /// const BucketId bucket = session.register_bucket(spec);
 /// @endcode
 struct BucketSpec {
-  std::string name;
-  std::vector<TensorSpec> tensors;
-  std::string scheme = "balanced";
+  std::string name;                 ///< identifies the bucket in messages
+  std::vector<TensorSpec> tensors;  ///< one or more
+  std::string scheme = "balanced";  ///< a name of schemes(), or "auto"
   Reduction reduction = Reduction::sum;
   /// Rounds that each phase is divided into. More rounds need less memory for messages. Nothing:
   /// one round, and more, up to kMostRounds, once a step exceeds some worker's memory; see Session.

@@ -63,8 +63,7 @@ class Context {
   explicit Context(MemoryResource& memory) : memory_(&memory) {}
   /// Divides work on the CPU among these threads.
   Context(MemoryResource& memory, Threads& threads) : memory_(&memory), threads_(&threads) {}
-  /// Runs operations on a GPU. All memory that they read and write belongs to that GPU, or is
-  /// reached by it.
+  /// Runs operations on a GPU. All memory that they access is reachable by that GPU.
   Context(MemoryResource& memory, DeviceStream& device_stream);
   Device device() const { return device_stream_ == nullptr ? Device::cpu : Device::cuda; }
   Stream stream() const { return stream_; }
@@ -86,6 +85,9 @@ class Context {
 void synchronize(const Context& context);
 
 /// Refers to a number that a kernel computes, in the context's memory. A view that owns nothing.
+/// @code
+/// const std::int64_t rows = resolve(context, count);  // synchronizes the stream
+/// @endcode
 class Count {
  public:
   explicit Count(std::int64_t* location) : location_(location) {}

@@ -51,6 +51,9 @@ class DeviceMemory : public CountedMemory {
 /// Allocates page-locked host memory, which a GPU reads, writes and copies without the host's help.
 ///
 /// Safe to use from several threads at a time. See examples/cpp/cuda.cpp.
+/// @code
+/// PinnedMemory pinned(std::int64_t{1} << 30);  // at most 1 GiB
+/// @endcode
 class PinnedMemory : public CountedMemory {
  public:
   /// @param budget  bytes that may be in use at the same time; nothing: no limit
@@ -64,7 +67,8 @@ class PinnedMemory : public CountedMemory {
                  Stream stream) noexcept override;
 };
 
-/// Allocates memory with the functions of another allocator, such as PyTorch's.
+/// Allocates memory with the functions of another allocator, such as PyTorch's. Safe to use from
+/// several threads at a time if the allocator is.
 /// @code
 /// BorrowedMemory memory({.allocate = [&](std::size_t bytes, Stream stream) {
 ///                          return pool.get(bytes, stream);
@@ -100,8 +104,8 @@ class BorrowedMemory : public CountedMemory {
 
 /// Holds the size of a GPU's memory in bytes.
 struct DeviceBytes {
-  std::int64_t available = 0;
-  std::int64_t total = 0;
+  std::int64_t available = 0;  ///< free memory
+  std::int64_t total = 0;      ///< free and used memory
 };
 /// Returns the free and total memory of a GPU.
 /// @throws DeviceError if the GPU does not exist

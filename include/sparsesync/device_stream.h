@@ -126,9 +126,9 @@ class Event {
 
 /// Describes the CUDA support of this build and this machine.
 struct DeviceFacts {
-  bool compiled_in = false;
-  bool emulated = false;  ///< whether kernels run on the host, in builds for tests
-  /// CUDA version of this machine's driver, such as 13000 for 13.0
+  bool compiled_in = false;  ///< whether this build has CUDA
+  bool emulated = false;     ///< whether kernels run on the host, in builds for tests
+  /// CUDA version of this machine's driver, such as 13000 for 13.0.
   std::optional<int> driver_version;
   std::optional<int> runtime_version;  ///< CUDA version that the library was built with
   /// Number of GPUs.

@@ -13,6 +13,9 @@ namespace sparsesync {
 using Index = std::int64_t;
 
 /// A view of a row-major matrix of values: `[rows, width]` elements without gaps.
+/// @code
+/// const Matrix table{data, DType::f32, 1000, 64};  // data: a std::byte pointer to f32 values
+/// @endcode
 template <typename Byte>
 struct BasicMatrix {
   Byte* data = nullptr;

@@ -24,6 +24,7 @@ class CountedMemory : public MemoryResource {
   /// Returns whether at most a quarter of the budget would be in use. True without a budget.
   bool has_to_spare(std::size_t bytes) const final;
 
+  /// Returns the number of bytes in use.
   std::int64_t in_use() const;
   /// Returns the largest number of bytes that were in use at the same time.
   std::int64_t high_water() const;

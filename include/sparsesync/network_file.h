@@ -67,7 +67,6 @@ std::string network_json(const NetworkFile& network,
 /// 0.
 /// @throws InputError if the file cannot be read, or if a key is missing or invalid; the message
 ///     names the key
-///                    text names it
 NetworkFile read_network(const std::filesystem::path& path);
 
 }  // namespace sparsesync

@@ -1,13 +1,13 @@
-// Includes the whole public interface of sparsesync.
-//
-// Conventions of all headers, unless a comment states otherwise:
-// - A function does not synchronize the stream. Functions that do say so.
-// - Views (`std::span`, Matrix, Gradient, Context and results) do not own memory. The caller keeps
-//   the memory alive and unchanged as long as the comment says.
-// - Objects are used by one thread at a time. Different objects are independent.
-// - Sizes named `bytes` are in bytes, `_s` in seconds, `_bps` in bits per second.
-// - Errors are the classes of errors.h. A function that finds an error before it changes anything
-//   leaves its object usable.
+/// @file
+/// Includes the whole public interface of sparsesync.
+///
+/// Conventions of all headers, unless a comment states otherwise:
+/// - Functions do not synchronize the stream.
+/// - Views (`std::span`, Matrix, Gradient, Context and results) do not own memory. The caller keeps
+///   the memory alive and unchanged as long as the comment says.
+/// - One thread at a time uses an object. Different objects are independent.
+/// - Names with `bytes` are sizes in bytes, `_s` are seconds, and `_bps` are bits per second.
+/// - Errors are the classes of errors.h.
 #pragma once
 
 // IWYU pragma: begin_exports

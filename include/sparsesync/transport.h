@@ -66,7 +66,8 @@ struct Receive {
   Rank from;  ///< sending worker
 };
 
-/// Supplies the memory that a payload is received into, once its header has arrived.
+/// Supplies the memory that a payload is received into, once its header has arrived. Inbox in
+/// schemes/exchange.h is an example.
 class ReceiveProvider {
  public:
   virtual ~ReceiveProvider() = default;

@@ -32,8 +32,8 @@ constexpr PulledOrder pulled_order(bool groups_keep_order, int rounds) {
 /// indices*, which identify them in pushed messages. Increasing group indices are not necessarily
 /// increasing rows. Pulled messages may identify rows by other indices.
 ///
-/// All functions except divide(), renumber() and name_rows() only compute, with the same result on
-/// all workers.
+/// All functions except divide(), renumber() and name_rows() are pure arithmetic, with the same
+/// result on all workers.
 class Placement {
  public:
   /// Index codes of messages. Nothing: the shortest code for each message.
