@@ -5,7 +5,6 @@
 //
 // Departure from the paper: its servers add messages in the order of arrival. Ours add in rank
 // order, so that sums have the same bits in every run.
-// the same bits in every run.
 #include <algorithm>
 #include <vector>
 

@@ -226,7 +226,7 @@ class PushPull : public Scheme {
       const PulledOrder order = pulled_order(placements_[i]->keeps_order(), rounds_);
       if (more > 0) bytes += sums_workspace_bytes(spaces_[i], size_, more, order);
     }
-    // Pulls have the memory of pushes.
+    // Pulls reuse the memory of pushes.
     const double sent = pulled / size_;
     bytes += std::max(0.0, sent - static_cast<double>(room_.sent.capacity()));
     bytes += std::max(0.0, pulled - sent - static_cast<double>(room_.received.capacity()));
