@@ -53,8 +53,8 @@ struct HostSeconds {
 struct PhaseCost {
   double steps = 0;           // messages that wait for each other; each adds one latency
   double messages = 0;        // messages sent by the busiest worker
-  double bytes_sent = 0;      // bytes sent by the worker that sends most
-  double bytes_received = 0;  // bytes received by the worker that receives most
+  double bytes_sent = 0;      // by the worker that sends most
+  double bytes_received = 0;  // by the worker that receives most
   // Bytes of the longest chain of messages that each wait for the previous one. 0 if no chain is
   // longer than one worker's own traffic.
   double bytes_chained = 0;

@@ -1,6 +1,6 @@
-// balanced: the default, an original scheme. A keyed bijection divides rows into groups, and columns are divided
-// into slices. Every worker thus owns an equal part in every step, without a prior exchange. The
-// group indices are the positions that the bijection assigns to rows.
+// balanced: the default, an original scheme. A keyed bijection divides rows into groups, and
+// columns are divided into slices. Every worker thus owns an equal part in every step, without a
+// prior exchange. The group indices are the positions that the bijection assigns to rows.
 #include "kernels/base/bits.h"
 #include "kernels/partition/partition.h"
 #include "kernels/partition/row_groups.h"
