@@ -34,7 +34,9 @@ class SparseAllReduce {
   /// @param rows       rows of the tensor
   /// @param width      elements per row
   /// @throws AgreementError if the workers' shapes differ
-  /// @throws InputError, PeerLostError and the other errors of Session
+  /// @throws InputError
+  /// @throws PeerLostError
+  /// @throws Error the other errors of Session
   SparseAllReduce(std::unique_ptr<Transport> transport, Index rows, Index width);
   ~SparseAllReduce();
   SparseAllReduce(SparseAllReduce&&) noexcept;
@@ -46,7 +48,7 @@ class SparseAllReduce {
   /// @return the sum, the same bits on all workers; valid until the next call
   /// @throws InputError if an index is outside the tensor, in which case the other workers throw
   ///     RefusedError; or if `values` has the wrong size, which is found before anything is sent
-  /// @throws the other errors of Session::wait()
+  /// @throws Error the other errors of Session::wait()
   SparseRows<T> operator()(std::span<const Index> indices, std::span<const T> values);
 
  private:

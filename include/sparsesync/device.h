@@ -61,7 +61,8 @@ class PinnedMemory : public CountedMemory {
       : CountedMemory(budget) {}
 
  private:
-  /// @throws DeviceMemoryError, DeviceError if the build has no CUDA
+  /// @throws DeviceMemoryError
+  /// @throws DeviceError if the build has no CUDA
   void* obtain(std::size_t bytes, std::size_t alignment, Stream stream) override;
   void give_back(void* pointer, std::size_t bytes, std::size_t alignment,
                  Stream stream) noexcept override;

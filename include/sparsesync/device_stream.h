@@ -39,7 +39,8 @@ class DeviceStream {
   virtual void record_work() = 0;
   /// Waits until all work of the stream is done. Returns at once if there was no work since the
   /// last call.
-  /// @throws CorruptDataError, ContractError the first error that a kernel recorded
+  /// @throws CorruptDataError the first error that a kernel recorded
+  /// @throws ContractError the first error that a kernel recorded
   /// @throws DeviceError
   virtual void synchronize() = 0;
   /// Waits until all work before an event of this stream is done.
@@ -82,7 +83,8 @@ struct DeviceStreamOptions {
 /// @param options the GPU, and optionally a CUDA stream of the caller
 /// @throws DeviceError if the GPU does not exist or is too old, or the build has no CUDA
 /// @throws InputError if `options.stream` belongs to another GPU
-/// @throws DeviceMemoryError, BudgetError
+/// @throws DeviceMemoryError
+/// @throws BudgetError
 std::unique_ptr<DeviceStream> make_device_stream(MemoryResource& memory, MemoryResource& pinned,
                                                  const DeviceStreamOptions& options = {});
 

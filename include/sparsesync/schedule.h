@@ -261,7 +261,7 @@ class SchedulePlanner {
   /// @param options  the policy and its settings
   /// @throws InputError if the policy or a scheme is unknown, or the model has no layers
   /// @throws AgreementError if workers differ; names both layers if their orders differ
-  /// @throws the errors of Session
+  /// @throws Error the errors of Session
   SchedulePlanner(Session& session, Model model, ScheduleOptions options);
 
   /// Returns the current schedule.
@@ -293,7 +293,8 @@ class SchedulePlanner {
   /// Replans from the medians of the last steps. A new schedule replaces the current one only if a
   /// step is expected to take at least 3% less time. A collective call.
   /// @return whether the schedule changed
-  /// @throws ProtocolError and the errors of Session
+  /// @throws ProtocolError
+  /// @throws Error the errors of Session
   bool review();
 
  private:

@@ -45,8 +45,10 @@ class GradientSource {
   /// a step once it has returned.
   /// @return one gradient for each tensor, in memory as for Session::submit(). They stay unchanged
   ///     until the caller has waited for the reduce or the gather, whichever is first
-  /// @throws InputError, BudgetError, DeviceMemoryError, std::bad_alloc: all workers reject the
-  ///     step. Any other exception ends the session
+  /// @throws InputError all workers reject the step. Any other exception ends the session
+  /// @throws BudgetError all workers reject the step. Any other exception ends the session
+  /// @throws DeviceMemoryError all workers reject the step. Any other exception ends the session
+  /// @throws std::bad_alloc all workers reject the step. Any other exception ends the session
   virtual std::span<const Gradient> gradients() = 0;
 };
 
@@ -180,7 +182,8 @@ class Session {
   ///     both values
   /// @throws InputError if the description is invalid; thrown before anything is sent
   /// @throws UnsupportedError if the transport lacks a feature that the scheme needs
-  /// @throws BudgetError, RefusedError if a worker lacks the memory
+  /// @throws BudgetError if a worker lacks the memory
+  /// @throws RefusedError if a worker lacks the memory
   BucketId register_bucket(const BucketSpec& spec);
 
   /// Removes a bucket from the order and frees its memory, including its results. Waits for
@@ -192,7 +195,8 @@ class Session {
   /// Replaces the order in which phases run.
   /// @param order      every phase of every bucket once, each reduce before its gather
   /// @param from_step  first step with the new order, counted from 0: the next step or a later one
-  /// @throws AgreementError, InputError
+  /// @throws AgreementError
+  /// @throws InputError
   void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step);
 
   /// Starts to send, in the background, the indices of the rows that the next step may touch. The
@@ -228,23 +232,29 @@ class Session {
   /// @param ticket  the phase
   /// @param most    the timeout
   /// @return whether the phase is complete
-  /// @throws the errors of wait()
+  /// @throws Error the errors of wait()
   bool wait_for(const Ticket& ticket, std::chrono::milliseconds most);
   /// Returns whether a phase is complete and its step cannot be retried, so its inputs may be
   /// overwritten. Otherwise the step may be retried, unless some worker waits for the phase.
   bool is_final(const Ticket& ticket) const;
   /// Waits until a phase is complete, on a GPU too.
   /// @throws RefusedError if another worker rejected this step of the bucket. The next step works
-  /// @throws InputError, BudgetError, std::bad_alloc on the worker that rejected the step
-  /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, OrderError,
-  ///     CorruptDataError
+  /// @throws InputError on the worker that rejected the step
+  /// @throws BudgetError on the worker that rejected the step
+  /// @throws std::bad_alloc on the worker that rejected the step
+  /// @throws PeerLostError
+  /// @throws DeadlineError
+  /// @throws AbortedError
+  /// @throws ProtocolError
+  /// @throws OrderError
+  /// @throws CorruptDataError
   void wait(const Ticket& ticket);
 
   /// Runs a whole step of a bucket: submits its reduce and its gather, and waits for both. Call
   /// announce() first if the bucket announces.
   /// @param bucket     the bucket
   /// @param gradients  one gradient for each tensor; unchanged until this returns
-  /// @throws the errors of wait()
+  /// @throws Error the errors of wait()
   void synchronize(BucketId bucket, std::span<const Gradient> gradients);
 
   /// Returns the result of the last step. A view, valid until the bucket's next reduce is
@@ -279,25 +289,26 @@ class Session {
   /// Lets the scheme choose its options again, based on the last step's sparsity. All workers agree
   /// on the choice. Results of the last step become invalid. The scheme `auto` does so by itself
   /// when sparsity changes.
-  /// @throws ProtocolError and the errors of Transport
+  /// @throws ProtocolError
+  /// @throws Error the errors of Transport
   void adapt(BucketId bucket);
 
   // ---- Collective calls between steps. Each waits for the submitted phases first.
 
   /// Waits for all workers.
-  /// @throws the errors of Transport
+  /// @throws Error the errors of Transport
   void barrier();
 
   /// Returns SessionOptions::network if set. Otherwise returns this worker's measurements of the
   /// links and the processor. The first call measures them, which takes some seconds.
-  /// @throws the errors of Transport
+  /// @throws Error the errors of Transport
   Network network();
 
   /// Checks that all workers pass the same statement.
   /// @param subject    the start of the error message
   /// @param statement  pairs of a name and its value
   /// @throws AgreementError on all workers, naming the first difference
-  /// @throws the errors of Transport
+  /// @throws Error the errors of Transport
   void agree(const std::string& subject,
              const std::vector<std::pair<std::string, std::string>>& statement);
 
@@ -305,7 +316,7 @@ class Session {
   /// @param own  at most 64 MiB; sizes may differ between workers
   /// @return the bytes of each worker, by rank
   /// @throws ProtocolError if a worker passes more than 64 MiB
-  /// @throws the errors of Transport
+  /// @throws Error the errors of Transport
   std::vector<std::string> all_gather(const std::string& own);
 
   /// Copies the bytes of worker `root` to all workers. Each worker sends and receives them at most
@@ -313,7 +324,7 @@ class Session {
   /// @param bytes  the same size on all workers; overwritten on all but `root`
   /// @param root   the worker that has the bytes
   /// @throws ProtocolError if sizes differ
-  /// @throws the errors of Transport
+  /// @throws Error the errors of Transport
   void broadcast(std::span<std::byte> bytes, Rank root);
 
   // ---- State of a bucket. Call these while none of its phases runs.

@@ -98,9 +98,11 @@ class Sparsifier {
   /// @param step       settings of the step
   /// @return a sparse gradient for each registered tensor, in the sparsifier's memory, unchanged
   ///     until the next call
-  /// @throws the errors of validate()
-  /// @throws BudgetError, DeviceMemoryError, std::bad_alloc: nothing was selected, and the residual
-  ///     is unchanged except for rounding
+  /// @throws Error the errors of validate()
+  /// @throws BudgetError nothing was selected, and the residual is unchanged except for rounding
+  /// @throws DeviceMemoryError nothing was selected, and the residual is unchanged except for
+  ///     rounding
+  /// @throws std::bad_alloc nothing was selected, and the residual is unchanged except for rounding
   virtual std::span<const Gradient> take(std::span<const std::byte* const> gradients,
                                          const SparsifierStep& step) = 0;
   /// Returns the number of infinities and NaNs in the last step. It counts gradients, which were
@@ -148,7 +150,8 @@ class Sparsifier {
 /// @param options  the rule and its settings
 /// @throws InputError naming the tensor or option and the fix: a dtype that is not supported, an
 ///     invalid size or option, or a chunk larger than all tensors together
-/// @throws BudgetError, std::bad_alloc
+/// @throws BudgetError
+/// @throws std::bad_alloc
 std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<TensorSpec> tensors,
                                             const SparsifierOptions& options);
 

@@ -154,7 +154,8 @@ class Transport {
   /// @param sends     to other workers; copied
   /// @param receives  from other workers; copied
   /// @param provider  outlives finish()
-  /// @throws AbortedError, PeerLostError
+  /// @throws AbortedError
+  /// @throws PeerLostError
   virtual GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
                        std::span<const Receive> receives, ReceiveProvider& provider) = 0;
 
@@ -163,8 +164,11 @@ class Transport {
   /// @param until  the deadline
   /// @return the receive, or nothing if all were returned. Its payload stays valid until the
   ///     provider's memory is reused
-  /// @throws PeerLostError, DeadlineError, AbortedError, ProtocolError, and the errors of the
-  ///     provider
+  /// @throws PeerLostError
+  /// @throws DeadlineError
+  /// @throws AbortedError
+  /// @throws ProtocolError
+  /// @throws Error the errors of the provider
   virtual std::optional<Arrival> next(GroupId group, Clock::time_point until) = 0;
 
   /// Returns whether next() would return a receive without waiting. A transport that does not know
@@ -175,7 +179,9 @@ class Transport {
   /// before.
   /// @param group  the group
   /// @param until  the deadline
-  /// @throws PeerLostError, DeadlineError, AbortedError
+  /// @throws PeerLostError
+  /// @throws DeadlineError
+  /// @throws AbortedError
   virtual void finish(GroupId group, Clock::time_point until) = 0;
 
   /// Ends the transport on all workers. Present and later waits of any worker throw AbortedError
@@ -206,7 +212,9 @@ class Transport {
   /// @param elements  of `dtype`, aligned for it; undefined after an error
   /// @param until     the deadline
   /// @throws ContractError if !has_all_reduce()
-  /// @throws PeerLostError, DeadlineError, AbortedError
+  /// @throws PeerLostError
+  /// @throws DeadlineError
+  /// @throws AbortedError
   virtual void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
                           Clock::time_point until);
 };

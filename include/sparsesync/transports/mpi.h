@@ -86,7 +86,7 @@ class MpiWorld {
   /// @param chunks    the same on all workers
   /// @param deadline  timeout of the wait for the other processes; nothing: MpiOptions::deadline
   /// @return the endpoint; null on processes that are not members
-  /// @throws the errors of the other join()
+  /// @throws Error the errors of the other join()
   std::unique_ptr<Transport> join(int members, MpiChunks chunks,
                                   std::optional<std::chrono::milliseconds> deadline = {});
 

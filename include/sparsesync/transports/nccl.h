@@ -42,7 +42,7 @@ struct NcclOptions {
 /// @param options  the GPU and its memory
 /// @throws DeviceError if the GPU does not exist, or NCCL is missing or fails to connect
 /// @throws AgreementError if workers have different versions of NCCL; the message names both
-/// @throws the errors of Transport
+/// @throws Error the errors of Transport
 std::unique_ptr<Transport> nccl_over(std::unique_ptr<Transport> words, const NcclOptions& options);
 
 /// Returns the version of this machine's NCCL, such as "2.28.9". Without NCCL, returns the reason
