@@ -35,6 +35,7 @@ breathe_projects = {"sparsesync": str(ROOT / "build/site/api/xml")}
 breathe_default_project = "sparsesync"
 breathe_default_members = ("members",)
 breathe_show_include = False
+suppress_warnings = ["duplicate_declaration.cpp"]  # each header's page declares namespace sparsesync
 
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "groupwise"
