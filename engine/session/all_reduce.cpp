@@ -39,7 +39,7 @@ SparseAllReduce<T>& SparseAllReduce<T>::operator=(SparseAllReduce&&) noexcept = 
 template <typename T>
 SparseRows<T> SparseAllReduce<T>::operator()(std::span<const Index> indices,
                                              std::span<const T> values) {
-  // Without a multiplication, which could overflow.
+  // A division, because a multiplication could overflow.
   const auto width = static_cast<std::size_t>(state_->width);
   if (values.size() / width != indices.size() || values.size() % width != 0) {
     throw InputError(

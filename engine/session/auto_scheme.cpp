@@ -16,19 +16,19 @@ namespace sparsesync {
 namespace {
 
 /// Steps until the rows are recorded again without a drift: a dense result hides the union.
-constexpr std::int64_t kLongestSettled = 1000;
+constexpr std::int64_t kLongestAdopted = 1000;
 /// Relative change of the union's size that counts as a drift.
 constexpr double kDrift = 0.25;
 /// Relative time by which another scheme must be faster than the adopted one.
 constexpr double kHysteresis = 0.03;
-/// Processor time of a trial, in seconds. Caches and branch predictors warm up in its first steps,
+/// CPU time of a trial, in seconds. Caches and branch predictors warm up in its first steps,
 /// so that short steps need more of them.
 constexpr double kTrialSeconds = 0.02;
 constexpr double kShortestTrial = 3;  // steps
 constexpr double kLongestTrial = 40;  // steps
 
 /// Returns the number of steps of a trial.
-/// @param host_seconds  predicted processor time of a step
+/// @param host_seconds  predicted CPU time of a step
 std::size_t trial_length(double host_seconds) {
   return static_cast<std::size_t>(
       std::clamp(kTrialSeconds / host_seconds, kShortestTrial, kLongestTrial));
@@ -86,7 +86,7 @@ void AutoScheme::adapt(ControlChannel& control) {
     case State::trialing:
       state_ = State::trial_interrupted;
       return;
-    case State::settled:
+    case State::adopted:
       state_ = State::sampling;
       return;
     case State::sampling:
@@ -125,9 +125,9 @@ void AutoScheme::count_step() {
     trial_.seconds.push_back(
         {.reduce = trial_.reduce.seconds(), .gather = trial_.gather.seconds()});
     if (trial_.seconds.size() == trial_.length) state_ = State::trial_complete;
-  } else if (state_ == State::settled) {
+  } else if (state_ == State::adopted) {
     ++adopted_->steps;
-    if (adopted_->steps >= kLongestSettled || has_drifted()) state_ = State::sampling;
+    if (adopted_->steps >= kLongestAdopted || has_drifted()) state_ = State::sampling;
   }
 }
 
@@ -225,7 +225,7 @@ void AutoScheme::adopt_best(ControlChannel& control) {
     }
   }
   adopted_ = {.variant = bucket_.chosen()};
-  state_ = State::settled;
+  state_ = State::adopted;
   for (const Prediction& prediction : predictions) {
     if (!prediction.ruled_out.empty()) continue;
     log(LogLevel::debug,

@@ -28,10 +28,10 @@ SchemeEntry scheme_or_auto(std::string_view name);
 /// Chooses the scheme of one bucket on one worker. All workers choose the same scheme: their
 /// decisions depend only on data that all of them have.
 ///
-/// The first step runs by `balanced`, and each worker records which rows it touched. A review then
+/// The first step uses `balanced`, and each worker records which rows it touched. A review then
 /// exchanges samples of these rows and predicts the time of every scheme. The next steps are trials
-/// if the processors' time decides between some schemes. A trial runs one scheme for some steps,
-/// and its measured processor time replaces the predicted one. Finally the bucket adopts the scheme
+/// if the choice between some schemes depends on CPU time. A trial runs one scheme for some steps,
+/// and its measured CPU time replaces the predicted one. Finally the bucket adopts the scheme
 /// with the shortest predicted time. It leaves a scheme that it adopted before only for one that is
 /// predicted to be 3% faster.
 ///
@@ -40,6 +40,7 @@ SchemeEntry scheme_or_auto(std::string_view name);
 ///
 /// The class is a state machine. A step that fails in a phase does not end that phase.
 ///
+/// @code
 ///     state              event                                   next state
 ///     sampling           a reduce phase ends                     rows_recorded
 ///     rows_recorded      a step begins, or adapt()               the review's
@@ -48,15 +49,16 @@ SchemeEntry scheme_or_auto(std::string_view name);
 ///                        adapt()                                 trial_interrupted
 ///     trial_complete     a step begins, or adapt()               the review's
 ///     trial_interrupted  a reduce phase ends                     rows_recorded
-///     settled            a gather phase ends: the rows drifted   sampling
+///     adopted            a gather phase ends: the rows drifted   sampling
 ///                        a gather phase ends: the 1,000th one    sampling
 ///                        adapt()                                 sampling
+/// @endcode
 ///
-/// A review leads to `trialing` if a scheme is worth a trial, and to `settled` otherwise. All other
+/// A review leads to `trialing` if a scheme is worth a trial, and to `adopted` otherwise. All other
 /// pairs of a state and an event leave the state as it is. The first state is `sampling`.
 class AutoScheme {
  public:
-  /// @param bucket   outlives the choice; runs by kFirstScheme
+  /// @param bucket   outlives this object; its scheme is kFirstScheme
   /// @param context  the same on all workers
   AutoScheme(RegisteredBucket& bucket, const PlanContext& context)
       : bucket_(bucket), context_(context) {}
@@ -77,7 +79,7 @@ class AutoScheme {
   /// @throws what Transport throws, ProtocolError
   void adapt(ControlChannel& control);
   /// Whether no review is due and no trial runs. The rows of the next step may be recorded.
-  bool settled() const { return state_ == State::sampling || state_ == State::settled; }
+  bool settled() const { return state_ == State::sampling || state_ == State::adopted; }
 
   /// Returns the last review's predictions for all schemes, best first. Empty before the first
   /// review.
@@ -85,12 +87,12 @@ class AutoScheme {
 
  private:
   enum class State : std::uint8_t {
-    sampling,           // records the next step's rows
-    rows_recorded,      // a review of the rows is due
-    trialing,           // measures the chosen scheme
-    trial_complete,     // a review of the trial is due
-    trial_interrupted,  // discards the trial, and records the next step's rows
-    settled             // watches the adopted scheme for a drift of the rows
+    sampling,           // Records the next step's rows.
+    rows_recorded,      // A review of the rows is due.
+    trialing,           // Measures the chosen scheme.
+    trial_complete,     // A review of the trial is due.
+    trial_interrupted,  // Discards the trial, and records the next step's rows.
+    adopted             // Monitors the adopted scheme for a drift of the rows.
   };
 
   /// The trial that runs. Only valid while `trialing` and `trial_complete`.
@@ -104,17 +106,17 @@ class AutoScheme {
   /// Results of reviews. They are the same on all workers.
   struct Findings {
     int workers = 1;
-    Statistics statistics = {};  // of the rows that were reviewed last
+    Statistics statistics = {};  // the rows reviewed last
     std::vector<Prediction> predictions = {};
     std::vector<Trial> trials = {};
-    std::vector<SchemeVariant> refused =
-        {};  // exceed a worker's memory, with the rows reviewed last
+    // Schemes that exceed a worker's memory with the last reviewed rows.
+    std::vector<SchemeVariant> refused = {};
   };
 
   /// The scheme that the last review without a trial adopted.
   struct Adopted {
     SchemeVariant variant;
-    std::int64_t steps = 0;  // since then, while settled
+    std::int64_t steps = 0;  // since then, while `adopted`
   };
 
   bool is_review_due() const {

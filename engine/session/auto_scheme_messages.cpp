@@ -15,14 +15,14 @@
 namespace sparsesync {
 namespace {
 
-/// Touched rows of all workers together that samples have. With this many rows, every number that
-/// costs depend on is accurate to one percent.
+/// Number of touched rows, over all workers, that samples have. With this many rows, every number
+/// that costs depend on is accurate to one percent.
 constexpr double kSampledRows = 1 << 20;
 /// Rows of a neighborhood. A sample has all touched rows of a neighborhood or none, so that it
 /// shows which blocks are touched.
 constexpr Index kNeighborhoodRows = 256;
 
-/// Parts of a step's processor time, in the order in which messages have them.
+/// Parts of a step's CPU time, in the order in which messages have them.
 constexpr std::array kParts{std::pair{&HostSeconds::reduce, &PhaseSeconds::apart},
                             std::pair{&HostSeconds::reduce, &PhaseSeconds::arriving},
                             std::pair{&HostSeconds::gather, &PhaseSeconds::apart},

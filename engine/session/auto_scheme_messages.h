@@ -1,5 +1,5 @@
 // Messages that workers exchange for the scheme `auto`: parameters of the planner, samples of
-// touched rows, and processor times of trials.
+// touched rows, and CPU times of trials.
 #pragma once
 
 #include <optional>
@@ -31,7 +31,7 @@ PlanContext agree_on_plan_context(ControlChannel& control, const PlanContext& ow
 /// Samples of the rows that the workers touched in one step.
 struct RowSamples {
   std::vector<std::string> messages;  // [worker]
-  double share = 1;                   // of the touched rows that are in the samples
+  double share = 1;                   // fraction of touched rows that are in the samples
 };
 
 /// Exchanges samples of the touched rows. All workers call this function together.
@@ -44,13 +44,13 @@ RowSamples exchange_samples(ControlChannel& control, std::span<const std::vector
 Statistics statistics_from(const RowSamples& samples, std::span<const RowSpace> spaces,
                            const SchemeOptions& options);
 
-/// Processor times of a trial's steps, for all workers together.
+/// CPU times of a trial's steps, for all workers together.
 struct TrialTimes {
   std::vector<std::string> messages;  // [worker]
   HostSeconds median;                 // the step with the median total
 };
 
-/// Exchanges the processor times of a trial's steps. Each part of a step counts as the slowest
+/// Exchanges the CPU times of a trial's steps. Each part of a step counts as the slowest
 /// worker measured it, because the others wait for that worker. All workers call this function
 /// together.
 /// @param own  this worker's times: the same number of steps on all workers, at least 1

@@ -27,8 +27,8 @@ std::vector<std::string_view> schemes_that_announce() {
   return names;
 }
 
-/// Reads a number of what a worker stated about its step, and the space behind it.
-/// @param at  where the number begins; where the next one does, after that
+/// Reads a number, and the space that follows it, from a worker's statistics.
+/// @param at  offset of the number; afterwards the offset of the next one
 double take_number(const std::string& text, std::size_t& at) {
   const std::size_t end = text.find(' ', at);
   if (end == std::string::npos) throw ProtocolError("statistics that cannot be read");
@@ -43,7 +43,7 @@ double take_number(const std::string& text, std::size_t& at) {
   return static_cast<double>(number);
 }
 
-/// All that must be the same on all workers. The bucket need not be a valid one.
+/// States all properties that must be the same on all workers. The bucket may be invalid.
 ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t seed) {
   ControlChannel::Statement statement{
       {"the bucket's name", fmt::format("'{}'", spec.name)},
@@ -70,7 +70,7 @@ ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t see
   return statement;
 }
 
-/// A hash of what was agreed.
+/// Returns a hash of a statement that all workers agreed on.
 std::uint64_t signature_of(const ControlChannel::Statement& statement) {
   std::uint64_t signature = 0;
   for (const auto& [name, value] : statement) {
@@ -96,7 +96,7 @@ int workers_of_a_node(const Transport& transport) {
   while (per_node < size && node(per_node) == node(0)) ++per_node;
   if (size % per_node != 0) return 0;
   for (int first = 0; first < size; first += per_node) {
-    // A node that goes on here would be one of more workers, or of scattered ones.
+    // A node that appears again has more workers, or non-consecutive ranks.
     for (int before = 0; before < first; before += per_node) {
       if (node(before) == node(first)) return 0;
     }
@@ -118,7 +118,7 @@ std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChann
                                               std::uint64_t seed, bool late_refusals) {
   const ControlChannel::Statement statement = statement_of(spec, seed);
   control.agree(fmt::format("bucket '{}'", spec.name), statement);
-  // What all agree on may still be wrong: then it is so for all.
+  // The agreed bucket may still be invalid. All workers then throw the same error.
   validate(spec);
   if (spec.options.workers_per_node == 0) {
     spec.options.workers_per_node = workers_of_a_node(transport);
@@ -181,7 +181,7 @@ bool agree_to_change(ControlChannel& control, const Change& change, const Change
     log(LogLevel::info, why);
     try {
       otherwise.make();
-    } catch (const std::exception& error) {  // on this worker alone: there is no way on
+    } catch (const std::exception& error) {  // only this worker failed, so the session must end
       throw Error(fmt::format("{} as before: {}", otherwise.subject, error.what()));
     }
     return false;
@@ -226,7 +226,7 @@ void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket) {
       space.united = std::max(space.united, united);
     }
   }
-  // More is known of what a step needs than when these were taken.
+  // Tries one round again: the number of rounds was chosen before these statistics were known.
   if (!bucket.spec().rounds && bucket.rounds() > 1) {
     change_rounds(control, bucket, 1, bucket.rounds());
   }

@@ -1,5 +1,5 @@
-// What all workers agree on of a bucket: when they register it, when its scheme chooses anew, and
-// in the signature that its messages carry.
+// Agreement of all workers on a bucket: on its registration, on changes of its scheme, and on the
+// signature that its messages have.
 #pragma once
 
 #include <cstdint>
@@ -15,58 +15,62 @@ namespace sparsesync {
 
 class RegisteredBucket;
 
-/// Options that must be the same on all workers.
+/// Returns the options that must be the same on all workers, as a statement.
 ControlChannel::Statement statement_of(const SchemeOptions& options);
 
-/// The workers of a node as the transport tells them, if all nodes have as many and each those of
-/// consecutive ranks; 0 if not.
+/// Returns the number of workers per node, as the transport reports it. Returns 0 unless all nodes
+/// have the same number of workers and consecutive ranks.
 int workers_of_a_node(const Transport& transport);
 
-/// The signature after one more agreement.
+/// Returns the signature after one more agreement.
 std::uint64_t signature_after(std::uint64_t signature, const std::string& agreed);
 
-/// Makes a bucket on all workers, or on none: compares in full what they must agree on. Called by
-/// all alike. Does not synchronize the stream.
-/// @param seed           the session's
-/// @param late_refusals  SessionOptions::late_refusals of this worker; the bucket's are those of
-///                       any
-/// @throws AgreementError on all workers, if they differ
-/// @throws InputError if the bucket is not a valid one, UnsupportedError if its scheme asks for
-///         what the transport has not: on all workers alike
-/// @throws BudgetError, std::bad_alloc if this worker has not the memory, RefusedError if another
-///         one has not
+/// Creates a bucket on all workers, or on none, and compares all properties that must agree. All
+/// workers call this function together. Does not synchronize the stream.
+/// @param seed           the session's seed
+/// @param late_refusals  this worker's SessionOptions::late_refusals. The bucket has late refusals
+///                       if one worker has them
+/// @throws AgreementError on all workers, if their buckets differ
+/// @throws InputError on all workers, if the bucket is not valid
+/// @throws UnsupportedError on all workers, if the transport lacks what the scheme needs
+/// @throws BudgetError, std::bad_alloc if this worker lacks memory
+/// @throws RefusedError if another worker lacks memory
 std::unique_ptr<RegisteredBucket> make_agreed(Transport& transport, ControlChannel& control,
                                               const Context& context, BucketSpec spec,
                                               std::uint64_t seed, bool late_refusals);
 
-/// Lets a bucket's scheme choose anew from what all workers saw of the last step. Called by all
-/// alike, between steps.
+/// Lets a bucket's scheme choose again from all workers' statistics of the last step. All workers
+/// call this function together, between steps.
 /// @throws what Transport throws, ProtocolError
 void adapt_agreed(ControlChannel& control, RegisteredBucket& bucket);
 
-/// Cuts the bucket's phases into `rounds` rounds on all workers, or into `otherwise` on all if one
-/// lacks the memory for that. Called by all alike. Does not synchronize the stream.
+/// Changes the number of rounds of the bucket's phases to `rounds` on all workers. If one worker
+/// lacks memory, all workers change to `otherwise`. All workers call this function together. Does
+/// not synchronize the stream.
 /// @throws what Transport throws, BudgetError, std::bad_alloc
 void change_rounds(ControlChannel& control, RegisteredBucket& bucket, int rounds, int otherwise);
 
-/// Makes something on all workers, or on none: `make` may throw for want of memory.
-/// @param subject  stands before the reason in the text
-/// @param flag     what this worker says beside it
-/// @return whether a worker said `flag`
-/// @throws BudgetError, std::bad_alloc, RefusedError as make_agreed()
+/// Calls `make` on all workers and agrees on the outcome. `make` may throw because of a lack of
+/// memory.
+/// @param subject  begins the text of a refusal
+/// @param flag     this worker's flag, which is sent along
+/// @return whether a worker set `flag`
+/// @throws BudgetError, std::bad_alloc if this worker lacks memory
+/// @throws RefusedError if another worker lacks memory
 bool agree_to_make(ControlChannel& control, const std::string& subject,
                    const std::function<void()>& make, bool flag = false);
 
-/// A change that may throw for want of memory, and its name in texts.
+/// A change that may throw because of a lack of memory, and its name in messages.
 struct Change {
   std::string subject;
   std::function<void()> make;
 };
 
-/// Makes a change on all workers, or, where one has not the memory for it, another one on all.
-/// Called by all alike.
-/// @return whether it is the first one
-/// @throws what Transport throws; Error, which ends the session, if this worker cannot go back
+/// Makes a change on all workers. If one worker lacks memory for it, all workers make the change
+/// `otherwise` instead. All workers call this function together.
+/// @return whether `change` was made
+/// @throws what Transport throws; Error, which ends the session, if `otherwise` fails on this
+///         worker
 bool agree_to_change(ControlChannel& control, const Change& change, const Change& otherwise);
 
 }  // namespace sparsesync

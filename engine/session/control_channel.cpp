@@ -14,10 +14,10 @@
 namespace sparsesync {
 namespace {
 
-/// No name, shape or option needs more.
+/// Far above the size of any list of names, shapes and options.
 constexpr std::uint64_t kLongestStatement = std::uint64_t{64} << 20U;
 
-/// A statement that is too long is not sent: a header says so, and a number how long it is.
+/// Marks a message that has only the length of a statement, because the statement is too long.
 constexpr std::uint32_t kTooLong = Header::kRefused;
 
 std::string length_of(const std::string& statement) {
@@ -25,7 +25,7 @@ std::string length_of(const std::string& statement) {
   return {reinterpret_cast<const char*>(&bytes), sizeof(bytes)};
 }
 
-/// @param packed  as length_of() has it
+/// @param packed  result of length_of()
 [[noreturn]] void throw_too_long(Rank worker, const std::string& packed) {
   std::uint64_t bytes = 0;
   if (packed.size() != sizeof(bytes)) {
@@ -38,7 +38,8 @@ std::string length_of(const std::string& statement) {
       worker.value, bytes, kLongestStatement));
 }
 
-/// Memory that runs out in here is known to this worker alone: no error that all go on after.
+/// Runs `body`, and replaces errors that leave a session usable. If memory runs out here, only this
+/// worker knows, so the session must end.
 template <typename Body>
 auto without_refusals(const Body& body) {
   constexpr const char* kWhere = "out of memory while workers told each other something";
@@ -64,7 +65,7 @@ class Blobs : public ReceiveProvider {
   std::vector<std::string> blobs;
 };
 
-// Names come from users: lengths before texts, so that no character is special.
+// Names come from users and may have any character. A length before each text avoids escapes.
 void put(std::string& packed, const std::string& text) {
   packed += fmt::format("{}:", text.size());
   packed += text;
@@ -92,7 +93,7 @@ ControlChannel::Statement unpack(const std::string& packed) {
   return statement;
 }
 
-/// The first difference between two statements, in words; empty if there is none.
+/// Describes the first difference between two statements. Empty if there is none.
 std::string difference(const ControlChannel::Statement& first,
                        const ControlChannel::Statement& other, std::size_t worker) {
   for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
@@ -156,7 +157,7 @@ void ControlChannel::pass_on(std::span<std::byte> bytes, Rank root) {
   constexpr std::size_t kPiece = std::size_t{1} << 20U;
   const int size = transport_.size();
   const int own = transport_.rank().value;
-  const int place = (own - root.value + size) % size;  // in the chain
+  const int place = (own - root.value + size) % size;  // position in the chain
   const Rank before{(own - 1 + size) % size};
   const Rank after{(own + 1) % size};
   Blobs none(0);
@@ -174,7 +175,7 @@ void ControlChannel::pass_on(std::span<std::byte> bytes, Rank root) {
       }
       transport_.finish(group, until);
     }
-    // The piece before is on its way while this one comes.
+    // The previous piece is sent while this one is received.
     if (sending) transport_.finish(*sending, until);
     if (place + 1 == size) continue;
     sending = transport_.post(context_, header,

@@ -1,5 +1,5 @@
-// Agreement: all workers tell all others what they think, on a control channel, and find what
-// differs.
+// The control channel of a session: collectives on small data, and comparison of what workers
+// state.
 #pragma once
 
 #include <cstddef>
@@ -13,32 +13,33 @@
 
 namespace sparsesync {
 
-/// The control channel of one worker: every call is made by all workers, in the same order.
+/// One worker's end of the control channel. All workers make the same calls in the same order.
 class ControlChannel {
  public:
-  /// @param deadline  of each call
+  /// @param deadline  timeout of each call
   ControlChannel(Transport& transport, const Context& context, Clock::duration deadline)
       : transport_(transport), context_(context), deadline_(deadline) {}
 
-  /// Tells all others, and hears them. Synchronizes the stream.
-  /// @param own  any bytes, 64 MiB at most
-  /// @return what each worker gave, by rank; the own part among them
-  /// @throws InputError on all workers alike if one gives more than that: nothing but this is sent,
-  ///         and the channel goes on; what Transport throws
+  /// Sends `own` to all other workers and receives theirs. Synchronizes the stream.
+  /// @param own  any bytes, at most 64 MiB
+  /// @return every worker's bytes, by rank, this worker's included
+  /// @throws InputError on all workers if one worker's bytes exceed the limit. Only the length is
+  ///         then sent, and the channel stays usable
+  /// @throws what Transport throws
   std::vector<std::string> all_gather(const std::string& own);
 
-  /// Gives all workers what one has, along a chain of them in pieces: so that each sends and
-  /// receives it once. Synchronizes the stream.
-  /// @param bytes  as many on all workers; overwritten on all but `root`
+  /// Copies the root's bytes to all workers, in pieces along a chain, so that each worker sends and
+  /// receives them at most once. Synchronizes the stream.
+  /// @param bytes  the same size on all workers; overwritten on all workers except `root`
   /// @param root   the same on all workers
-  /// @throws what Transport throws, ProtocolError where the sizes differ
+  /// @throws what Transport throws, ProtocolError if the sizes differ
   void broadcast(std::span<std::byte> bytes, Rank root);
 
-  /// What a worker states: names of things, and what it thinks of each.
+  /// A worker's statement: names of properties, each with this worker's value as text.
   using Statement = std::vector<std::pair<std::string, std::string>>;
   /// Compares every worker's statement with worker 0's. Synchronizes the stream.
-  /// @param subject  stands before the difference in the text
-  /// @throws AgreementError on all workers alike: the first difference; what all_gather() throws
+  /// @param subject  begins the error message
+  /// @throws AgreementError on all workers, naming the first difference; what all_gather() throws
   void agree(const std::string& subject, const Statement& own);
 
  private:

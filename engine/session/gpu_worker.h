@@ -1,4 +1,4 @@
-// The GPU side of a worker beside its session: memory, a stream, and copies of host data.
+// A worker's GPU resources besides its session: memory, a stream, and copies of host data.
 #pragma once
 
 #include <chrono>
@@ -14,34 +14,37 @@
 
 namespace sparsesync {
 
-/// A worker whose gradients come from the host, and whose results go there: of the command line.
-/// Called by one thread; keeps its memory.
+/// GPU resources of a worker whose gradients and results are on the host, as in the command-line
+/// tools. One thread calls it. It keeps its memory.
 class GpuWorker {
  public:
-  /// @param device   the GPU's number
-  /// @param budget   bytes of the session's workspaces; nothing: as many as there are
-  /// @param tensors  of a step
-  /// @param peers    GPUs of the workers of this process, as DeviceMemory takes them
+  /// Creates the streams and makes the GPU current.
+  /// @param device   index of the GPU
+  /// @param budget   limit for the session's workspaces in bytes; no value: unlimited
+  /// @param tensors  number of tensors
+  /// @param peers    GPUs of this process's other workers, for DeviceMemory
   /// @throws DeviceError, DeviceMemoryError
   GpuWorker(int device, std::optional<std::int64_t> budget, std::size_t tensors,
             std::span<const int> peers = {});
 
-  /// For SessionOptions.
+  /// Returns the value of SessionOptions::device.
   OnDevice on_device();
-  /// Connects this worker with the others by NCCL. Called by all of them at a time.
-  /// @param words  as nccl_over() takes them
+  /// Connects this worker with the others through NCCL. All workers call this function together.
+  /// @param words     transport of control messages, for nccl_over()
+  /// @param deadline  timeout of the connection, and of later waits
   /// @throws what nccl_over() throws
   std::unique_ptr<Transport> connect(std::unique_ptr<Transport> words,
                                      std::chrono::milliseconds deadline);
-  /// Of the session's workspaces.
+  /// Returns the memory of the session's workspaces.
   const CountedMemory& workspaces() const { return workspaces_; }
 
-  /// A copy of a gradient; valid until the next one of that tensor. Synchronizes the stream.
-  /// @param indices, values  of the host, as Gradient::row_sparse() takes them
+  /// Copies a gradient to the GPU. The copy is valid until the next call for this tensor.
+  /// Synchronizes the stream.
+  /// @param indices, values  host memory, in the form of Gradient::row_sparse()
   Gradient place(std::size_t tensor, std::span<const Index> indices,
                  std::span<const std::byte> values);
-  /// A copy of a result on the host; valid until the next one of that tensor. Synchronizes the
-  /// stream.
+  /// Copies a result to the host. The copy is valid until the next call for this tensor.
+  /// Synchronizes the stream.
   TensorResult fetch(std::size_t tensor, const TensorResult& result);
 
  private:
@@ -61,9 +64,9 @@ class GpuWorker {
   std::vector<OnHost> results_;            // [tensor]
 };
 
-/// The GPU of a worker, where several of a machine share its GPUs in turn.
-/// @param on_this_machine  the worker's number among those of its machine
-/// @throws DeviceError if there is none
+/// Returns a worker's GPU. The workers of a machine use its GPUs in turn.
+/// @param on_this_machine  the worker's index among the workers of its machine
+/// @throws DeviceError if the machine has no GPU
 int device_of_worker(int on_this_machine);
 
 }  // namespace sparsesync

@@ -42,7 +42,7 @@ void PhaseOrder::check(const std::vector<OrderEntry>& order, std::int64_t from_s
     throw InputError(fmt::format(
         "an order from step {} on: step {} is next, give that or a later one", from_step, step_));
   }
-  std::vector<std::size_t> next;  // of each bucket's phases
+  std::vector<std::size_t> next;  // [bucket] the phase that the order must list next
   for (const Bucket& bucket : buckets_) {
     next.push_back(bucket.removed ? kPhases : bucket.announces ? 0 : 1);
   }

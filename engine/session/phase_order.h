@@ -1,4 +1,4 @@
-// The order in which all workers post the phases of a step.
+// The order in which all workers run the phases of a step.
 #pragma once
 
 #include <cstddef>
@@ -10,46 +10,46 @@
 
 namespace sparsesync {
 
-/// Walks the order, step after step. A step posts every entry once.
+/// Iterates over the order, step after step. A step runs every entry once.
 class PhaseOrder {
  public:
-  /// Adds the phases of a new bucket at the end.
+  /// Appends the phases of a new bucket.
   void add(const std::string& bucket_name, bool announces);
-  /// Takes the phases of a bucket out. Between steps.
+  /// Removes the phases of a bucket. Call it between steps.
   void remove(BucketId bucket);
 
-  /// Looks at a phase that is to be submitted.
+  /// Checks a phase before it is submitted.
   /// @pre the bucket was added
-  /// @throws InputError if the bucket was released, or it is the announce of one that does not
+  /// @throws InputError if the bucket was released, or if it does not announce and the phase is its
   ///         announce
   void check(OrderEntry entry) const;
-  /// Looks at an order that is to replace this one.
-  /// @param from_step  counted as step() is
+  /// Checks an order before it replaces this one.
+  /// @param from_step  first step of the new order, on the scale of step()
   /// @throws InputError unless `order` has every phase of every bucket once, each announce before
   ///         its reduce and each reduce before its gather, and `from_step` has not begun
   void check(const std::vector<OrderEntry>& order, std::int64_t from_step) const;
-  /// Takes an order that was checked, from a step on. Between steps.
-  /// @param from_step  counted as step() is
+  /// Replaces the order from a step on. Call it between steps, with an order that was checked.
+  /// @param from_step  first step of the new order, on the scale of step()
   void replace(std::vector<OrderEntry> order, std::int64_t from_step);
 
-  /// Whether no entry of the present step was posted yet.
+  /// Whether no entry of the current step has run yet.
   bool between_steps() const { return position_ == 0; }
-  /// Steps that are complete.
+  /// Returns the number of complete steps.
   std::int64_t step() const { return step_; }
   bool empty() const { return order_.empty(); }
-  /// The entry to be posted next.
+  /// Returns the entry that runs next.
   /// @pre not empty()
   OrderEntry next() const { return order_[position_]; }
-  /// Goes on to the entry behind it: of the next step, where it was the last.
+  /// Advances to the next entry. After the last entry, the next step begins.
   void advance();
 
-  /// "reduce of bucket 'x'".
+  /// Describes an entry for messages: "reduce of bucket 'x'".
   std::string describe(OrderEntry entry) const;
 
  private:
   void begin_step();
 
-  /// What the order knows of a bucket.
+  /// A bucket's properties that affect the order.
   struct Bucket {
     std::string name;
     bool announces = false;

@@ -14,7 +14,7 @@
 namespace sparsesync {
 namespace {
 
-/// Whether all workers know of an error of work between steps, and go on.
+/// Whether all workers know of an error in work between steps, so that the session continues.
 bool is_agreed(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -30,8 +30,8 @@ bool is_agreed(const std::exception_ptr& error) {
   return true;
 }
 
-/// The error that a session ends with on this worker. Types that all workers go on after are
-/// replaced, so that the type of an error says whether the session is over.
+/// Returns the error that ends the session on this worker. Error types that leave a session usable
+/// are replaced, so that an error's type shows whether the session has ended.
 std::exception_ptr ending_error(const std::exception_ptr& error, Rank rank,
                                 const std::string& reason) {
   if (!is_agreed(error)) return error;
@@ -161,7 +161,7 @@ void ProgressThread::throw_if_over() const {
   if (over_) std::rethrow_exception(over_);
 }
 
-/// One that nobody holds any more, as new.
+/// Returns a phase state that no caller uses any more, reset.
 std::shared_ptr<SubmittedPhase> ProgressThread::unused_phase() {
   for (const std::shared_ptr<SubmittedPhase>& phase : phases_) {
     if (phase.use_count() > 1) continue;
@@ -175,7 +175,7 @@ Queue<ProgressThread::Submission>& ProgressThread::submitted(OrderEntry entry) {
   return submitted_[entry.bucket.value * kPhases + static_cast<std::size_t>(entry.phase)];
 }
 
-/// The phases of a bucket's step that come before one of them.
+/// Returns the earlier phases of the bucket's current step.
 std::span<const std::shared_ptr<SubmittedPhase>> ProgressThread::phases_before(
     OrderEntry entry) const {
   return std::span(last_).subspan(entry.bucket.value * kPhases,
@@ -192,7 +192,7 @@ void ProgressThread::release_held(OrderEntry running) {
 
 void ProgressThread::run() {
   std::unique_lock lock(mutex_);
-  bool blocked = false;  // something waits for a phase that was not submitted
+  bool blocked = false;  // work waits for a phase that was not submitted
   Clock::time_point blocked_since;
   while (!stopping_) {
     if (over_) {
@@ -218,7 +218,7 @@ void ProgressThread::run() {
   end_session(std::make_exception_ptr(ContractError("the session was destroyed")));
 }
 
-/// The phase that the order comes to next.
+/// Runs the next phase of the order.
 void ProgressThread::run_next(std::unique_lock<std::mutex>& lock) {
   const OrderEntry entry = order_.next();
   std::swap(running_, submitted(entry).front());
@@ -266,7 +266,7 @@ void ProgressThread::run_job(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-/// Ends the session here and tells the others.
+/// Ends the session on this worker and notifies the others.
 void ProgressThread::fail(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) {
   std::string reason = "unknown failure";
   try {
@@ -282,7 +282,7 @@ void ProgressThread::fail(std::unique_lock<std::mutex>& lock, const std::excepti
   end_session(ending_error(error, transport_.rank(), reason));
 }
 
-/// Whoever waits, or will, gets `error`.
+/// Ends all waits, current and future, with `error`.
 void ProgressThread::end_session(const std::exception_ptr& error) {
   over_ = error;
   for (Queue<Submission>& queue : submitted_) {

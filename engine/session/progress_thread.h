@@ -1,5 +1,5 @@
-// The progress thread of a session: runs phases in the background, in the order that all workers
-// agreed on, and what all of them do together between two steps.
+// The progress thread of a session. It runs phases in the background in the order that all workers
+// agreed on, and runs collective work between steps.
 #pragma once
 
 #include <chrono>
@@ -25,94 +25,97 @@
 
 namespace sparsesync {
 
-/// A phase that was submitted, as who waits for it sees it. Guarded by the thread's lock.
+/// State of a submitted phase. Guarded by the progress thread's mutex.
 struct SubmittedPhase {
   bool done = false;
-  std::exception_ptr error;  // null where it went well
-  bool waited = false;       // whether somebody knows that it is done
-  bool held = false;         // whether it is run again: who waits for it does so on
-  bool is_final = false;     // whether it is never run again
+  std::exception_ptr error;  // null on success
+  bool waited = false;       // whether a caller has waited for it
+  bool held = false;         // whether it is being run again: waits continue
+  bool is_final = false;     // whether it will never run again
 };
 
-/// Makes all calls of a session's transport. After an error that not all workers know of, and go on
-/// after, the session is over: the others are told, and every call throws that error. What waits
-/// for the thread throws ContractError where it is called in it, as by a transport.
+/// Makes all calls of a session's transport. If an error is not known to all workers, the session
+/// ends: the other workers are notified, and every later call throws that error. Functions that
+/// wait for this thread throw ContractError if they are called in it, for example by a transport.
 class ProgressThread {
  public:
-  /// What a phase is given.
+  /// Inputs of a phase.
   struct Input {
-    std::vector<Gradient> gradients;   // of the step, or the rows that it announces
-    const Event* after = nullptr;      // what it waits for; null: nothing
-    GradientSource* source = nullptr;  // gives the gradients; null: they are there
+    std::vector<Gradient> gradients;   // the step's gradients, or the rows that it announces
+    const Event* after = nullptr;      // event that the phase waits for; null: none
+    GradientSource* source = nullptr;  // provides the gradients; null: `gradients` has them
   };
-  /// Runs one phase of a bucket; called in the thread. What it throws ends the session.
+  /// Runs one phase of a bucket. Called in the progress thread. An exception ends the session.
   using RunPhase = std::function<PhaseOutcome(OrderEntry entry, const Input& input)>;
 
+  /// Starts the thread.
   /// @param transport  outlives the thread
-  /// @param deadline   for a phase's predecessor to be submitted
+  /// @param deadline   timeout for the submission of the next phase, while other work waits
   ProgressThread(Transport& transport, std::chrono::milliseconds deadline, RunPhase run_phase);
-  /// Waits for the phase that runs, if one does; others are given up.
+  /// Waits for the running phase, if there is one. Phases that have not begun are abandoned.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
   // ---- The caller's side.
 
-  /// Puts a phase where the thread finds it when the order comes to it.
-  /// @param gradients, after, source  as Input has them
+  /// Queues a phase. The thread runs it when its turn in the order comes.
+  /// @param gradients, after, source  the members of Input
   /// @throws InputError if the bucket has no such phase
   std::shared_ptr<SubmittedPhase> submit(OrderEntry entry, std::span<const Gradient> gradients,
                                          const Event* after, GradientSource* source = nullptr);
-  /// Waits until a phase is over.
-  /// @throws what it ended with
+  /// Waits until a phase ends.
+  /// @throws the phase's error
   void wait(SubmittedPhase& phase);
-  /// The same, but returns what it ended with.
+  /// Waits until a phase ends, and returns its error; null on success.
   std::exception_ptr wait_until_over(SubmittedPhase& phase);
-  /// The same, but waits for so long at most.
-  /// @return whether it is over
+  /// Waits until a phase ends, or until the timeout `most`.
+  /// @return whether the phase has ended
+  /// @throws the phase's error
   bool wait_for(SubmittedPhase& phase, std::chrono::milliseconds most);
-  /// Whether a phase is over and never run again: what it was given is not needed any more.
+  /// Whether a phase has ended and will never run again, so that its inputs are no longer needed.
   bool is_final(const SubmittedPhase& phase) const;
-  /// Runs `work` in the thread, once nothing that was submitted is left of a step, and waits for
-  /// it.
+  /// Runs `work` in the thread between two steps, and waits for it. All submitted phases of a step
+  /// run first.
   /// @throws what `work` throws
   void between_steps(const std::function<void()>& work);
-  /// Steps that are complete.
+  /// Returns the number of complete steps.
   std::int64_t step() const;
-  /// The thread that phases run in.
+  /// Returns the id of the thread that runs phases.
   std::thread::id id() const { return thread_.get_id(); }
 
-  // ---- For the phase that runs.
+  // ---- For the running phase.
 
-  /// Whether nobody has waited for the phases of the step before this one, of the same bucket:
-  /// nobody does then until this phase is over.
+  /// Holds the gradients of the step's earlier phases, unless a caller has waited for one of these
+  /// phases. Waits for held phases continue until this phase ends.
+  /// @return whether the gradients are held
   bool hold_gradients(OrderEntry running);
 
   // ---- For the work between steps.
 
   const PhaseOrder& order() const { return order_; }
-  /// Adds the phases of a new bucket at the end of the order.
+  /// Appends the phases of a new bucket to the order.
   void add_bucket(const std::string& name, bool announces);
-  /// Takes the phases of a bucket out of the order.
+  /// Removes the phases of a bucket from the order.
   void remove_bucket(BucketId bucket);
   /// Replaces the order from a step on.
-  /// @throws InputError if it is not a whole one (PhaseOrder::check)
+  /// @throws InputError if the order is not valid: see PhaseOrder::check
   void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step);
 
  private:
-  /// A phase that waits for its turn.
+  /// A submitted phase that has not begun.
   struct Submission {
     Input input;
     std::shared_ptr<SubmittedPhase> phase;
   };
-  /// Work between steps, and who waits for it.
+  /// Work between steps, and its outcome for the caller that waits.
   struct Job {
     const std::function<void()>* work;
     bool done;
     std::exception_ptr error;
   };
 
-  /// @throws ContractError in the thread itself
+  /// @throws ContractError if the caller is the progress thread
   void expect_elsewhere() const;
 
   // With the lock held.
@@ -124,7 +127,7 @@ class ProgressThread {
   void end_session(const std::exception_ptr& error);
   std::exception_ptr missing_predecessor() const;
 
-  // In the thread; the lock is open while there is work.
+  // In the thread. Phases and jobs run without the lock.
   void run();
   void run_next(std::unique_lock<std::mutex>& lock);
   void run_job(std::unique_lock<std::mutex>& lock);
@@ -133,20 +136,20 @@ class ProgressThread {
   Transport& transport_;
   const std::chrono::milliseconds deadline_;
   const RunPhase run_phase_;
-  Submission running_;  // of the thread alone
+  Submission running_;  // used by the thread only
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below, unless stated otherwise
   std::condition_variable changed_;
-  PhaseOrder order_;  // changed by the thread alone, which may read it without the lock
+  PhaseOrder order_;  // only the thread changes it, and may read it without the lock
   std::vector<Queue<Submission>> submitted_;  // [bucket · phases + phase]
-  // [bucket · phases + phase], of the last step; null where there was none
+  // [bucket · phases + phase], of the last step; null if there was none
   std::vector<std::shared_ptr<SubmittedPhase>> last_;
   std::int64_t queued_ = 0;  // submissions in all queues
   std::deque<Job*> jobs_;
-  std::vector<std::shared_ptr<SubmittedPhase>> phases_;  // held by others, or to be used again
+  std::vector<std::shared_ptr<SubmittedPhase>> phases_;  // in use by callers, or free for reuse
   std::exception_ptr over_;
   bool stopping_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last: uses all members above
 };
 
 }  // namespace sparsesync

@@ -1,4 +1,4 @@
-// A queue in one block of memory.
+// A FIFO queue in one block of memory.
 #pragma once
 
 #include <cstddef>
@@ -9,40 +9,43 @@
 
 namespace sparsesync {
 
-/// First in, first out, in a block that only grows: std::deque takes and gives back blocks as it
-/// moves on, and a steady state allocates nothing. Elements that were popped keep their memory
-/// until they are overwritten.
+/// A FIFO queue in a ring buffer that only grows, so that a steady state allocates nothing. A
+/// std::deque allocates and frees blocks as it advances. Popped elements keep their memory until
+/// they are overwritten.
 template <typename T>
 class Queue {
  public:
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
 
-  /// Puts an element behind all others.
+  /// Appends an element.
   void push(T element) { push_left_over() = std::move(element); }
-  /// The place of the next element. It holds one that was popped, whose memory serves again.
+  /// Returns the slot for the next element. It holds a popped element, whose memory can be reused.
   T& left_over() {
     if (count_ == ring_.size()) grow();
     return ring_[(first_ + count_) % ring_.size()];
   }
-  /// Puts left_over() behind all others.
+  /// Appends the element in left_over().
   T& push_left_over() {
     T& element = left_over();
     ++count_;
     return element;
   }
-  /// The first one. @pre not empty
+  /// Returns the oldest element.
+  /// @pre not empty
   T& front() { return (*this)[0]; }
-  /// Takes it away; it keeps its memory. @pre not empty
+  /// Removes the oldest element, which keeps its memory.
+  /// @pre not empty
   void pop() {
     SPARSESYNC_EXPECT(count_, >, std::size_t{0});
     first_ = (first_ + 1) % ring_.size();
     --count_;
   }
-  /// Takes all of them away.
+  /// Removes all elements, which keep their memory.
   void clear() { first_ = count_ = 0; }
 
-  /// @param place  counted from the front
+  /// Returns an element.
+  /// @param place  index counted from the oldest element
   T& operator[](std::size_t place) {
     SPARSESYNC_EXPECT(place, <, count_);
     return ring_[(first_ + place) % ring_.size()];

@@ -15,7 +15,7 @@ namespace sparsesync {
 
 namespace {
 
-/// What a scheme sees of a bucket at first.
+/// Returns the spec for the first scheme: dtypes on the wire, and the initial number of rounds.
 BucketSpec crossing_at_first(const BucketSpec& spec) {
   BucketSpec crossing = on_wire(spec);
   crossing.rounds = spec.rounds.value_or(1);
@@ -125,7 +125,7 @@ void RegisteredBucket::adapt(const Statistics& statistics) {
 }
 
 void RegisteredBucket::change_scheme(const SchemeVariant& chosen) {
-  // The old one goes first: nobody should have to pay for both.
+  // Frees the old scheme first, so that memory for only one scheme is needed.
   scheme_.reset();
   BucketSpec crossing = crossing_;
   crossing.options = options_for(chosen, crossing.options);
@@ -139,7 +139,7 @@ void RegisteredBucket::take_results() {
   widen_results();
 }
 
-/// Where each tensor's rows stand in the results of the row spaces.
+/// Finds each tensor's rows in the results of the row spaces.
 void RegisteredBucket::find_tensors() {
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     const SpaceResult& result = scheme_->result()[i];
@@ -180,7 +180,7 @@ void RegisteredBucket::find_members(const SpaceResult& result,
   }
 }
 
-/// Makes values the tensors' own type where they crossed as another.
+/// Counts non-finite values, and casts values of the wire type to the tensors' dtypes.
 void RegisteredBucket::widen_results() {
   non_finite_ = 0;
   if (!spec_.options.wire && !spec_.count_non_finite) return;
@@ -188,7 +188,7 @@ void RegisteredBucket::widen_results() {
   fill_zero(context_, std::as_writable_bytes(counts));
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const DType own = spec_.tensors[i].dtype;
-    if (is_integer(own)) continue;  // they cross as they are, and are finite
+    if (is_integer(own)) continue;  // sent unchanged, and always finite
     ConstMatrix& values = results_[i].values;
     count_non_finite(context_, values, Count(counts.data() + i));
     if (values.dtype == own) continue;

@@ -1,5 +1,4 @@
-// A bucket that all workers agreed on: its input, its scheme at work, and what it ended with,
-// tensor by tensor.
+// A bucket that all workers agreed on: its input, its scheme, and its results per tensor.
 #pragma once
 
 #include <array>
@@ -22,110 +21,113 @@
 
 namespace sparsesync {
 
-/// Says why the squares of a bucket's first tensors cannot be told from those of its others.
-/// @param tensors  how many; none of them may share dtype and width, as they cross, with another
-///                 one, or have integers
-/// @return empty where they can
+/// Explains why the squared norm of a bucket's first tensors cannot be computed separately.
+/// @param tensors  number of first tensors. They must be floating point, and must share no row
+///                 space, that is dtype on the wire and width, with the bucket's other tensors
+/// @return empty if it can be computed
 std::string squares_problem(const BucketSpec& spec, Index tensors);
 
-/// A bucket at work on one worker.
+/// One worker's side of a registered bucket.
 class RegisteredBucket {
  public:
-  /// Does not synchronize the stream.
-  /// @param entry  the scheme that is at work first
+  /// Creates the scheme. Does not synchronize the stream.
+  /// @param entry  the first scheme
   /// @param seed   the same on all workers
-  /// @throws BudgetError, std::bad_alloc if the scheme's fixed workspace is not to be had
+  /// @throws BudgetError, std::bad_alloc if there is not enough memory for the scheme's fixed
+  ///         workspace
   RegisteredBucket(const Context& context, BucketSpec spec, const SchemeEntry& entry, Rank rank,
                    int size, std::uint64_t seed);
 
   const BucketSpec& spec() const { return spec_; }
   const Context& context() const { return context_; }
-  /// As they cross.
+  /// Returns the row spaces, with the dtypes that are sent.
   std::span<const RowSpace> spaces() const { return spaces_; }
-  /// The one at work.
+  /// Returns the current scheme.
   Scheme& scheme() { return *scheme_; }
-  /// The step's gradients.
+  /// Returns the step's gradients.
   BucketInput& input() { return input_; }
-  /// The rows that a step announces. Only where the bucket announces.
+  /// Returns the rows that the step announces.
+  /// @pre the bucket announces
   BucketInput& announced() { return *announced_; }
-  /// Whether a step's first phase is this one.
+  /// Whether a phase is the first phase of a step.
   bool begins_with(Phase phase) const {
     return phase == (spec_.announce ? Phase::announce : Phase::reduce);
   }
-  /// Of the scheme at work.
+  /// Returns the current scheme's pattern for a phase.
   const Pattern& pattern(Phase phase) const { return patterns_[static_cast<std::size_t>(phase)]; }
 
-  /// The steps that spread word of how a phase ended.
+  /// Returns the message pattern that informs all workers of a phase's outcome.
   const Pattern& last_word() const { return last_word_; }
-  /// Phases of a step from its first one to `last`.
+  /// Returns the phases of a step, from its first phase through `last`.
   std::vector<Phase> phases_to(Phase last) const;
-  /// Keeps what a step is given for a phase, so that the step can begin again: views of the
+  /// Keeps the gradients of a phase, so that the step can be retried. They are views of the
   /// caller's memory.
-  /// @param source  gives those of a reduce; null: `gradients` are all
+  /// @param source  provides the gradients of a reduce; null: `gradients` has them
   void keep_gradients(Phase phase, std::span<const Gradient> gradients, GradientSource* source);
-  /// The gradients that keep_gradients() was given for a phase of the step, or has a source for.
-  /// @param stopwatch  stands still while the source finds them; null: nobody wants to know
+  /// Returns the gradients of a phase, from keep_gradients() or from its source.
+  /// @param stopwatch  paused while the source runs; null: no time is measured
   /// @throws what the source throws
   std::span<const Gradient> gradients(Phase phase, Stopwatch* stopwatch);
-  /// Whether the source of the step's gradients has not given them yet.
+  /// Whether the step's source has not provided the gradients yet.
   bool awaits_gradients() const { return source_ != nullptr; }
 
-  /// Exchanges that each phase is cut into.
+  /// Returns the number of rounds of each phase.
   int rounds() const { return *crossing_.rounds; }
-  /// Cuts phases into so many from now on; results are gone. Between phases that belong together.
-  /// @throws BudgetError, std::bad_alloc as change_scheme()
+  /// Changes the number of rounds of each phase, and invalidates results. Call it between steps.
+  /// @throws what change_scheme() throws
   void change_rounds(int rounds);
-  /// Lets the scheme choose anew.
-  /// @param statistics  that all workers agree on
+  /// Lets the scheme choose again from new statistics.
+  /// @param statistics  the same on all workers
   void adapt(const Statistics& statistics);
 
-  /// Which scheme is at work, with which pattern.
+  /// Returns the name and the pattern of the current scheme.
   const SchemeVariant& chosen() const { return chosen_; }
-  /// Puts another scheme to work; results are gone. Between steps. After an error there is none,
-  /// and another one must be.
-  /// @throws BudgetError, std::bad_alloc if its fixed workspace is not to be had
+  /// Replaces the scheme, and invalidates results. Call it between steps. After an error the bucket
+  /// has no scheme, and the caller must change to another one.
+  /// @throws BudgetError, std::bad_alloc if there is not enough memory for its fixed workspace
   void change_scheme(const SchemeVariant& chosen);
 
-  /// After a gather phase.
+  /// Returns the result of one tensor.
+  /// @pre a gather phase has ended
   const TensorResult& result(std::size_t tensor) const {
     SPARSESYNC_EXPECT(tensor, <, results_.size());
     return results_[tensor];
   }
-  /// What the scheme chose, for each tensor.
+  /// Returns the scheme's choice for each tensor.
   std::vector<SpaceChoice> choices() const;
 
-  /// After the last round of a gather phase: finds each tensor's result, and makes its values the
-  /// tensor's own type where they crossed as another. Synchronizes the stream.
+  /// Finds each tensor's result after the last round of a gather phase, and casts values of the
+  /// wire type to the tensor's dtype. Synchronizes the stream.
   /// @throws BudgetError
   void take_results();
-  /// Of a result that crossed as a narrower type, or of a bucket that counts them, the values that
-  /// are infinite or not a number: the same on all workers.
+  /// Returns how many values of the results are infinite or not a number. It is 0 unless a wire
+  /// type is set or the bucket counts them. The same on all workers.
   std::int64_t non_finite() const { return non_finite_; }
 
-  /// Where note_squares() leaves its sum from now on.
-  /// @param tensors  the bucket's first ones, which share no row space with others
-  /// @param sum      in the context's memory; null: nowhere
-  /// @throws ContractError where they do
+  /// Sets the memory that note_squares() writes to.
+  /// @param tensors  number of first tensors, which share no row space with the other tensors
+  /// @param sum      in the context's memory; null: no sum is computed
+  /// @throws ContractError if a row space is shared
   void keep_squares(std::size_t tensors, double* sum);
-  /// After the last round of a reduce phase: adds up the squares of what this worker owns. Does not
-  /// synchronize the stream.
+  /// Computes the sum of squares of this worker's shard after the last round of a reduce phase.
+  /// Does not synchronize the stream.
   void note_squares();
-  /// Whether there were such at the last reduce.
+  /// Whether the last reduce phase computed the sum of squares.
   bool has_squares() const { return has_squares_; }
 
-  /// Notes what a phase that is over showed.
-  /// @param index_bytes_sent  in this phase
+  /// Records statistics of a phase that has ended.
+  /// @param index_bytes_sent  bytes of indices sent in this phase
   void observe(Phase phase, std::int64_t index_bytes_sent);
-  /// Of each row space.
+  /// Returns the observed rows of each row space.
   const std::vector<ObservedRows>& observed() const { return observed_; }
   std::int64_t index_bytes_sent() const { return index_bytes_sent_; }
 
-  // The state of its channel, kept by the session.
+  // State of the bucket's channel, which the session updates.
   std::uint32_t channel = 0;
   std::uint64_t signature = 0;
   std::uint64_t sequence = 0;
-  bool late_refusals = false;           // agreed by all workers
-  std::optional<RefusedError> refused;  // this step
+  bool late_refusals = false;           // the same on all workers
+  std::optional<RefusedError> refused;  // refusal of the current step
 
  private:
   std::unique_ptr<Scheme> create(const SchemeEntry& entry, const BucketSpec& crossing) const;
@@ -136,12 +138,12 @@ class RegisteredBucket {
 
   Context context_;
   BucketSpec spec_;
-  BucketSpec crossing_;  // the same, as the scheme sees it; its rounds are those at work
+  BucketSpec crossing_;  // the scheme's spec: wire dtypes, current number of rounds
   std::vector<RowSpace> spaces_;
   BucketInput input_;
   std::optional<BucketInput> announced_;
-  std::array<std::vector<Gradient>, kPhases> gradients_;  // [phase] of the step
-  GradientSource* source_ = nullptr;  // of the step's reduce, until it gave them
+  std::array<std::vector<Gradient>, kPhases> gradients_;  // [phase] of the current step
+  GradientSource* source_ = nullptr;  // the reduce's; null once it provided the gradients
   Rank rank_;
   int size_;
   std::uint64_t seed_;
@@ -152,7 +154,7 @@ class RegisteredBucket {
   Pattern last_word_;
   std::vector<std::size_t> space_of_;          // [tensor]
   std::vector<Buffer<Index>> result_indices_;  // [tensor]
-  std::vector<Buffer<std::byte>> widened_;     // [tensor], where it crosses as another type
+  std::vector<Buffer<std::byte>> widened_;     // [tensor], if its wire type differs from its dtype
   std::vector<TensorResult> results_;          // [tensor]
   std::int64_t non_finite_ = 0;
   double* squares_ = nullptr;
@@ -162,11 +164,11 @@ class RegisteredBucket {
   Buffer<Index> counts_;
   std::vector<Index> bounds_;
   std::vector<ObservedRows> observed_;
-  std::atomic<std::int64_t> index_bytes_sent_ = 0;  // asked for while a phase runs, too
+  std::atomic<std::int64_t> index_bytes_sent_ = 0;  // may be read while a phase runs
 };
 
-/// Returns the scheme at work for a bucket, for its costs and its exact traffic. While no phase of
-/// the bucket runs.
+/// Returns a bucket's current scheme, for its cost and its exact traffic.
+/// @pre no phase of the bucket runs
 const Scheme& scheme_of(const Session& session, BucketId bucket);
 
 }  // namespace sparsesync

@@ -37,10 +37,10 @@ bool is_elsewhere(const std::exception_ptr& refusal) {
   }
 }
 
-/// Doubles the bucket's number of rounds, if it is open and all workers refused for lack of memory.
-/// Returns to one round if kMostRounds did not help.
-/// @param refusal  as this worker saw it
-/// @return whether there are more rounds now
+/// Doubles the bucket's number of rounds, if BucketSpec leaves it open and every refusal was for
+/// lack of memory. Returns to one round if kMostRounds did not help.
+/// @param refusal  this worker's error
+/// @return whether the bucket has more rounds now
 bool use_more_rounds(ControlChannel& control, RegisteredBucket& bucket,
                      const std::exception_ptr& refusal) {
   if (bucket.spec().rounds) return false;

@@ -9,14 +9,14 @@ namespace sparsesync {
 
 class RegisteredBucket;
 
-/// Retries a step that was refused because some worker lacks memory: in twice as many rounds, until
-/// it succeeds or kMostRounds is reached. If its gradients may have changed, only the next steps
-/// have more rounds. Called by all workers alike.
-/// @param phase     was refused, as all workers know
+/// Retries a step that was refused because a worker lacks memory. Each attempt doubles the number
+/// of rounds, until the step succeeds or kMostRounds is reached. If the step's gradients may have
+/// changed, only the following steps use more rounds. All workers call this function together.
+/// @param phase     the refused phase; all workers know of the refusal
 /// @param refused   its outcome on this worker
-/// @param run_step  runs the step from its beginning to the end of the phase
+/// @param run_step  runs the step from its first phase through `phase`
 /// @return the last outcome
-/// @throws what ends the session
+/// @throws errors that end the session
 PhaseOutcome retry_step(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase,
                         PhaseOutcome refused, FunctionView<PhaseOutcome()> run_step);
 

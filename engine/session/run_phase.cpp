@@ -30,8 +30,8 @@ void run_round(Phase phase, RegisteredBucket& bucket, Exchange& exchange) {
 
 void take_result(RegisteredBucket& bucket, Rank rank) {
   bucket.take_results();
-  // All workers see the same: one of them says so. Where they cross in their own type nothing
-  // became infinite on its way, and the program has made what is not finite itself.
+  // All workers have the same count, so only worker 0 logs it. Without a wire type, values cannot
+  // overflow during transfer: the program itself produced the non-finite values.
   if (bucket.non_finite() == 0 || !bucket.spec().options.wire || rank != Rank{0}) return;
   log(LogLevel::warning,
       fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
@@ -39,8 +39,8 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
                   bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
 }
 
-/// Gradients in another memory than the session's are an error, not a fault of the device.
-/// Announced rows have no values.
+/// Throws if gradients lie in memory that the session's device cannot read. Without this check, a
+/// kernel would fault. Announced rows have no values.
 void expect_reachable(const Context& context, Phase phase, std::span<const Gradient> gradients) {
   if (context.device_stream() == nullptr) return;
   for (const Gradient& gradient : gradients) {
@@ -52,8 +52,8 @@ void expect_reachable(const Context& context, Phase phase, std::span<const Gradi
   }
 }
 
-/// A bound on the bytes of a message of the bucket that holds for every scheme: all rows of all
-/// workers at the widest type, with more for each than an index code takes.
+/// Returns an upper bound on a message's payload bytes for every scheme. It assumes all rows of all
+/// workers, the widest dtype, and more bytes per row than any index code needs.
 std::uint64_t most_payload_of(const RegisteredBucket& bucket, int workers) {
   constexpr double kOfElement = 8;
   constexpr double kOfRow = 64;
@@ -67,7 +67,8 @@ std::uint64_t most_payload_of(const RegisteredBucket& bucket, int workers) {
   return static_cast<std::uint64_t>(std::min(bytes * workers, kMost));
 }
 
-/// @throws what is no refusal: it ends the session
+/// Runs all rounds of a phase on this worker.
+/// @throws errors other than refusals, which end the session
 PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
   const Rank rank = ground.transport.rank();
   Exchange exchange(ground.transport, ground.context,
@@ -79,7 +80,7 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
     exchange.refuse(peer, reason, [&](Round round, std::size_t step) {
       return bucket.scheme().pieces(phase, round, step);
     });
-    synchronize(ground.context);  // who has waited may give the gradients' memory back
+    synchronize(ground.context);  // a caller that has waited may free the gradients
   };
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
     const std::exception_ptr error = std::current_exception();
@@ -120,8 +121,9 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
   return {};
 }
 
-/// Spreads word of whether this worker could do a phase: after it a refusal is known to all.
-/// @throws what is no refusal: it ends the session
+/// Informs all workers whether this worker completed a phase. Afterwards all workers know of a
+/// refusal.
+/// @throws errors other than refusals, which end the session
 void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
   Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
                     bucket.sequence, bucket.last_word(), 1, ground.deadline, ground.workspace);
@@ -139,9 +141,10 @@ void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
   }
 }
 
-/// @throws what is no refusal: it ends the session
+/// Runs all rounds of a phase, and agrees on the outcome with all workers if refusals may be late.
+/// @throws errors other than refusals, which end the session
 PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
-  // All workers know of a refusal by the end of the phase: nobody goes on with the step.
+  // All workers know of a refusal by the end of the phase, and none continues the step.
   if (bucket.begins_with(phase)) bucket.refused.reset();
   if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
   PhaseOutcome outcome = run_rounds_here(ground, bucket, phase);
@@ -154,7 +157,7 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   return outcome;
 }
 
-/// Runs a step from its beginning to the end of a phase.
+/// Runs a step from its first phase through `last`.
 PhaseOutcome run_step(const PhaseGround& ground, RegisteredBucket& bucket, Phase last) {
   PhaseOutcome outcome;
   for (const Phase phase : bucket.phases_to(last)) {

@@ -1,4 +1,4 @@
-// Runs one phase of one bucket, all its rounds: with the refusals that a step can take back.
+// Runs all rounds of one phase of one bucket, and retries a refused step if possible.
 #pragma once
 
 #include <exception>
@@ -16,31 +16,31 @@ namespace sparsesync {
 
 class RegisteredBucket;
 
-/// How a phase ended on this worker.
+/// Outcome of a phase on this worker.
 struct PhaseOutcome {
-  std::exception_ptr error;  // for who waits for the phase; null where it went well
-  bool fatal = false;        // whether it ends the session
-  bool refused = false;      // just now, as all workers know
-  bool is_final = true;      // whether the phase is never run again
+  std::exception_ptr error;  // The error for the caller that waits; null on success.
+  bool fatal = false;        // Whether the error ends the session.
+  bool refused = false;      // Whether the phase was refused in this call. All workers know.
+  bool is_final = true;      // Whether the phase will never run again.
 };
 
-/// What a phase runs on: the session's.
+/// The session's objects that a phase uses.
 struct PhaseGround {
   Transport& transport;
   ControlChannel& control;
   const Context& context;
-  Clock::duration deadline;  // of each wait
+  Clock::duration deadline;  // timeout of each wait
   ExchangeWorkspace& workspace;
-  /// Whether what the caller gave for the step's phases before this one is as it was; it then stays
-  /// so until this phase is over.
+  /// Returns whether the gradients of the step's earlier phases are unchanged. If so, they stay
+  /// unchanged until this phase ends.
   FunctionView<bool()> hold_gradients;
 };
 
-/// Runs the phase and lets the bucket, and its choice, see how it went. Synchronizes the stream.
-/// @param choice     that of a bucket of `auto`; null for others
-/// @param gradients  of the step, or the rows that it announces; none for a gather
-/// @param source     gives the gradients of a reduce in their place; null: they are there
-/// @throws what ends the session
+/// Runs a phase and passes its outcome to the bucket and to `choice`. Synchronizes the stream.
+/// @param choice     chooses the scheme of a bucket of `auto`; null for other buckets
+/// @param gradients  the step's gradients, or the rows that it announces; empty for a gather
+/// @param source     provides the gradients of a reduce instead of `gradients`; null: not used
+/// @throws errors that end the session
 PhaseOutcome run_phase(const PhaseGround& ground, RegisteredBucket& bucket, AutoScheme* choice,
                        Phase phase, std::span<const Gradient> gradients, GradientSource* source);
 

@@ -22,12 +22,12 @@
 
 namespace sparsesync {
 
-/// What the progress thread works with. A caller reads it as far as nothing runs that changes it:
-/// the calls say what that is.
+/// State that the progress thread uses. A caller may read it only while no work runs that changes
+/// it: the calls of Session document when.
 struct Session::Engine {
   struct Bucket {
     std::unique_ptr<RegisteredBucket> registered;
-    std::optional<AutoScheme> choice;  // where the scheme is `auto`
+    std::optional<AutoScheme> choice;  // only for the scheme `auto`
     BucketUse use;
   };
 
@@ -101,14 +101,14 @@ struct Session::Engine {
     return outcome;
   }
 
-  /// What is planned with, on worker 0; measured once.
+  /// Returns the network that the planner uses on worker 0. Measured at most once.
   const Network& network() {
     if (!options.network) options.network = measure_network(*transport, on_host, options.deadline);
     return *options.network;
   }
 
   bool has_late_refusals() const {
-    // A budget that is never exceeded spares all that there can be.
+    // Without a budget the memory resource can spare any number of bytes.
     constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
     return options.late_refusals.value_or(!context.memory().has_to_spare(kAll));
   }
@@ -119,14 +119,14 @@ struct Session::Engine {
 
   SessionOptions options;
   Threads threads;
-  Context on_host;  // where words of the session itself are
-  Context context;  // where buckets are
+  Context on_host;  // memory of the control channel
+  Context context;  // memory of buckets
   std::vector<Bucket> buckets;
   ExchangeWorkspace exchange_workspace;
-  // Leaves before what stands above goes: others may still read messages from that memory.
+  // Destroyed before the members above: other workers may still read messages from their memory.
   std::unique_ptr<Transport> transport;
   ControlChannel control;
-  ProgressThread progress;  // last: it uses all of the above
+  ProgressThread progress;  // last: uses all members above
 };
 
 SubmittedPhase& Session::Ticket::phase() const {
@@ -136,8 +136,9 @@ SubmittedPhase& Session::Ticket::phase() const {
 
 namespace {
 
-/// Megatron sets the variable. Kernels of the session's stream and of another NCCL communicator
-/// then queue behind each other, in an order that differs between workers.
+/// Warns of CUDA_DEVICE_MAX_CONNECTIONS=1, which Megatron sets. Kernels of the session's stream and
+/// of another NCCL communicator then share one hardware queue, in an order that differs between
+/// workers.
 void warn_of_single_connection() {
   const char* const value =
       std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");  // NOLINT(concurrency-mt-unsafe)
@@ -226,9 +227,10 @@ bool Session::is_final(const Ticket& ticket) const {
 void Session::synchronize(BucketId bucket, std::span<const Gradient> gradients) {
   const Ticket reduced = submit(bucket, Phase::reduce, gradients);
   const Ticket gathered = submit(bucket, Phase::gather);
-  // Who has not waited for the reduce has not changed its gradients: the step may begin again.
+  // This call has not waited for the reduce, so the gradients are unchanged and the step can be
+  // retried.
   const std::exception_ptr error = engine_->progress.wait_until_over(gathered.phase());
-  wait(reduced);  // what it throws says more than what the gather then does
+  wait(reduced);  // its error is more specific than the gather's
   if (error) std::rethrow_exception(error);
 }
 TensorResult Session::result(BucketId bucket, std::size_t tensor) {
