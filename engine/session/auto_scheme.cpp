@@ -174,9 +174,9 @@ void AutoScheme::review_trial(ControlChannel& control) {
       {.variant = bucket_.chosen(),
        .took = times.median,
        .expected = context_.network.host.seconds(prediction_of_chosen().work)});
-  log(LogLevel::info, fmt::format("bucket '{}': {} needs {:.2f} times the expected processor time",
-                                  bucket_.spec().name, bucket_.chosen().label(),
-                                  findings_.trials.back().over_expected()));
+  log(LogLevel::info,
+      fmt::format("bucket '{}': {} needs {:.2f} times the expected CPU time", bucket_.spec().name,
+                  bucket_.chosen().label(), findings_.trials.back().over_expected()));
 }
 
 void AutoScheme::predict() {
@@ -192,7 +192,7 @@ void AutoScheme::predict() {
   for (Prediction& prediction : findings_.predictions) {
     const bool is_refused =
         std::ranges::find(findings_.refused, prediction.variant) != findings_.refused.end();
-    if (is_refused) prediction.ruled_out = "a worker has not the memory for it";
+    if (is_refused) prediction.ruled_out = "a worker lacks memory for it";
   }
   std::stable_sort(findings_.predictions.begin(), findings_.predictions.end(), is_better);
 }

@@ -15,8 +15,8 @@
 namespace sparsesync {
 namespace {
 
-/// Number of touched rows, over all workers, that samples have. With this many rows, every number
-/// that costs depend on is accurate to one percent.
+/// Number of touched rows in the samples, over all workers. With this many rows, every number that
+/// costs depend on is accurate to one percent.
 constexpr double kSampledRows = 1 << 20;
 /// Rows of a neighborhood. A sample has all touched rows of a neighborhood or none, so that it
 /// shows which blocks are touched.

@@ -31,11 +31,11 @@ std::vector<std::string_view> schemes_that_announce() {
 /// @param at  offset of the number; afterwards the offset of the next one
 double take_number(const std::string& text, std::size_t& at) {
   const std::size_t end = text.find(' ', at);
-  if (end == std::string::npos) throw ProtocolError("statistics that cannot be read");
+  if (end == std::string::npos) throw ProtocolError("received malformed statistics");
   Index number = 0;
   for (; at < end; ++at) {
     if (text[at] < '0' || text[at] > '9' || number > (Index{1} << 56)) {
-      throw ProtocolError("statistics that cannot be read");
+      throw ProtocolError("received malformed statistics");
     }
     number = number * 10 + (text[at] - '0');
   }
@@ -63,8 +63,8 @@ ControlChannel::Statement statement_of(const BucketSpec& spec, std::uint64_t see
   statement.emplace_back("the scheme", spec.scheme);
   statement.emplace_back("the reduction", spec.reduction == Reduction::sum ? "sum" : "mean");
   statement.emplace_back("the number of rounds",
-                         spec.rounds ? fmt::format("{}", *spec.rounds) : "open");
-  statement.emplace_back("whether it announces", spec.announce ? "yes" : "no");
+                         spec.rounds ? fmt::format("{}", *spec.rounds) : "automatic");
+  statement.emplace_back("index prefetch (announce)", spec.announce ? "on" : "off");
   for (auto& [what, value] : statement_of(spec.options)) statement.emplace_back(what, value);
   statement.emplace_back("the seed", fmt::format("{}", seed));
   return statement;
@@ -83,10 +83,10 @@ std::uint64_t signature_of(const ControlChannel::Statement& statement) {
 
 ControlChannel::Statement statement_of(const SchemeOptions& options) {
   return {{"the pattern", std::string(name_of(options.pattern))},
-          {"the elements of a block", fmt::format("{}", options.block)},
-          {"the workers of a node", fmt::format("{}", options.workers_per_node)},
+          {"the number of elements per block", fmt::format("{}", options.block)},
+          {"the number of workers per node", fmt::format("{}", options.workers_per_node)},
           {"the scheme between nodes", options.between_nodes},
-          {"the type on the wire", std::string(options.wire ? name_of(*options.wire) : "own")}};
+          {"the wire type", std::string(options.wire ? name_of(*options.wire) : "unset")}};
 }
 
 int workers_of_a_node(const Transport& transport) {
@@ -182,7 +182,7 @@ bool agree_to_change(ControlChannel& control, const Change& change, const Change
     try {
       otherwise.make();
     } catch (const std::exception& error) {  // only this worker failed, so the session must end
-      throw Error(fmt::format("{} as before: {}", otherwise.subject, error.what()));
+      throw Error(fmt::format("cannot restore {}: {}", otherwise.subject, error.what()));
     }
     return false;
   };

@@ -29,20 +29,21 @@ std::string length_of(const std::string& statement) {
 [[noreturn]] void throw_too_long(Rank worker, const std::string& packed) {
   std::uint64_t bytes = 0;
   if (packed.size() != sizeof(bytes)) {
-    throw ProtocolError(fmt::format("worker {} sent a length that cannot be read", worker.value));
+    throw ProtocolError(fmt::format("worker {} sent a malformed length", worker.value));
   }
   std::memcpy(&bytes, packed.data(), sizeof(bytes));
-  throw InputError(fmt::format(
-      "worker {} gives {} bytes to all others at once, where {} are the most: give less at a time, "
-      "or make several buckets of fewer tensors",
-      worker.value, bytes, kLongestStatement));
+  throw InputError(
+      fmt::format("worker {} contributes {} bytes to an all-gather, and at most {} are allowed: "
+                  "contribute less "
+                  "per call, or register several buckets with fewer tensors",
+                  worker.value, bytes, kLongestStatement));
 }
 
 /// Runs `body`, and replaces errors that leave a session usable. If memory runs out here, only this
 /// worker knows, so the session must end.
 template <typename Body>
 auto without_refusals(const Body& body) {
-  constexpr const char* kWhere = "out of memory while workers told each other something";
+  constexpr const char* kWhere = "out of memory during an exchange on the control channel";
   try {
     return body();
   } catch (const BudgetError& error) {
@@ -57,7 +58,9 @@ class Blobs : public ReceiveProvider {
   explicit Blobs(std::size_t count) : blobs(count) {}
   std::byte* provide(std::size_t receive, const Header& header) override {
     if (header.bytes > kLongestStatement) {
-      throw ProtocolError(fmt::format("a statement of {} bytes", header.bytes));
+      throw ProtocolError(
+          fmt::format("received a statement of {} bytes, and at most {} are allowed", header.bytes,
+                      kLongestStatement));
     }
     blobs[receive].resize(header.bytes);
     return reinterpret_cast<std::byte*>(blobs[receive].data());
@@ -77,7 +80,7 @@ std::string take(const std::string& packed, std::size_t& at) {
     length = length * 10 + static_cast<std::size_t>(packed[at++] - '0');
   }
   if (at >= packed.size() || packed[at] != ':' || length > packed.size() - at - 1) {
-    throw ProtocolError("a statement that cannot be read");
+    throw ProtocolError("received a malformed statement");
   }
   std::string text = packed.substr(at + 1, length);
   at += 1 + length;
@@ -194,7 +197,7 @@ void ControlChannel::agree(const std::string& subject, const Statement& own) {
   const Statement first = unpack(all.front());
   for (std::size_t worker = 1; worker < all.size(); ++worker) {
     if (all[worker] == all.front()) continue;
-    throw AgreementError(fmt::format("{}: {}: give all workers the same", subject,
+    throw AgreementError(fmt::format("{}: {}: use the same on all workers", subject,
                                      difference(first, unpack(all[worker]), worker)));
   }
 }

@@ -29,18 +29,19 @@ void PhaseOrder::check(OrderEntry entry) const {
   SPARSESYNC_EXPECT(entry.bucket.value, <, buckets_.size());
   const Bucket& bucket = buckets_[entry.bucket.value];
   if (bucket.removed) {
-    throw InputError(fmt::format("the {}, which was released", describe(entry)));
+    throw InputError(fmt::format("cannot run the {}: the bucket was released", describe(entry)));
   }
   if (entry.phase == Phase::announce && !bucket.announces) {
     throw InputError(
-        fmt::format("bucket '{}' does not announce: register it as one that does", bucket.name));
+        fmt::format("bucket '{}' does not announce: register it with announce set", bucket.name));
   }
 }
 
 void PhaseOrder::check(const std::vector<OrderEntry>& order, std::int64_t from_step) const {
   if (from_step < step_) {
-    throw InputError(fmt::format(
-        "an order from step {} on: step {} is next, give that or a later one", from_step, step_));
+    throw InputError(
+        fmt::format("an order cannot start at step {}: use the next step, {}, or a later one",
+                    from_step, step_));
   }
   std::vector<std::size_t> next;  // [bucket] the phase that the order must list next
   for (const Bucket& bucket : buckets_) {
@@ -48,24 +49,24 @@ void PhaseOrder::check(const std::vector<OrderEntry>& order, std::int64_t from_s
   }
   for (const OrderEntry& entry : order) {
     if (entry.bucket.value >= buckets_.size()) {
-      throw InputError(fmt::format("an order with the {}: there are {} buckets", describe(entry),
-                                   buckets_.size()));
+      throw InputError(fmt::format("the order has the {}, but only {} buckets are registered",
+                                   describe(entry), buckets_.size()));
     }
     check(entry);
     const auto phase = static_cast<std::size_t>(entry.phase);
     std::size_t& next_phase = next[entry.bucket.value];
     if (phase < next_phase) {
-      throw InputError(fmt::format("an order with the {} twice", describe(entry)));
+      throw InputError(fmt::format("the order has the {} twice", describe(entry)));
     }
     if (phase > next_phase) {
-      throw InputError(fmt::format("an order with the {} before its {}", describe(entry),
+      throw InputError(fmt::format("the order has the {} before its {}", describe(entry),
                                    name_of(static_cast<Phase>(next_phase))));
     }
     ++next_phase;
   }
   for (std::size_t i = 0; i < next.size(); ++i) {
     if (next[i] < kPhases) {
-      throw InputError(fmt::format("an order without the {}: give all phases of all buckets",
+      throw InputError(fmt::format("the order lacks the {}: list all phases of all buckets",
                                    describe({{i}, static_cast<Phase>(next[i])})));
     }
   }

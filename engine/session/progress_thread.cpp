@@ -153,8 +153,7 @@ void ProgressThread::set_order(const std::vector<OrderEntry>& order, std::int64_
 
 void ProgressThread::expect_elsewhere() const {
   if (std::this_thread::get_id() != id()) return;
-  throw ContractError(
-      "a session cannot be waited for in its own thread: nothing would go on there");
+  throw ContractError("a session's own thread cannot wait for the session: it would wait forever");
 }
 
 void ProgressThread::throw_if_over() const {
@@ -277,7 +276,8 @@ void ProgressThread::fail(std::unique_lock<std::mutex>& lock, const std::excepti
   }
   lock.unlock();
   transport_.abort(reason);
-  log(LogLevel::info, fmt::format("worker {}: session over: {}", transport_.rank().value, reason));
+  log(LogLevel::info,
+      fmt::format("worker {}: the session ended: {}", transport_.rank().value, reason));
   lock.lock();
   end_session(ending_error(error, transport_.rank(), reason));
 }

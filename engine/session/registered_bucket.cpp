@@ -32,7 +32,8 @@ std::string squares_problem(const BucketSpec& spec, Index tensors) {
   const std::vector<TensorSpec> crossing = on_wire(spec).tensors;
   const std::span<const TensorSpec> squared(crossing.data(), static_cast<std::size_t>(tensors));
   for (const TensorSpec& tensor : squared) {
-    if (is_integer(tensor.dtype)) return fmt::format("tensor '{}' has integers", tensor.name);
+    if (is_integer(tensor.dtype))
+      return fmt::format("tensor '{}' has an integer dtype", tensor.name);
   }
   for (const TensorSpec& other : std::span(crossing).subspan(squared.size())) {
     const auto alike = [&](const TensorSpec& tensor) {
@@ -40,8 +41,9 @@ std::string squares_problem(const BucketSpec& spec, Index tensors) {
     };
     if (std::any_of(squared.begin(), squared.end(), alike)) {
       return fmt::format(
-          "tensor '{}' has the dtype and the width of one that is squared: square it, too, or give "
-          "it another width",
+          "tensor '{}' has the dtype and the width of a squared tensor: square it too, or change "
+          "its "
+          "width",
           other.name);
     }
   }

@@ -34,8 +34,8 @@ void take_result(RegisteredBucket& bucket, Rank rank) {
   // overflow during transfer: the program itself produced the non-finite values.
   if (bucket.non_finite() == 0 || !bucket.spec().options.wire || rank != Rank{0}) return;
   log(LogLevel::warning,
-      fmt::format("bucket '{}': {} values of the sums are not finite: {} on the wire is too "
-                  "narrow for them, or a gradient was not finite",
+      fmt::format("bucket '{}': {} values of the sums are not finite: they overflow the wire type "
+                  "{}, or a gradient was not finite",
                   bucket.spec().name, bucket.non_finite(), name_of(*bucket.spec().options.wire)));
 }
 

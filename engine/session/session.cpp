@@ -130,7 +130,8 @@ struct Session::Engine {
 };
 
 SubmittedPhase& Session::Ticket::phase() const {
-  if (phase_ == nullptr) throw ContractError("wait for a ticket that names no phase");
+  if (phase_ == nullptr)
+    throw ContractError("cannot wait for an empty ticket: use one that submit() returned");
   return *phase_;
 }
 
@@ -189,9 +190,8 @@ void Session::release_bucket(BucketId bucket) {
 void Session::set_order(const std::vector<OrderEntry>& order, std::int64_t from_step) {
   engine_->progress.between_steps([&] {
     const PhaseOrder& present = engine_->progress.order();
-    ControlChannel::Statement statement{
-        {"the first step", fmt::format("{}", from_step)},
-        {"the step that is next", fmt::format("{}", present.step())}};
+    ControlChannel::Statement statement{{"the first step", fmt::format("{}", from_step)},
+                                        {"the next step", fmt::format("{}", present.step())}};
     for (std::size_t i = 0; i < order.size(); ++i) {
       statement.emplace_back(fmt::format("entry {}", i), present.describe(order[i]));
     }

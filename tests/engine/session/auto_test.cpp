@@ -499,7 +499,7 @@ TEST(Auto, tries_another_scheme_where_a_worker_has_no_memory_for_the_first) {
         EXPECT_TRUE(session.settled(id));
         EXPECT_TRUE(has_trials(session.predictions(id)));
         EXPECT_EQ(prediction_for(session, id, "dense_ring").ruled_out,
-                  "a worker has not the memory for it");
+                  "a worker lacks memory for it");
         EXPECT_NE(session.chosen(id).label(), "dense_ring");
       },
       [](Rank rank) { return start_with_budget(rank, kLessThanDense, kDenseIsInDoubt, 1); }));

@@ -57,7 +57,7 @@ TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_w
        [](BucketSpec& b) { b.scheme = "all_gather"; }},
       {"the reduction is sum on worker 0 and mean on worker 1",
        [](BucketSpec& b) { b.reduction = Reduction::mean; }},
-      {"the number of rounds is open on worker 0 and 2 on worker 1",
+      {"the number of rounds is automatic on worker 0 and 2 on worker 1",
        [](BucketSpec& b) { b.rounds = 2; }},
       {"the bucket's name is 'embeddings' on worker 0 and 'other' on worker 1",
        [](BucketSpec& b) { b.name = "other"; }},

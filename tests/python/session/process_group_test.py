@@ -181,7 +181,7 @@ print("done")
 @pytest.mark.parametrize("case", ["drops", "closes", "asks", "exits"])
 def test_garbage_collection_in_the_thread_of_a_session_closes_it(case):
     done = python(COLLECTED, case)
-    said = "a session cannot be waited for in its own thread: nothing would go on there\n" if case == "asks" else ""
+    said = "a session's own thread cannot wait for the session: it would wait forever\n" if case == "asks" else ""
     assert (done.returncode, done.stdout, done.stderr) == (0, said + "done\n", "")
 
 

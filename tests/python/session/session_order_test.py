@@ -178,8 +178,8 @@ DIFFERENT = {
     "name": ({"name": "other"}, "name is 'b' on worker 0 and 'other' on worker 1"),
     "scheme": ({"scheme": "owned"}, "scheme is balanced on worker 0 and owned on worker 1"),
     "reduction": ({"reduction": "mean"}, "reduction is sum on worker 0 and mean on worker 1"),
-    "wire": ({"wire": "bf16"}, "own on worker 0 and bf16 on worker 1"),
-    "rounds": ({"rounds": 2}, "rounds is open on worker 0 and 2 on worker 1"),
+    "wire": ({"wire": "bf16"}, "unset on worker 0 and bf16 on worker 1"),
+    "rounds": ({"rounds": 2}, "rounds is automatic on worker 0 and 2 on worker 1"),
     "more tensors": ({"more": True}, "tensors is 1 on worker 0 and 2 on worker 1"),
 }
 
@@ -202,7 +202,7 @@ def test_buckets_that_differ_are_told_on_all_workers(case):
         return str(told.value), bucket, session.result(bucket, 0)[1].tolist()
 
     for text, bucket, result in together(3, work):
-        assert part in text and "\n" not in text and "give all workers the same" in text
+        assert part in text and "\n" not in text and "use the same on all workers" in text
         assert bucket == 0 and result == [[3, 3]], "and the session goes on"
 
 

@@ -134,7 +134,7 @@ def test_squares_that_cannot_be_told_are_refused():
         one = np.zeros(1)
         for tensors, place, why in [
             (1, one, "'u' has the dtype and the width"),
-            (3, one, "'i' has integers"),
+            (3, one, "'i' has an integer dtype"),
             (4, one, "has 3 tensors, not 4"),
             (2, np.zeros(2), "the sum is one f64"),
             (2, np.zeros(1, np.float32), "the sum is one f64"),
