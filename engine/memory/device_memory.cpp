@@ -1,4 +1,4 @@
-// Memory of GPUs by the CUDA runtime.
+// GPU memory and pinned host memory from the CUDA runtime.
 #include "sparsesync/device.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace sparsesync {
 namespace {
 
-/// CUDA wants a size; of nothing there is a little.
+/// CUDA does not allocate 0 bytes, so an empty allocation has 1 byte.
 std::size_t at_least_one(std::size_t bytes) {
   return std::max<std::size_t>(bytes, 1);
 }
@@ -32,14 +32,14 @@ DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget,
   cudaMemPool_t pool = nullptr;
   cuda::check(cudaMemPoolCreate(&pool, &properties), "making a pool of memory of the device");
   pool_ = pool;
-  // Nothing goes back to the driver in between: that would wait for the device.
+  // The pool keeps freed memory. Returning it to the driver would synchronize the device.
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   cuda::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
               "keeping a pool's memory");
   for (const int peer : peers) share_with(peer);
 }
 
-/// Maps the pool on a GPU that reaches it: networks of this process copy from it there.
+/// Maps the pool on a GPU with peer access, so that transports in this process can copy from it.
 void DeviceMemory::share_with(int peer) const {
   if (peer == device_) return;
   int reaches = 0;

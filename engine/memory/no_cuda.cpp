@@ -1,4 +1,4 @@
-// What a build without CUDA says of GPUs' memory.
+// Stubs of GPU memory for a build without CUDA: expect_device() throws.
 #include "kernels/base/device_stream.h"
 #include "sparsesync/device.h"
 

@@ -1,6 +1,6 @@
-// Chunks of all tensors laid end to end, the same on all workers: GradientFlow's coarse-grained
-// sparse communication (Sun et al., "Optimizing network performance for distributed DNN training on
-// GPU clusters", 2019, section 4).
+// The sparsifier `chunks`: concatenates all tensors and selects chunks, the same on all workers.
+// This is GradientFlow's coarse-grained sparse communication (Sun et al., "Optimizing network
+// performance for distributed DNN training on GPU clusters", 2019, section 4).
 #include <fmt/format.h>
 
 #include <numeric>
@@ -77,7 +77,7 @@ class CoarseGrained final : public ResidualSparsifier {
 
   Index chunks_;
   std::vector<Index> chosen_;
-  Buffer<Index> rows_;  // the same, in the context's memory
+  Buffer<Index> rows_;  // copy of chosen_ in the context's memory
   Buffer<std::byte> values_;
   Buffer<double> norms_;
 };

@@ -38,7 +38,7 @@ void OfElements::select(const SparsifierStep& step) {
     return {of.indices.reserve(most), values_of(tensor, most),
             masks_ ? of.velocities.reserve(most) : std::span<float>{}};
   };
-  // Room for all tensors comes before anything is taken out: little is left to run out of.
+  // Allocates for all tensors before any residual changes, so that a failure later is unlikely.
   for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) room_of(tensor);
   std::size_t taken_out = 0;
   try {

@@ -1,4 +1,4 @@
-// What sparsifiers share that take elements by their magnitudes.
+// The base class of sparsifiers that select elements by magnitude.
 #pragma once
 
 #include <vector>
@@ -8,20 +8,20 @@
 
 namespace sparsesync {
 
-/// Each tensor crosses as one of rows of one element.
+/// Sends each tensor as a row-sparse tensor with rows of one element.
 class OfElements : public ResidualSparsifier {
  protected:
   OfElements(const Context& context, std::vector<TensorSpec> tensors,
              const SparsifierOptions& options);
 
-  /// The cut of a tensor, in the context's memory.
+  /// Returns a tensor's threshold, in the context's memory.
   MagnitudeCut* cut(std::size_t tensor) { return &cuts_.first(std::ssize(tensors()))[tensor]; }
 
-  /// A number of each tensor, in the context's memory, for whoever counts.
+  /// Returns one counter for each tensor, in the context's memory.
   std::span<Index> counts() { return counts_.first(std::ssize(tensors())); }
 
-  /// Finds the cut of each tensor.
-  /// @param room  receives how many elements each takes at the most
+  /// Finds the threshold of each tensor.
+  /// @param room  receives an upper bound on the selected elements of each tensor
   virtual void find_cuts(const SparsifierStep& step, std::span<Index> room) = 0;
 
  private:
@@ -30,12 +30,14 @@ class OfElements : public ResidualSparsifier {
         : indices(context), values(context), velocities(context) {}
     Buffer<Index> indices;
     Buffer<std::byte> values;
-    Buffer<float> velocities;  // where they are masked
+    Buffer<float> velocities;  // velocities of the selected elements, for momentum factor masking
     Index count = 0;
   };
   void select(const SparsifierStep& step) final;
   void put_back() final;
-  /// @param taken_out  tensors whose counts are known by now; others have none
+  /// Copies the counts of selected elements to the host.
+  /// @param taken_out  number of first tensors that were selected from; the other tensors' counts
+  ///                   become 0
   void fetch_counts(std::size_t taken_out);
   Matrix values_of(std::size_t tensor, Index count);
 

@@ -17,8 +17,8 @@
 namespace sparsesync {
 namespace {
 
-// All tensors together: what is kept of them, rounded up to whole chunks, has bytes that can be
-// counted.
+// Limit for the elements of all tensors together. The bytes of the residual, rounded up to whole
+// chunks, then fit into an Index.
 constexpr Index kMostElements = std::numeric_limits<Index>::max() / 64;
 
 void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& options) {
@@ -62,7 +62,8 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
   }
 }
 
-/// Where each tensor begins in what lies end to end, and behind the last one the end.
+/// Returns the offset of each tensor in the concatenation of all tensors, and the end of the last
+/// one.
 std::vector<Index> begins_of(std::span<const TensorSpec> tensors) {
   std::vector<Index> begins{0};
   for (const TensorSpec& tensor : tensors) {
@@ -155,7 +156,8 @@ void ResidualSparsifier::find_factors(std::span<const std::byte* const> gradient
   const double most = *options_.clip * static_cast<double>(scale_);
   for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     const double norm = std::sqrt(fetched_[tensor]);
-    // Where the norm is not finite what is finite joins as it is, and the rest is counted.
+    // A non-finite norm cannot scale the gradient. Its finite elements are then added unscaled, and
+    // the other elements are counted.
     if (std::isfinite(norm) && norm > most) factors_[tensor] = static_cast<float>(most / norm);
   }
 }
@@ -166,7 +168,7 @@ std::span<const Gradient> ResidualSparsifier::take(std::span<const std::byte* co
   validate(step);
   const DefaultFloatEnvironment default_modes;
   has_taken_ = false;
-  std::ranges::fill(taken_, Gradient::empty());  // what they show may move
+  std::ranges::fill(taken_, Gradient::empty());  // the memory that they view may be reallocated
   last_ = step;
   rescale(step.scale);
   find_factors(gradients);

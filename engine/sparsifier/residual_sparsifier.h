@@ -1,5 +1,5 @@
-// The residual that all sparsifiers keep, and the step around it: a sparsifier adds what it
-// selects.
+// The base class of all sparsifiers: the residual and the sequence of a step. Derived classes
+// select elements.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace sparsesync {
 
-/// Keeps what was not sent, in f32; derived classes select what is sent.
+/// Keeps the residual, in f32. Derived classes select the elements to send.
 class ResidualSparsifier : public Sparsifier {
  public:
   const std::vector<TensorSpec>& crossing() const final { return crossing_; }
@@ -29,31 +29,31 @@ class ResidualSparsifier : public Sparsifier {
   void choose(std::span<const Index> chunks) override;
 
  protected:
-  /// @param round_to  elements of the residual are a multiple of it; those behind the tensors' are
-  /// 0
+  /// Allocates a residual of zeros.
+  /// @param round_to  the residual is padded with zeros to a multiple of this number of elements
   ResidualSparsifier(const Context& context, std::vector<TensorSpec> tensors,
                      SparsifierOptions options, Index round_to = 1);
 
-  /// Moves what to send from the residual to taken_.
+  /// Moves the selected elements from the residual to taken_.
   virtual void select(const SparsifierStep& step) = 0;
-  /// Adds what select() took to what is owed again.
+  /// Adds the elements that select() moved back to the residual.
   virtual void put_back() = 0;
 
   const Context& context() const { return context_; }
   const SparsifierOptions& options() const { return options_; }
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  /// The residual of all tensors, one after another, padded to `round_to`.
+  /// Returns the residual of all tensors, concatenated and padded to a multiple of `round_to`.
   std::span<float> residual() { return residual_.first(padded_); }
-  /// Counts values that are not finite.
+  /// Returns the counter of non-finite values.
   Count not_finite_count() { return Count(not_finite_place_.data()); }
 
   std::vector<TensorSpec> crossing_;
-  std::vector<Gradient> taken_;  // as crossing_
+  std::vector<Gradient> taken_;  // one for each tensor of crossing_
 
  private:
   void rescale(float scale);
   void find_factors(std::span<const std::byte* const> gradients);
-  /// Takes gradients that were added out again, but for rounding.
+  /// Subtracts the gradients that the last take() added. The result differs by rounding.
   void remove(std::span<const std::byte* const> gradients);
   std::span<float> velocity();
   ConstMatrix gradient_of(std::size_t tensor, const std::byte* data) const;
@@ -62,8 +62,8 @@ class ResidualSparsifier : public Sparsifier {
   Context context_;
   std::vector<TensorSpec> tensors_;
   SparsifierOptions options_;
-  std::vector<Index> begins_;  // of each tensor in what lies end to end, and behind the last one
-  Index padded_ = 0;           // elements of the residual
+  std::vector<Index> begins_;  // offset of each tensor in the residual, and the end
+  Index padded_ = 0;           // number of elements in the residual
   Buffer<float> residual_;
   Buffer<float> velocity_;
   Buffer<Index> not_finite_place_;
@@ -72,17 +72,17 @@ class ResidualSparsifier : public Sparsifier {
   bool has_taken_ = false;
   float scale_ = 1;
   SparsifierStep last_;
-  std::vector<float> factors_;   // that each tensor's gradient was multiplied by
-  std::vector<double> fetched_;  // squares
+  std::vector<float> factors_;   // [tensor] clipping factor of its gradient
+  std::vector<double> fetched_;  // [tensor] squared norm, on the host
 };
 
-/// Selecting::top_k. Does not synchronize the stream.
+/// Creates the sparsifier Selecting::top_k. Does not synchronize the stream.
 std::unique_ptr<Sparsifier> make_top_k(const Context& context, std::vector<TensorSpec> tensors,
                                        const SparsifierOptions& options);
-/// Selecting::threshold. Does not synchronize the stream.
+/// Creates the sparsifier Selecting::threshold. Does not synchronize the stream.
 std::unique_ptr<Sparsifier> make_threshold(const Context& context, std::vector<TensorSpec> tensors,
                                            const SparsifierOptions& options);
-/// Selecting::chunks. Does not synchronize the stream.
+/// Creates the sparsifier Selecting::chunks. Does not synchronize the stream.
 std::unique_ptr<Sparsifier> make_coarse_grained(const Context& context,
                                                 std::vector<TensorSpec> tensors,
                                                 const SparsifierOptions& options);

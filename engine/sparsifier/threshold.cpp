@@ -1,4 +1,4 @@
-// The elements whose magnitude is a level or more.
+// The sparsifier `threshold`: selects elements whose magnitude reaches a level.
 #include "engine/sparsifier/element_sparsifier.h"
 #include "engine/sparsifier/residual_sparsifier.h"
 #include "kernels/base/host_copy.h"
@@ -15,7 +15,7 @@ class Threshold final : public OfElements {
  private:
   void place_cuts() {
     scale_ = scale();
-    // A level is taken where magnitudes lie above the next smaller one.
+    // MagnitudeCut selects magnitudes above its level, so the level is decremented to include it.
     const MagnitudeCut below{magnitude_of(options().level * scale_) - 1, 0};
     for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
       upload(context(), std::as_bytes(std::span(&below, 1)),
@@ -31,7 +31,7 @@ class Threshold final : public OfElements {
     fetch_numbers(context(), counts(), room);
   }
 
-  float scale_ = 0;  // of the cuts; there are none yet
+  float scale_ = 0;  // scale of the thresholds; 0: none are set yet
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The elements of the largest magnitudes: top-k, and Deep Gradient Compression with momentum
-// correction, momentum factor masking and local clipping (Lin et al., ICLR 2018).
+// The sparsifier `top_k`: selects the elements with the largest magnitudes. It includes Deep
+// Gradient Compression with momentum correction, momentum factor masking and local clipping (Lin et
+// al., ICLR 2018).
 #include "engine/sparsifier/element_sparsifier.h"
 #include "engine/sparsifier/residual_sparsifier.h"
 

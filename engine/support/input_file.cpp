@@ -25,7 +25,7 @@ InputFile InputFile::read(const std::filesystem::path& path) {
     throw IoError(
         fmt::format("cannot read {}: {}", in_quotes(path.native()), with_mend_of_system(error)));
   };
-  // Not blocking: opening a pipe that nobody writes to must not hang.
+  // O_NONBLOCK, because opening a pipe without a writer would hang.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_for(errno, "; check the path and its permissions");
   struct Closer {
@@ -43,7 +43,7 @@ InputFile InputFile::read(const std::filesystem::path& path) {
     const ssize_t got = ::read(descriptor, file.data_.get() + file.size_, size - file.size_);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_for(errno, "");
-    if (got == 0) break;  // it shrank meanwhile: what is there is what counts
+    if (got == 0) break;  // the file became shorter: its present bytes count
     file.size_ += static_cast<std::size_t>(got);
   }
   return file;

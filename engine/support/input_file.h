@@ -1,4 +1,4 @@
-// Files that are read and not trusted: their bytes, and how it is said what is wrong with them.
+// Reads untrusted input files, and reports errors in them.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,13 @@
 
 namespace sparsesync {
 
-/// A file's bytes, in memory: a file that shrinks or changes later cannot hurt. The address of the
-/// bytes stays the same when the object is moved.
+/// A file's bytes, copied into memory, so that later changes of the file have no effect. A move
+/// keeps the address of the bytes.
 class InputFile {
  public:
+  /// Reads a whole file.
   /// @throws InputError if the file cannot be read or is not a regular file
-  /// @throws IoError if the machine ran out of something: open files, memory
+  /// @throws IoError if the machine ran out of file descriptors or memory
   static InputFile read(const std::filesystem::path& path);
   std::span<const std::byte> bytes() const { return {data_.get(), size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_.get()), size_}; }
@@ -28,17 +29,19 @@ class InputFile {
   std::size_t size_ = 0;
 };
 
-/// A place in a file, for the one line that says what is wrong there.
+/// A location in a file, for error messages of one line.
 class InputPlace {
  public:
-  /// The whole file.
-  /// @param mend  what its user can do about it: "make the trace anew"
+  /// Creates the location of the whole file.
+  /// @param mend  advice for the user, such as "create the trace again"
   InputPlace(const std::filesystem::path& path, std::string mend);
 
-  /// What lies in this place.
-  /// @param part  a name of the format's own; in_quotes() where the file chose it; "[3]" in a list
+  /// Returns the location of a part.
+  /// @param part  a name that the format defines, in_quotes() of a name from the file, or "[3]" in
+  ///              a list
   InputPlace at(std::string_view part) const;
 
+  /// Reports an error at this location.
   /// @param what  begins with a verb: "is missing"
   /// @throws InputError "'FILE': PLACE WHAT; MEND", always
   [[noreturn]] void refuse(std::string_view what) const;
@@ -49,10 +52,11 @@ class InputPlace {
   std::string mend_;
 };
 
-/// Bytes of an array. Dimensions of 0 do not excuse the others.
-/// @param shape  none negative
-/// @param element_bytes  1 or more
-/// @return nothing if they are more than an Index can count
+/// Returns the bytes of an array. The other dimensions must not overflow even if one dimension is
+/// 0.
+/// @param shape  dimensions, none negative
+/// @param element_bytes  bytes of an element, at least 1
+/// @return no value if an Index cannot hold the result
 std::optional<Index> array_bytes(std::span<const Index> shape, Index element_bytes);
 
 }  // namespace sparsesync

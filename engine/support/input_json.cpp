@@ -10,14 +10,14 @@
 namespace sparsesync {
 namespace {
 
-// No format of ours needs a tenth of it. Much in a JSON library calls itself for each level, so
-// that a text of 100,000 levels would overflow the stack.
+// Our formats need less than a tenth of this depth. The JSON library recurses for each level, so a
+// text with 100,000 levels would overflow the stack.
 constexpr std::size_t kDeepest = 64;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// Builds the value while the parser reads, and refuses depth and repeated names on the way. The
-/// library's parser with a callback takes time quadratic in the names of an object.
+/// Builds the value during parsing, and rejects excessive depth and repeated names. The library's
+/// parser with a callback is quadratic in the number of an object's names.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   using Json = nlohmann::json;
@@ -76,11 +76,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
   const InputPlace& place_;
   Json root_;
-  std::vector<Json*> open_;  // lists and objects that have not ended, outermost first
-  Json* member_ = nullptr;   // of the innermost object: where its next value goes
+  std::vector<Json*> open_;  // unfinished lists and objects, outermost first
+  Json* member_ = nullptr;   // target of the innermost object's next value
 };
 
-/// A value as an error shows it: lists and objects by their kind, as they may be large and deep.
+/// Formats a value for an error message. Lists and objects may be large and deep, so only their
+/// type is shown.
 std::string shown(const nlohmann::json& json) {
   if (json.is_object()) return "an object";
   if (json.is_array()) return fmt::format("a list of {}", json.size());
@@ -93,7 +94,7 @@ InputJson InputJson::parse(std::string_view text, const InputPlace& place) {
   if (text.starts_with(kByteOrderMark)) {
     place.refuse("begins with a byte order mark, which is not valid JSON (at byte 1)");
   }
-  // The library takes a NUL for the end, and does not look behind it.
+  // The library treats a NUL as the end of the text and ignores the rest.
   if (const std::size_t end = text.find('\0'); end != std::string_view::npos) {
     place.refuse(fmt::format("is not valid JSON (at byte {})", end + 1));
   }

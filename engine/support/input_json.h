@@ -1,5 +1,4 @@
-// JSON that is not trusted: every kind and range is checked, and what is wrong is said by its
-// place.
+// Reads untrusted JSON. Types and ranges are checked, and errors name their location.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,14 +18,15 @@
 
 namespace sparsesync {
 
-/// A value in a JSON text, which it keeps alive. Who asks for a kind that it is not throws
-/// InputError.
+/// A value in a JSON text, which it keeps alive. Accessors throw InputError if the value has
+/// another type.
 class InputJson {
  public:
-  /// Parses strict JSON in time O(n log n): UTF-8 without a byte order mark, no name twice in an
-  /// object, values at most 64 deep, nothing after the end, no NUL.
-  /// @param place  of the whole text
-  /// @throws InputError if it is anything else
+  /// Parses strict JSON in O(n log n) time. The text must be UTF-8 without a byte order mark or
+  /// NUL, and have nothing after the value. Objects must not repeat a name. Values may nest 64
+  /// levels deep.
+  /// @param place  location of the text
+  /// @throws InputError if the text is anything else
   static InputJson parse(std::string_view text, const InputPlace& place);
 
   bool is_null() const { return json_->is_null(); }
@@ -34,13 +34,13 @@ class InputJson {
   double positive() const;
   double not_negative() const;
 
-  /// The items of a list.
-  /// @param count  how many they should be; nothing: any number
-  /// @throws InputError if it is not that
+  /// Returns the items of a list.
+  /// @param count  required number of items; no value: any number
+  /// @throws InputError if the value is not such a list
   std::vector<InputJson> list(std::optional<std::size_t> count = std::nullopt) const;
 
-  /// A whole number in [minimum, maximum].
-  /// @throws InputError if it is not one
+  /// Returns a whole number in [minimum, maximum].
+  /// @throws InputError if the value is not such a number
   template <typename Integer>
   Integer whole(Integer minimum = 0, Integer maximum = std::numeric_limits<Integer>::max()) const {
     const auto is_in_range = [&](auto number) {
@@ -54,16 +54,16 @@ class InputJson {
   }
 
   /// Whether an object has a member of that name.
-  /// @throws InputError if this is no object
+  /// @throws InputError if the value is not an object
   bool has(std::string_view name) const;
-  /// The member of an object.
-  /// @throws InputError if there is none, or this is no object
+  /// Returns a member of an object.
+  /// @throws InputError if the member is missing, or the value is not an object
   InputJson member(std::string_view name) const;
-  /// All members of an object, by name, where the file chooses the names.
-  /// @throws InputError if this is no object
+  /// Returns all members of an object, for objects whose names the file chooses.
+  /// @throws InputError if the value is not an object
   std::vector<std::pair<std::string, InputJson>> members() const;
 
-  /// InputPlace::refuse() of its place.
+  /// Reports an error at the value's location: see InputPlace::refuse().
   [[noreturn]] void refuse(std::string_view what) const { place_.refuse(what); }
 
  private:
@@ -72,11 +72,11 @@ class InputJson {
   InputJson(InputPlace place, std::shared_ptr<const Json> json)
       : place_(std::move(place)), json_(std::move(json)) {}
 
-  /// A part of this value.
+  /// Returns a part of this value.
   InputJson part(std::string_view name, const Json& json) const {
     return {place_.at(name), {json_, &json}};
   }
-  /// Says what it is, and what it should be.
+  /// Throws an error that names the value's type and the required one.
   [[noreturn]] void refuse_but_for(std::string_view wanted) const;
 
   InputPlace place_;

@@ -1,4 +1,4 @@
-// JSON as the engine and its commands write it: what several of them have in theirs.
+// JSON output of the engine and its commands, and the parts that several of them share.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,31 @@
 
 namespace sparsesync {
 
-/// The provenance of a result, as names and values: version, commit, compiler, build type,
-/// processor, cores, operating system, date (UTC).
+/// Returns the provenance of a result, as names and values: version, commit, compiler, build type,
+/// CPU model, cores, operating system, date (UTC).
 std::vector<std::pair<std::string, std::string>> provenance();
 
-/// Bytes of memory that this machine can give to new work; nothing is promised.
+/// Returns an estimate of the machine's available memory, in bytes. Returns the largest int64 if the
+/// system reports none.
 std::int64_t available_memory();
 
-/// Keys stand in the order in which they were added.
+/// A JSON value whose keys keep the order in which they were added.
 using Json = nlohmann::ordered_json;
 
-/// The value, or JSON's null.
+/// Returns the value, or null if there is none.
 template <typename T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-/// What a result needs to be measured again: provenance.h.
+/// Returns provenance() as a JSON object.
 inline Json provenance_json() {
   Json json;
   for (const auto& [name, value] : provenance()) json[name] = value;
   return json;
 }
 
-/// The list `tensors` of JSON that is about a trace.
+/// Returns the list `tensors` of JSON about a trace.
 inline Json tensors_json(const std::vector<TensorSpec>& tensors) {
   Json json = Json::array();
   for (const TensorSpec& tensor : tensors) {
@@ -47,7 +48,7 @@ inline Json tensors_json(const std::vector<TensorSpec>& tensors) {
   return json;
 }
 
-/// Indented by two; what is not UTF-8 is replaced.
+/// Formats JSON with an indentation of 2 spaces. Invalid UTF-8 is replaced.
 inline std::string json_text(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,4 +1,3 @@
-// What is said on the way, on standard error; SPARSESYNC_LOG decides how much.
 #include "engine/support/log.h"
 
 #include <fmt/format.h>

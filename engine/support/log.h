@@ -1,4 +1,4 @@
-// What is said on the way, on standard error; SPARSESYNC_LOG decides how much.
+// Logging to standard error. The environment variable SPARSESYNC_LOG sets the level.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +6,18 @@
 
 namespace sparsesync {
 
-/// How much a text matters: from what helps to look for a fault to what a user should know.
+/// Severity of a log line, in increasing order.
 enum class LogLevel : std::uint8_t { debug, info, warning };
 
-/// Reads SPARSESYNC_LOG (debug, info or warning; warning where it is not set). Until it is called,
-/// the level is warning.
-/// @throws InputError if the variable has another value; then the level stays as it was
+/// Sets the log level from SPARSESYNC_LOG: debug, info or warning. The level is warning before the
+/// call, and if the variable is not set.
+/// @throws InputError if the variable has another value; the level then stays unchanged
 void set_log_level_from_environment();
 
-/// Whether log() says anything at that level: to be asked before a text that is costly to make.
+/// Whether log() writes lines of that level. Check it before you build an expensive text.
 bool log_enabled(LogLevel level);
 
-/// Writes "sparsesync: LEVEL: TEXT" as one line, if the level allows. Any thread may call it.
+/// Writes the line "sparsesync: LEVEL: TEXT" if the level is enabled. Safe from any thread.
 void log(LogLevel level, const std::string& text);
 
 }  // namespace sparsesync

@@ -27,15 +27,15 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 18U;
 
-/// What is on the disk and not committed. Whoever creates or renames something holds the lock, so
-/// that a signal's clean-up, which takes the lock and never gives it back, is the last word.
+/// Uncommitted paths on the disk. Code that creates or renames a path holds the lock. The clean-up
+/// after a signal takes the lock and never releases it, so nothing is created after it.
 struct Uncommitted {
   std::mutex mutex;
   std::set<fs::path> paths;
 };
 Uncommitted& uncommitted() {
   static auto* const instance =
-      new Uncommitted;  // never destroyed: the signal thread may outlive main
+      new Uncommitted;  // never destroyed, because the signal thread may outlive main
   return *instance;
 }
 
@@ -44,7 +44,7 @@ Uncommitted& uncommitted() {
       fmt::format("cannot write {}: {}", in_quotes(path.native()), with_mend_of_system(error)));
 }
 
-/// Errors that another path would mend are the user's input; the rest is the state of the machine.
+/// Throws InputError for errors that another path avoids, and IoError for the state of the machine.
 [[noreturn]] void throw_cannot_create(const fs::path& path, int error) {
   const std::string text =
       fmt::format("cannot create {}: {}", in_quotes(path.native()), with_mend_of_system(error));
@@ -63,7 +63,7 @@ Uncommitted& uncommitted() {
   }
 }
 
-/// Without a slash at the end, so that the last part is the name.
+/// Normalizes a path and removes a trailing slash, so that its last part is a name.
 fs::path named(const fs::path& path) {
   fs::path clean = path.lexically_normal();
   if (clean.filename().empty()) clean = clean.parent_path();
@@ -77,7 +77,7 @@ fs::path named(const fs::path& path) {
 
 fs::path staging_name(const fs::path& path) {
   static std::atomic<unsigned> counter{0};
-  // The name is cut, so that one as long as the file system allows has a sibling.
+  // The name is truncated, so that the hidden name never exceeds the file system's limit.
   return path.parent_path() / fmt::format(".{}.partial-{}-{}",
                                           path.filename().string().substr(0, 200), getpid(),
                                           counter.fetch_add(1));
@@ -86,15 +86,15 @@ fs::path staging_name(const fs::path& path) {
 void sync_folder(const fs::path& folder) {
   const fs::path name = folder.empty() ? fs::path(".") : folder;
   const int descriptor = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // a folder that may be written to and not read: nothing to be done
+  if (descriptor < 0) return;  // a writable folder without read permission cannot be synced
   const int failed = ::fsync(descriptor) != 0 ? errno : 0;
   ::close(descriptor);
   if (failed != 0 && failed != EINVAL) throw_cannot_write(folder, failed);
 }
 
-// Each gives the error's number, or 0.
+// Each function returns an error number, or 0.
 
-/// Renames, over the target where it exists.
+/// Renames a path and replaces an existing target.
 int rename_over(const fs::path& from, const fs::path& to) {
   return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
@@ -103,16 +103,17 @@ int rename_over(const fs::path& from, const fs::path& to) {
 int rename_new(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return errno;
-  // A file system without the flag: look, then rename.
+  // The file system lacks the flag: check, then rename.
   struct stat status {};
   if (::lstat(to.c_str(), &status) == 0) return EEXIST;
   return rename_over(from, to);
 }
 
-/// Exchanges two folders' names.
+/// Exchanges the names of two folders.
 int exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return 0;
-  // A file system that cannot: by way of a third name, the first step undone if the second fails.
+  // The file system cannot exchange names: use a third name, and undo the first rename if the
+  // second one fails.
   const fs::path aside = staging_name(b);
   if (const int failed = rename_over(b, aside); failed != 0) return failed;
   const int failed = rename_over(a, b);
@@ -125,8 +126,8 @@ void give_back(std::vector<int>& descriptors) {
   descriptors.clear();
 }
 
-/// Finds out whether a folder may be replaced.
-/// @return why not: "has 'notes.txt', ..."; empty if it may
+/// Explains why a folder may not be replaced.
+/// @return the reason, such as "has 'notes.txt', ..."; empty if it may be replaced
 std::string replaceable_problem(const fs::path& folder, const OwnNames& own) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(folder, error))) return "is not a folder";
@@ -263,7 +264,7 @@ OutputDirectory::OutputDirectory(const fs::path& path, bool force, OwnNames own)
   staging_ = staging_name(path_);
   const std::lock_guard lock(uncommitted().mutex);
   if (::mkdir(staging_.c_str(), 0777) != 0) throw_cannot_create(path_, errno);
-  // One for each level of folders.
+  // Removal opens one descriptor for each of the 2 folder levels.
   for (int i = 0; i < 2; ++i) {
     const int descriptor = ::open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) {
@@ -315,7 +316,7 @@ void OutputDirectory::commit() {
   }
   if (failed == EEXIST) throw_exists(path_);
   if (failed != 0) throw_cannot_write(path_, failed);
-  if (replaced) {  // the staging name now holds what was there before
+  if (replaced) {  // the staging name now holds the old folder
     std::error_code error;
     fs::remove_all(staging_, error);
     const std::lock_guard lock(uncommitted().mutex);
@@ -339,11 +340,12 @@ void remove_uncommitted_on_signals() {
     }
   }
   if (sigisemptyset(&caught) || pthread_sigmask(SIG_BLOCK, &caught, nullptr) != 0) return;
-  // A thread that waits for the signal may do what a handler may not: lock, list folders, remove.
+  // A thread that waits for signals may lock, list folders and remove files, unlike a signal
+  // handler.
   start_thread("the thread that waits for signals", [caught] {
     int number = 0;
     if (sigwait(&caught, &number) != 0) return;
-    uncommitted().mutex.lock();  // for good: nothing is created or renamed any more
+    uncommitted().mutex.lock();  // never unlocked: nothing is created or renamed afterwards
     for (const fs::path& path : uncommitted().paths) {
       std::error_code ignored;
       fs::remove_all(path, ignored);

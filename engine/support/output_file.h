@@ -1,4 +1,4 @@
-// Files and folders that exist either whole or not at all.
+// Atomic output: files and folders appear complete, or not at all.
 #pragma once
 
 #include <cstddef>
@@ -13,30 +13,33 @@
 
 namespace sparsesync {
 
-/// A file that gets its name only when it is complete: it is written to a hidden sibling, and
-/// renamed by commit(). The destructor removes what was not committed. A path that exists and is
-/// neither a regular file nor a folder (a pipe, a terminal, /dev/null) is written to directly.
+/// A file that appears under its name only when it is complete. It is written under a hidden name
+/// in the same folder, and commit() renames it. The destructor removes an uncommitted file. An
+/// existing path that is neither a regular file nor a folder (a pipe, a terminal, /dev/null) is
+/// written directly.
 class OutputFile {
  public:
-  /// Makes a hidden sibling of that path, or opens what is written to directly.
-  /// @param force  replace a file of that name, at commit()
+  /// Creates the hidden file, or opens a path that is written directly.
+  /// @param force  allow commit() to replace an existing file
   /// @throws InputError if the path exists and `force` is false, is a folder, or cannot be created
-  /// @throws IoError if the system fails otherwise
+  /// @throws IoError for other system errors
   OutputFile(const std::filesystem::path& path, bool force);
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();
 
-  /// Appends; small writes are gathered.
+  /// Appends bytes. Small writes are buffered.
   /// @throws IoError if the system cannot write
   void write(std::span<const std::byte> bytes);
-  /// The same of text.
+  /// Appends text.
+  /// @throws IoError if the system cannot write
   void write(std::string_view text);
 
-  /// Flushes to the disk, closes, and gives the file its name. Nothing may be written afterwards.
-  /// If it fails, the destructor removes the file, and an old one of that name is as it was.
+  /// Syncs the file to the disk, closes it and renames it. Nothing may be written afterwards. If an
+  /// error occurs, the destructor removes the new file, and an existing file of that name is
+  /// unchanged.
   /// @throws IoError if the system cannot write
-  /// @throws InputError if something took the name meanwhile and `force` is false
+  /// @throws InputError if the name was created meanwhile and `force` is false
   void commit();
 
  private:
@@ -44,47 +47,49 @@ class OutputFile {
   void write_through(const std::byte* data, std::size_t size);
 
   std::filesystem::path path_;
-  std::filesystem::path staging_;  // empty: the path is written to directly
+  std::filesystem::path staging_;  // empty: the path is written directly
   bool force_;
   int descriptor_ = -1;
   std::vector<std::byte> buffer_;
 };
 
-/// The folders of one kind that a program writes: which names they have, and no others.
+/// Names of files and folders that one kind of output folder may contain.
 struct OwnNames {
-  /// A file that each of them has.
+  /// Name of a file that every such output folder has.
   std::string marker;
-  /// Whether they may have a file, or a folder, of that path, which is relative.
+  /// Whether such an output folder may contain a file or folder of this relative path.
   std::function<bool(const std::filesystem::path&, bool is_folder)> has;
 };
 
-/// A folder that gets its name only when it is complete, as OutputFile does for a file.
+/// A folder that appears under its name only when it is complete, like OutputFile.
 class OutputDirectory {
  public:
-  /// Makes a hidden sibling of that path.
-  /// @param force  replace a folder of that name, at commit()
-  /// @param own    names of the folder that may be replaced; an empty folder may be replaced
-  ///               without. One that has anything else is left as it is: no slip of the hand
-  ///               removes notes or a home.
+  /// Creates a hidden folder beside the path.
+  /// @param force  allow commit() to replace an existing folder
+  /// @param own    names that a replaced folder may contain. An empty folder may always be
+  ///               replaced. A folder with any other name is never replaced, so that a wrong path
+  ///               cannot delete unrelated files
   /// @throws InputError if the path exists and may not be replaced, or cannot be created
-  /// @throws IoError if the system fails otherwise
+  /// @throws IoError for other system errors
   OutputDirectory(const std::filesystem::path& path, bool force, OwnNames own = {});
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
   ~OutputDirectory();
 
-  /// Where files go until commit().
+  /// Returns the folder for files before commit().
   const std::filesystem::path& staging() const { return staging_; }
 
-  /// Gives the folder its name; an old one is swapped out in the same instant and then removed.
-  /// If it fails, the destructor removes the new folder, and an old one of that name is as it was.
+  /// Renames the folder. An existing folder is exchanged atomically, where the file system allows
+  /// it, and then removed. If an error occurs, the destructor removes the new folder, and an
+  /// existing folder of that name is unchanged.
   /// @throws IoError if the system cannot write
-  /// @throws InputError if something took the name meanwhile and `force` is false, or it has files
-  ///         now that may not be replaced
+  /// @throws InputError if the name was created meanwhile and `force` is false, or the existing
+  ///         folder now has files that may not be replaced
   void commit();
 
  private:
-  /// @throws InputError if the folder of that name has anything that is not in `own_`
+  /// Checks that the existing folder may be replaced.
+  /// @throws InputError if the folder has a name that is not in `own_`
   /// @throws IoError if it cannot be listed
   void expect_replaceable() const;
 
@@ -92,23 +97,23 @@ class OutputDirectory {
   std::filesystem::path staging_;
   bool force_;
   OwnNames own_;
-  /// Given back before folders are listed in order to remove them: that works without a free
-  /// descriptor, too.
+  /// Reserved file descriptors. They are closed before folders are listed for removal, so that
+  /// removal works even if no descriptor is free.
   std::vector<int> reserve_;
   bool committed_ = false;
 };
 
-/// From now on SIGINT, SIGTERM and SIGHUP remove what is not committed before they end the program.
-/// Call it once, before the first thread starts: all threads inherit the signal mask. Signals that
-/// are ignored stay so.
+/// Makes SIGINT, SIGTERM and SIGHUP remove uncommitted output before they end the program. Call it
+/// once, before the first thread starts: threads inherit the signal mask. Ignored signals stay
+/// ignored.
 void remove_uncommitted_on_signals();
 
-/// Whether an error number says that the machine, or a limit of the process, has run out of
-/// something: no fault of the path that was to be opened.
+/// Whether an error number means that the machine or the process ran out of a resource, rather than
+/// that the path is invalid.
 bool is_exhaustion(int error);
 
-/// Describes an error number; where something ran out, with the mend: "Too many open files; raise
-/// the limit (ulimit -n)".
+/// Describes an error number, with advice if a resource ran out: "Too many open files; raise the
+/// limit (ulimit -n)".
 std::string with_mend_of_system(int error);
 
 }  // namespace sparsesync

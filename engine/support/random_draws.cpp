@@ -13,8 +13,9 @@
 namespace sparsesync {
 namespace {
 
-/// The sum of (k / first)^-s over k in [first, last], by Euler and Maclaurin: exact to rounding
-/// where first is some times larger than s. Scaled by first^s, so that nothing underflows.
+/// Returns the sum of (k / first)^-s over k in [first, last], by the Euler-Maclaurin formula. It is
+/// exact to rounding if `first` is several times larger than s. The factor first^s prevents
+/// underflow.
 double scaled_power_sum(double first, double last, double s) {
   const double ratio = std::log(last / first);
   const double power = 1 - s;
@@ -31,9 +32,9 @@ double scaled_power_sum(double first, double last, double s) {
          seventh / 1209600 * (std::pow(first, -7) - end_slope / std::pow(last, 6));
 }
 
-/// Draws k in [first, last] with weight k^-s, by rejection-inversion: a point is drawn uniformly
-/// under the curve x^-s from first - 1/2 to last + 1/2, which the bar of each k fits under because
-/// the curve is convex.
+/// Draws k in [first, last] with weight k^-s, by rejection-inversion. A point is drawn uniformly
+/// under the curve x^-s, from first - 1/2 to last + 1/2. The bar of each k fits under the curve,
+/// because the curve is convex.
 class PowerSampler {
  public:
   PowerSampler(double first, double last, double s)
@@ -53,14 +54,14 @@ class PowerSampler {
   }
 
  private:
-  /// The integral of (t / first)^-s over t from first to x.
+  /// Returns the integral of (t / first)^-s over t from first to x.
   double area(double x) const {
     const double ratio = std::log(x / first_);
     return first_ * (is_logarithm() ? ratio : std::expm1(power_ * ratio) / power_);
   }
   double position(double u) const {
     const double scaled = u / first_;
-    // Rounding may put power·scaled at or below -1, where the integral to infinity ends.
+    // Rounding may move power·scaled to -1 or below. At -1 the integral extends to infinity.
     return first_ * std::exp(is_logarithm()
                                  ? scaled
                                  : std::log1p(std::max(power_ * scaled, -1 + 1e-16)) / power_);
@@ -71,7 +72,7 @@ class PowerSampler {
   double last_;
   double power_;
   double s_;
-  double low_;  // area() reads the members above
+  double low_;  // area() uses the members above
   double high_;
 };
 
@@ -82,7 +83,7 @@ std::uint64_t CounterRandom::next() {
 }
 
 double CounterRandom::uniform() {
-  // 52 bits and a half: with 53 the largest would be rounded to 1.
+  // Uses 52 bits plus one half. With 53 bits, the largest number would be rounded to 1.
   return (static_cast<double>(next() >> 12U) + 0.5) * 0x1p-52;
 }
 
@@ -92,7 +93,7 @@ double CounterRandom::exponential() {
 
 Index log_uniform_draw(CounterRandom& random, Index rows) {
   const double x = std::exp(random.uniform() * std::log1p(static_cast<double>(rows)));
-  // Compared as doubles: x may be rounded to a number that no Index holds.
+  // Compares doubles, because x may be rounded to a number that an Index cannot hold.
   if (x >= static_cast<double>(rows)) return rows - 1;
   return std::max<Index>(static_cast<Index>(x) - 1, 0);
 }
@@ -111,11 +112,11 @@ std::vector<Index> draw_distinct_zipf(CounterRandom& random, Index rows, Index c
     std::iota(drawn.begin(), drawn.end(), Index{0});
     return drawn;
   }
-  // 4·s rows and more make scaled_power_sum() exact behind the head.
+  // A head of at least 4·s rows makes scaled_power_sum() exact for the tail.
   if (head == 0) head = std::max<Index>({2 * count, 1024, static_cast<Index>(std::ceil(4 * s))});
   head = std::min(head, rows);
 
-  // Times are compared as logarithms: with a large s they go beyond what a double holds.
+  // Compares logarithms of times: with a large s, times exceed the range of a double.
   struct Arrival {
     double log_time;
     Index row;
@@ -130,7 +131,7 @@ std::vector<Index> draw_distinct_zipf(CounterRandom& random, Index rows, Index c
     arrivals.push_back({std::log(random.exponential()) - log_weight, row});
   }
   const auto wanted = static_cast<std::size_t>(count);
-  if (arrivals.size() > wanted) {  // no more than that many of the head can be drawn
+  if (arrivals.size() > wanted) {  // at most `count` rows of the head can be drawn
     std::nth_element(arrivals.begin(), arrivals.begin() + count, arrivals.end());
     arrivals.resize(wanted);
   }
@@ -142,7 +143,7 @@ std::vector<Index> draw_distinct_zipf(CounterRandom& random, Index rows, Index c
   }
 
   std::sort(arrivals.begin(), arrivals.end());
-  const auto first = static_cast<double>(head + 1);  // rank of the tail's first row
+  const auto first = static_cast<double>(head + 1);  // the tail's first row + 1
   const auto last = static_cast<double>(rows);
   const PowerSampler sampler(first, last, s);
   const double log_rate = std::log(scaled_power_sum(first, last, s)) - s * std::log(first);
