@@ -30,12 +30,12 @@ DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget,
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = device;
   cudaMemPool_t pool = nullptr;
-  cuda::check(cudaMemPoolCreate(&pool, &properties), "making a pool of memory of the device");
+  cuda::check(cudaMemPoolCreate(&pool, &properties), "creating a pool of device memory");
   pool_ = pool;
   // The pool keeps freed memory. Returning it to the driver would synchronize the device.
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   cuda::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
-              "keeping a pool's memory");
+              "setting a pool's release threshold");
   for (const int peer : peers) share_with(peer);
 }
 
@@ -43,12 +43,12 @@ DeviceMemory::DeviceMemory(int device, std::optional<std::int64_t> budget,
 void DeviceMemory::share_with(int peer) const {
   if (peer == device_) return;
   int reaches = 0;
-  cuda::check(cudaDeviceCanAccessPeer(&reaches, peer, device_), "asking what a device reaches");
+  cuda::check(cudaDeviceCanAccessPeer(&reaches, peer, device_), "querying peer access");
   if (reaches == 0) return;
   const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, peer},
                                  cudaMemAccessFlagsProtReadWrite};
   cuda::check(cudaMemPoolSetAccess(static_cast<cudaMemPool_t>(pool_), &access, 1),
-              "sharing a pool's memory");
+              "granting peer access to a pool");
 }
 
 DeviceMemory::~DeviceMemory() {
@@ -63,7 +63,7 @@ void* DeviceMemory::obtain(std::size_t bytes, std::size_t alignment, Stream stre
   cuda::check(
       cudaMallocFromPoolAsync(&pointer, at_least_one(bytes), static_cast<cudaMemPool_t>(pool_),
                               static_cast<cudaStream_t>(stream.handle)),
-      "memory of the device");
+      "allocating device memory");
   return pointer;
 }
 
@@ -77,7 +77,7 @@ void* PinnedMemory::obtain(std::size_t bytes, std::size_t alignment, Stream) {
   SPARSESYNC_EXPECT(alignment, <=, std::size_t{256});
   void* pointer = nullptr;
   cuda::check(cudaHostAlloc(&pointer, at_least_one(bytes), cudaHostAllocDefault),
-              "pinned memory of the host");
+              "allocating pinned host memory");
   return pointer;
 }
 
@@ -90,7 +90,7 @@ DeviceBytes device_bytes(int device) {
   const DeviceGuard here(device);
   std::size_t available = 0;
   std::size_t total = 0;
-  cuda::check(cudaMemGetInfo(&available, &total), "asking for the device's memory");
+  cuda::check(cudaMemGetInfo(&available, &total), "querying the device's memory");
   return {static_cast<std::int64_t>(available), static_cast<std::int64_t>(total)};
 }
 

@@ -25,13 +25,14 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
   Index elements = 0;
   for (const TensorSpec& tensor : tensors) {
     if (sum_dtype(tensor.dtype) != DType::f32) {
-      throw InputError(fmt::format(
-          "tensor '{}' is {}: a sparsifier keeps what it owes in f32, for f32, f16 and bf16; leave "
-          "it as it is",
-          tensor.name, name_of(tensor.dtype)));
+      throw InputError(
+          fmt::format("tensor '{}' is {}: a sparsifier keeps its residual in f32 and supports f32, "
+                      "f16 and bf16; "
+                      "leave this tensor dense",
+                      tensor.name, name_of(tensor.dtype)));
     }
     if (tensor.rows < 0 || tensor.width < 0) {
-      throw InputError(fmt::format("tensor '{}': {} rows of width {}: give 0 or more of each",
+      throw InputError(fmt::format("tensor '{}': {} rows of width {}: both must be at least 0",
                                    tensor.name, tensor.rows, tensor.width));
     }
     Index here = 0;
@@ -43,22 +44,22 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
     }
     elements += here;
   }
-  if (tensors.empty() || elements == 0) throw InputError("a sparsifier of no elements");
+  if (tensors.empty() || elements == 0)
+    throw InputError("a sparsifier needs tensors with elements: these have no elements");
   if (options.wire && sum_dtype(*options.wire) != DType::f32) {
-    throw InputError(
-        fmt::format("values that cross as {}: f32, f16 or bf16", name_of(*options.wire)));
+    throw InputError(fmt::format("wire type {}: use f32, f16 or bf16", name_of(*options.wire)));
   }
   if (options.clip && !(*options.clip > 0)) {
-    throw InputError(
-        fmt::format("a norm of {} that gradients are clipped to: more than 0", *options.clip));
+    throw InputError(fmt::format("clip norm {}: use a value above 0", *options.clip));
   }
   if (options.selecting == Selecting::threshold &&
       !(options.level > 0 && std::isfinite(options.level))) {
-    throw InputError(fmt::format("a threshold of {}: more than 0, and finite", options.level));
+    throw InputError(fmt::format("threshold level {}: use a finite value above 0", options.level));
   }
   if (options.selecting == Selecting::chunks && (options.chunk < 1 || options.chunk > elements)) {
-    throw InputError(fmt::format("chunks of {} elements: 1 to {}, which all tensors together have",
-                                 options.chunk, elements));
+    throw InputError(
+        fmt::format("chunks of {} elements: use 1 to {}, the number of elements of all tensors",
+                    options.chunk, elements));
   }
 }
 
@@ -76,13 +77,13 @@ std::vector<Index> begins_of(std::span<const TensorSpec> tensors) {
 
 void validate(const SparsifierStep& step) {
   if (!(step.share > 0 && step.share <= 1)) {
-    throw InputError(fmt::format("a share of {}: more than 0, and 1 at most", step.share));
+    throw InputError(fmt::format("share {}: use a value above 0 and at most 1", step.share));
   }
   if (!(step.scale > 0 && std::isfinite(step.scale))) {
-    throw InputError(fmt::format("a loss's scale of {}: more than 0, and finite", step.scale));
+    throw InputError(fmt::format("loss scale {}: use a finite value above 0", step.scale));
   }
   if (!(step.momentum >= 0 && std::isfinite(step.momentum))) {
-    throw InputError(fmt::format("a momentum of {}: 0 or more, and finite", step.momentum));
+    throw InputError(fmt::format("momentum {}: use a finite value of at least 0", step.momentum));
   }
 }
 
@@ -121,7 +122,7 @@ std::span<float> ResidualSparsifier::velocity(std::size_t tensor) {
 }
 
 void ResidualSparsifier::choose(std::span<const Index>) {
-  throw ContractError("a sparsifier of elements takes no chunks");
+  throw ContractError("this sparsifier selects elements, not chunks");
 }
 
 ConstMatrix ResidualSparsifier::gradient_of(std::size_t tensor, const std::byte* data) const {
@@ -223,12 +224,13 @@ std::unique_ptr<Sparsifier> make_sparsifier(const Context& context, std::vector<
     case Selecting::chunks:
       return make_coarse_grained(context, std::move(tensors), options);
   }
-  throw ContractError("a sparsifier that does not exist");
+  throw ContractError("unknown kind of sparsifier");
 }
 
 Index count_of_share(double share, Index all) {
   if (!std::isfinite(share) || all < 0) {
-    throw InputError(fmt::format("a share of {} of {}: a finite share of 0 or more", share, all));
+    throw InputError(
+        fmt::format("share {} of {}: use a finite share of a count of at least 0", share, all));
   }
   if (share >= 1) return all;
   const double count = std::ceil(share * static_cast<double>(all) * (1 - 1e-12));
@@ -261,7 +263,7 @@ std::string_view name_of(Selecting selecting) {
     case Selecting::chunks:
       return "chunks";
   }
-  throw ContractError("a sparsifier that does not exist");
+  throw ContractError("unknown kind of sparsifier");
 }
 
 }  // namespace sparsesync

@@ -16,8 +16,8 @@ namespace sparsesync {
 /// CPU model, cores, operating system, date (UTC).
 std::vector<std::pair<std::string, std::string>> provenance();
 
-/// Returns an estimate of the machine's available memory, in bytes. Returns the largest int64 if the
-/// system reports none.
+/// Returns an estimate of the machine's available memory, in bytes. Returns the largest int64 if
+/// the system reports none.
 std::int64_t available_memory();
 
 /// A JSON value whose keys keep the order in which they were added.

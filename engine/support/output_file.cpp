@@ -369,8 +369,8 @@ struct Mend {
 constexpr std::array kMends{
     Mend{EMFILE, "; raise the limit of this process (ulimit -n)"},
     Mend{ENFILE, "; close other programs, or raise the machine's limit (fs.file-max)"},
-    Mend{ENOSPC, "; make room on the disk, or name a path on another one"},
-    Mend{EDQUOT, "; make room within the quota, or name a path on another disk"},
+    Mend{ENOSPC, "; free space on the disk, or name a path on another disk"},
+    Mend{EDQUOT, "; free space within the quota, or name a path on another disk"},
     Mend{EFBIG, "; raise the limit of file sizes (ulimit -f), or name a path on another disk"},
     Mend{ENOMEM, "; close other programs, or use a smaller input"},
 };

@@ -519,8 +519,8 @@ TEST_F(Sparsifiers, RefuseWhatHasNoMeaning) {
   refused({}, {}, "no elements");
   refused(model.specs(), {.selecting = Selecting::chunks, .chunk = kElements + 1}, "1 to 878");
   refused(model.specs(), {.selecting = Selecting::chunks, .chunk = 0}, "1 to 878");
-  refused(model.specs(), {.selecting = Selecting::threshold}, "a threshold of 0");
-  refused(model.specs(), {.clip = 0.0}, "more than 0");
+  refused(model.specs(), {.selecting = Selecting::threshold}, "threshold level 0");
+  refused(model.specs(), {.clip = 0.0}, "clip norm 0");
   refused({{"t", -1, 4, DType::f32}}, {}, "'t': -1 rows of width 4");
   refused({{"t", -2, -4, DType::f32}}, {}, "'t': -2 rows of width -4");
   refused({{"t", 4, -1, DType::f32}}, {}, "'t': 4 rows of width -1");

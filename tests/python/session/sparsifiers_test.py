@@ -306,9 +306,9 @@ def test_bad_input(random):
         bucket = session.register_bucket("bucket", [TensorSpec("t", 11, 1)], "balanced")
         for given, said in [
             ({"selecting": "magic"}, "there is no sparsifier 'magic'"),
-            ({"selecting": "chunks", "chunk": 11}, "chunks of 11 elements: 1 to 10"),
-            ({"selecting": "threshold"}, "a threshold of 0"),
-            ({"clip": -1.0}, "clipped to"),
+            ({"selecting": "chunks", "chunk": 11}, "chunks of 11 elements: use 1 to 10"),
+            ({"selecting": "threshold"}, "threshold level 0"),
+            ({"clip": -1.0}, "clip norm -1"),
             ({"wire": "f64"}, "f32, f16 or bf16"),
         ]:
             with pytest.raises(InputError, match=said):
@@ -318,7 +318,7 @@ def test_bad_input(random):
         sparsifier = Sparsifier(session, [spec])
         own = session.register_bucket("own", sparsifier.crossing, "balanced")
         for share in (0.0, 1.5, math.nan):
-            with pytest.raises(InputError, match="more than 0, and 1 at most"):
+            with pytest.raises(InputError, match="above 0 and at most 1"):
                 sparsifier.reduce(own, [gradient], share=share)
         for given, said in [
             ([], "0 gradients for 1 tensors"),
