@@ -1,8 +1,10 @@
-// How time passes: a message's way out is fixed when it is posted, because only its sender uses
-// that link. Its way in is settled by the receiver, chunk by chunk in order of arrival, and only
-// for chunks that have arrived by now: what another worker posts later arrives later, so nothing
-// settled has to be changed. Payloads are copied as soon as both sides are there; only the arrival
-// is waited for.
+// The timing model. The time at which a message leaves is computed when it is posted, because only
+// its sender uses the outgoing link. The receiver schedules chunks on its incoming link in order of
+// arrival, and only chunks that have arrived by now. Messages that other workers post later also
+// arrive later, so the schedule never changes.
+//
+// A payload is copied as soon as its send and its receive are posted. Only the arrival is delayed
+// in real time.
 #include "sparsesync/transports/local.h"
 #include "kernels/base/error.h"
 #include "schemes/transport.h"
@@ -26,28 +28,29 @@ namespace {
 
 using Time = Clock::time_point;
 
-/// Than they were set for: 70 us, and 50 more where nobody asked the kernel for better, were seen.
+/// Allowance for late timers. We measured wake-ups that were 70 us late, and 50 us later still with
+/// the kernel's default timer slack.
 constexpr std::chrono::microseconds kTimersAreLate{150};
 
-/// A message that was posted and is not complete yet, at its receiver.
+/// A posted message that is not complete, stored at its receiver.
 struct Message {
   enum class Payload : std::uint8_t { posted, copying, copied };
   Header header;
   const std::byte* data = nullptr;
-  std::uint64_t group = 0;  // the sender's
-  // Of that group, which outlives the message: what it was posted with, and where the sender's
-  // device has written the payload.
+  std::uint64_t group = 0;  // the sender's group
+  // The sender's context, and an event after which its device has written the payload. Both belong
+  // to the sender's group, which outlives the message.
   const Context* context = nullptr;
   const Event* ready = nullptr;
-  Time leaves;               // when its first byte goes out
-  std::int64_t settled = 0;  // bytes whose way in is settled
+  Time leaves;               // when its first byte is sent
+  std::int64_t settled = 0;  // bytes scheduled on the receiver's link
   Payload payload = Payload::posted;
   Time complete = Time::max();
 
   std::int64_t bytes() const { return kHeaderBytes + static_cast<std::int64_t>(header.bytes); }
 };
 
-/// A receive of a group: waits for its message, then for the message's last byte.
+/// A receive of a group. It waits for its message, and then for the message's last byte.
 struct Waiting {
   Rank from;
   std::list<Message>::iterator message;
@@ -59,23 +62,23 @@ struct Waiting {
 struct Group {
   Header expected;
   std::optional<Context> context;
-  std::optional<Event> ready;  // of the work before the group; kept
+  std::optional<Event> ready;  // after the device work before the group; kept for reuse
   std::vector<Waiting> receives;
   ReceiveProvider* provider = nullptr;
-  std::vector<Rank> unread;  // where a payload goes that was not copied yet
-  Time sent;                 // when the last byte has gone out
+  std::vector<Rank> unread;  // receivers that have not copied their payload yet
+  Time sent;                 // when the last byte has been sent
 };
 
-/// One worker's end of the network.
+/// One worker's endpoint.
 struct Endpoint {
   bool left = false;
-  bool withdraws = false;  // after an error: takes no more part, and waits for its memory's readers
+  bool withdraws = false;  // after an error: only waits for readers of its memory
   std::condition_variable changed;
   std::map<std::uint64_t, Group> groups;
-  std::vector<std::list<Message>> incoming;  // from each worker, oldest first
-  // What was used: its memory serves again.
+  std::vector<std::list<Message>> incoming;  // [sender] oldest first
+  // Used groups and messages, kept for reuse of their memory.
   std::vector<std::map<std::uint64_t, Group>::node_type> old_groups;
-  std::list<Message> old_messages;  // that came here
+  std::list<Message> old_messages;  // received here
   Time link_in_free;
   Time link_out_free;
   std::uint64_t next_group = 1;
@@ -84,7 +87,7 @@ struct Endpoint {
 
 }  // namespace
 
-/// All of it is guarded by `mutex`, but payloads are copied without it.
+/// State of all endpoints, guarded by `mutex`. Payloads are copied without the lock.
 struct LocalNetwork::State {
   State(int workers, LocalLink of_each, std::optional<int> per_node)
       : size(workers),
@@ -93,8 +96,8 @@ struct LocalNetwork::State {
         ends(Rank{workers}.index()) {
     for (Endpoint& end : ends) {
       end.incoming.resize(ends.size());
-      // Everybody may be a phase ahead, or the left neighbour a whole ring: how far somebody is
-      // depends on time, and a steady state must not.
+      // Preallocates messages, because a steady state must not allocate. Each peer may be a phase
+      // ahead, or the left neighbour a whole ring. The lead depends on timing.
       end.old_messages.resize(4 * ends.size());
     }
   }
@@ -108,7 +111,7 @@ struct LocalNetwork::State {
   }
   Clock::duration latency() const { return seconds(link.latency_s); }
 
-  /// When the next byte to be settled reaches the receiver's link.
+  /// Returns when the next unscheduled byte reaches the receiver's link.
   Time next_in(const Message& message) const {
     return message.leaves + on_link(message.settled) + latency();
   }
@@ -127,7 +130,7 @@ struct LocalNetwork::State {
   std::mutex mutex;
   std::deque<Endpoint> ends;
   const int most_watching = static_cast<int>(std::thread::hardware_concurrency()) - 1;
-  int watching = 0;  // ends that watch the clock rather than sleep
+  int watching = 0;  // endpoints that poll the clock instead of sleeping
   bool aborted = false;
   Rank aborter;
   std::string abort_reason;
@@ -157,7 +160,7 @@ class LocalTransport : public Transport {
     std::unique_lock lock(state_.mutex);
     const GroupId id = withdrawing_on_error(
         lock, [&] { return start(context, expected, sends, receives, provider); });
-    lock.unlock();  // for those that wake up
+    lock.unlock();  // before the notified workers wake up
     for (const Send& send : sends) state_.ends[send.to.index()].changed.notify_all();
     return id;
   }
@@ -212,7 +215,7 @@ class LocalTransport : public Transport {
   bool reaches_devices() const override { return true; }
 
  private:
-  /// After an error nobody reads this worker's memory any more: its groups' owners may be gone at
+  /// Withdraws this worker's messages after an error, because their memory may then be freed at
   /// once.
   template <typename Body>
   std::invoke_result_t<Body> withdrawing_on_error(std::unique_lock<std::mutex>& lock,
@@ -225,8 +228,8 @@ class LocalTransport : public Transport {
     }
   }
 
-  /// Takes back what nobody has begun to copy, waits for copies that were begun, and forgets what
-  /// was posted: providers and memory may be gone at once.
+  /// Removes messages whose copy has not begun, waits for copies in progress, and forgets all
+  /// groups. Providers and memory may be freed afterwards.
   void withdraw(std::unique_lock<std::mutex>& lock) {
     for (Endpoint& other : state_.ends) {
       other.incoming[rank_.index()].remove_if(
@@ -292,7 +295,7 @@ class LocalTransport : public Transport {
     return end_.groups.insert(std::move(node)).position->second;
   }
 
-  /// From here, the last that its receiver has.
+  /// Appends a message from this worker to the receiver's list.
   Message& new_message(Endpoint& receiver) {
     std::list<Message>& messages = receiver.incoming[rank_.index()];
     std::list<Message>& old = receiver.old_messages;
@@ -307,7 +310,7 @@ class LocalTransport : public Transport {
       state_.throw_if_aborted();
       while (copy_next_payload(lock)) {
       }
-      state_.throw_if_aborted();  // while the lock was open; and who aborted may have left since
+      state_.throw_if_aborted();  // again: the aborter may have left since
       const Time now = Clock::now();
       settle(now);
       Time wake = until;
@@ -344,9 +347,10 @@ class LocalTransport : public Transport {
     }
   }
 
-  /// Until then, or earlier. Timers wake a thread late, which a link in real time would seem slower
-  /// by: the last of the way is watched, by no more threads at once than leave a core for work.
-  /// What others change meanwhile is seen when it ends.
+  /// Waits until `wake`, or until an earlier notification. Timers wake a thread late, which would
+  /// make the simulated link slower, so the last part of the wait polls the clock. The number of
+  /// polling threads leaves one core for other work. A polling thread notices changes by other
+  /// workers only at `wake`.
   void wait_until(std::unique_lock<std::mutex>& lock, Time wake) {
     if (Clock::now() < wake - kTimersAreLate) {
       end_.changed.wait_until(lock, wake - kTimersAreLate);
@@ -370,7 +374,7 @@ class LocalTransport : public Transport {
     });
   }
 
-  /// The oldest message from that worker that no receive has taken.
+  /// Returns the oldest message from a worker that is not matched with a receive.
   std::optional<std::list<Message>::iterator> first_unmatched(Rank from) {
     std::list<Message>& messages = end_.incoming[from.index()];
     const auto found = std::find_if(messages.begin(), messages.end(), [](const Message& message) {
@@ -379,7 +383,7 @@ class LocalTransport : public Transport {
     return found == messages.end() ? std::nullopt : std::optional(found);
   }
 
-  /// Whether the group's receive is the one that the next unmatched message is for.
+  /// Whether the next unmatched message from a worker belongs to this group.
   bool is_next_from(Rank from, GroupId id) const {
     const auto end = end_.groups.find(id.value);
     return std::none_of(end_.groups.begin(), end, [&](const auto& earlier) {
@@ -390,7 +394,7 @@ class LocalTransport : public Transport {
     });
   }
 
-  /// Whether some receive could take a message now.
+  /// Whether a receive can be matched with a message now.
   bool work_waits() {
     for (auto& [id, group] : end_.groups) {
       for (const Waiting& receive : group.receives) {
@@ -400,9 +404,10 @@ class LocalTransport : public Transport {
     return false;
   }
 
-  /// Gives the first receive that can have it its message, in the order of posting, and copies the
-  /// payload; the lock is open meanwhile. Looks from the first receive on each time: while the lock
-  /// was open a message may have come for one that stands before.
+  /// Matches the first receive in posting order that has a message, and copies the payload without
+  /// the lock. Each call starts at the first receive: while the lock was open, a message may have
+  /// arrived for an earlier receive.
+  /// @return whether a receive was matched
   bool copy_next_payload(std::unique_lock<std::mutex>& lock) {
     for (auto& [id, group] : end_.groups) {
       for (std::size_t i = 0; i < group.receives.size(); ++i) {
@@ -434,8 +439,8 @@ class LocalTransport : public Transport {
     return false;
   }
 
-  /// Copies a payload. From one device to another nobody waits: the receiver's work from now on
-  /// waits for the sender's before, and the sender's from now on for the copy.
+  /// Copies a payload. Between devices the host does not wait: the receiver's later work waits for
+  /// the sender's earlier work, and the sender's later work waits for the copy.
   void take(const Context& own, const Message& message, std::byte* to) {
     if (is_on_host(own, message.header)) {
       std::memcpy(to, message.data, message.header.bytes);
@@ -448,7 +453,7 @@ class LocalTransport : public Transport {
     read_->make_wait(*message.context);
   }
 
-  /// Tells the sender that its memory is no longer read, once it is none of the group's.
+  /// Marks a payload as copied. Notifies the sender after the last payload of its group.
   void copied(Message& message, Rank from) {
     message.payload = Message::Payload::copied;
     Endpoint& sender = state_.ends[from.index()];
@@ -461,7 +466,7 @@ class LocalTransport : public Transport {
     if (was_last || sender.withdraws) sender.changed.notify_all();
   }
 
-  /// Settles the way in of all chunks that have arrived by now, in order of arrival.
+  /// Schedules all chunks that have arrived by now on the incoming link, in order of arrival.
   void settle(Time now) {
     // Without a rate a message is one chunk.
     const std::int64_t chunk =
@@ -486,7 +491,8 @@ class LocalTransport : public Transport {
     }
   }
 
-  /// No message completes before this; later ones may come in between and delay it.
+  /// Returns a lower bound on a message's completion time. Later messages may arrive in between and
+  /// delay it.
   Time earliest_completion(const Message& message) const {
     if (message.complete != Time::max()) return message.complete;
     return std::max(end_.link_in_free, state_.next_in(message)) +
@@ -514,7 +520,7 @@ class LocalTransport : public Transport {
   State& state_;
   Rank rank_;
   Endpoint& end_;
-  std::optional<Event> read_;  // where this worker's device has read the last payload
+  std::optional<Event> read_;  // after this worker's device has read the last payload
 };
 
 }  // namespace

@@ -32,24 +32,25 @@ namespace {
 using mpi::check;
 using mpi::Endpoint;
 
-/// The pace of polling: polls without a pause before the first pause; pauses double from the
-/// shortest to the longest. A longest pause of 500 us made a step of a small model 2.3 ms long
-/// where 80 us make it 1.2 ms: each hop of an all-reduce is seen late by up to a pause.
+/// Polling rate. The thread polls `polls` times without a pause. Then it pauses between polls, and
+/// doubles the pause up to the longest one. With a longest pause of 500 us, a step of a small model
+/// took 2.3 ms; with 80 us it takes 1.2 ms. Each hop of an all-reduce is noticed up to one pause
+/// late.
 struct Eagerness {
   int polls = 16;
   std::chrono::microseconds shortest_pause{20};
-  std::chrono::microseconds longest_pause{80};  // while messages are expected
+  std::chrono::microseconds longest_pause{80};  // if messages are expected
 };
-/// Where workers share cores, a poll that finds nothing takes the time of the worker that would
-/// send; a longer pause also finds more at once.
+/// Polling rate for workers that share cores. A poll without a message takes CPU time from the
+/// worker that would send one. After a longer pause, a poll also finds more messages.
 constexpr Eagerness kSharingCores{2, std::chrono::microseconds{100},
                                   std::chrono::microseconds{500}};
 constexpr std::chrono::microseconds kIdlePause{2000};
 constexpr std::chrono::milliseconds kProcessWatch{20};
-/// What a worker that failed still has to say is said within it.
+/// Time for a failed worker to send its last control messages.
 constexpr std::chrono::milliseconds kLastWords{1000};
 
-/// Names a process on the machines that a run is on: equal `machine`s see each other's processes.
+/// Identifies a process. Processes with equal `machine` can see each other's process ids.
 struct ProcessName {
   std::uint64_t machine = 0;
   std::int64_t process = 0;
@@ -63,7 +64,7 @@ ProcessName own_name() {
   return {mix64(std::hash<std::string>{}(boot) ^ mix64(processes.st_ino)) | 1U, getpid()};
 }
 
-/// Sees when the processes on this machine end, without a word from them.
+/// Detects the end of processes on this machine, without a message from them.
 class ProcessWatch {
  public:
   ProcessWatch() = default;
@@ -75,8 +76,8 @@ class ProcessWatch {
     }
   }
 
-  /// Processes elsewhere, or on a kernel that cannot tell, are not watched: for them there is the
-  /// deadline.
+  /// Adds the next worker. Processes on other machines, or on a kernel without pidfd_open, are not
+  /// watched: their loss is detected by the timeout.
   void add(const ProcessName& own, const ProcessName& worker) {
     int handle = -1;
     if (own.machine != 0 && own.machine == worker.machine && own.process != worker.process) {
@@ -97,7 +98,7 @@ class ProcessWatch {
   }
 
  private:
-  std::vector<pollfd> watched_;  // by rank
+  std::vector<pollfd> watched_;  // [rank]
 };
 
 mpi::PacketOptions checked(MpiChunks chunks) {
@@ -112,8 +113,9 @@ mpi::PacketOptions checked(MpiChunks chunks) {
 
 }  // namespace
 
-/// What the thread that makes all MPI calls shares with the others. It may be stuck in a call that
-/// waits for a process that does not come: then it is left behind, with this.
+/// State shared between the MPI thread, which makes all MPI calls, and other threads. The MPI
+/// thread may be stuck in a call that waits for a missing process. It is then detached, and keeps
+/// this state.
 class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
  public:
   explicit State(MpiOptions options)
@@ -130,7 +132,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     }
   }
 
-  /// Ends the thread, or leaves it behind. Does nothing where that was done.
+  /// Ends the MPI thread, or detaches it. Does nothing if it was ended before.
   void stop() {
     if (!thread_.joinable()) return;
     std::unique_lock lock(mutex_);
@@ -164,7 +166,8 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   }
 
  private:
-  /// Runs `job` in the MPI thread; hands on what it throws.
+  /// Runs `job` in the MPI thread.
+  /// @throws what `job` throws, DeadlineError
   void do_in_thread(const char* what, std::chrono::milliseconds deadline,
                     std::function<void()> job) {
     std::unique_lock lock(mutex_);
@@ -187,7 +190,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   // ---- The MPI thread.
 
   void run() {
-    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: the pauses are meant
+    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds; makes short pauses accurate
     int idle = 0;
     Clock::time_point watched;
     std::optional<Clock::time_point> stop_at;
@@ -207,7 +210,8 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
         });
       }
       retire();
-      // After the ends had their say: a job may wait for processes that wait for it.
+      // Runs jobs after the endpoints have made progress: a job may wait for processes that wait
+      // for messages of this one.
       bool stops = false;
       run_job(stops);
       if (stops) {
@@ -274,7 +278,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     check(MPI_Initialized(&done), "MPI_Initialized");
     int level = MPI_THREAD_SINGLE;
     if (done == 0) {
-      // This thread, which makes all calls, is MPI's main thread.
+      // This thread makes all calls and is MPI's main thread.
       check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
       initialized_here_ = true;
     } else {
@@ -299,8 +303,8 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     world_ = world;
   }
 
-  /// MPI_Finalize of the program first deletes the attributes of MPI_COMM_SELF: the thread ends
-  /// there.
+  /// Ends the MPI thread when the program calls MPI_Finalize, which first deletes the attributes of
+  /// MPI_COMM_SELF.
   void stop_before_finalize() {
     int key = MPI_KEYVAL_INVALID;
     check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &State::on_finalize, &key, nullptr),
@@ -322,7 +326,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
     return MPI_SUCCESS;
   }
 
-  /// A node's number is the lowest rank on it.
+  /// Finds the node of each worker. A node's number is its lowest rank.
   void find_nodes(MPI_Comm world) {
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank_.value, MPI_INFO_NULL, &node),
@@ -354,7 +358,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
 
   void finalize() {
     if (!ends_.empty() || lost_one_ || world_ == MPI_COMM_NULL) {
-      // MPI is not called any more; it may still own what the ends gave it.
+      // MPI must not be called any more. It may still use memory of the endpoints.
       return;
     }
     MPI_Comm_free(&world_);
@@ -363,9 +367,9 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
 
   const MpiOptions options_;
   std::thread thread_;
-  std::atomic<bool> finalized_ = false;  // by the program
+  std::atomic<bool> finalized_ = false;  // the program called MPI_Finalize
 
-  // Of the MPI thread; set before start() returns where others read it.
+  // Members of the MPI thread. Those that other threads read are set before start() returns.
   Rank rank_;
   int size_ = 0;
   std::vector<int> nodes_;
@@ -377,7 +381,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   bool healthy_ = true;
   bool lost_one_ = false;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   bool poked_ = false;
   std::chrono::milliseconds leaving_;
@@ -390,7 +394,8 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
 
 namespace {
 
-/// A worker's hold on its end: the end outlives it, in the MPI thread, until all have left.
+/// A worker's handle of its endpoint. The MPI thread keeps the endpoint until all workers have
+/// left.
 class MpiTransport : public Transport {
  public:
   explicit MpiTransport(std::shared_ptr<Endpoint> end) : end_(std::move(end)) {}
@@ -427,7 +432,7 @@ std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks,
   const mpi::PacketOptions options = checked(chunks);
   SPARSESYNC_EXPECT(members, >=, 1);
   SPARSESYNC_EXPECT(members, <=, size_);
-  // Shared: the thread may still be at it when this gives up.
+  // Shared, because the MPI thread may still run the job after this call has timed out.
   const auto joined = std::make_shared<std::shared_ptr<Endpoint>>();
   do_in_thread("joining", deadline, [this, members, options, joined] {
     MPI_Comm own = MPI_COMM_NULL;

@@ -1,4 +1,5 @@
-// The MPI thread's side of an end, and what both sides do. The worker's: mpi_endpoint_worker.cpp.
+// The MPI thread's side of an endpoint, and functions for both sides. The worker's side is in
+// mpi_endpoint_worker.cpp.
 #include "engine/transport/mpi_endpoint.h"
 
 #include <fmt/format.h>
@@ -16,19 +17,21 @@ namespace sparsesync::mpi {
 namespace {
 
 constexpr int kTag = 1;
-/// Beside the slots that credits count: short words need no credit, and are taken at once.
+/// Slots in addition to those that credits count. Control messages need no credit, and are handled
+/// at once.
 constexpr std::size_t kSlotsForWords = 4;
-/// A process that ended may have sent what is still on its way here.
+/// Time in which packets of an ended process may still arrive.
 constexpr std::chrono::milliseconds kGrace{200};
 
-/// The kind of a packet: none of ours, part of a message, or a word. It fills 4 bytes of a packet.
+/// The kind of a packet: invalid, part of a message, or a control message. It occupies 4 bytes of a
+/// packet.
 // NOLINTNEXTLINE(performance-enum-size)
 enum class Kind : std::uint32_t { none, begin, more, credit, abort, leave };
 
-/// What each packet begins with. A `begin` goes on with the message's header.
+/// The first bytes of each packet. In a `begin` packet the message's header follows.
 struct Preamble {
   Kind kind = Kind::begin;
-  std::uint32_t credits = 0;  // given back
+  std::uint32_t credits = 0;  // returned to the receiver
 };
 static_assert(sizeof(Preamble) == kPreambleBytes);
 
@@ -44,7 +47,7 @@ T read(const std::byte* from) {
   return value;
 }
 
-/// Memory that MPI may use as long as the process lives: it is never freed.
+/// Leaks memory on purpose: MPI may use it as long as the process lives.
 void give_to_mpi(std::unique_ptr<std::byte[]>& memory) {
   [[maybe_unused]] const std::byte* const given = memory.release();
 #ifdef __SANITIZE_ADDRESS__
@@ -52,7 +55,7 @@ void give_to_mpi(std::unique_ptr<std::byte[]>& memory) {
 #endif
 }
 
-/// The element type as MPI adds it up: whole numbers wrap where they are unsigned.
+/// Returns MPI's type for sums. Unsigned types make integers wrap on overflow.
 MPI_Datatype mpi_type(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -165,7 +168,7 @@ std::size_t Endpoint::reduction_request() const {
 
 // ---- Either side.
 
-/// Brings payloads from their slots to where they belong, as far as that is known.
+/// Copies payloads from their slots to their destinations, as far as these are known.
 void Endpoint::take_packets(Peer& peer) {
   Incoming& message = peer.incoming;
   while (!peer.arrived.empty() && !withdrawn_ && !leaving_ && !failure_) {
@@ -181,7 +184,7 @@ void Endpoint::take_packets(Peer& peer) {
       if (!message.open) {
         message.header = read<Header>(payload);
         message.open = true;
-        changed_.notify_all();  // the worker gives it memory
+        changed_.notify_all();  // the worker provides memory for the payload
       }
       payload += sizeof(Header);
       size -= sizeof(Header);
@@ -216,7 +219,7 @@ void Endpoint::fail(std::exception_ptr error) {
   changed_.notify_all();
 }
 
-/// What a peer did is nonsense.
+/// Fails because a peer violated the protocol.
 void Endpoint::fail_by(const Peer& peer, const char* what) {
   fail(std::make_exception_ptr(ProtocolError(fmt::format("worker {} {}", peer.rank.value, what))));
 }
@@ -320,7 +323,8 @@ void Endpoint::choose_calls() {
   for (std::size_t place = 0; place < peers_.size(); ++place) {
     Peer& peer = peers_[place];
     if (peer.ended) continue;
-    // Half of the credits: the peer need not stop, and few words are sent.
+    // Returns credits once half of them are used. The peer need not stop, and few control messages
+    // are sent.
     if (!peer.left && 2 * peer.owed >= credits_of_a_peer_ &&
         !word_under_way_[place * kWords + static_cast<std::size_t>(Word::credit)]) {
       std::byte* word = credit_words_ + place * sizeof(Preamble);
@@ -332,7 +336,7 @@ void Endpoint::choose_calls() {
       peer.told_abort = true;
       tell(place, Word::abort, abort_word_, sizeof(Preamble) + abort_reason_.size());
     }
-    // A peer that left waits for the others to leave, too.
+    // A peer that left waits for the others to leave as well.
     if (leaving_ && !peer.told_leave) {
       peer.told_leave = true;
       tell(place, Word::leave, leave_word_, sizeof(Preamble));
@@ -418,7 +422,7 @@ void Endpoint::completed(std::size_t request, const MPI_Status& status) {
     done.size = static_cast<std::size_t>(bytes);
     done.under_way = false;
     peer.last_heard = Clock::now();
-    // MPI fills slots in the order in which they were posted, but may tell of them in another.
+    // MPI fills slots in the order in which they were posted, but may report them in another order.
     while (!peer.posted.empty() && !peer.slots[peer.posted.front()].under_way) {
       packet_came(peer, peer.posted.front());
       peer.posted.pop();
@@ -453,7 +457,7 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
       break;
     case Kind::leave:
       peer.left = true;
-      peer.ended = false;  // as it should
+      peer.ended = false;  // its process left before it ended
       changed_.notify_all();
       break;
     default:
@@ -462,7 +466,7 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
   peer.unposted.push(place);
 }
 
-/// A process that ended has left, once all that it sent is here.
+/// Marks ended processes as left after kGrace, in which their last packets arrive.
 void Endpoint::bury(Clock::time_point now) {
   for (Peer& peer : peers_) {
     if (!peer.ended || peer.left) continue;

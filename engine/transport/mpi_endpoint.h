@@ -1,11 +1,13 @@
-// One worker's end of a network over MPI: the streams of packets between it and its peers.
+// One worker's endpoint of a network over MPI: the streams of packets between it and its peers.
 //
-// Each message is cut into packets; packets leave in turn to all peers. Every packet is received
-// into a slot that was posted before it was sent: a worker begins with as many credits for each
-// peer as that peer has slots for it, spends one on each packet, and gets it back when the packet's
-// payload stands where it belongs. So nothing piles up, in MPI or in the network, behind a peer
-// that is slow, and no connection hoards a link. Payloads go through packets of the end's own, on
-// both sides: MPI never holds memory of others, which may go as soon as something failed.
+// Messages are divided into packets, which are sent to all peers in turn. Every packet is received
+// into a slot that was posted before the packet was sent. To ensure this, a worker starts with one
+// credit for each slot that a peer keeps for it. It spends a credit on each packet. The credit
+// returns when the packet's payload has been copied to its destination. So a slow peer causes no
+// backlog in MPI or in the network, and no connection monopolizes a link.
+//
+// Payloads are copied through the endpoint's packets on both sides. MPI never uses a caller's
+// memory, which may be freed as soon as an error occurs.
 #pragma once
 
 #include <mpi.h>
@@ -28,39 +30,40 @@
 
 namespace sparsesync::mpi {
 
-/// Bytes of the reason that an abort names at most; fewer where packets are smaller.
+/// Limit for the bytes of an abort's reason. Smaller packets lower the limit.
 inline constexpr std::size_t kAbortReasonBytes = 1024;
-/// Bytes that each packet begins with: its kind, and the credits that it gives back.
+/// Bytes of the preamble of each packet: its kind, and the credits that it returns.
 inline constexpr std::size_t kPreambleBytes = 8;
 
-/// Looks at what an MPI call returned.
+/// Checks the status of an MPI call.
 /// @throws Error naming the call and MPI's reason, if it failed
 void check(int status, const char* call);
 
-/// How messages are cut into packets.
+/// Sizes of packets.
 struct PacketOptions {
-  std::size_t bytes = 0;   // of a packet at most
-  std::size_t window = 0;  // packets under way at most, to all peers
+  std::size_t bytes = 0;   // limit for a packet
+  std::size_t window = 0;  // limit for packets in flight, over all peers
 };
 
-/// A worker's end. The worker's side and the MPI thread's side share it under one mutex; MPI is
-/// called outside of it.
+/// A worker's endpoint. One mutex guards the state shared by the worker and the MPI thread. MPI is
+/// called without the lock.
 class Endpoint {
  public:
-  /// Called by the MPI thread.
-  /// @param communicator  the end's own; returns errors
-  /// @param nodes         of each worker
-  /// @param wake          tells the MPI thread that there is work; any thread calls it
+  /// Creates the endpoint. Called by the MPI thread.
+  /// @param communicator  used by this endpoint only; returns errors
+  /// @param nodes         node of each worker, by rank
+  /// @param wake          wakes the MPI thread; called from any thread
   Endpoint(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
            std::function<void()> wake);
-  /// Gives back the packets' memory if it was closed; else MPI may still own it.
+  /// Frees the packets' memory after close(). Otherwise MPI may still use the memory, and it is
+  /// never freed.
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
   /// @{
 
-  /// The worker's side: does what Transport declares under this name.
+  /// The worker's side. Implements the function of Transport with the same name.
   Rank rank() const { return rank_; }
   int size() const { return static_cast<int>(nodes_.size()); }
   int node(Rank worker) const { return nodes_.at(worker.index()); }
@@ -72,25 +75,25 @@ class Endpoint {
   void abort(const std::string& reason) noexcept;
   void expect_alive(std::span<const Rank> others);
   TransportCounters counters() const;
-  /// @}
-  /// The worker leaves; its peers will be told.
+  /// Leaves the network. The MPI thread then notifies the peers.
   void leave();
 
   // ---- The MPI thread's side.
 
-  /// Moves what can be moved without waiting.
-  /// @return whether something moved
+  /// Makes progress without waiting.
+  /// @return whether any progress was made
   bool progress();
   /// Whether the worker may be waiting.
   bool busy() const;
-  /// The process of a worker has ended: it has left, once all that it sent is here.
+  /// Records that a worker's process has ended. The worker counts as left after its last packets
+  /// have arrived.
   void process_ended(Rank worker);
-  /// Whether nothing is to come any more: the worker left, and so did its peers.
+  /// Whether the worker and all its peers have left, so that no more packets arrive.
   bool retired() const;
-  /// Frees what MPI has, unless a worker was lost.
+  /// Frees MPI's resources, unless a worker was lost.
   /// @pre retired()
   void close();
-  /// Whether no worker failed, or was lost, so far.
+  /// Whether no worker has failed or was lost so far.
   bool healthy() const;
 
  private:
@@ -107,10 +110,10 @@ class Endpoint {
     Header expected;
     ReceiveProvider* provider = nullptr;
     std::vector<Waiting> receives;
-    Queue<std::size_t> complete;  // receives, not returned
-    std::size_t unsent = 0;       // messages
+    Queue<std::size_t> complete;  // indices of receives that next() has not returned
+    std::size_t unsent = 0;       // messages that are not completely packed
   };
-  /// A message that goes out to a peer.
+  /// A message to a peer.
   struct Outgoing {
     Group* group = nullptr;
     Header header;
@@ -118,18 +121,18 @@ class Endpoint {
     std::size_t sent = 0;
     bool begun = false;
   };
-  /// The message that comes in from a peer.
+  /// The message that is being received from a peer.
   struct Incoming {
     Header header;
-    bool open = false;     // its header is here
-    bool begun = false;    // its first packet was taken
+    bool open = false;     // its header has arrived
+    bool begun = false;    // its first packet was unpacked
     bool matched = false;  // with a receive
     Group* group = nullptr;
     std::size_t receive = 0;
-    std::byte* to = nullptr;  // null: thrown away
+    std::byte* to = nullptr;  // null: the payload is discarded
     std::size_t received = 0;
   };
-  /// Room for one packet, in or out.
+  /// Memory for one sent or received packet.
   struct Slot {
     std::byte* bytes = nullptr;
     std::size_t size = 0;
@@ -139,35 +142,35 @@ class Endpoint {
   struct Peer {
     Rank rank;
     Queue<Outgoing> outgoing;
-    std::size_t credits = 0;  // slots that the peer has free for this worker
-    std::size_t owed = 0;     // slots of the peer's packets that are free again
-    Queue<std::pair<Group*, std::size_t>> waiting;  // receives without a message
+    std::size_t credits = 0;                        // packets that this worker may send
+    std::size_t owed = 0;                           // credits to return to the peer
+    Queue<std::pair<Group*, std::size_t>> waiting;  // group and index of receives without a message
     Incoming incoming;
     std::vector<Slot> slots;
-    Queue<std::size_t> posted;   // slots in the order in which MPI fills them
-    Queue<std::size_t> arrived;  // slots of payloads that were not taken yet
+    Queue<std::size_t> posted;   // slots, in the order in which MPI fills them
+    Queue<std::size_t> arrived;  // slots with payloads that were not unpacked yet
     Queue<std::size_t> unposted;
     Clock::time_point last_heard;
-    bool left = false;   // nothing comes from it any more
-    bool ended = false;  // its process, rather
+    bool left = false;   // no more packets arrive from it
+    bool ended = false;  // its process has ended
     bool told_abort = false;
     bool told_leave = false;
   };
-  /// A piece of an all-reduce. After the worker withdrew, MPI may still be at it.
+  /// A piece of an all-reduce. MPI may still use it after the worker has given up.
   struct Reduction {
     enum class State : std::uint8_t { none, asked, under_way, done };
     State state = State::none;
     DType dtype = DType::f32;
     std::size_t bytes = 0;
     std::unique_ptr<std::byte[]> memory;
-    std::size_t room = 0;  // in it
+    std::size_t room = 0;  // bytes of `memory`
   };
-  /// What a peer is told beside payloads.
+  /// Control messages to a peer.
   enum class Word : std::uint8_t { credit, abort, leave };
   static constexpr std::size_t kWords = 3;
-  /// A call of MPI that is to be made.
+  /// A pending MPI call.
   struct Call {
-    bool receives = false;  // starts the request, or sends
+    bool receives = false;  // true: starts the receive request; false: sends, or reduces
     std::size_t request = 0;
     Rank to;
     const std::byte* bytes = nullptr;
@@ -204,7 +207,7 @@ class Endpoint {
   void packet_came(Peer& peer, std::size_t place);
   void completed(std::size_t request, const MPI_Status& status);
   void bury(Clock::time_point now);
-  /// This worker told the others to.
+  /// Whether this worker aborted the network.
   bool aborts() const { return aborted_ && aborter_ == rank_; }
   bool says_something() const;
   bool quiet() const;
@@ -213,14 +216,14 @@ class Endpoint {
   void call(const Call& of);
   bool poll();
 
-  // Requests: of all peers' slots, of the packets to be sent, of the words to peers, of the
-  // all-reduce.
+  // Indices in requests_: the slots of all peers, the packets to send, the control messages to
+  // peers, and the all-reduce.
   std::size_t slot_request(std::size_t peer, std::size_t slot) const;
   std::size_t packet_request(std::size_t packet) const;
   std::size_t word_request(std::size_t peer, Word word) const;
   std::size_t reduction_request() const;
 
-  // The MPI thread's own.
+  // Used by the MPI thread only.
   MPI_Comm communicator_;
   std::vector<MPI_Request> requests_;
   std::vector<Call> calls_;
@@ -234,27 +237,27 @@ class Endpoint {
   const std::size_t credits_of_a_peer_;
   const std::size_t slots_of_a_peer_;
   const std::function<void()> wake_;
-  std::unique_ptr<std::byte[]> memory_;  // of all packets
+  std::unique_ptr<std::byte[]> memory_;  // memory of all packets and control messages
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::vector<Peer> peers_;  // from rank + 1 on, around
+  std::vector<Peer> peers_;  // starting at rank + 1, wrapping around
   std::vector<Slot> packets_;
   std::vector<bool> word_under_way_;
-  std::byte* credit_words_ = nullptr;  // one for each peer
+  std::byte* credit_words_ = nullptr;  // [peer] control messages that return credits
   std::byte* leave_word_ = nullptr;
   std::byte* abort_word_ = nullptr;
-  std::byte* abort_text_ = nullptr;  // in it
-  std::size_t turn_ = 0;             // the peer that sends next
+  std::byte* abort_text_ = nullptr;  // the reason in abort_word_
+  std::size_t turn_ = 0;             // index of the peer that is served next
   std::vector<std::unique_ptr<Group>> groups_;
   std::size_t open_groups_ = 0;
   std::uint64_t next_group_ = 1;
   Reduction reduction_;
   TransportCounters counters_;
-  bool withdrawn_ = false;  // the worker got an error and takes no more part
+  bool withdrawn_ = false;  // the worker got an error and no longer takes part
   bool leaving_ = false;
-  std::exception_ptr failure_;  // of MPI, or a peer's nonsense
-  bool aborted_ = false;        // some worker
+  std::exception_ptr failure_;  // MPI failed, or a peer violated the protocol
+  bool aborted_ = false;        // a worker aborted the network
   Rank aborter_;
   std::string abort_reason_;
 };

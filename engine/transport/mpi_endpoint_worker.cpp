@@ -1,4 +1,4 @@
-// The worker's side of an end over MPI.
+// The worker's side of an endpoint over MPI.
 #include <cstring>
 
 #include "engine/transport/mpi_endpoint.h"
@@ -8,15 +8,16 @@
 namespace sparsesync::mpi {
 namespace {
 
-/// An all-reduce goes through memory of the end's own, a piece at a time: MPI may hold it after the
-/// worker has given up.
+/// Bytes of a piece of an all-reduce. Pieces are copied into the endpoint's memory, because MPI may
+/// still use it after the worker has given up.
 constexpr std::size_t kReductionBytes = std::size_t{32} << 20U;
-/// A worker that left may have left after it did its part.
+/// Grace period for a worker that left: it may have left after it contributed to the all-reduce.
 constexpr std::chrono::milliseconds kPartingGrace{200};
 
 }  // namespace
 
-/// After an error this worker's memory is not touched any more: its owners may be gone at once.
+/// Runs `body`, and drops all messages after an error, because their memory may then be freed at
+/// once.
 template <typename Body>
 auto Endpoint::withdrawing_on_error(const Body& body) -> decltype(body()) {
   try {
@@ -28,7 +29,7 @@ auto Endpoint::withdrawing_on_error(const Body& body) -> decltype(body()) {
   }
 }
 
-/// Forgets all messages that are not complete, and with them the memory of their owners.
+/// Forgets all incomplete messages, and their owners' memory.
 void Endpoint::drop_messages() {
   for (Peer& peer : peers_) {
     peer.outgoing.clear();
@@ -64,7 +65,7 @@ void Endpoint::abort(const std::string& reason) noexcept {
     if (aborted_ || leaving_) return;
     aborted_ = true;
     aborter_ = rank_;
-    // A packet of the peers' has no more.
+    // The reason must fit into one packet of the peers.
     abort_reason_ =
         whole_characters(reason, std::min(kAbortReasonBytes, options_.bytes - kPreambleBytes));
     std::memcpy(abort_text_, abort_reason_.data(), abort_reason_.size());
@@ -216,7 +217,7 @@ void Endpoint::reduce_piece(std::unique_lock<std::mutex>& lock, DType dtype,
   reduction_.state = Reduction::State::none;
 }
 
-/// Gives messages whose header is here to the receives that wait for them, in order, and memory to
+/// Matches messages whose header has arrived with their receives, in order, and gets memory for
 /// their payloads.
 void Endpoint::match_messages() {
   bool room = false;

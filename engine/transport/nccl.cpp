@@ -44,9 +44,9 @@ nccl::DataType nccl_type(DType dtype) {
   }
 }
 
-/// How long a worker that left may have messages on their way.
+/// Time in which messages of a worker that left may still arrive.
 constexpr std::chrono::seconds kAfterLeaving{2};
-/// NCCL may find that a worker is gone before the words do.
+/// Time for the control transport to detect a lost worker, because NCCL may notice it first.
 constexpr std::chrono::seconds kUntilALossIsKnown{2};
 /// Timeout of each call that ends a communicator.
 constexpr std::chrono::seconds kEnding{5};
@@ -68,19 +68,19 @@ struct Group {
   std::uint64_t id = 0;
   Header expected;
   std::vector<Send> sends;
-  std::vector<std::int64_t> bytes;  // of each send
+  std::vector<std::int64_t> bytes;  // [send] payload size
   std::vector<Receive> receives;
-  std::vector<std::byte*> payloads;  // of each receive
+  std::vector<std::byte*> payloads;  // [receive] destination
   ReceiveProvider* provider = nullptr;
-  bool started = false;      // its headers are under way
-  bool complete = false;     // so are its payloads
-  std::size_t returned = 0;  // receives
+  bool started = false;      // its header transfers are in the stream
+  bool complete = false;     // its payload transfers are in the stream
+  std::size_t returned = 0;  // receives that next() has returned
 
-  // Headers of the sends, then of the receives: on the device, and on the host.
+  // Headers of the sends, followed by headers of the receives: on the device, and on the host.
   Buffer<Header> headers;
   Buffer<Header> host_headers;
   Buffer<std::byte> thrown_away;
-  Buffer<std::byte> refusals;  // which are the host's, on their way through the device
+  Buffer<std::byte> refusals;  // device staging of refusals, whose payloads are on the host
   Event headers_here;
 };
 
@@ -205,7 +205,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
   }
 
  private:
-  /// To give work to.
+  /// Returns the context's stream, and records that it gets work.
   static cudaStream_t stream_of(const Context& context) {
     context.device_stream()->record_work();
     return static_cast<cudaStream_t>(context.stream().handle);
@@ -239,35 +239,38 @@ class NcclTransport final : public Transport, private CancellationCheck {
     if (comm_ == nullptr) return;
     const DeviceGuard here(options_.device);
     failing([&] {
-      // The device may wait for others for ever.
+      // Work on the device may wait for other workers forever.
       if (!open_.empty()) throw Error("exchanges that are not finished");
-      awaited_.clear();  // others may be gone
+      awaited_.clear();  // other workers may have left
       expect(nccl_.comm_finalize(comm_), Clock::now() + kEnding);
     });
     end_communicator(nccl_.comm_destroy, "ncclCommDestroy");
   }
 
-  /// Destroys or aborts the communicator, within kEnding; a call that takes longer goes on in a
-  /// thread that is left behind.
+  /// Destroys or aborts the communicator within kEnding. A call that takes longer continues in a
+  /// detached thread.
   ///
-  /// There is nothing to poll. NCCL 2.18 to 2.30 run both calls to their end in the calling thread,
-  /// for non-blocking communicators, too, and free the handle. ncclCommAbort first sets flags that
-  /// end kernels and the call in progress, and joins the thread of that call. Then it may wait for
-  /// other ranks of this machine: https://github.com/NVIDIA/nccl/issues/863, 1013, 1777.
-  /// ncclCommDestroy refuses a communicator that is in progress, and from 2.24 on then leaves a
-  /// group open in the calling thread: it is called after ncclCommFinalize has ended.
+  /// The call cannot be polled. In NCCL 2.18 to 2.30 both functions run to completion in the
+  /// calling thread, also for non-blocking communicators, and free the handle.
+  ///
+  /// ncclCommAbort first sets flags that end kernels and the call in progress, and joins the thread
+  /// of that call. Then it may wait for other ranks of this machine. See issues 863, 1013 and 1777
+  /// of https://github.com/NVIDIA/nccl/issues.
+  ///
+  /// ncclCommDestroy rejects a communicator with a call in progress. From 2.24 on it then leaves a
+  /// group open in the calling thread. So it is called only after ncclCommFinalize has completed.
   void end_communicator(nccl::Result (*call)(nccl::Comm), const char* name) {
     const nccl::Comm comm = std::exchange(comm_, nullptr);
     const auto run = [=, device = options_.device] {
       try {
         const DeviceGuard here(device);
         call(comm);
-      } catch (const DeviceError&) {  // a device that has failed releases nothing
+      } catch (const DeviceError&) {  // a failed device releases nothing
       }
     };
     if (version_ < kAbortsFromAnyThread) return run();
     std::packaged_task<void()> task([run] {
-      // The thread must not invalidate a capture of the program.
+      // The thread must not invalidate a graph capture of the program.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cudaThreadExchangeStreamCaptureMode(&mode);
       run();
@@ -293,8 +296,9 @@ class NcclTransport final : public Transport, private CancellationCheck {
     }
   }
 
-  /// The same of a call that may be in progress; who is gone is named rather than what NCCL makes
-  /// of it, and NCCL may know first.
+  /// Throws if a call failed. A call in progress is not a failure. A lost worker is reported as
+  /// such, instead of NCCL's error. NCCL may notice the loss first, so this function waits for the
+  /// control transport to detect it.
   void report_failure(nccl::Result result) {
     if (result == nccl::kSuccess || result == nccl::kInProgress) return;
     const bool may_be_a_loss = result == nccl::kRemoteError || result == nccl::kSystemError;
@@ -313,7 +317,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
     return result == nccl::kSuccess ? state : result;
   }
 
-  /// Waits until a call is done, which a non-blocking communicator does in the background.
+  /// Waits until a call of the non-blocking communicator completes in the background.
   void expect(nccl::Result result, Time until) {
     report_failure(result);
     const Poll poll;
@@ -323,14 +327,15 @@ class NcclTransport final : public Transport, private CancellationCheck {
       if (Clock::now() >= until) throw_deadline(rank(), awaited_);
       poll.pause();
     }
-    // With NCCL 2.19 to 2.25 a call ends when the next one begins, and then resets the group state
-    // of the thread that made it. A next call in another thread would meet a thread that is inside
-    // a group of another communicator, or has ended. So a next call without effect follows here.
+    // In NCCL 2.19 to 2.25, a call ends when the next call begins, which resets the group state of
+    // the thread that made the first one. If the next call came from another thread, the first
+    // thread might be inside a group of another communicator, or have ended. So this function makes
+    // a next call without effect.
     int size = 0;
     report_failure(nccl_.comm_count(comm_, &size));
   }
 
-  /// From here on the device may wait for these.
+  /// Records the workers that the device may wait for from now on.
   void await(const Group& group) {
     awaited_.clear();
     for (const Send& send : group.sends) awaited_.push_back(send.to);
@@ -342,8 +347,8 @@ class NcclTransport final : public Transport, private CancellationCheck {
     if (over_) throw DeviceError("NCCL has failed before: the network is over");
   }
 
-  /// Aborts the communicator after an error. The device then waits for no other worker, and later
-  /// waits for the device are for work of this process.
+  /// Runs `body`, and aborts the communicator after an error. The device then waits for no other
+  /// worker, and later waits for the device concern only this process.
   template <typename Body>
   void failing(const Body& body) {
     try {
@@ -358,13 +363,13 @@ class NcclTransport final : public Transport, private CancellationCheck {
     }
   }
 
-  /// While the host waits for the device.
+  /// Called repeatedly while the host waits for the device.
   void poll(Time since) override {
     failing([&] {
       try {
         words_->expect_alive(awaited_);
       } catch (const PeerLostError&) {
-        // What it sent before it left may still be on its way through the device.
+        // Messages that it sent before it left may still arrive.
         if (Clock::now() >= since + kAfterLeaving) throw;
       }
       if (comm_ != nullptr) report_failure(state());
@@ -374,7 +379,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
     });
   }
 
-  /// Watches the waits of a stream in place of those of the stream before.
+  /// Registers the cancellation check with a stream, instead of with the previous stream.
   void attend(DeviceStream* device_stream) {
     if (device_stream_ == device_stream) return;
     if (device_stream_ != nullptr) device_stream_->set_cancellation_check(nullptr);
@@ -401,11 +406,12 @@ class NcclTransport final : public Transport, private CancellationCheck {
     return *group;
   }
 
-  /// Sends headers, and asks for those that come.
+  /// Enqueues the sends and receives of headers.
   void start(Group& group, Time until) {
     const auto sends = std::ssize(group.sends);
     const auto all = sends + std::ssize(group.receives);
-    // At once for all that there may be: to give pinned memory back would wait for the device.
+    // Reserves the largest size at once, because freeing pinned memory would synchronize the
+    // device.
     const Index most = std::max<Index>(all, 2 * Index{size()});
     const std::span<Header> host =
         group.host_headers.reserve(most).first(static_cast<std::size_t>(all));
@@ -431,7 +437,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
     group.started = true;
   }
 
-  /// The group, once all its calls are in the stream: those before it first.
+  /// Enqueues all calls of a group, after those of earlier groups, and returns it.
   Group& complete(GroupId id, Time until) {
     Group& wanted = *open_.at(id.value);
     while (!wanted.complete) {
@@ -452,7 +458,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
 
   void move_payloads(Group& group, Time until) {
     device_stream_->wait_for(group.headers_here);
-    // Refusals are the host's: they take a way of their own on the device.
+    // Refusals have payloads on the host, so they are staged in device memory.
     const bool refuses = (group.expected.flags & Header::kRefused) != 0;
     Index refused_bytes = 0;
     Index most_thrown = 0;
@@ -501,7 +507,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
     try {
       calls();
     } catch (...) {
-      nccl_.group_end();  // an open group would take in what comes later in this thread
+      nccl_.group_end();  // an open group would include later calls of this thread
       throw;
     }
     expect(nccl_.group_end(), until);
@@ -526,15 +532,15 @@ class NcclTransport final : public Transport, private CancellationCheck {
   nccl::Comm comm_ = nullptr;
   bool over_ = false;
   DeviceStream* device_stream_ = nullptr;
-  std::optional<Time> until_;  // of the wait that is at work
-  std::vector<Rank> awaited_;  // that the device may wait for
+  std::optional<Time> until_;  // timeout of the current wait
+  std::vector<Rank> awaited_;  // workers that the device may wait for
   std::uint64_t next_group_ = 1;
   std::deque<Group> groups_;
   std::map<std::uint64_t, Group*> open_;
   std::map<std::uint64_t, GroupId> of_words_;
   std::vector<Group*> unused_;
-  std::deque<Group*> pending_;         // whose payloads are not under way yet
-  mutable std::mutex counters_mutex_;  // guards what follows
+  std::deque<Group*> pending_;         // groups without payload transfers in the stream
+  mutable std::mutex counters_mutex_;  // guards the members below
   TransportCounters counters_;
   TransportCounters of_connecting_;
 };

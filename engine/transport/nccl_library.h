@@ -1,4 +1,5 @@
-// NCCL, opened at run time: a program that never uses it runs without, and takes the machine's own.
+// NCCL, loaded at run time, so that a program without NCCL transports does not need it. The
+// machine's NCCL is used.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +10,7 @@
 
 namespace sparsesync::nccl {
 
-// What NCCL 2 promises to keep of its interface, as far as it is used here.
+// The parts of NCCL 2's stable interface that the transport uses.
 
 using Result = int;
 inline constexpr Result kSuccess = 0;
@@ -26,7 +27,7 @@ inline constexpr DataType kFloat64 = 8;
 
 inline constexpr int kSum = 0;
 
-/// Names a communicator: one worker makes it and tells all.
+/// Identifies a communicator. One worker creates it and sends it to the others.
 struct UniqueId {
   char bytes[128];
 };
@@ -34,7 +35,8 @@ struct UniqueId {
 /// A communicator.
 using Comm = struct OpaqueComm*;
 
-/// The first fields of ncclConfig_t, of which later versions have more: `size` says how many.
+/// The first fields of ncclConfig_t. Later versions have more fields, so `size` says how many bytes
+/// are set.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -45,10 +47,10 @@ struct Config {
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  int not_given = INT_MIN;  // a later version's field, within the same size
+  int not_given = INT_MIN;  // a later version's field that lies within this size
 };
 
-/// The functions, by the names that NCCL gives them.
+/// NCCL's functions.
 struct Library {
   Result (*get_version)(int* version);
   Result (*get_unique_id)(UniqueId* id);
@@ -69,11 +71,11 @@ struct Library {
                        Comm comm, cudaStream_t stream);
 };
 
-/// Opens it once.
-/// @throws DeviceError if there is none, or one without a function that is needed
+/// Returns NCCL's functions. The first call loads the library.
+/// @throws DeviceError if NCCL is missing or lacks a function
 const Library& library();
 
-/// As people write versions: "2.28.9".
+/// Formats an NCCL version number: 22809 is "2.28.9".
 std::string version_text(int version);
 
 }  // namespace sparsesync::nccl

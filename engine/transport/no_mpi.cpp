@@ -1,4 +1,4 @@
-// What a build without MPI says of transport mpi.
+// Stubs of the transport `mpi` for a build without MPI.
 #include "kernels/base/error.h"
 #include "sparsesync/transports/mpi.h"
 

@@ -1,4 +1,4 @@
-// What a build without CUDA says of NCCL.
+// Stubs of the transport `nccl` for a build without CUDA.
 #include "kernels/base/device_stream.h"
 #include "sparsesync/transports/nccl.h"
 

@@ -24,23 +24,23 @@ using Lane = PointToPoint::Lane;
 using Call = PointToPoint::Call;
 using Outcome = PointToPoint::Outcome;
 
-/// The channel of a header that tells of an abort: its flags are the aborter's rank. The reason is
-/// on a lane of its own.
+/// Channel of a header that announces an abort. Its flags hold the aborter's rank. The reason is
+/// sent on a separate lane.
 constexpr std::uint32_t kAbortChannel = 0xFFFF'FFFFU;
 constexpr std::size_t kLongestReason = 1024;
-/// How long a worker that leaves waits for others to hear of an abort.
+/// How long a leaving worker waits for others to receive an abort.
 constexpr std::chrono::seconds kFarewell{1};
-/// Of it, for headers that wake those who wait for one.
+/// The part of kFarewell that is spent on headers, which wake workers that wait for one.
 constexpr std::chrono::milliseconds kWaking{100};
-/// How long a worker that fails waits for others to take what it has announced to them: until they
-/// have it, they wait for nothing else.
+/// How long a failed worker waits for others to receive the payloads that it announced. Until then
+/// they wait for nothing else, and do not notice an abort.
 constexpr std::chrono::milliseconds kUntilAnnouncedIsTaken{500};
-/// Payloads go in pieces of so many bytes, so that one that is thrown away needs no more memory. A
-/// call takes some tens of microseconds in Python: a smaller piece would take longer to start than
-/// to send.
+/// Bytes of a piece of a payload. A discarded payload then needs memory for one piece only. A call
+/// takes tens of microseconds in Python, so smaller pieces would take longer to start than to send.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
 
-/// A reason as it is sent. The seal is the last to come: a reason that has it is complete.
+/// The reason of an abort, as it is sent. The seal arrives last, so a reason with a valid seal is
+/// complete.
 struct Reason {
   static constexpr std::uint64_t kSeal = 0x6E6F'7361'6572'2100U;
 
@@ -75,7 +75,7 @@ class PointToPointTransport : public Transport {
       try {
         reason_calls_[peer.index()] =
             network_->receive(peer, Lane::reasons, std::as_writable_bytes(reason));
-      } catch (const PeerLostError&) {  // the first message to it, or from it, finds that
+      } catch (const PeerLostError&) {  // the first message to or from this worker reports the loss
       }
     }
   }
@@ -83,8 +83,8 @@ class PointToPointTransport : public Transport {
   ~PointToPointTransport() override {
     const Clock::time_point until = Clock::now() + kFarewell;
     for (const Call reason : told_reasons_) network_->wait(reason, until);
-    // The reasons are there. A worker that does not wait for a header finds its reason once it
-    // loses this one.
+    // The reasons have arrived. A worker that does not wait for a header reads the reason when it
+    // loses this worker.
     const Clock::time_point until_woken = std::min(until, Clock::now() + kWaking);
     for (const Call header : told_headers_) network_->wait(header, until_woken);
     network_->withdraw();
@@ -119,7 +119,7 @@ class PointToPointTransport : public Transport {
     return withdrawing_on_error([&]() -> std::optional<Arrival> {
       Group& group = group_of(id);
       if (group.returned == group.incoming.size()) return std::nullopt;
-      // All headers first: then all payloads are on their way.
+      // Receives all headers first, so that all payload transfers are started.
       for (const Incoming& message : group.incoming) take_headers_up_to(message, until);
       const std::size_t receive = group.returned++;
       Incoming& message = group.incoming[receive];
@@ -163,7 +163,7 @@ class PointToPointTransport : public Transport {
       if (size() == 1 || elements.empty()) return;
       const Outcome outcome = network_->all_reduce(dtype, elements, until);
       failed_ = outcome != Outcome::done;
-      const Rank other{rank_.value == 0 ? 1 : 0};  // the network does not say who
+      const Rank other{rank_.value == 0 ? 1 : 0};  // the network does not report which worker
       if (outcome == Outcome::lost) throw_lost(other);
       if (outcome == Outcome::deadline) throw_deadline(rank_, peers_after(rank_, size()));
       const std::int64_t bytes = all_reduce_bytes(std::ssize(elements), size());
@@ -174,14 +174,14 @@ class PointToPointTransport : public Transport {
   }
 
  private:
-  /// A message that is received.
+  /// A message that is being received.
   struct Incoming {
     Rank from;
     Header header;
     Call header_call = 0;
     bool taken = false;
-    std::span<std::byte> payload;  // where it goes; empty where it is thrown away
-    std::vector<Call> pieces;      // of it
+    std::span<std::byte> payload;  // destination; empty if the payload is discarded
+    std::vector<Call> pieces;      // receives of the payload's pieces
   };
   /// A group that was posted.
   struct Group {
@@ -189,13 +189,13 @@ class PointToPointTransport : public Transport {
     Header expected;
     ReceiveProvider* provider = nullptr;
     std::vector<Incoming> incoming;
-    std::size_t returned = 0;     // of them, from the first on
-    std::vector<Header> headers;  // of what is sent
+    std::size_t returned = 0;     // number of messages that next() has returned
+    std::vector<Header> headers;  // headers of the sends
     std::vector<std::pair<Rank, Call>> sends;
   };
 
-  /// After an error nobody touches what was posted: its owners may be gone at once. What another
-  /// worker has said of the end of the session goes before what the network made of it.
+  /// Withdraws all messages after an error, because their memory may then be freed at once. An
+  /// abort by another worker takes precedence over the network's error.
   template <typename Body>
   auto withdrawing_on_error(const Body& body) -> decltype(body()) {
     try {
@@ -222,10 +222,11 @@ class PointToPointTransport : public Transport {
     withdrawn_ = true;
     network_->withdraw();
     if (!aborter_) read_reasons();
-    if (aborter_) tell_others();  // again: what was not heard is withdrawn, too
+    if (aborter_) tell_others();  // again, because withdraw() cancelled unfinished sends
   }
 
-  /// Others that know what comes to them wait for it, and hear of an abort only then.
+  /// Waits until others have received what was announced to them. A worker that has a header waits
+  /// for its payload, and notices an abort only afterwards.
   void await_announced() noexcept {
     const Clock::time_point until = Clock::now() + kUntilAnnouncedIsTaken;
     try {
@@ -234,7 +235,7 @@ class PointToPointTransport : public Transport {
           if (network_->wait(call, until) != Outcome::done) return;
         }
       }
-    } catch (const std::exception&) {  // the error that led here is the one to report
+    } catch (const std::exception&) {  // the original error is reported
     }
   }
 
@@ -287,7 +288,7 @@ class PointToPointTransport : public Transport {
       });
       start(Lane::headers, std::as_bytes(std::span(&header, 1)));
     } catch (...) {
-      group.sends.resize(before);  // without its header nobody takes a payload
+      group.sends.resize(before);  // without a header the payload is not received
       throw;
     }
     const std::lock_guard lock(mutex_);
@@ -295,7 +296,7 @@ class PointToPointTransport : public Transport {
     ++counters_.messages_sent;
   }
 
-  /// Takes the header of a message, and before it those that the same worker sent earlier.
+  /// Receives the header of a message, after those of the same worker's earlier messages.
   void take_headers_up_to(const Incoming& message, Clock::time_point until) {
     Queue<std::pair<Group*, std::size_t>>& untaken = untaken_[message.from.index()];
     while (!message.taken) {
@@ -322,8 +323,8 @@ class PointToPointTransport : public Transport {
     });
   }
 
-  /// Receives a payload that nobody wants, one piece over another. At once: what the same worker
-  /// sends afterwards comes after it.
+  /// Receives and discards a payload, one piece over another. It does so at once, because the same
+  /// worker's later payloads follow it.
   void throw_away(const Incoming& message, Clock::time_point until) {
     nowhere_.resize(
         static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, message.header.bytes)));
@@ -331,7 +332,7 @@ class PointToPointTransport : public Transport {
       wait(network_->receive(message.from, Lane::payloads, std::span(nowhere_).first(bytes)),
            message.from, until);
     });
-    nowhere_ = {};  // not before: after an error the network has it until withdraw()
+    nowhere_ = {};  // only on success: after an error the network uses it until withdraw()
   }
 
   [[noreturn]] void hear_of_abort(Rank from, const Header& header, Clock::time_point until) {
@@ -353,14 +354,15 @@ class PointToPointTransport : public Transport {
     throw ProtocolError(fmt::format("worker {} sent an abort that cannot be read", from.value));
   }
 
-  /// A worker that passes an abort on names who began it, which was not this one.
+  /// Whether a worker may be the aborter that a message names. This worker did not abort.
   bool may_have_aborted(std::uint32_t worker) const {
     return worker < nodes_.size() && worker != static_cast<std::uint32_t>(rank_.value);
   }
 
   // With the lock held.
 
-  /// Takes a reason for the end of the session, if that is what it is.
+  /// Records a received reason if it is valid.
+  /// @return whether it is valid
   bool heard_of(const Reason& reason) {
     if (reason.seal != Reason::kSeal || reason.bytes > kLongestReason ||
         !may_have_aborted(reason.aborter)) {
@@ -370,8 +372,8 @@ class PointToPointTransport : public Transport {
     return true;
   }
 
-  /// Takes a reason that came although nothing waited for it.
-  /// @pre withdrawn: nobody writes to reasons any more
+  /// Records a reason that arrived without being waited for.
+  /// @pre withdrawn, so that the network no longer writes to `reasons_`
   void read_reasons() {
     for (const Reason& reason : reasons_) {
       if (heard_of(reason)) return;
@@ -387,7 +389,8 @@ class PointToPointTransport : public Transport {
     std::copy(reason_.begin(), reason_.end(), told_reason_.text.begin());
   }
 
-  /// The reason first: who hears of an abort then has it at once.
+  /// Sends the abort to all others. The reason is sent first, so that it is available when the
+  /// header arrives.
   void tell_others() noexcept {
     told_reasons_.clear();
     told_headers_.clear();
@@ -398,7 +401,7 @@ class PointToPointTransport : public Transport {
             network_->send(peer, Lane::reasons, std::as_bytes(std::span(&told_reason_, 1))));
         told_headers_.push_back(
             network_->send(peer, Lane::headers, std::as_bytes(std::span(&farewell_, 1))));
-      } catch (const std::exception&) {  // a worker that cannot be reached has its deadline
+      } catch (const std::exception&) {  // an unreachable worker notices the abort by its timeout
       }
     }
   }
@@ -410,7 +413,8 @@ class PointToPointTransport : public Transport {
     if (outcome == Outcome::lost) throw_lost(peer);
   }
 
-  // By rank, received from the start. Before the network: it may have them until it is gone.
+  // [rank], received from the start. Declared before the network, which may use them until it is
+  // destroyed.
   std::vector<Reason> reasons_;
   std::vector<Call> reason_calls_;
   std::vector<std::byte> nowhere_;
@@ -419,12 +423,12 @@ class PointToPointTransport : public Transport {
   const std::vector<int> nodes_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::uint64_t next_group_ = 1;
-  bool failed_ = false;  // the network, at a wait
+  bool failed_ = false;  // a wait for the network failed
   bool withdrawn_ = false;
-  // Of each worker, the messages whose headers were not taken, in the order in which they come.
+  // [worker] messages whose headers have not been received, in the order in which they arrive.
   std::vector<Queue<std::pair<Group*, std::size_t>>> untaken_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   TransportCounters counters_;
   std::optional<Rank> aborter_;
   std::string reason_;

@@ -12,7 +12,7 @@
 namespace sparsesync {
 namespace {
 
-/// Memory of the host for one message, and when the device is done with it.
+/// Host memory for one message, and an event after the device's last use of it.
 struct Stage {
   Stage(const Context& on_host, const Context& on_device) : memory(on_host), done(on_device) {}
   Stage(Stage&&) = default;
@@ -22,14 +22,15 @@ struct Stage {
   ~Stage() {
     try {
       done.wait();
-    } catch (const Error&) {  // the device has failed: it does nothing any more
+    } catch (const Error&) {  // a failed device no longer uses the memory
     }
   }
   Buffer<std::byte> memory;
   Event done;
 };
 
-/// A group whose payloads are a GPU's. Receives for the network below, and remembers where to.
+/// A group with payloads on a GPU. Receives from the network, and records the destinations on the
+/// GPU.
 class StagedGroup : public ReceiveProvider {
  public:
   StagedGroup(const Context& on_host, const Context& on_device)
@@ -43,7 +44,7 @@ class StagedGroup : public ReceiveProvider {
     while (incoming_.size() < receives) incoming_.emplace_back(on_host_, on_device_);
   }
 
-  /// Starts to bring a message to the host.
+  /// Starts the copy of a message to the host.
   void fetch_message(std::size_t message, const std::byte* from, std::int64_t bytes) {
     while (outgoing_.size() <= message) outgoing_.emplace_back(on_host_, on_device_);
     Stage& stage = outgoing_[message];
@@ -51,7 +52,7 @@ class StagedGroup : public ReceiveProvider {
     copy(on_device_, {from, to.size()}, to.data());
     stage.done.set(on_device_);
   }
-  /// The message, once it is there.
+  /// Returns a message on the host after its copy is complete.
   const std::byte* fetched(std::size_t message) const {
     outgoing_[message].done.wait();
     return outgoing_[message].memory.data();
@@ -62,11 +63,12 @@ class StagedGroup : public ReceiveProvider {
     if (target == nullptr || is_on_host(on_device_, header)) return target;
     targets_[receive] = target;
     Stage& stage = incoming_[receive];
-    stage.done.wait();  // of a group before
+    stage.done.wait();  // used by an earlier group
     return stage.memory.reserve(static_cast<Index>(header.bytes)).data();
   }
 
-  /// Sends what has come on to the device; where it will be found there.
+  /// Starts the copy of a received payload to the device.
+  /// @return the arrival, with the payload's address on the device
   Arrival pass_on(Arrival arrival) {
     std::byte* const to = targets_[arrival.receive];
     if (to == nullptr) return arrival;
@@ -76,7 +78,7 @@ class StagedGroup : public ReceiveProvider {
     return arrival;
   }
 
-  std::vector<GroupId> groups;  // of the network below: the first has all receives
+  std::vector<GroupId> groups;  // the network's groups; the first one has all receives
 
  private:
   Context on_host_;
@@ -156,10 +158,11 @@ class StagedTransport : public Transport {
  private:
   struct Open {
     GroupId first;
-    std::unique_ptr<StagedGroup> staged;  // null for a group of the host's
+    std::unique_ptr<StagedGroup> staged;  // null for a group with a CPU context
   };
 
-  /// A group below for each message, as it comes to the host; the receives are the first one's.
+  /// Posts one group to the network for each message, when the message is on the host. The first
+  /// group has all receives.
   void post_staged(const Context& context, const Header& expected, std::span<const Send> sends,
                    std::span<const Receive> receives, StagedGroup& group) {
     sizes_.clear();
@@ -190,8 +193,8 @@ class StagedTransport : public Transport {
   std::map<std::uint64_t, Open> open_;
   std::vector<std::unique_ptr<StagedGroup>> unused_;
   std::vector<std::int64_t> sizes_;
-  Buffer<std::byte> whole_;  // of an all-reduce
-  // Last: it leaves before the memory goes that others may still read.
+  Buffer<std::byte> whole_;  // staging buffer of an all-reduce
+  // Last: destroyed before the memory that other workers may still read.
   std::unique_ptr<Transport> network_;
 };
 

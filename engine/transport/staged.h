@@ -1,4 +1,4 @@
-// A transport for memory of a GPU over one that knows the host's alone.
+// A transport for GPU memory over a transport that handles only host memory.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,12 @@
 
 namespace sparsesync {
 
-/// Payloads go through pinned memory of the host at both ends. They are pipelined: a message leaves
-/// as soon as it has come to the host, while the next ones are still on their way there, and goes
-/// to the GPU while others still arrive. Waits for the device once for each message of a group.
-/// Groups of contexts on a CPU go straight through.
-/// @param pinned  memory for staging, which is kept; outlives the transport
+/// Returns a transport that stages GPU payloads in pinned host memory at both ends. Staging is
+/// pipelined. A message is sent as soon as its copy to the host is complete, while later messages
+/// are still being copied. A received message is copied to the GPU while others still arrive. The
+/// host waits for the device once per message of a group. Groups with CPU contexts are passed to
+/// `network` unchanged.
+/// @param pinned  memory for staging buffers, which are kept; outlives the transport
 std::unique_ptr<Transport> staged(std::unique_ptr<Transport> network, MemoryResource& pinned);
 
 }  // namespace sparsesync

@@ -31,7 +31,8 @@ std::vector<std::exception_ptr> run_in_threads(
           start_thread("the thread of a worker", [&run, place = threads.size()] { run(place); }));
     }
   } catch (...) {
-    // Workers that run wait for those that do not: they lose them, and end.
+    // Destroys the endpoints of workers that did not start. Running workers that wait for them then
+    // get PeerLostError and end.
     for (std::size_t place = threads.size(); place < ends.size(); ++place) {
       errors[place] = std::current_exception();
       ends[place].reset();

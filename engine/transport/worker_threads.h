@@ -1,4 +1,4 @@
-// Workers that are threads of this process: runs them and finds out which one failed first.
+// Runs workers as threads of this process, and finds the error that the others follow from.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,21 @@
 
 namespace sparsesync {
 
-/// Runs `work` for each end of a network in a thread of its own, and waits for all.
-/// @param work       called with the end and its place; the end is gone once it has returned
-/// @param meanwhile  called from the calling thread again and again until then, where there is one
-/// @return what each threw, by place; null where nothing was thrown
+/// Runs `work` in one thread for each endpoint of a network, and waits for all threads.
+/// @param work       called with the endpoint and its index. The endpoint is destroyed when `work`
+///                   returns
+/// @param meanwhile  called repeatedly from the calling thread until all threads have ended; may be
+///                   null
+/// @return the exception of each thread, by index; null if there is none
 std::vector<std::exception_ptr> run_in_threads(
     std::vector<std::unique_ptr<Transport>> ends,
     const std::function<void(std::unique_ptr<Transport>& end, std::size_t place)>& work,
     const std::function<void()>& meanwhile = nullptr);
 
-/// The error that several workers' errors follow from: a worker that only lost another one, or was
-/// told, is not it where there is another.
-/// @param errors  null where a worker had none
-/// @return null if all are
+/// Returns the error that the other workers' errors follow from. AbortedError and PeerLostError are
+/// only consequences if a worker has another error.
+/// @param errors  by worker; null if there is none
+/// @return null if all are null
 std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors);
 
 }  // namespace sparsesync
