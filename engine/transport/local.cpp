@@ -121,7 +121,7 @@ struct LocalNetwork::State {
   }
   void throw_if_over(const Endpoint& end) const {
     throw_if_aborted();
-    if (end.withdraws) throw Error("this worker's end of the network failed before");
+    if (end.withdraws) throw Error("this worker's transport failed earlier");
   }
 
   const int size;

@@ -172,17 +172,19 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
                     std::function<void()> job) {
     std::unique_lock lock(mutex_);
     leaving_ = std::max(leaving_, deadline);
-    if (stuck_) throw DeadlineError("MPI is stuck in a call since an earlier deadline");
-    if (ended_) throw Error("the program has called MPI_Finalize: connect before it");
+    if (stuck_) throw DeadlineError("an MPI call has not returned since an earlier timeout");
+    if (ended_)
+      throw Error("the program has already called MPI_Finalize: connect before that call");
     job_ = std::move(job);
     job_error_ = nullptr;
     poked_ = true;
     changed_.notify_all();
     if (!changed_.wait_for(lock, deadline, [&] { return job_ == nullptr; })) {
       stuck_ = true;
-      throw DeadlineError(fmt::format(
-          "{} did not end within {} s: a process is missing; see that all start, and join alike",
-          what, static_cast<double>(deadline.count()) / 1000));
+      throw DeadlineError(
+          fmt::format("{} did not end within {} s: a process is missing; check that all processes "
+                      "start and join",
+                      what, static_cast<double>(deadline.count()) / 1000));
     }
     if (job_error_) std::rethrow_exception(job_error_);
   }
@@ -287,8 +289,8 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
       if (level < (multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED)) {
         throw Error(fmt::format(
             "MPI was initialized with too little thread support: call MPI_Init_thread with "
-            "MPI_THREAD_{}, in Python by mpi4py.rc.thread_level = '{}' before mpi4py.MPI is "
-            "imported, or leave MPI to sparsesync",
+            "MPI_THREAD_{} (in Python: set mpi4py.rc.thread_level = '{}' before mpi4py.MPI is "
+            "imported), or let sparsesync initialize MPI",
             multiple ? "MULTIPLE" : "SERIALIZED", multiple ? "multiple" : "serialized"));
       }
     }

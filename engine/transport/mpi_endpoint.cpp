@@ -70,7 +70,7 @@ MPI_Datatype mpi_type(DType dtype) {
     case DType::bf16:
       break;
   }
-  throw ContractError("an all-reduce of elements that are not their own sums");
+  throw ContractError("a native all-reduce needs elements of f32, f64, i32 or i64");
 }
 
 }  // namespace
@@ -177,7 +177,7 @@ void Endpoint::take_packets(Peer& peer) {
     const std::byte* payload = slot.bytes + sizeof(Preamble);
     std::size_t size = slot.size - sizeof(Preamble);
     if (begins != !message.begun || (begins && size < sizeof(Header))) {
-      fail_by(peer, "sent a packet that belongs to no message");
+      fail_by(peer, "sent a packet outside of a message");
       return;
     }
     if (begins) {
@@ -191,7 +191,7 @@ void Endpoint::take_packets(Peer& peer) {
     }
     if (!message.matched) return;
     if (size > message.header.bytes - message.received) {
-      fail_by(peer, "sent more than it announced");
+      fail_by(peer, "sent more bytes than its header announced");
       return;
     }
     if (message.to != nullptr && size > 0) {
@@ -437,7 +437,7 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
       slot.size >= sizeof(Preamble) ? read<Preamble>(slot.bytes) : Preamble{Kind::none, 0};
   peer.credits += preamble.credits;
   if (peer.credits > credits_of_a_peer_) {
-    fail_by(peer, "gave back more than it was sent");
+    fail_by(peer, "returned more credits than it received packets");
   }
   switch (preamble.kind) {
     case Kind::begin:
@@ -457,11 +457,11 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
       break;
     case Kind::leave:
       peer.left = true;
-      peer.ended = false;  // its process left before it ended
+      peer.ended = false;  // an orderly end
       changed_.notify_all();
       break;
     default:
-      fail_by(peer, "sent what is no packet");
+      fail_by(peer, "sent a malformed packet");
   }
   peer.unposted.push(place);
 }

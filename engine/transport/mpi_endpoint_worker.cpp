@@ -249,7 +249,7 @@ Endpoint::Group& Endpoint::group_of(GroupId id) {
   for (const std::unique_ptr<Group>& group : groups_) {
     if (group->id == id.value && id.value != 0) return *group;
   }
-  throw ContractError("a group that was not posted, or is finished");
+  throw ContractError("unknown group: it was not posted, or it is finished");
 }
 
 Endpoint::Group& Endpoint::unused_group() {

@@ -40,7 +40,7 @@ nccl::DataType nccl_type(DType dtype) {
     case DType::i64:
       return nccl::kInt64;
     default:
-      throw ContractError("an all-reduce of elements that are not their own sums");
+      throw ContractError("a native all-reduce needs elements of f32, f64, i32 or i64");
   }
 }
 
@@ -99,7 +99,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
     try {
       close();
     } catch (const Error& error) {
-      log(LogLevel::info, std::string("leaving NCCL: ") + error.what());
+      log(LogLevel::info, std::string("closing the NCCL communicator: ") + error.what());
     }
   }
 
@@ -186,7 +186,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
                   Time until) override {
     const auto bytes = static_cast<std::int64_t>(elements.size());
     if (context.device() == Device::cpu) {
-      throw ContractError("an all-reduce of the host's memory by NCCL");
+      throw ContractError("NCCL cannot all-reduce host memory");
     }
     throw_if_over();
     attend(context.device_stream());
@@ -240,7 +240,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
     const DeviceGuard here(options_.device);
     failing([&] {
       // Work on the device may wait for other workers forever.
-      if (!open_.empty()) throw Error("exchanges that are not finished");
+      if (!open_.empty()) throw Error("some exchanges are not finished");
       awaited_.clear();  // other workers may have left
       expect(nccl_.comm_finalize(comm_), Clock::now() + kEnding);
     });
@@ -284,8 +284,9 @@ class NcclTransport final : public Transport, private CancellationCheck {
     }
     if (ended.wait_for(kEnding) == std::future_status::ready) return thread.join();
     thread.detach();
-    log(LogLevel::warning, fmt::format("{} did not end within {} s: it goes on in the background",
-                                       name, kEnding.count()));
+    log(LogLevel::warning,
+        fmt::format("{} did not return within {} s and continues in the background", name,
+                    kEnding.count()));
   }
 
   // ---- Errors.
@@ -344,7 +345,7 @@ class NcclTransport final : public Transport, private CancellationCheck {
 
   void throw_if_over() {
     words_->expect_alive({});
-    if (over_) throw DeviceError("NCCL has failed before: the network is over");
+    if (over_) throw DeviceError("NCCL failed earlier: this transport has ended");
   }
 
   /// Runs `body`, and aborts the communicator after an error. The device then waits for no other

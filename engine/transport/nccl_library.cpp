@@ -24,16 +24,16 @@ template <typename Function>
 void take(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function == nullptr) {
-    throw DeviceError(fmt::format("NCCL here has no {}: install 2.18 or a later one", name));
+    throw DeviceError(
+        fmt::format("the installed NCCL has no {}: install NCCL 2.18 or later", name));
   }
 }
 
 Library open() {
   void* const handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    throw DeviceError(
-        fmt::format("NCCL cannot be opened ({}): install it, or say where it is by LD_LIBRARY_PATH",
-                    dlerror()));
+    throw DeviceError(fmt::format(
+        "cannot load NCCL ({}): install it, or add its folder to LD_LIBRARY_PATH", dlerror()));
   }
   Library all{};
   take(handle, "ncclGetVersion", all.get_version);

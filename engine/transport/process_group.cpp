@@ -351,7 +351,7 @@ class PointToPointTransport : public Transport {
   }
 
   [[noreturn]] static void throw_unreadable(Rank from) {
-    throw ProtocolError(fmt::format("worker {} sent an abort that cannot be read", from.value));
+    throw ProtocolError(fmt::format("worker {} sent a malformed abort", from.value));
   }
 
   /// Whether a worker may be the aborter that a message names. This worker did not abort.
