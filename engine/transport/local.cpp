@@ -42,8 +42,8 @@ struct Message {
   // to the sender's group, which outlives the message.
   const Context* context = nullptr;
   const Event* ready = nullptr;
-  Time leaves;               // when its first byte is sent
-  std::int64_t settled = 0;  // bytes scheduled on the receiver's link
+  Time leaves;                 // when its first byte is sent
+  std::int64_t scheduled = 0;  // bytes scheduled on the receiver's link
   Payload payload = Payload::posted;
   Time complete = Time::max();
 
@@ -113,7 +113,7 @@ struct LocalNetwork::State {
 
   /// Returns when the next unscheduled byte reaches the receiver's link.
   Time next_in(const Message& message) const {
-    return message.leaves + on_link(message.settled) + latency();
+    return message.leaves + on_link(message.scheduled) + latency();
   }
 
   void throw_if_aborted() const {
@@ -174,7 +174,7 @@ class LocalTransport : public Transport {
     const std::lock_guard lock(state_.mutex);
     if (state_.aborted || end_.withdraws) return false;
     const Time now = Clock::now();
-    settle(now);
+    schedule_arrivals(now);
     const std::vector<Waiting>& receives = end_.groups.at(id.value).receives;
     return std::any_of(receives.begin(), receives.end(), [&](const Waiting& receive) {
       if (receive.returned) return false;
@@ -312,7 +312,7 @@ class LocalTransport : public Transport {
       }
       state_.throw_if_aborted();  // again: the aborter may have left since
       const Time now = Clock::now();
-      settle(now);
+      schedule_arrivals(now);
       Time wake = until;
       bool waits = false;
       for (std::size_t i = 0; i < group.receives.size(); ++i) {
@@ -467,27 +467,27 @@ class LocalTransport : public Transport {
   }
 
   /// Schedules all chunks that have arrived by now on the incoming link, in order of arrival.
-  void settle(Time now) {
+  void schedule_arrivals(Time now) {
     // Without a rate a message is one chunk.
     const std::int64_t chunk =
         state_.link.rate_bps ? kLinkChunkBytes : std::numeric_limits<std::int64_t>::max();
     while (true) {
       Message* earliest = nullptr;
       for (std::list<Message>& messages : end_.incoming) {
-        const auto unsettled =
+        const auto unscheduled =
             std::find_if(messages.begin(), messages.end(),
                          [](const Message& message) { return message.complete == Time::max(); });
-        if (unsettled == messages.end()) continue;
-        if (earliest == nullptr || state_.next_in(*unsettled) < state_.next_in(*earliest)) {
-          earliest = &*unsettled;
+        if (unscheduled == messages.end()) continue;
+        if (earliest == nullptr || state_.next_in(*unscheduled) < state_.next_in(*earliest)) {
+          earliest = &*unscheduled;
         }
       }
       if (earliest == nullptr || state_.next_in(*earliest) > now) return;
-      const std::int64_t bytes = std::min(chunk, earliest->bytes() - earliest->settled);
+      const std::int64_t bytes = std::min(chunk, earliest->bytes() - earliest->scheduled);
       end_.link_in_free =
           std::max(end_.link_in_free, state_.next_in(*earliest)) + state_.on_link(bytes);
-      earliest->settled += bytes;
-      if (earliest->settled == earliest->bytes()) earliest->complete = end_.link_in_free;
+      earliest->scheduled += bytes;
+      if (earliest->scheduled == earliest->bytes()) earliest->complete = end_.link_in_free;
     }
   }
 
@@ -496,7 +496,7 @@ class LocalTransport : public Transport {
   Time earliest_completion(const Message& message) const {
     if (message.complete != Time::max()) return message.complete;
     return std::max(end_.link_in_free, state_.next_in(message)) +
-           state_.on_link(message.bytes() - message.settled);
+           state_.on_link(message.bytes() - message.scheduled);
   }
 
   Arrival complete(Waiting& receive, std::size_t place) {

@@ -201,7 +201,7 @@ void Endpoint::take_packets(Peer& peer) {
     message.received += size;
     peer.unposted.push(peer.arrived.front());
     peer.arrived.pop();
-    ++peer.owed;
+    ++peer.unreturned;
     if (message.received < message.header.bytes) continue;
     Waiting& receive = message.group->receives[message.receive];
     receive.header = message.header;
@@ -261,7 +261,7 @@ bool Endpoint::retired() const {
   return leaving_ &&
          std::all_of(
              peers_.begin(), peers_.end(),
-             [](const Peer& peer) { return peer.ended || (peer.left && peer.told_leave); }) &&
+             [](const Peer& peer) { return peer.ended || (peer.left && peer.sent_leave); }) &&
          !says_something();
 }
 
@@ -325,21 +325,21 @@ void Endpoint::choose_calls() {
     if (peer.ended) continue;
     // Returns credits once half of them are used. The peer need not stop, and few control messages
     // are sent.
-    if (!peer.left && 2 * peer.owed >= credits_of_a_peer_ &&
+    if (!peer.left && 2 * peer.unreturned >= credits_of_a_peer_ &&
         !word_under_way_[place * kWords + static_cast<std::size_t>(Word::credit)]) {
       std::byte* word = credit_words_ + place * sizeof(Preamble);
-      write(word, Preamble{Kind::credit, static_cast<std::uint32_t>(peer.owed)});
-      peer.owed = 0;
-      tell(place, Word::credit, word, sizeof(Preamble));
+      write(word, Preamble{Kind::credit, static_cast<std::uint32_t>(peer.unreturned)});
+      peer.unreturned = 0;
+      send_word(place, Word::credit, word, sizeof(Preamble));
     }
-    if (aborts() && !peer.left && !peer.told_abort) {
-      peer.told_abort = true;
-      tell(place, Word::abort, abort_word_, sizeof(Preamble) + abort_reason_.size());
+    if (aborts() && !peer.left && !peer.sent_abort) {
+      peer.sent_abort = true;
+      send_word(place, Word::abort, abort_word_, sizeof(Preamble) + abort_reason_.size());
     }
     // A peer that left waits for the others to leave as well.
-    if (leaving_ && !peer.told_leave) {
-      peer.told_leave = true;
-      tell(place, Word::leave, leave_word_, sizeof(Preamble));
+    if (leaving_ && !peer.sent_leave) {
+      peer.sent_leave = true;
+      send_word(place, Word::leave, leave_word_, sizeof(Preamble));
     }
   }
 }
@@ -347,9 +347,9 @@ void Endpoint::choose_calls() {
 void Endpoint::fill_packet(Peer& peer, std::size_t place) {
   Slot& packet = packets_[place];
   Outgoing& message = peer.outgoing.front();
-  write(packet.bytes,
-        Preamble{message.begun ? Kind::more : Kind::begin, static_cast<std::uint32_t>(peer.owed)});
-  peer.owed = 0;
+  write(packet.bytes, Preamble{message.begun ? Kind::more : Kind::begin,
+                               static_cast<std::uint32_t>(peer.unreturned)});
+  peer.unreturned = 0;
   packet.size = sizeof(Preamble);
   if (!message.begun) {
     write(packet.bytes + packet.size, message.header);
@@ -370,7 +370,7 @@ void Endpoint::fill_packet(Peer& peer, std::size_t place) {
   }
 }
 
-void Endpoint::tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t size) {
+void Endpoint::send_word(std::size_t peer, Word word, const std::byte* bytes, std::size_t size) {
   word_under_way_[peer * kWords + static_cast<std::size_t>(word)] = true;
   calls_.push_back({false, word_request(peer, word), peers_[peer].rank, bytes, size});
 }

@@ -143,7 +143,7 @@ class Endpoint {
     Rank rank;
     Queue<Outgoing> outgoing;
     std::size_t credits = 0;                        // packets that this worker may send
-    std::size_t owed = 0;                           // credits to return to the peer
+    std::size_t unreturned = 0;                     // credits to return to the peer
     Queue<std::pair<Group*, std::size_t>> waiting;  // group and index of receives without a message
     Incoming incoming;
     std::vector<Slot> slots;
@@ -153,8 +153,8 @@ class Endpoint {
     Clock::time_point last_heard;
     bool left = false;   // no more packets arrive from it
     bool ended = false;  // its process has ended
-    bool told_abort = false;
-    bool told_leave = false;
+    bool sent_abort = false;
+    bool sent_leave = false;
   };
   /// A piece of an all-reduce. MPI may still use it after the worker has given up.
   struct Reduction {
@@ -203,7 +203,7 @@ class Endpoint {
   // The MPI thread's side, with the lock held.
   void choose_calls();
   void fill_packet(Peer& peer, std::size_t place);
-  void tell(std::size_t peer, Word word, const std::byte* bytes, std::size_t size);
+  void send_word(std::size_t peer, Word word, const std::byte* bytes, std::size_t size);
   void packet_came(Peer& peer, std::size_t place);
   void completed(std::size_t request, const MPI_Status& status);
   void bury(Clock::time_point now);

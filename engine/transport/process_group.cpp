@@ -68,8 +68,8 @@ class PointToPointTransport : public Transport {
         rank_(rank),
         nodes_(std::move(nodes)),
         untaken_(nodes_.size()) {
-    told_reasons_.reserve(nodes_.size());
-    told_headers_.reserve(nodes_.size());
+    reason_sends_.reserve(nodes_.size());
+    header_sends_.reserve(nodes_.size());
     for (const Rank peer : peers_after(rank_, static_cast<int>(nodes_.size()))) {
       const std::span<Reason> reason(&reasons_[peer.index()], 1);
       try {
@@ -82,11 +82,11 @@ class PointToPointTransport : public Transport {
 
   ~PointToPointTransport() override {
     const Clock::time_point until = Clock::now() + kFarewell;
-    for (const Call reason : told_reasons_) network_->wait(reason, until);
+    for (const Call reason : reason_sends_) network_->wait(reason, until);
     // The reasons have arrived. A worker that does not wait for a header reads the reason when it
     // loses this worker.
     const Clock::time_point until_woken = std::min(until, Clock::now() + kWaking);
-    for (const Call header : told_headers_) network_->wait(header, until_woken);
+    for (const Call header : header_sends_) network_->wait(header, until_woken);
     network_->withdraw();
   }
 
@@ -146,7 +146,7 @@ class PointToPointTransport : public Transport {
     const std::lock_guard lock(mutex_);
     if (aborter_) return;
     note_abort(rank_, reason);
-    tell_others();
+    send_abort();
   }
 
   TransportCounters counters() const override {
@@ -222,7 +222,7 @@ class PointToPointTransport : public Transport {
     withdrawn_ = true;
     network_->withdraw();
     if (!aborter_) read_reasons();
-    if (aborter_) tell_others();  // again, because withdraw() cancelled unfinished sends
+    if (aborter_) send_abort();  // again, because withdraw() cancelled unfinished sends
   }
 
   /// Waits until others have received what was announced to them. A worker that has a header waits
@@ -385,21 +385,21 @@ class PointToPointTransport : public Transport {
     reason_ = whole_characters(reason, kLongestReason);
     const auto worker = static_cast<std::uint32_t>(aborter.value);
     farewell_ = {kAbortChannel, worker, 0, 0, 0};
-    told_reason_ = {worker, static_cast<std::uint32_t>(reason_.size()), {}, Reason::kSeal};
-    std::copy(reason_.begin(), reason_.end(), told_reason_.text.begin());
+    sent_reason_ = {worker, static_cast<std::uint32_t>(reason_.size()), {}, Reason::kSeal};
+    std::copy(reason_.begin(), reason_.end(), sent_reason_.text.begin());
   }
 
   /// Sends the abort to all others. The reason is sent first, so that it is available when the
   /// header arrives.
-  void tell_others() noexcept {
-    told_reasons_.clear();
-    told_headers_.clear();
+  void send_abort() noexcept {
+    reason_sends_.clear();
+    header_sends_.clear();
     for (const Rank peer : peers_after(rank_, size())) {
       if (peer == *aborter_) continue;
       try {
-        told_reasons_.push_back(
-            network_->send(peer, Lane::reasons, std::as_bytes(std::span(&told_reason_, 1))));
-        told_headers_.push_back(
+        reason_sends_.push_back(
+            network_->send(peer, Lane::reasons, std::as_bytes(std::span(&sent_reason_, 1))));
+        header_sends_.push_back(
             network_->send(peer, Lane::headers, std::as_bytes(std::span(&farewell_, 1))));
       } catch (const std::exception&) {  // an unreachable worker notices the abort by its timeout
       }
@@ -433,9 +433,9 @@ class PointToPointTransport : public Transport {
   std::optional<Rank> aborter_;
   std::string reason_;
   Header farewell_;
-  Reason told_reason_;
-  std::vector<Call> told_reasons_;
-  std::vector<Call> told_headers_;
+  Reason sent_reason_;
+  std::vector<Call> reason_sends_;
+  std::vector<Call> header_sends_;
 };
 
 }  // namespace
