@@ -19,12 +19,12 @@
 namespace sparsesync {
 namespace {
 
-/// Times by size.
+/// Times by message size.
 using Samples = std::map<double, std::vector<double>>;
-/// Of each pass.
+/// Samples of each pass.
 using Passes = std::vector<Samples>;
 
-/// The samples of some passes; a pass may stand there more than once.
+/// Merges the samples of some passes. A pass may be listed more than once.
 Samples together(const Passes& passes, std::span<const std::size_t> which) {
   Samples all;
   for (const std::size_t pass : which) {
@@ -37,11 +37,11 @@ Samples together(const Passes& passes, std::span<const std::size_t> which) {
 }
 
 struct Line {
-  double seconds = 0;   // of no bytes
+  double seconds = 0;   // for 0 bytes
   double per_byte = 0;  // above 0
 };
 
-/// Least squares of (seconds + per_byte · bytes - T) / T, T the median of a size.
+/// Minimizes the squares of (seconds + per_byte · bytes - T) / T, where T is the median of a size.
 std::optional<Line> fitted(const Samples& samples) {
   double uu = 0;
   double uv = 0;
@@ -65,23 +65,24 @@ std::optional<Line> fitted(const Samples& samples) {
   return good && line.per_byte > 0 ? std::optional(line) : std::nullopt;
 }
 
-/// The share of draws at each end that lies outside of an interval with 95% confidence. Of few
-/// blocks the draws vary less than what they are drawn from: less than 2.5% then (the expanded
-/// percentile interval; Hesterberg, "What teachers should know about the bootstrap", 2015).
+/// Returns the fraction of bootstrap samples to cut at each end for an interval with 95%
+/// confidence. Samples of few blocks vary less than the population, so the fraction is then less
+/// than 2.5%. This is the expanded percentile interval (Hesterberg, "What teachers should know
+/// about the bootstrap", 2015).
 double share_outside(std::size_t blocks) {
   if (blocks < 2) return 0;
   constexpr double kNormal = 1.959964;
   constexpr double kCube = kNormal * kNormal * kNormal;
   constexpr double kFifth = kCube * kNormal * kNormal;
   const auto freedom = static_cast<double>(blocks - 1);
-  // Student's quantile, by Cornish and Fisher's expansion.
+  // Student's t quantile, by the Cornish-Fisher expansion.
   const double student = kNormal + (kCube + kNormal) / (4 * freedom) +
                          (5 * kFifth + 16 * kCube + 3 * kNormal) / (96 * freedom * freedom);
   const double stretched = student * std::sqrt(static_cast<double>(blocks) / freedom);
   return std::erfc(stretched / std::numbers::sqrt2) / 2;
 }
 
-/// What holds all numbers but a share at each end, and `found`.
+/// Returns the interval of all numbers except a fraction at each end, extended to `found`.
 Interval middle_of(std::vector<double> numbers, double outside, double found) {
   std::sort(numbers.begin(), numbers.end());
   const auto at = [&](double share) {
@@ -93,10 +94,11 @@ Interval middle_of(std::vector<double> numbers, double outside, double found) {
 constexpr std::size_t kCosts = kHostCosts.size();
 using CostVector = std::array<double, kCosts>;
 
-/// The x, none below 0, that makes x·A·x / 2 - b·x smallest; 0 where A's diagonal is. One number
-/// after another takes its best value, given the others, until none changes any more: with none
-/// below 0 that ends at the one minimum (Franc, Hlaváč, Navara, "Sequential coordinate-wise
-/// algorithm for the non-negative least squares problem", 2005).
+/// Returns the non-negative x that minimizes x·A·x / 2 - b·x. Elements with a zero on A's diagonal
+/// are 0. Coordinate descent sets one element after another to its best value, given the others,
+/// until none changes. With non-negative elements it converges to the only minimum (Franc, Hlaváč,
+/// Navara, "Sequential coordinate-wise algorithm for the non-negative least squares problem",
+/// 2005).
 CostVector non_negative_least_squares(const std::array<CostVector, kCosts>& a,
                                       const CostVector& b) {
   constexpr int kMostTurns = 100'000;
@@ -151,7 +153,7 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
   for (std::uint64_t draw = 0; draw < kDraws; ++draw) {
     for (std::size_t& pass : which) pass = static_cast<std::size_t>(mix64(drawn++) % passes.size());
     const Samples again = together(passes, which);
-    // Of a pass that lacks sizes there may be too few.
+    // If passes lack sizes, a bootstrap sample may have too few sizes.
     if (again.size() < 2) continue;
     if (const std::optional<Line> other = fitted(again)) {
       latencies.push_back(other->seconds);
@@ -165,8 +167,8 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
 
 HostCosts fit_host(std::span<const TimedWork> samples) {
   if (samples.empty()) throw InputError("no step was timed: time some to know a processor by");
-  // Of rows that are what each cost has to do with a sample's second, and of their sums; scaled, so
-  // that all costs are of a size.
+  // Normal equations. A row has the work of each cost per second of a sample, scaled to similar
+  // magnitudes.
   std::array<CostVector, kCosts> products{};
   CostVector sums{};
   CostVector scales{};

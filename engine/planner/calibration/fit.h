@@ -1,5 +1,4 @@
-// The α-β model of a link, fitted to transfers that were timed, and a processor's costs, fitted to
-// steps that were.
+// Fits the α-β model of a link to timed transfers, and CPU costs to timed steps.
 #pragma once
 
 #include <algorithm>
@@ -12,37 +11,39 @@
 
 namespace sparsesync {
 
-/// A message's way, from the first byte sent to the last one received.
+/// A timed message, from the first sent byte to the last received one.
 struct TimedTransfer {
-  double bytes = 0;  // on the wire, headers among them
+  double bytes = 0;  // on the wire, with headers
   double seconds = 0;
-  int pass = 0;  // over all sizes: transfers of one share what the machine did meanwhile
+  int pass = 0;  // pass over all sizes; disturbances affect whole passes
 };
 
-/// Fits the line that is nearest to the median time of each size, in relative terms: a transfer of
-/// a microsecond counts for as much as one of a second, so latency and rate are both well found.
-/// A latency below 0 becomes 0. The intervals come from drawing the passes anew, 1,000 times (the
-/// bootstrap, by blocks: Künsch, "The jackknife and the bootstrap for general stationary
-/// observations", 1989); the same bits for the same samples.
-/// @param samples  of two sizes at least, in any order; several passes make it robust, and of one
-///                 alone the intervals are its own numbers
-/// @throws InputError if a sample is not a time of some bytes, or all have one size
-/// @throws Error if more bytes take no longer
+/// Fits a line to the median time of each size, by least squares of relative errors. A transfer of
+/// a microsecond thus has the same weight as one of a second, so both latency and rate are
+/// accurate. A negative latency becomes 0.
+///
+/// Confidence intervals come from 1,000 bootstrap samples of whole passes (Künsch, "The jackknife
+/// and the bootstrap for general stationary observations", 1989). The same samples give the same
+/// bits.
+/// @param samples  at least two sizes, in any order. Several passes make the fit robust; with a
+///                 single pass, intervals have no width
+/// @throws InputError if a sample is not valid, or all samples have the same size
+/// @throws Error if larger messages do not take longer
 FittedLink fit_link(std::span<const TimedTransfer> samples);
 
-/// What one worker's processor did in a step, and how long it took.
+/// CPU work of one worker in a step, and its duration.
 struct TimedWork {
   Work work;
-  double seconds = 0;  // of the processor
+  double seconds = 0;  // CPU time
 };
 
-/// The costs, none below 0, that come nearest to all samples in relative terms (least squares of
-/// predicted over measured seconds - 1). What no sample has done costs nothing.
-/// @throws InputError if there is no sample, or one that took no time
+/// Fits non-negative costs to all samples, by least squares of predicted over measured seconds - 1.
+/// Work that no sample contains costs 0.
+/// @throws InputError if there is no sample, or one with a time that is not positive
 HostCosts fit_host(std::span<const TimedWork> samples);
 
-/// The middle number; of an even count the mean of the middle two.
-/// @pre there is a number at least, and none is a NaN
+/// Returns the median; for an even count, the mean of the middle two numbers.
+/// @pre there is at least one number, and none is a NaN
 inline double median(std::vector<double> numbers) {
   std::sort(numbers.begin(), numbers.end());
   const std::size_t middle = numbers.size() / 2;

@@ -1,4 +1,4 @@
-// Measurements that a calibration is made from: links between workers, and a worker's processor.
+// Measurements for a calibration: links between workers, and a worker's CPU.
 #pragma once
 
 #include <array>
@@ -14,42 +14,43 @@
 
 namespace sparsesync {
 
-/// Payloads of the messages that are timed; under load, what a worker receives in all.
+/// Payload bytes of timed messages. Under load: bytes that a worker receives in total.
 inline constexpr std::array<std::int64_t, 8> kProbeSizes{0,        1 << 10,   4 << 10, 16 << 10,
                                                          64 << 10, 256 << 10, 1 << 20, 4 << 20};
 
-/// How links are probed.
+/// Options for probing links.
 struct ProbeOptions {
-  // Passes over all sizes and all workers that are probed, after one that is nobody's: what a
-  // machine does for a while is in one pass of each size, not in all timings of one.
+  // Passes over all sizes and all probes, after one warm-up pass. Because passes interleave the
+  // sizes, a temporary disturbance affects one timing of each size, not all timings of one size.
   int repeat = 9;
-  // No larger messages once the next size would take longer than this, three sizes at least.
+  // Limit for a message's seconds. Larger sizes that would exceed it are skipped, but at least
+  // three sizes are timed.
   double longest_s = 0.1;
-  std::chrono::milliseconds deadline{60'000};  // of each wait
-  // Whether each worker stands for a node of its own, whatever the transport says.
+  std::chrono::milliseconds deadline{60'000};  // timeout of each wait
+  // Whether each worker counts as a separate node, whatever the transport reports.
   bool each_a_node = false;
-  // Whether links are timed while all workers send, too.
+  // Whether links are also timed while all workers send.
   bool under_load = false;
-  // Called from the measuring thread of worker 0: a pass over one probe's sizes is done.
+  // Called by worker 0's measuring thread after each pass over the sizes of one probe.
   std::function<void()> probe_done = [] {};
 };
 
-/// Who is probed: worker 0 with one of its node, worker 0 with one of each of up to three other
-/// nodes, and, under load, all with all.
+/// Workers of the probes. Worker 0 is probed with one worker of its node, and with one worker of
+/// each of up to three other nodes. Under load, all workers are probed together.
 struct ProbedWorkers {
   std::vector<Rank> intra;
   std::vector<Rank> inter;
-  // Where there are two workers alone, a link is as loaded as when it was alone.
+  // With only two workers, a link under load carries the same messages as an idle one.
   bool all_between_nodes = false;  // three workers or more, on several nodes
   bool all_inside_nodes = false;   // three workers or more on worker 0's node
 
-  std::size_t probes() const;  // how many times a pass goes over all sizes
+  std::size_t probes() const;  // number of probes; each one times all sizes
 };
-/// Those that probe_links() times: the same on all workers.
+/// Returns the workers that probe_links() probes. The same on all workers.
 ProbedWorkers probed_workers(const Transport& transport, const ProbeOptions& options);
 
-/// What was timed, between nodes and inside of one: messages that were alone on the link, and
-/// messages of all to all at once, whose bytes are what one worker receives.
+/// Timed transfers between nodes and inside a node. Idle transfers are single messages. Loaded ones
+/// are all-to-all exchanges, where `bytes` is what one worker receives.
 struct ProbedLinks {
   std::vector<TimedTransfer> inter;
   std::vector<TimedTransfer> intra;
@@ -57,25 +58,26 @@ struct ProbedLinks {
   std::vector<TimedTransfer> intra_loaded;
 };
 
-/// Times messages there and back, and four in a row one way, pair after pair while the other
-/// workers wait; and, if so asked, what all send to all, of which the slowest worker's time counts.
-/// Called by all workers alike. Synchronizes the stream.
-/// @return what worker 0 saw; nothing on the others
+/// Measures links. Each pair times a round trip, and four messages in a row one way, while the
+/// other workers wait. Under load, all workers send to all others, and the slowest worker's time
+/// counts. All workers call this function together. Synchronizes the stream.
+/// @return worker 0's measurements; empty on other workers
 /// @throws what Transport throws
 ProbedLinks probe_links(Transport& transport, const Context& context, const ProbeOptions& options);
 
-/// The network for a plan: between nodes where there are several; within a second or two. Called by
-/// all workers alike. Synchronizes the stream.
-/// @param deadline  of each wait
-/// @return what worker 0 saw; nothing on the others
+/// Measures the network for the planner within about two seconds: the link between nodes if there
+/// are several, and the CPU. All workers call this function together. Synchronizes the stream.
+/// @param deadline  timeout of each wait
+/// @return worker 0's measurements; empty on other workers
 /// @throws what Transport throws
 Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline);
 
-/// Runs steps of several schemes, narrow and wide rows, few and many, between some workers that are
-/// threads of this process, one at a time; records what their processors do (Recording), and fits
-/// costs to it: seconds for each of what Work counts. Takes half a second or so for each `repeat`.
-/// @param repeat  recorded steps of each, whose median counts; 1 or more
+/// Measures CPU costs: seconds for each count of Work. It runs steps of several schemes between
+/// threads of this process, one worker at a time, with narrow and wide rows, and few and many. It
+/// records their CPU times (Recording) and fits costs to them. Each `repeat` takes about half a
+/// second.
+/// @param repeat  recorded steps of each case, at least 1; the median counts
 /// @throws what Session throws
 HostCosts probe_host(int repeat);
 

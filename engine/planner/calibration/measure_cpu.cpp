@@ -25,10 +25,10 @@ constexpr std::chrono::seconds kDeadline{60};
 struct Shape {
   int workers = 2;
   Index rows = 1;
-  Index touched = 1;  // by each worker
+  Index touched = 1;  // touched by each worker
   Index width = 1;
 };
-// Between them every cost weighs: of a row, of a byte, of a message and of a step.
+// Together, these shapes make every cost matter: per row, per byte, per message and per step.
 constexpr std::array kShapes{
     Shape{4, Index{1} << 20U, 20'000, 1}, Shape{2, Index{1} << 19U, 6'000, 1},
     Shape{4, Index{1} << 17U, 4'000, 16}, Shape{8, Index{1} << 13U, 64, 16},
@@ -42,11 +42,11 @@ const std::array kVariants{SchemeVariant{"dense_ring"},
                            SchemeVariant{"balanced"},
                            SchemeVariant{"owned"}};
 
-/// The rows of all workers in one step, and a bucket for them.
+/// Rows of all workers in one step, and their bucket.
 class ProbeStep {
  public:
   ProbeStep(const Shape& shape, const SchemeVariant& variant) {
-    constexpr double kZipf = 0.6;  // some rows are many workers', most are one's
+    constexpr double kZipf = 0.6;  // some rows are touched by many workers, most by one
     spec_.name = "probe";
     spec_.tensors = {{"rows", shape.rows, shape.width, DType::f32}};
     spec_.scheme = variant.scheme;
@@ -65,7 +65,7 @@ class ProbeStep {
                                 reinterpret_cast<const std::byte*>(values_.data()));
   }
 
-  /// What the busiest worker's processor is expected to do.
+  /// Returns the expected CPU work of the bottleneck worker.
   Work work() const {
     const std::vector<RowSpace> spaces = row_spaces(spec_.tensors);
     const Statistics statistics{
@@ -81,10 +81,10 @@ class ProbeStep {
  private:
   BucketSpec spec_;
   std::vector<std::vector<Index>> rows_;  // [worker]
-  std::vector<float> values_;             // every worker's
+  std::vector<float> values_;             // the same for every worker
 };
 
-/// One worker's part: a step that is not counted, and then `repeat` that are recorded.
+/// Runs one worker: a warm-up step, and then `repeat` recorded steps.
 void run_worker(const ProbeStep& step, std::unique_ptr<Transport> transport, Recording& recording,
                 int repeat) {
   HostMemory memory;
@@ -101,7 +101,7 @@ void run_worker(const ProbeStep& step, std::unique_ptr<Transport> transport, Rec
     session.synchronize(bucket, gradients);
     recording.end_step(session.rank());
   }
-  // Nobody leaves while others still work.
+  // No worker leaves while others still work.
   session.barrier();
 }
 
@@ -117,7 +117,7 @@ TimedWork timed(const ProbeStep& step, int repeat) {
         run_worker(step, std::move(end), recording, repeat);
       });
   if (const std::exception_ptr cause = first_cause(errors)) std::rethrow_exception(cause);
-  // On links that take no time.
+  // Replays the steps on infinitely fast links.
   return {step.work(), replayed_times({1, recording.take_steps()}, LocalLink{}).median};
 }
 

@@ -18,10 +18,10 @@ namespace sparsesync {
 namespace {
 
 constexpr int kStream = 4;                      // messages in a row
-constexpr std::int64_t kStreamFrom = 64 << 10;  // smaller ones say nothing of a rate
-constexpr std::size_t kFewestSizes = 3;         // that are timed, however long they take
+constexpr std::int64_t kStreamFrom = 64 << 10;  // smaller messages do not show the rate
+constexpr std::size_t kFewestSizes = 3;         // timed even if they take long
 
-/// One worker's part in timing messages of some workers; what they are timed for is worker 0's.
+/// One worker's side of a probe. Worker 0 collects the timings.
 class Probe {
  public:
   Probe() = default;
@@ -29,13 +29,14 @@ class Probe {
   Probe& operator=(const Probe&) = delete;
   virtual ~Probe() = default;
 
-  /// Times messages of one size. Called by all workers alike.
-  /// @param samples  take what was timed, on worker 0
-  /// @return on worker 0: seconds that a message took
+  /// Times messages of one size. All workers call this function together.
+  /// @param samples  receives the transfers, on worker 0
+  /// @return seconds of a message, on worker 0
   virtual double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) = 0;
 };
 
-/// A message from worker 0 to another one and back, and four in a row one way; the others wait.
+/// A round trip between worker 0 and another worker, and four messages in a row one way. The other
+/// workers wait.
 class PairProbe : public Probe {
  public:
   PairProbe(Transport& transport, const Context& context, Rank with, const ProbeOptions& options)
@@ -43,7 +44,7 @@ class PairProbe : public Probe {
 
   double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) override {
     if (own_ != Rank{0} && own_ != with_) return 0;
-    if (bytes == 0) there_and_back(bytes);  // the others go to sleep meanwhile
+    if (bytes == 0) there_and_back(bytes);  // warm-up, while the other workers begin to sleep
     const double one_way = there_and_back(bytes) / 2;
     if (bytes == 0) empty_way_ = one_way;
     const auto on_wire = static_cast<double>(bytes + kHeaderBytes);
@@ -64,7 +65,7 @@ class PairProbe : public Probe {
     return exchange_.run(sequence_, {&kFirst, 1}, bytes, {}, 0);
   }
 
-  /// One way, and an empty message back.
+  /// Times messages in a row one way, and an empty reply.
   double in_a_row(std::int64_t bytes) {
     ++sequence_;
     const std::vector<Rank> peer(kStream, own_ == Rank{0} ? with_ : kFirst);
@@ -79,16 +80,16 @@ class PairProbe : public Probe {
   Rank own_;
   Rank with_;
   std::uint64_t sequence_ = 0;
-  double empty_way_ = 0;  // of this pass: it begins with an empty message
+  double empty_way_ = 0;  // one-way time of this pass's empty message, which comes first
 };
 
-/// What the slowest of some workers took.
-/// @param told  by rank: what each says that it took
-double slowest(const std::vector<std::string>& told, const std::vector<Rank>& workers) {
+/// Returns the longest time of some workers.
+/// @param times  [rank] each worker's time
+double slowest(const std::vector<std::string>& times, const std::vector<Rank>& workers) {
   double most = 0;
   for (const Rank worker : workers) {
     double seconds = 0;
-    const std::string& bytes = told[worker.index()];
+    const std::string& bytes = times[worker.index()];
     if (bytes.size() != sizeof(seconds)) throw ProtocolError("a time that is no number");
     std::memcpy(&seconds, bytes.data(), sizeof(seconds));
     most = std::max(most, seconds);
@@ -96,8 +97,8 @@ double slowest(const std::vector<std::string>& told, const std::vector<Rank>& wo
   return most;
 }
 
-/// A message from each worker to each other one at once, or to those of its node, so that each
-/// receives so many bytes in all, however many there are. The slowest worker's time counts.
+/// All-to-all messages between all workers, or inside each node. Each worker receives the given
+/// bytes in total, whatever the number of workers. The slowest worker's time counts.
 class LoadProbe : public Probe {
  public:
   LoadProbe(Transport& transport, const Context& context, bool between_nodes,
@@ -116,12 +117,12 @@ class LoadProbe : public Probe {
     const std::int64_t each = bytes / std::max<std::int64_t>(std::ssize(peers_), 1);
     control_.all_gather("");  // all begin together
     const double own = exchange_.run(++sequence_, peers_, each, peers_, each);
-    const std::vector<std::string> told =
+    const std::vector<std::string> times =
         control_.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)});
     if (own_ != Rank{0}) return 0;
     std::vector<Rank> group = peers_;
     group.push_back(own_);
-    const double seconds = slowest(told, group);
+    const double seconds = slowest(times, group);
     samples.push_back({static_cast<double>(std::ssize(peers_) * (each + kHeaderBytes)), seconds});
     return seconds;
   }
@@ -134,14 +135,14 @@ class LoadProbe : public Probe {
   std::uint64_t sequence_ = 0;
 };
 
-/// A probe, and where its samples belong.
+/// A probe, and the member of ProbedLinks for its samples.
 struct PlannedProbe {
   std::unique_ptr<Probe> probe;
   std::vector<TimedTransfer> ProbedLinks::*samples = nullptr;
-  std::size_t sizes = kProbeSizes.size();  // that are timed, the smallest first
+  std::size_t sizes = kProbeSizes.size();  // number of sizes to time, from the smallest on
 };
 
-/// Those that all workers take part in, in this order.
+/// Returns the probes, in the order in which all workers run them.
 std::vector<PlannedProbe> planned_probes(Transport& transport, const Context& context,
                                          const ProbeOptions& options) {
   std::vector<PlannedProbe> probes;
@@ -204,8 +205,7 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
     }
     return seconds;
   };
-  // The first pass is nobody's, and finds the largest size that is timed: worker 0 decides, and all
-  // wait for it.
+  // The first pass is a warm-up, and finds the largest size to time: worker 0 decides it for all.
   for (PlannedProbe& planned : probes) {
     for (std::size_t size = 0; size < planned.sizes; ++size) {
       // The next size is four times this one.
@@ -229,8 +229,8 @@ ProbedLinks probe_links(Transport& transport, const Context& context, const Prob
 
 namespace {
 
-/// What a plan needs to know of a link: a line where one can be fitted; else, on a machine too busy
-/// for that, through the fastest transfers of the smallest and of the largest size.
+/// Returns a link for the planner: the fitted line if possible. On a machine too busy for a fit, it
+/// uses the fastest transfers of the smallest and the largest size.
 FittedLink link_for_a_plan(std::span<const TimedTransfer> samples) {
   try {
     return fit_link(samples);
@@ -255,9 +255,9 @@ FittedLink link_for_a_plan(std::span<const TimedTransfer> samples) {
 
 Network measure_network(Transport& transport, const Context& context,
                         std::chrono::milliseconds deadline) {
-  // Alone nothing crosses: any link will do.
+  // A single worker sends nothing, so any link will do.
   if (transport.size() == 1) return {0, 1};
-  // A plan needs orders of magnitude, and a user waits.
+  // A plan needs only orders of magnitude, and the user is waiting.
   ProbeOptions options;
   options.repeat = 3;
   options.longest_s = 0.03;

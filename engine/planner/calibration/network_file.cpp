@@ -43,7 +43,7 @@ std::optional<FittedLink> read_link(const InputJson& json) {
                     read_interval(ci[0]), read_interval(ci[1])};
 }
 
-/// Of a link, where it says so.
+/// Reads a link's fit under load, if there is one.
 std::optional<FittedLink> read_loaded(const InputJson& link) {
   return !link.is_null() && link.has("loaded") ? read_link(link.member("loaded")) : std::nullopt;
 }
@@ -83,7 +83,7 @@ NetworkFile read_network(const std::filesystem::path& path) {
   network.intra_loaded = read_loaded(links.member("intra"));
   if (!network.inter && !network.intra) links.refuse("has no link");
   for (const HostCost& cost : kHostCosts) {
-    // Of what not everyone measures, nothing is taken to cost nothing.
+    // Costs that not every calibration measures are optional, and then 0.
     const bool needed = cost.name == "encode_s_per_byte" || cost.name == "aggregate_s_per_byte";
     if (needed || host.has(cost.name)) {
       network.host.*cost.seconds = host.member(cost.name).not_negative();

@@ -18,7 +18,7 @@ using Kind = RecordedEvent::Kind;
 
 }  // namespace
 
-/// Who may compute.
+/// Limits the number of workers that compute at the same time.
 class Recording::Turns {
  public:
   explicit Turns(int count) : free_(count) {}
@@ -29,7 +29,7 @@ class Recording::Turns {
     if (!changed_.wait_until(lock, until, [&] { return free_ > 0 || open_; })) {
       throw_deadline(worker, holders_);
     }
-    --free_;  // below zero where all may go
+    --free_;  // may be negative after open()
     holders_.push_back(worker);
   }
 
@@ -40,7 +40,7 @@ class Recording::Turns {
     changed_.notify_one();
   }
 
-  /// From now on nobody waits.
+  /// Lets all workers compute from now on.
   void open() noexcept {
     const std::lock_guard lock(mutex_);
     open_ = true;
@@ -55,8 +55,8 @@ class Recording::Turns {
   std::vector<Rank> holders_;
 };
 
-/// One worker's record. Used by its transport's thread, and between that thread's calls by the one
-/// that begins and ends steps.
+/// One worker's record. The transport's thread uses it. Between that thread's calls, the thread
+/// that begins and ends steps uses it.
 struct Recording::Worker {
   struct OpenGroup {
     std::uint64_t id = 0;
@@ -68,10 +68,10 @@ struct Recording::Worker {
   Turns* turns = nullptr;
   bool has_turn = false;
   bool in_step = false;
-  std::optional<clockid_t> thread;  // that makes the transport's calls, once it has made one
-  std::optional<double> since;      // what the thread's clock showed when it began to compute
+  std::optional<clockid_t> thread;  // clock of the transport's thread, after its first call
+  std::optional<double> since;      // time of `thread` when computing began
   std::vector<RecordedEvent> events;
-  bool handles = false;  // what was taken last
+  bool handles = false;  // whether it handles the last taken message
   std::int32_t next_group = 0;
   std::vector<OpenGroup> groups;
   std::vector<std::vector<RecordedEvent>> steps;
@@ -88,7 +88,7 @@ struct Recording::Worker {
     handles = false;
     since = thread ? std::optional(processor_seconds(*thread)) : std::nullopt;
   }
-  /// Notes what was computed until now.
+  /// Records the time since begin_computing().
   void end_computing() {
     if (!since || !thread) return;
     const double seconds = std::max(0.0, processor_seconds(*thread) - *std::exchange(since, {}));
@@ -144,7 +144,7 @@ class RecordingTransport : public Transport {
   std::optional<Arrival> next(GroupId id, Clock::time_point until) override {
     if (!worker_.in_step) return end_->next(id, until);
     worker_.end_computing();
-    // Who has something to go on with goes on: what it works with is in the caches.
+    // A worker with a message to handle keeps its turn, because its data are in the caches.
     const bool waits = !end_->has_arrival(id);
     if (waits) worker_.give_turn();
     const std::optional<Arrival> arrival = end_->next(id, until);
@@ -216,7 +216,7 @@ std::unique_ptr<Transport> Recording::wrap(std::unique_ptr<Transport> end) {
 
 void Recording::begin_step(Rank rank, Clock::time_point until) {
   Worker& worker = *workers_.at(rank.index());
-  worker.give_turn();  // of a step that failed
+  worker.give_turn();  // held by a failed step
   worker.in_step = false;
   worker.take_turn(until);
   worker.in_step = true;

@@ -1,4 +1,5 @@
-// What the workers of one process do, recorded for the virtual clock: a transport around another.
+// Records the work of all workers of a process for the virtual clock, through a wrapper around each
+// worker's transport.
 #pragma once
 
 #include <ctime>
@@ -11,43 +12,44 @@
 
 namespace sparsesync {
 
-/// Records the steps of all workers. Between the calls of a transport a worker computes: what that
-/// takes is the processor time of the one thread that makes the calls, so that neither waiting nor
-/// the work of others counts. What the transport itself does, copies among it, is the network's and
-/// does not count either; nor does what other threads of a worker compute.
+/// Records the steps of all workers. Between the calls of its transport a worker computes. The
+/// recorded time is the CPU time of the thread that makes these calls, so neither waiting nor other
+/// workers' work counts. Work of the transport itself, such as copies, belongs to the network and
+/// does not count. Work of a worker's other threads does not count either.
 ///
-/// Only so many workers compute at a time: in a step a worker has a turn, and gives it up where it
-/// has to wait in its transport. Waiting for a turn ends with the wait's deadline, and at once when
-/// somebody aborts.
+/// The number of workers that compute at the same time is limited. In a step a worker holds a turn,
+/// and releases it while it waits in its transport. A wait for a turn ends with the timeout of the
+/// transport's wait, or at once after an abort.
 class Recording {
  public:
-  /// @param size   workers
-  /// @param turns  workers that compute at a time, 1 or more: few, so that they do not wear each
-  ///               other's caches and memory out
+  /// Creates the records of all workers.
+  /// @param size   number of workers
+  /// @param turns  number of workers that compute at the same time, at least 1. A small number
+  ///               limits contention for caches and memory bandwidth
   explicit Recording(int size, int turns = 1);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  /// Records what goes through a worker's end of a network, once for each. This recording outlives
-  /// what it returns, which has no all-reduce of its own.
+  /// Wraps a worker's transport. Call it once for each worker. The recording outlives the returned
+  /// transport, which has no native all-reduce.
   std::unique_ptr<Transport> wrap(std::unique_ptr<Transport> end);
 
-  /// A step of a worker begins: from here on what its transport's thread does counts. Waits for a
-  /// turn. Any thread may call it.
-  /// @pre no call of the worker's transport is under way, or made meanwhile
-  /// @throws DeadlineError if there is no turn until then
+  /// Begins a worker's step, and waits for a turn. From now on the transport's thread is recorded.
+  /// Safe from any thread.
+  /// @pre no call of the worker's transport runs during this call
+  /// @throws DeadlineError if there is no turn by `until`
   void begin_step(Rank rank, Clock::time_point until);
-  /// It ended. A step that fails is not ended; it leaves no record and gives its turn up when its
-  /// transport goes or the next one begins.
-  /// @pre the worker is in a step, and all groups of it are finished
+  /// Ends a worker's step. Do not call it for a failed step, which is not recorded. A failed step's
+  /// turn is released when the transport is destroyed, or when the next step begins.
+  /// @pre the worker is in a step, and all its groups are finished
   void end_step(Rank rank);
 
-  /// The steps that all workers ended, in order; forgets them.
+  /// Returns and removes the steps that all workers have ended, in order.
   /// @pre no worker is in a step
   std::vector<RecordedStep> take_steps();
 
-  class Turns;  // of the implementation
+  class Turns;  // private
   struct Worker;
 
  private:
@@ -55,8 +57,9 @@ class Recording {
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 
-/// Seconds so far. @param thread  the calling one if none is given
-/// @throws Error if the thread is gone
+/// Returns the CPU time of a thread, in seconds.
+/// @param thread  clock of the thread; by default that of the calling thread
+/// @throws Error if the thread has ended
 inline double processor_seconds(clockid_t thread = CLOCK_THREAD_CPUTIME_ID) {
   timespec time{};
   if (clock_gettime(thread, &time) != 0) {

@@ -1,6 +1,7 @@
-// Events are worked off in the order of virtual time, workers in turn where times are equal. So
-// when the clock stands at t, all that was posted before t is known, and with it every chunk that
-// arrives before t: those alone are settled, in order of arrival and then of the sender's rank.
+// Events are processed in the order of virtual time. Ties keep the order in which they were added.
+// At time t, all messages posted before t are known, and so are all chunks that arrive before t.
+// Only these chunks are scheduled on the incoming link, in order of arrival and then of the
+// sender's rank.
 #include "engine/planner/calibration/replay.h"
 
 #include <fmt/format.h>
@@ -34,33 +35,33 @@ std::size_t index(std::int32_t number) {
 struct Message {
   std::int32_t sender_group = 0;
   std::int64_t bytes = 0;
-  double leaves = 0;         // when its first byte goes out
-  std::int64_t settled = 0;  // bytes whose way in is settled
+  double leaves = 0;         // when its first byte is sent
+  std::int64_t settled = 0;  // bytes scheduled on the receiver's link
   double complete = kNever;
   bool matched = false;    // with a receive
-  std::int32_t group = 0;  // the receiver's, where it is matched
+  std::int32_t group = 0;  // the receiver's group, if it is matched
 };
 
-/// What comes from one worker to another, in the order of posting.
+/// Messages from one worker to another, in the order of posting.
 struct Stream {
   std::vector<Message> messages;
-  std::size_t unsettled = 0;           // the first message that is not complete
-  std::vector<std::int32_t> receives;  // the groups of those that were posted
-  std::size_t matched = 0;             // messages and receives that found each other
+  std::size_t unsettled = 0;           // index of the first message that is not complete
+  std::vector<std::int32_t> receives;  // groups of the posted receives
+  std::size_t matched = 0;             // number of matched messages
 };
 
 struct Handling {
-  std::vector<double> seconds;  // in the order of sending
+  std::vector<double> seconds;  // in the order of the messages
   std::size_t taken = 0;
 };
 
 struct Group {
-  double sent = 0;          // when the last byte has gone out
+  double sent = 0;          // when the last byte has been sent
   std::int64_t unread = 0;  // messages that their receivers have not read
-  std::size_t untaken = 0;  // receives that were posted and not taken
-  /// Complete and not taken: when, from whom. A heap, the first on top.
+  std::size_t untaken = 0;  // posted receives without a taken message
+  /// Complete and not taken messages: (time, sender). A heap with the earliest on top.
   std::vector<std::pair<double, std::int32_t>> ready;
-  /// What handling the messages of each worker took.
+  /// Recorded handling times, by sender.
   std::map<std::int32_t, Handling> handling;
 };
 
@@ -77,9 +78,9 @@ struct Worker {
   double link_in_free = 0;
   std::map<std::int32_t, Group> groups;
   std::vector<Stream> from;  // [sender]
-  /// When the next chunk of each sender that has one under way arrives: a heap, the first on top.
+  /// (arrival time, sender) of each sender's next chunk. A heap with the earliest on top.
   std::vector<std::pair<double, std::int32_t>> arriving;
-  /// Messages with receives, not read yet: (sender, the sender's group).
+  /// Matched messages that are not read: (sender, the sender's group).
   std::vector<std::pair<std::int32_t, std::int32_t>> unread;
 };
 
@@ -123,7 +124,7 @@ class Simulation {
   }
 
  private:
-  /// Checks a worker's events and notes what handling each message took.
+  /// Checks a worker's events, and records the handling time of each message.
   void read_handling(std::int32_t rank) {
     Worker& worker = workers_[index(rank)];
     for (const RecordedEvent& event : worker.events) {
@@ -148,7 +149,7 @@ class Simulation {
     return link_.rate_bps ? static_cast<double>(bytes) * 8 / *link_.rate_bps : 0;
   }
 
-  /// When the next byte to be settled reaches the receiver's link.
+  /// Returns when the next unscheduled byte reaches the receiver's link.
   double next_in(const Message& message) const {
     return message.leaves + on_link(message.settled) + link_.latency_s;
   }
@@ -157,7 +158,7 @@ class Simulation {
     wakes_.emplace(time, next_order_++, rank, workers_[index(rank)].runs);
   }
 
-  /// Goes on with a worker's events until it computes or waits.
+  /// Processes a worker's events until it computes or waits.
   void work(std::int32_t rank, double now) {
     Worker& worker = workers_[index(rank)];
     ++worker.runs;
@@ -219,7 +220,7 @@ class Simulation {
     }
   }
 
-  /// Lets messages and receives of a stream find each other.
+  /// Matches messages and receives of a stream.
   void match(std::int32_t rank, std::int32_t sender, double now) {
     Worker& worker = workers_[index(rank)];
     Stream& stream = worker.from[index(sender)];
@@ -233,7 +234,7 @@ class Simulation {
     if (worker.waits == Waits::for_message) read(worker, now);
   }
 
-  /// A worker that waits for a message reads all that have come a receive's way.
+  /// Marks all matched messages as read: their receiver waits for a message.
   void read(Worker& worker, double now) {
     for (const auto& [sender, number] : worker.unread) {
       Worker& peer = workers_[index(sender)];
@@ -246,7 +247,8 @@ class Simulation {
     worker.unread.clear();
   }
 
-  /// The next message of a group: what handling it takes; nothing if it has to be waited for.
+  /// Takes the next message of a group.
+  /// @return the seconds that handling it takes; no value if the worker has to wait
   std::optional<double> take(std::int32_t rank, std::int32_t number, double now) {
     Worker& worker = workers_[index(rank)];
     Group& group = worker.groups[number];
@@ -273,7 +275,7 @@ class Simulation {
       const Stream& stream = worker.from[index(sender)];
       soon = std::min(soon, soonest(worker, stream.messages[stream.unsettled]));
     }
-    // Rounding must not make it wake without end.
+    // Rounding must not cause endless wake-ups at the same time.
     if (soon != kNever) wake(std::max(soon, std::nextafter(now, kNever)), rank);
     return std::nullopt;
   }
@@ -298,13 +300,14 @@ class Simulation {
     std::push_heap(ready.begin(), ready.end(), std::greater<>());
   }
 
-  /// Settles the way in of all chunks that have arrived before now.
+  /// Schedules all chunks that have arrived before now on the incoming link.
   void settle(Worker& worker, double now) {
     const std::int64_t chunk =
         link_.rate_bps ? kLinkChunkBytes : std::numeric_limits<std::int64_t>::max();
     while (!worker.arriving.empty()) {
       const auto [time, sender] = worker.arriving.front();
-      // Without a rate nobody's chunks are in anybody's way, and what arrives now is here now.
+      // Without a rate, chunks do not delay each other, and a chunk that arrives now is available
+      // now.
       if (link_.rate_bps ? time >= now : time > now) return;
       std::pop_heap(worker.arriving.begin(), worker.arriving.end(), std::greater<>());
       worker.arriving.pop_back();
@@ -324,7 +327,7 @@ class Simulation {
     }
   }
 
-  /// The message is not complete before this; others may delay it.
+  /// Returns a lower bound on a message's completion time. Other messages may delay it.
   double soonest(const Worker& worker, const Message& message) const {
     return std::max(worker.link_in_free, next_in(message)) +
            on_link(message.bytes - message.settled);
@@ -343,7 +346,7 @@ class Simulation {
 
   LocalLink link_;
   std::vector<Worker> workers_;
-  /// When, in which order they were asked for, who, which of its runs.
+  /// (time, order of the request, worker, the worker's run).
   using Wake = std::tuple<double, std::uint64_t, std::int32_t, std::uint64_t>;
   std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes_;
   std::uint64_t next_order_ = 0;

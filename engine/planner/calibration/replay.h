@@ -1,4 +1,4 @@
-// The virtual clock: what workers did in a step, and when they would have ended on any link.
+// The virtual clock: records of what workers did in a step, and their replay on any link.
 #pragma once
 
 #include <cstdint>
@@ -9,74 +9,74 @@
 
 namespace sparsesync {
 
-/// One thing that a worker did, in its own order. All but computing takes no time of its own.
+/// An event of one worker. Only computing and handling take time.
 struct RecordedEvent {
   enum class Kind : std::uint8_t {
-    compute,  // works for `seconds`
-    send,     // posts a message of `bytes` to `peer`, as one of a group
-    receive,  // posts a receive of the next message from `peer`, as one of a group
-    take,     // waits for a message of a group: it was that of `peer`, and took `seconds` to handle
-    finish,   // waits until all messages that a group sends have gone out, and are read
+    compute,  // Computes for `seconds`.
+    send,     // Posts a message of `bytes` to `peer`, in a group.
+    receive,  // Posts a receive of the next message from `peer`, in a group.
+    take,     // Takes a message of a group; `seconds` to handle `peer`'s.
+    finish,   // Waits until all sends of a group have left and are read.
   };
   Kind kind = Kind::compute;
-  std::int32_t group = 0;  // any number but of another group of this worker in this step
+  std::int32_t group = 0;  // unique among this worker's groups of the step
   std::int32_t peer = 0;
-  std::int64_t bytes = 0;  // on the wire, the header among them
-  double seconds = 0;      // of the processor
+  std::int64_t bytes = 0;  // on the wire, with the header
+  double seconds = 0;      // CPU time
 };
 
-/// What each worker did in one step, by rank. All begin together, on idle links.
+/// Events of each worker in one step. All workers begin together, on idle links.
 struct RecordedStep {
   std::vector<std::vector<RecordedEvent>> workers;
 };
 
-/// A discrete-event simulation of one step on links of the given kind: when each worker ends, in
-/// seconds after the common beginning.
+/// Simulates one step on links of the given kind, by discrete events.
 ///
-/// The network is that of the transport `local`: a worker's messages leave one after another in the
-/// order of posting, are `latency_s` under way, and come in chunk by chunk (kLinkChunkBytes) as
-/// they arrive; a link is busy for bytes · 8 / rate in each direction. A message is read, its
-/// sender's memory free, once its receiver waits for something and has posted the receive. Which
-/// message a worker takes next is what has come first on *these* links, whatever came first in the
-/// run; handling it takes what handling that very message took in the run. Worker r's ends do not
-/// depend on anything but the record and the link: the same bits each time.
-/// @return one number for each worker, by rank
-/// @throws InputError if a worker would wait forever, or the link or the record makes no sense
+/// The network model is that of the transport `local`. A worker's messages leave one after another
+/// in the order of posting, and are delayed by `latency_s`. They arrive chunk by chunk
+/// (kLinkChunkBytes). A link is busy for bytes · 8 / rate_bps seconds in each direction. A message
+/// is read, and its sender's memory is free, once its receiver has posted the receive and waits.
+///
+/// A worker takes messages in the order in which they arrive on these links, not in the recorded
+/// order. Handling a message takes the time that was recorded for this message. The result depends
+/// only on the record and the link, bit by bit.
+/// @return when each worker ends, by rank, in seconds after the common beginning
+/// @throws InputError if a worker would wait forever, or the link or the record is not valid
 std::vector<double> replay(const RecordedStep& step, const LocalLink& link);
 
-/// From the common beginning to the last worker's end, in seconds.
+/// Returns the seconds from the common beginning to the last worker's end.
 /// @throws InputError as replay()
 double replayed_seconds(const RecordedStep& step, const LocalLink& link);
 
-/// A run of the same steps, `repeat` times.
+/// A recorded run, which repeats the same steps.
 struct RecordedRun {
-  int steps = 1;                       // of a repeat
+  int steps = 1;                       // steps per repeat
   std::vector<RecordedStep> recorded;  // [repeat · steps + step]
 };
 
-/// What a step takes, in seconds: over repeats, of the mean over steps.
+/// Seconds per step. Each repeat gives the mean over its steps.
 struct StepTimes {
   double median = 0;
   double min = 0;
 };
 
-/// What a step of the run takes on a link.
-/// @throws InputError as replay(), or if not all repeats are complete
+/// Returns the seconds per step of a run on a link.
+/// @throws InputError as replay(), or if a repeat is incomplete
 StepTimes replayed_times(const RecordedRun& run, const LocalLink& link);
 
-/// The same of times that were measured.
-/// @param seconds  of each repeat's mean step; one at least
+/// Returns the seconds per step of a measured run.
+/// @param seconds  [repeat] mean over its steps; at least one repeat
 StepTimes times_of(const std::vector<double>& seconds);
 
-/// What one worker moved in a step.
+/// Traffic and computing of one worker in a step.
 struct RecordedTraffic {
   std::int64_t bytes_sent = 0;
   std::int64_t messages_sent = 0;
   std::int64_t messages_received = 0;
-  double compute_seconds = 0;  // handling of messages among them
+  double compute_seconds = 0;  // includes the handling of messages
 };
 
-/// The sum of a worker's events.
+/// Returns the sums of a worker's events.
 RecordedTraffic traffic_of(std::span<const RecordedEvent> events);
 
 }  // namespace sparsesync

@@ -19,7 +19,7 @@ std::byte* TimedExchange::Payloads::provide(std::size_t receive, const Header& h
 
 double TimedExchange::run(std::uint64_t sequence, std::span<const Rank> to, std::int64_t bytes_sent,
                           std::span<const Rank> from, std::int64_t bytes_received) {
-  constexpr std::uint32_t kChannel = 1;  // any but control's
+  constexpr std::uint32_t kChannel = 1;  // any channel except the control channel
   payload_.resize(static_cast<std::size_t>(bytes_sent));
   sends_.clear();
   for (const Rank peer : to) sends_.push_back({peer, payload_.data(), bytes_sent});

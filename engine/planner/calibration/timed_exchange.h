@@ -1,4 +1,4 @@
-// A group of messages, timed from its posting to the last arrival.
+// Measures the time of a group of messages, from posting to the last arrival.
 #pragma once
 
 #include <chrono>
@@ -12,23 +12,23 @@
 
 namespace sparsesync {
 
-/// One worker's end of exchanges with others, one after another. What is sent means nothing.
+/// One worker's side of timed exchanges. Payloads have no meaning.
 class TimedExchange {
  public:
-  /// @param deadline  of each exchange
+  /// @param deadline  timeout of each exchange
   TimedExchange(Transport& transport, const Context& context, std::chrono::milliseconds deadline)
       : transport_(transport), context_(context), deadline_(deadline) {}
 
-  /// Sends each of `to` a message, and takes one from each of `from`; a worker may stand there more
-  /// than once. Synchronizes the stream.
-  /// @param sequence  of the messages: their other ends say the same
+  /// Sends a message to each of `to`, and receives one from each of `from`. A worker may be listed
+  /// more than once. Synchronizes the stream.
+  /// @param sequence  number in the messages' headers, the same at both ends
   /// @return seconds from posting to the last arrival
   /// @throws what Transport throws, ProtocolError if another size arrives
   double run(std::uint64_t sequence, std::span<const Rank> to, std::int64_t bytes_sent,
              std::span<const Rank> from, std::int64_t bytes_received);
 
  private:
-  /// Takes payloads of one size.
+  /// Receives payloads of one size.
   class Payloads : public ReceiveProvider {
    public:
     void expect(std::size_t messages, std::size_t bytes_each);

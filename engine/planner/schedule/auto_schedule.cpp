@@ -1,5 +1,5 @@
-// auto: of all other schedules the one with which a step takes the least; and of those that have
-// gathers cross wherever the link would be idle, under backward as under the next forward pass.
+// The schedule `auto`: the fastest of all other schedules, and of schedules that run gathers
+// whenever the link is idle, during the backward pass and the next forward pass.
 #include <algorithm>
 #include <limits>
 
@@ -10,13 +10,13 @@
 namespace sparsesync {
 namespace {
 
-/// When a gather may cross under backward, between two reduces.
+/// When a gather may run during the backward pass, between two reduces.
 enum class Filling : std::uint8_t {
-  on_time,   // so that the last reduce ends when it would without
+  on_time,   // if it does not delay the last reduce
   whenever,  // whenever no reduce is ready
 };
 
-/// What a schedule's buckets take, and when they are ready.
+/// Costs of a schedule's buckets, and when they are ready.
 struct TimedBuckets {
   TimedBuckets(const ScheduleQuestion& question, std::span<const LayerRange> buckets) {
     const std::vector<double> of_layers = ready_seconds(question.layers);
@@ -37,11 +37,12 @@ struct TimedBuckets {
 
   std::vector<BucketSeconds> takes;
   std::vector<double> ready;
-  std::vector<double> latest;  // to begin to reduce, if the last reduce is to end as soon as it can
+  std::vector<double> latest;  // latest start of each reduce that does not delay the last one
 };
 
-/// Gathers, under backward as far as `filling` says; of those that are reduced the one that the
-/// next forward pass comes to first. The rest as gathers_under_forward().
+/// Returns a schedule that gathers during the backward pass, as far as `filling` allows. Among
+/// reduced buckets it first gathers the one that the next forward pass needs first. The other
+/// gathers run as in gathers_under_forward().
 Schedule gathers_where_idle(const ScheduleQuestion& question, std::vector<LayerRange> buckets,
                             Filling filling) {
   const TimedBuckets timed(question, buckets);
@@ -51,7 +52,7 @@ Schedule gathers_where_idle(const ScheduleQuestion& question, std::vector<LayerR
     if (each.phase == Phase::announce) order.push_back(each);
   }
   double now = 0;
-  std::vector<std::size_t> reduced;  // and not gathered; the last one is needed first
+  std::vector<std::size_t> reduced;  // and not gathered buckets; the last one is needed first
   for (std::size_t bucket = 0; bucket < timed.takes.size(); ++bucket) {
     while (now < timed.ready[bucket]) {
       const auto fits = std::find_if(reduced.rbegin(), reduced.rend(), [&](std::size_t each) {

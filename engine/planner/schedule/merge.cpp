@@ -9,13 +9,13 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Whether a layer may share a bucket with the one before it.
+/// Whether a layer may share a bucket with the layer before it.
 bool may_join(std::span<const ScheduledLayer> layers, int layer) {
   const auto place = static_cast<std::size_t>(layer);
   return layer > 0 && place < layers.size() && layers[place].kind == layers[place - 1].kind;
 }
 
-/// The buckets that begin where `next` says. next[i] is the layer behind the bucket that begins
+/// Returns the buckets that `next` describes: next[i] is the layer after the bucket that begins
 /// with layer i.
 std::vector<LayerRange> cut_at(const std::vector<int>& next) {
   std::vector<LayerRange> buckets;
@@ -62,7 +62,7 @@ std::vector<LayerRange> merge_greedily(const ScheduleQuestion& question) {
   std::vector<LayerRange> buckets;
   LayerRange waiting{static_cast<int>(question.layers.size()) - 1,
                      static_cast<int>(question.layers.size()) - 1};
-  double free = 0;  // when the link is
+  double free = 0;  // when the link is free
   const auto begins = [&] {
     return std::max(free, ready[static_cast<std::size_t>(waiting.first)]);
   };
@@ -88,8 +88,8 @@ std::vector<LayerRange> merge_exactly(const ScheduleQuestion& question) {
   const int layers = static_cast<int>(ready.size());
   std::vector<double> crossed(ready.size() + 1, 0);  // F
   std::vector<int> next(ready.size() + 1, layers);
-  // [first layer behind]: what a bucket of later layers up to there ended at, so one of more layers
-  // ends no sooner.
+  // [layer after a bucket]: when a bucket of later layers up to there ended. A bucket with more
+  // layers ends no earlier.
   std::vector<double> no_sooner(ready.size() + 1, 0);
   for (int layer = layers - 1; layer >= 0; --layer) {
     const double from = ready[static_cast<std::size_t>(layer)];
@@ -112,7 +112,7 @@ std::vector<LayerRange> merge_exactly(const ScheduleQuestion& question) {
     for (int behind = layer + 2; joins && behind <= layers; ++behind) {
       joins = may_join(question.layers, behind);
       if (no_sooner[static_cast<std::size_t>(behind)] >= best) continue;
-      // What is longer takes no less, and begins no sooner than it is ready.
+      // A longer bucket takes at least as long, and begins no earlier than it is ready.
       if (look_at(behind) >= best) break;
       if (crossed[static_cast<std::size_t>(behind)] <= from) break;
     }
@@ -140,7 +140,7 @@ std::vector<double> sizes_to_try(std::span<const ScheduledLayer> layers) {
 
 namespace {
 
-/// Searches the merging for overlap.
+/// Searches for the fastest merging: see merge_for_overlap().
 class OverlapSearch {
  public:
   OverlapSearch(const ScheduleQuestion& question, double grain)
@@ -182,12 +182,12 @@ class OverlapSearch {
   }
 
  private:
-  /// A merging of the layers from one on.
+  /// A merging of the layers from a given one to the last.
   struct Label {
     double reduced = 0;   // F
     double gathered = 0;  // H
-    int behind = 0;       // the first layer behind its first bucket
-    int rest = 0;         // of that layer's labels, the merging of the others
+    int behind = 0;       // the layer after its first bucket
+    int rest = 0;         // index in labels_[behind]: the merging of the other layers
   };
 
   int layers() const { return static_cast<int>(ready_.size()); }
@@ -209,7 +209,7 @@ class OverlapSearch {
 
   void label(int layer, double remaining) {
     const double from = ready_[static_cast<std::size_t>(layer)];
-    // What the layers before this one take at least: together, or what the first takes by itself.
+    // Lower bounds on the phases of earlier layers: of all together, and of the first layer alone.
     const BucketSeconds& before = before_[static_cast<std::size_t>(layer)];
     const BucketSeconds first = layer > 0 ? first_ : BucketSeconds{};
     const auto is_worthwhile = [&](double reduced, double gathered) {
@@ -243,7 +243,7 @@ class OverlapSearch {
     }
   }
 
-  /// Of labels that are as good in F the one that is the best in H.
+  /// Records a label. Among labels with nearly equal F, keeps the one with the smallest H.
   void note(const Label& label, double from) {
     const auto place = static_cast<std::size_t>((label.reduced - from) / grain_);
     if (place >= found_.size()) found_.resize(place + 1, {kNever, kNever});
@@ -266,12 +266,13 @@ class OverlapSearch {
   std::vector<double> ready_;
   double forward_ = 0;
   BucketSeconds first_;
-  std::vector<BucketSeconds> before_;  // [layer]: of all before it, in as few buckets as can be
+  // [layer]: cost of all layers before it, in as few buckets as possible
+  std::vector<BucketSeconds> before_;
   double least_ = kNever;
   double grain_ = 0;
   std::vector<LayerRange> best_;
-  std::vector<std::vector<Label>> labels_;  // [layer], by F
-  std::vector<Label> found_;                // [F]
+  std::vector<std::vector<Label>> labels_;  // [layer], in the order of F
+  std::vector<Label> found_;                // [F in units of grain_]
 };
 
 }  // namespace

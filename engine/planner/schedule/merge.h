@@ -1,4 +1,4 @@
-// Which layers' gradients cross together: merging, greedy and exact.
+// Merging of layers into buckets: greedy and exact algorithms.
 #pragma once
 
 #include <optional>
@@ -8,39 +8,51 @@
 
 namespace sparsesync {
 
-/// Every layer by itself, in the order of backward.
+/// Returns a bucket for each layer, in the order of the backward pass.
 std::vector<LayerRange> each_layer(std::span<const ScheduledLayer> layers);
 
-/// As few buckets as there can be: of neighbours of one kind.
+/// Returns as few buckets as possible: consecutive layers of one kind share a bucket.
 std::vector<LayerRange> merge_all(std::span<const ScheduledLayer> layers);
 
-/// A bucket is complete with the layer that makes it `full_bytes` or more. (GradientFlow,
-/// section 3.1: lazy all-reduce.)
-/// @param first_bytes  the same of the first bucket, the last layers'; nothing: as of the others
+/// Adds layers to a bucket until it has at least `full_bytes` (GradientFlow, section 3.1: lazy
+/// all-reduce).
+/// @param first_bytes  the same for the first bucket, which has the last layers; no value: as for
+///                     the others
 std::vector<LayerRange> merge_until_full(std::span<const ScheduledLayer> layers, double full_bytes,
                                          std::optional<double> first_bytes = std::nullopt);
 
-/// MG-WFBP's greedy merging (arXiv 1912.09268, Algorithm 1): from the last layer on a layer joins
-/// those that wait for the link if it is ready before what it saves has passed: τb(l-1) + tb(l-1) -
-/// τc(l) < a, where a, the start-up, is what two messages take more than one of both.
+/// Merges by MG-WFBP's greedy algorithm (arXiv 1912.09268, Algorithm 1). It visits layers from the
+/// last one to the first. A layer joins the bucket that waits for the link if it becomes ready
+/// before the saved time has passed:
+/// @code
+///   τb(l-1) + tb(l-1) - τc(l) < a
+/// @endcode
+/// The start-up a is the time by which two messages take longer than one message with both.
 std::vector<LayerRange> merge_greedily(const ScheduleQuestion& question);
 
-/// The merging with which the last bucket has crossed the soonest, whatever the costs:
-/// F(i) = min over j > i of max(F(j), ready(i)) + T(i, j - 1), F of nothing = 0.
-/// Takes up to L²/2 costs of buckets.
+/// Returns the merging whose last bucket ends earliest, for any costs:
+/// @code
+///   F(i) = min over j > i of max(F(j), ready(i)) + T(i, j - 1), F(no layers) = 0
+/// @endcode
+/// Evaluates up to L²/2 bucket costs for L layers.
 std::vector<LayerRange> merge_exactly(const ScheduleQuestion& question);
 
-/// The merging with which a step takes the least, where reduces go on under backward and gathers,
-/// in the order of the next forward pass, under that: at most 1 + `grain` times what could be
-/// reached, where no bucket costs more than its parts. With r, g what a bucket's phases take,
-/// rem(i) what is left of a forward pass that is at layer i:
-///   F(i) = max(F(j), ready(i)) + r(i, j - 1)    when the last reduce ends,
-///   H(i) = max(H(j), rem(i)) + g(i, j - 1)      what comes from then on,
-/// and F(1) + H(1) is the step. Of all pairs (F, H) those are followed than which no other is
-/// better in both, and that may end up better than the best size of buckets does.
+/// Returns the merging with the fastest step if reduces run during the backward pass and gathers
+/// during the next forward pass, in its order. The step is at most 1 + `grain` times the optimum,
+/// if no bucket costs more than its parts.
+///
+/// A bucket's phases take r and g seconds. When the forward pass begins layer i, rem(i) seconds of
+/// it remain:
+/// @code
+///   F(i) = max(F(j), ready(i)) + r(i, j - 1)    the end of the last reduce
+///   H(i) = max(H(j), rem(i)) + g(i, j - 1)      the time from then to the end of the forward pass
+/// @endcode
+/// A step takes F(1) + H(1). The search keeps only Pareto-optimal pairs (F, H) that may beat the
+/// best fixed bucket size.
 std::vector<LayerRange> merge_for_overlap(const ScheduleQuestion& question, double grain = 1e-3);
 
-/// Sizes of buckets from none to all layers together, each half as large again.
+/// Returns bucket sizes in bytes, from 0 to all layers together. Each size is 1.5 times the
+/// previous one.
 std::vector<double> sizes_to_try(std::span<const ScheduledLayer> layers);
 
 }  // namespace sparsesync

@@ -11,13 +11,14 @@
 namespace sparsesync {
 namespace {
 
-/// What a bucket's gradient lies in the pool as.
+/// Returns the bytes of a layer's gradient in memory: all elements of a dense one, touched rows of
+/// a sparse one.
 double pool_bytes(const ModelLayer& layer) {
   if (!layer.sparse) return layer.bytes;
   return layer.sparse->nnz * static_cast<double>(layer.sparse->width * element_bytes(DType::f32));
 }
 
-/// What of a bucket's gradient crosses, as it lies in the pool.
+/// Returns the bytes of a layer's gradient that are sent: without index codes, with chunks' norms.
 double crossing_bytes(const ModelLayer& layer, const CrossingOptions& options) {
   const double elements = pool_bytes(layer) / static_cast<double>(element_bytes(DType::f32));
   const auto value_bytes = static_cast<double>(element_bytes(options.wire));
@@ -26,7 +27,7 @@ double crossing_bytes(const ModelLayer& layer, const CrossingOptions& options) {
   return options.chunks->share * elements * value_bytes + chunks * sizeof(double);
 }
 
-/// The cost of a dense gradient of so many elements of f32.
+/// Returns the cost of a dense gradient with a number of f32 elements.
 Cost dense_cost(const SchemeEntry& entry, Index elements, int workers) {
   RowSpace space;
   space.width = 1;
@@ -45,7 +46,7 @@ bool is_dense(const std::string& scheme) {
   return scheme.starts_with("dense_");
 }
 
-/// Whether what a scheme costs follows from how many rows are touched, wherever they lie.
+/// Whether a scheme's cost depends only on the number of touched rows, not on their positions.
 bool can_be_told(const SchemeEntry& entry) {
   return entry.design.balance != Balance::imbalanced && entry.design.format != Format::blocks &&
          entry.design.format != Format::dense_then_sparse;
@@ -119,7 +120,7 @@ ModelCosts::AffinePhases ModelCosts::dense_phases() const {
     return {{0, start, start}, {0, per_byte, per_byte}, 1};
   }
   const SchemeEntry entry = scheme_named(dense_scheme_);
-  // Two sizes, far apart, tell what is affine.
+  // Two distant sizes determine the affine function.
   constexpr Index kFew = Index{1} << 20U;
   constexpr Index kMany = Index{1} << 30U;
   const auto seconds = [&](Index elements) {
@@ -181,8 +182,7 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
   std::vector<TensorSpec> tensors;
   for (int layer = range.first; layer <= range.last; ++layer) {
     const ModelLayer& each = model_.layers[static_cast<std::size_t>(layer)];
-    tensors.push_back(
-        {each.name, each.sparse->rows, each.sparse->width, options_.wire});  // as it crosses
+    tensors.push_back({each.name, each.sparse->rows, each.sparse->width, options_.wire});
   }
   const std::vector<RowSpace> spaces = row_spaces(tensors);
   Statistics statistics;
@@ -192,7 +192,7 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
       const auto layer = static_cast<std::size_t>(range.first) + member.tensor;
       add_share(sum, statistics_of(*model_.layers[layer].sparse, workers_), 1);
     }
-    sum.push_skewness = 1;  // not told
+    sum.push_skewness = 1;  // unknown
     sum.pull_skewness = 1;
   }
   const bool is_inside = options_.nodes && workers_ <= options_.nodes->workers;

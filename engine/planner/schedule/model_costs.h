@@ -1,4 +1,4 @@
-// What a model's gradients cost to cross: seconds of each phase of a bucket of its layers.
+// Costs of synchronizing a model's gradients: seconds of each phase of a bucket of layers.
 #pragma once
 
 #include <map>
@@ -12,78 +12,81 @@
 
 namespace sparsesync {
 
-/// An all-reduce of m bytes takes start_s + s_per_byte · m, half of it each phase.
+/// The cost of an all-reduce: start_s + s_per_byte · m seconds for m bytes, half of them in each
+/// phase.
 struct AffineAllReduce {
   double start_s = 0;
   double s_per_byte = 0;
 };
 
-/// Workers that have nodes, each of which has a network of its own.
+/// The network inside each node.
 struct NodeNetwork {
-  int workers = 1;  // of a node
+  int workers = 1;  // workers per node
   Network network;
 };
 
-/// Of dense gradients a share of all chunks crosses, the same ones of all workers, and in their
-/// turn an f64 for each chunk: GradientFlow's coarse-grained sparse communication.
+/// GradientFlow's coarse-grained sparse communication. A fraction of all chunks of dense gradients
+/// is sent, the same chunks on all workers, and an f64 norm for each chunk.
 struct CrossingChunks {
   double share = 0.1;
-  Index elements = Index{1} << 15;  // of a chunk
+  Index elements = Index{1} << 15;  // elements per chunk
 };
 
-/// Returns the sparsity that is expected of a gradient among so many workers. How rows are spread
-/// over ranges is not known.
+/// Returns the expected sparsity of a gradient for a number of workers. The distribution of rows
+/// over ranges is unknown.
 SpaceStatistics statistics_of(const SparseGradient& gradient, int workers);
 
-/// The layer as schedules have it.
-/// @param announce  whether rows are told ahead
+/// Converts a layer for schedule policies.
+/// @param announce  whether row indices are exchanged during the forward pass
 ScheduledLayer scheduled(const ModelLayer& layer, bool announce);
 
-/// Whether what a scheme costs follows from what a model's file says: from how many rows are
-/// touched, wherever they lie.
+/// Whether a model's file is enough to predict a scheme's cost: whether the cost depends only on
+/// the number of touched rows, not on their positions.
 /// @throws InputError if there is no such scheme
 bool cost_can_be_told(const std::string& scheme);
 
-/// How gradients cross.
+/// Options for the costs of a model's gradients.
 struct CrossingOptions {
-  Network network;  // between nodes, where there are any
+  Network network;  // between nodes, if there are several
   std::optional<NodeNetwork> nodes = std::nullopt;
-  /// In the place of networks and schemes.
+  /// Replaces networks and schemes.
   std::optional<AffineAllReduce> affine = std::nullopt;
-  /// Of sparse gradients a scheme's name or "auto"; dense ones cross by it where it is a dense one,
-  /// else by the ring.
+  /// Scheme of sparse gradients, or "auto". Dense gradients use it if it is a dense scheme, and
+  /// dense_ring otherwise.
   std::string scheme = "auto";
-  /// Sparse gradients' rows are told under the forward pass.
+  /// Whether row indices of sparse gradients are exchanged during the forward pass.
   bool announce = false;
-  /// What values of f32 cross as: f32, f16 or bf16.
+  /// Wire type of f32 values: f32, f16 or bf16.
   DType wire = DType::f32;
-  std::optional<CrossingChunks> chunks = std::nullopt;  // none: dense gradients cross whole
+  std::optional<CrossingChunks> chunks = std::nullopt;  // no value: dense gradients are sent whole
 };
 
-/// The costs of one model among some workers. Dense buckets cost what is affine in their bytes;
-/// sparse ones what the scheme's own cost says. Where there are nodes and more workers than one
-/// has, dense gradients are summed inside nodes first, and what crosses between nodes is each
-/// worker's part of that; sparse ones cross as if all were between nodes.
+/// The costs of one model for a number of workers. Dense buckets have a cost that is affine in
+/// their bytes; sparse ones have the scheme's cost. If there are several nodes, dense gradients are
+/// first summed inside nodes. Each worker then sends its part of that sum between nodes. Sparse
+/// gradients are sent as if all workers were on different nodes.
 class ModelCosts {
  public:
-  /// @param model  outlives it
-  /// @throws InputError if there is no such scheme, or it cannot be told what it costs
+  /// Computes the costs of dense buckets.
+  /// @param model  outlives the object
+  /// @throws InputError if there is no such scheme, or its cost cannot be predicted
   ModelCosts(const Model& model, int workers, const CrossingOptions& options);
 
   const std::vector<ScheduledLayer>& layers() const { return layers_; }
-  /// @pre layers of one kind
+  /// Returns the seconds of each phase of a bucket.
+  /// @pre the layers have one kind
   BucketSeconds seconds(LayerRange range) const;
-  /// That the busiest worker sends in a step for such a bucket.
+  /// Returns the messages that the bottleneck worker sends in a step for such a bucket.
   double messages(LayerRange range) const;
-  /// The scheme that such a bucket crosses by; "all_reduce" of affine costs, and "" on one worker.
+  /// Returns the scheme of such a bucket: "all_reduce" for affine costs, and "" for one worker.
   std::string scheme(LayerRange range) const;
-  /// seconds(), while this lives.
+  /// Returns seconds() as a function, valid while this object lives.
   BucketCosts costs() const {
     return [this](LayerRange range) { return seconds(range); };
   }
 
  private:
-  /// Seconds of a phase, and messages, that are affine in a bucket's bytes.
+  /// Seconds of each phase, affine in a bucket's bytes, and messages.
   struct AffinePhases {
     BucketSeconds start;
     BucketSeconds per_byte;
@@ -108,9 +111,9 @@ class ModelCosts {
   CrossingOptions options_;
   std::string dense_scheme_;
   std::vector<ScheduledLayer> layers_;
-  std::vector<double> bytes_before_;  // [layer]: of all before it
+  std::vector<double> bytes_before_;  // [layer]: bytes of all layers before it
   AffinePhases dense_;
-  mutable std::map<std::pair<int, int>, SparseBucket> sparse_;  // asked for so far
+  mutable std::map<std::pair<int, int>, SparseBucket> sparse_;  // cache
 };
 
 }  // namespace sparsesync

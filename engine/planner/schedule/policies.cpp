@@ -25,12 +25,12 @@ Schedule schedule_sequentially(const ScheduleQuestion& question) {
   return schedule;
 }
 
-/// Wait-free back-propagation (Poseidon, 2017): each layer by itself.
+/// Wait-free back-propagation (Poseidon, 2017): each layer is a bucket.
 Schedule schedule_wfbp(const ScheduleQuestion& question) {
   return one_after_another(question.layers, each_layer(question.layers));
 }
 
-/// One message of all layers, after the backward pass (SyncEASGD, 2017).
+/// Merges all layers, and sends them after the backward pass (SyncEASGD, 2017).
 Schedule schedule_merge_all(const ScheduleQuestion& question) {
   Schedule schedule = one_after_another(question.layers, merge_all(question.layers));
   schedule.after_backward = true;
@@ -42,12 +42,13 @@ Schedule schedule_mg_wfbp(const ScheduleQuestion& question) {
   return one_after_another(question.layers, merge_greedily(question));
 }
 
-/// The merging whose last bucket is done first.
+/// MG-WFBP with the merging whose last bucket ends earliest.
 Schedule schedule_mg_wfbp_exact(const ScheduleQuestion& question) {
   return one_after_another(question.layers, merge_exactly(question));
 }
 
-/// GradientFlow's lazy all-reduce (arXiv 1902.06855): a bucket is sent once it has some bytes.
+/// GradientFlow's lazy all-reduce (arXiv 1902.06855): a bucket is sent once it reaches a number of
+/// bytes.
 Schedule schedule_lazily(const ScheduleQuestion& question) {
   if (question.full_bytes) {
     return one_after_another(

@@ -1,5 +1,5 @@
-// Schedule policies: each makes a schedule from the seconds of passes and of buckets. The planner
-// of a running session and the simulator use the same ones.
+// Schedule policies: each makes a schedule from the seconds of passes and of buckets. A session's
+// planner and the simulator use the same policies.
 #pragma once
 
 #include <functional>
@@ -17,15 +17,15 @@ namespace sparsesync {
 struct ScheduledLayer {
   double forward_s = 0;
   double backward_s = 0;
-  double bytes = 0;  // of the gradient in memory
-  int kind = 0;      // layers of different kinds never share a bucket
+  double bytes = 0;  // Bytes of the gradient in memory.
+  int kind = 0;      // Layers of different kinds never share a bucket.
   // Whether its bucket announces its rows in the forward pass. The same for all of a kind.
   bool announces = false;
 };
 
 /// Seconds of each phase of a bucket on a link that nothing else uses.
 struct BucketSeconds {
-  double announce = 0;  // 0 if it does not announce
+  double announce = 0;  // 0 if the bucket does not announce
   double reduce = 0;
   double gather = 0;
 
@@ -34,17 +34,18 @@ struct BucketSeconds {
   /// Returns the seconds of both phases that send values.
   double values() const { return reduce + gather; }
 };
-/// Returns the cost of a bucket of these layers. Pure; a range costs no less than a part of it.
+/// Returns the cost of a bucket of these layers. A pure function. A range costs at least as much as
+/// any part of it.
 using BucketCosts = std::function<BucketSeconds(LayerRange)>;
 
 /// Holds the inputs of a policy. A view.
 struct ScheduleQuestion {
   std::span<const ScheduledLayer> layers;  // at least one
   const BucketCosts& costs;
-  /// Bytes of a full bucket of `lazy` and `dear`. Nothing: they choose the fastest size.
+  /// Bytes of a full bucket of `lazy` and `dear`. No value: they choose the fastest size.
   std::optional<double> full_bytes = std::nullopt;
-  /// Bytes of a step's first bucket when full, so that communication starts early. Only with
-  /// `full_bytes`, and at most that.
+  /// Bytes of a step's first bucket when full. A small one starts communication early. Only used
+  /// with `full_bytes`, and at most that.
   std::optional<double> first_bytes = std::nullopt;
   /// Whether a forward pass can wait for one bucket after another. Otherwise `auto` runs no gathers
   /// during it.
@@ -64,7 +65,7 @@ std::span<const SchedulePolicy> schedule_policies();
 /// @throws InputError if there is none; the text lists those that exist
 const SchedulePolicy& schedule_policy_named(std::string_view name);
 
-/// Makes the schedule of `auto` (auto_schedule.cpp).
+/// Makes the schedule of `auto`. Defined in auto_schedule.cpp.
 Schedule schedule_auto(const ScheduleQuestion& question);
 
 /// Returns when the gradients of each layer are ready, in seconds after the backward pass began.

@@ -18,14 +18,14 @@
 namespace sparsesync {
 namespace {
 
-constexpr double kFullBytes = 25 << 20;  // as torch's own has it
-// The first steps are like no other: memory is taken, caches are cold.
+constexpr double kFullBytes = 25 << 20;  // PyTorch DDP's default
+// The first steps are not representative: they allocate memory, and caches are cold.
 constexpr std::int64_t kWarmUp = 2;
 constexpr std::int64_t kMeasured = 5;
 constexpr std::int64_t kLongestBetweenReviews = 1000;
 constexpr double kWorthIt = 0.97;
 
-/// Whether a policy makes its schedule of more than bytes.
+/// Whether the policy needs the seconds of passes and phases, not only bytes.
 bool heeds_seconds(const ScheduleOptions& options) {
   const std::string& name = options.schedule;
   if (name == "lazy" || name == "dear") return !options.full_bytes;
@@ -38,7 +38,7 @@ Phase phase_of(const Json& told) {
   return static_cast<Phase>(phase);
 }
 
-/// Whether announced rows are of use.
+/// Whether the scheme uses announced rows.
 bool announces(const ScheduleOptions& options) {
   return options.announce && (options.scheme == "auto" ||
                               scheme_named(options.scheme).heeds.has(SchemeOption::announce));
@@ -112,7 +112,8 @@ void SchedulePlanner::observe(std::size_t layer, double touched, double united) 
   sparse.nnz = touched;
   sparse.densification.clear();
   if (touched > 0 && workers_ > 1) {
-    // What others touched beyond this worker's number is not told by it alone.
+    // `united` also counts rows of workers that touched more than this one, so the ratio is
+    // limited.
     const double gamma = std::clamp(united / touched, 1.0, static_cast<double>(workers_));
     sparse.densification[workers_] = gamma;
   }
@@ -122,7 +123,7 @@ std::vector<ObservedLayer> SchedulePlanner::share(std::size_t bucket,
                                                   std::span<const ObservedRows> observed) const {
   SPARSESYNC_EXPECT(bucket, <, schedule_.buckets.size());
   const LayerRange range = schedule_.buckets[bucket];
-  // Layers of a bucket have one type: a row space is those of one width.
+  // Layers of a bucket share a dtype, so each width has one row space.
   std::vector<Index> widths;
   std::vector<std::vector<std::size_t>> spaces;
   for (int i = range.last; i >= range.first; --i) {
@@ -192,7 +193,7 @@ SchedulePlanner::Plan SchedulePlanner::without_seconds() const {
 SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) const {
   CrossingOptions crossing;
   crossing.network = network;
-  // One whose cost follows from where rows lie is planned for as if the fastest crossed.
+  // If the scheme's cost depends on the positions of rows, the plan assumes the fastest scheme.
   const bool is_told = options_.scheme == "auto" || cost_can_be_told(options_.scheme);
   crossing.scheme = is_told ? options_.scheme : "auto";
   crossing.announce = announces(options_);
@@ -217,7 +218,8 @@ SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) cons
   return plan;
 }
 
-/// Takes what worker 0 has planned.
+/// Adopts the schedule that worker 0 planned.
+/// @return whether the schedule changed
 bool SchedulePlanner::adopt(const std::optional<Plan>& own) {
   const bool leads = session_.rank() == Rank{0};
   const std::vector<std::string> told = session_.all_gather(leads ? packed(own.value()) : "");

@@ -105,7 +105,7 @@ double step_seconds(std::span<const ScheduledLayer> layers, const BucketCosts& c
                     const Schedule& schedule) {
   constexpr std::array kPaces{1.0};
   StepClock clock(layers, costs, schedule);
-  // The first step has no gathers behind it; from the second on all are alike.
+  // The first step has no gathers of an earlier step. All later steps are equal.
   clock.step(kPaces);
   clock.step(kPaces);
   const double before = clock.ends().front();

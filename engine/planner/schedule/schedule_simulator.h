@@ -1,5 +1,5 @@
-// The virtual clock of a schedule: when workers' passes and what crosses between them begin and
-// end, step after step.
+// Simulates a schedule on a virtual clock: when the workers' passes and the phases begin and end,
+// step after step.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace sparsesync {
 
-/// Something that took time.
+/// An interval on the virtual clock, in seconds.
 struct TimeSpan {
   double begin = 0;
   double end = 0;
@@ -18,33 +18,33 @@ struct TimeSpan {
   double seconds() const { return end - begin; }
 };
 
-/// What a step did on the virtual clock: of one worker, whose passes are `forward` and `backward`,
-/// and of the link.
+/// Timeline of one step on the virtual clock: one worker's passes, and the phases on the link.
 struct StepTimeline {
   std::vector<TimeSpan> forward;   // [layer]
   std::vector<TimeSpan> backward;  // [layer]
-  std::vector<TimeSpan> crossed;   // [place in Schedule::order]
+  std::vector<TimeSpan> crossed;   // [index in Schedule::order] phases
 };
 
-/// Workers' passes and the link that they share, as the engine has them: phases cross one after
-/// another, in the order of the schedule, each once all workers have what it needs and the one
-/// before is over. A pass waits for what it needs, and for nothing else.
+/// Simulates workers' passes and the link that they share, with the engine's rules. Phases run one
+/// after another in the order of the schedule. A phase begins when all workers have its inputs and
+/// the previous phase has ended. A pass waits only for the results that it needs.
 class StepClock {
  public:
-  /// @param layers, schedule  outlive it
-  /// @param costs             asked now
-  /// @param workers           1 or more
+  /// Evaluates the costs of the schedule's buckets.
+  /// @param layers, schedule  outlive the clock
+  /// @param costs             called only here
+  /// @param workers           at least 1
   StepClock(std::span<const ScheduledLayer> layers, const BucketCosts& costs,
             const Schedule& schedule, std::size_t workers = 1);
 
-  /// Goes on to the end of the next backward pass, and of what crosses after it.
-  /// @param paces     of each worker: seconds of its passes over those of the layers
-  /// @param timeline  of worker 0; null: nobody wants to see it
+  /// Advances to the end of the next backward pass, and of the phases that follow it.
+  /// @param paces     [worker] duration of its passes, relative to the layers' seconds
+  /// @param timeline  receives worker 0's timeline; null: not recorded
   void step(std::span<const double> paces, StepTimeline* timeline = nullptr);
 
-  /// When each worker's last backward pass ended. [worker]
+  /// Returns when each worker's last backward pass ended. [worker]
   std::span<const double> ends() const { return ends_; }
-  /// What a step's phases take together.
+  /// Returns the total seconds of a step's phases.
   double communication_seconds() const;
 
  private:
@@ -54,16 +54,16 @@ class StepClock {
 
   std::span<const ScheduledLayer> layers_;
   const Schedule& schedule_;
-  std::vector<double> backward_until_;  // [layer]: since the pass began, at pace 1
-  std::vector<double> takes_;           // [place in the order]
+  std::vector<double> backward_until_;  // [layer]: seconds from the pass's start, at pace 1
+  std::vector<double> takes_;           // [phase] seconds
   std::vector<double> ends_;            // [worker]
-  std::vector<double> announces_at_;    // [bucket]: when all workers know its rows
-  std::vector<double> ready_at_;        // [bucket]: when all workers have its gradients
+  std::vector<double> announces_at_;    // [bucket]: when all know its rows
+  std::vector<double> ready_at_;        // [bucket]: when all have its gradients
   std::vector<double> gathered_at_;     // [bucket]
-  double free_at_ = 0;                  // the link
+  double free_at_ = 0;                  // when the link is free
 };
 
-/// What a step takes once it is like the one before, where all workers are alike.
+/// Returns the seconds of a step in the steady state, if all workers have the same pace.
 double step_seconds(std::span<const ScheduledLayer> layers, const BucketCosts& costs,
                     const Schedule& schedule);
 

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The times at which a worker computes, as few as they can be, in order.
+/// Returns the times at which a worker computes, merged into as few spans as possible, in order.
 std::vector<TimeSpan> computing(std::span<const StepTimeline> steps) {
   std::vector<TimeSpan> passes;
   for (const StepTimeline& step : steps) {
@@ -23,7 +23,7 @@ std::vector<TimeSpan> computing(std::span<const StepTimeline> steps) {
   std::vector<TimeSpan> spans;
   for (const TimeSpan& span : passes) {
     if (span.end <= span.begin) continue;
-    // What differs by rounding alone goes on.
+    // Spans whose gap is only a rounding error are merged.
     const double slack = 1e-12 * std::max(1.0, span.begin);
     if (!spans.empty() && span.begin <= spans.back().end + slack) {
       spans.back().end = std::max(spans.back().end, span.end);
@@ -34,7 +34,7 @@ std::vector<TimeSpan> computing(std::span<const StepTimeline> steps) {
   return spans;
 }
 
-// Rows of a process.
+// Rows of a process in the trace.
 constexpr int kPasses = 0;
 constexpr int kHidden = 1;
 constexpr int kExposed = 2;
@@ -66,7 +66,7 @@ std::vector<CrossedPart> crossed_parts(std::span<const StepTimeline> steps) {
       while (now < whole.end) {
         while (at < busy.size() && busy[at].end <= now) ++at;
         const bool computes = at < busy.size() && busy[at].begin <= now;
-        // After the last step nobody knows what the worker does.
+        // It is unknown whether the worker computes after the last step.
         if (at == busy.size()) break;
         const double until = std::min(whole.end, computes ? busy[at].end : busy[at].begin);
         parts.push_back({step, place, {now, until}, !computes});
@@ -81,7 +81,8 @@ std::vector<ExposedPhase> exposed_phases(std::span<const ScheduledLayer> layers,
                                          const BucketCosts& costs, const Schedule& schedule) {
   StepClock clock(layers, costs, schedule);
   constexpr std::array kPaces{1.0};
-  // The first step has no gathers behind it; what the last one's do is not known.
+  // The first step has no gathers of an earlier step. The last step's gathers overlap an unknown
+  // next step.
   clock.step(kPaces);
   std::array<StepTimeline, 3> steps;
   for (StepTimeline& step : steps) clock.step(kPaces, &step);
@@ -89,7 +90,7 @@ std::vector<ExposedPhase> exposed_phases(std::span<const ScheduledLayer> layers,
   for (const CrossedPart& part : crossed_parts(steps)) {
     if (part.step == 1 && part.is_exposed) seconds[part.place] += part.span.seconds();
   }
-  const double least = 1e-9 * clock.communication_seconds();  // the rest is rounding
+  const double least = 1e-9 * clock.communication_seconds();  // shorter exposure is rounding
   std::vector<ExposedPhase> exposed;
   for (std::size_t place = 0; place < seconds.size(); ++place) {
     const auto [bucket, phase] = schedule.order[place];

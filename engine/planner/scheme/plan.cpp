@@ -11,16 +11,17 @@
 namespace sparsesync {
 namespace {
 
-/// What processors may take, over what is expected of them. A trial may have been disturbed, or had
-/// its memory where it is in the way: that only makes it longer, and several hardly ever are.
+/// Bounds on the CPU time, relative to the expected time. Disturbances and unfavourable memory
+/// addresses only make trials longer, and rarely affect several of them.
 struct Doubt {
   double at_best = 1;
   double at_worst = 1;
 };
 constexpr std::array kDoubts{Doubt{0.5, 2}, Doubt{0.75, 1}, Doubt{0.85, 1},
-                             Doubt{0.93, 1}};  // by the number of trials
+                             Doubt{0.93, 1}};  // [number of trials]
 
-/// What processors take over what is expected of them, as trials of some ways tell for the others.
+/// Returns the median ratio of CPU time to expected time in trials. It applies to variants without
+/// a trial.
 double typical_over_expected(std::span<const Trial> trials) {
   if (trials.empty()) return 1;
   std::vector<double> over_expected;
@@ -28,7 +29,7 @@ double typical_over_expected(std::span<const Trial> trials) {
   return median(std::move(over_expected));
 }
 
-/// Why a scheme cannot be used; empty where it can.
+/// Explains why a scheme cannot be used. Empty if it can.
 std::string reason_against(const PlanQuestion& question, const SchemeEntry& entry,
                            const SchemeOptions& options, double memory) {
   if (entry.all_reduces && !question.has_all_reduce) {
@@ -50,7 +51,7 @@ std::string reason_against(const PlanQuestion& question, const SchemeEntry& entr
   return "";
 }
 
-/// A way in question.
+/// A scheme with a pattern, and its cost.
 struct Candidate {
   SchemeEntry entry;
   SchemeOptions options;
@@ -83,8 +84,8 @@ std::vector<Candidate> candidates_of(const PlanQuestion& question) {
   return all;
 }
 
-/// How often a way was tried, or one that is the same under another name: between two workers all
-/// patterns are one. And the quickest trial of them.
+/// Trials of a variant, or of variants with the same cost: between two workers, all patterns are
+/// the same.
 struct Trials {
   int count = 0;
   const Trial* quickest = nullptr;

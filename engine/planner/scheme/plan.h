@@ -1,4 +1,4 @@
-// The planner: what each scheme is expected to take for a bucket, and so which one to use.
+// The planner: predicts each scheme's time for a bucket, and thereby chooses a scheme.
 #pragma once
 
 #include <optional>
@@ -11,52 +11,54 @@
 
 namespace sparsesync {
 
-/// What the busiest processor took when a way was tried. What it took over what was expected of it
-/// holds for other rows too, and the median of trials for ways that were not tried.
+/// CPU time of the bottleneck worker in a trial of a variant. The ratio to the expected time also
+/// applies to other rows. The median ratio of all trials applies to variants without a trial.
 struct Trial {
   SchemeVariant variant;
   HostSeconds took;
-  double expected = 0;  // seconds, above 0
+  double expected = 0;  // expected seconds, above 0
 
   double over_expected() const { return took.total() / expected; }
 };
 
-/// What is known when a scheme is to be chosen. A view.
+/// Inputs of the planner. A view.
 struct PlanQuestion {
-  std::span<const RowSpace> spaces;  // as they cross
+  std::span<const RowSpace> spaces;  // row spaces, with the dtypes that are sent
   int size = 1;
   const Statistics& statistics;
   Network network;
   SchemeOptions options = {};
-  bool has_all_reduce = false;                  // the transport, of its own
-  bool announce = false;                        // only schemes that use announced rows are of use
-  std::optional<double> memory = std::nullopt;  // bytes of workspace that each worker has
-  std::span<const Trial> trials = {};           // of a way that has several the quickest counts
+  bool has_all_reduce = false;                  // whether the transport has an all-reduce
+  bool announce = false;                        // whether the scheme must use announced rows
+  std::optional<double> memory = std::nullopt;  // workspace bytes of a worker; no value: unlimited
+  std::span<const Trial> trials = {};           // if a variant has several, the fastest counts
 };
 
-/// The way that a bucket of this scheme with these options goes.
+/// Returns the variant that a bucket with these options uses.
 SchemeVariant variant_of(const SchemeEntry& entry, const SchemeOptions& options);
 
-/// The options with which a bucket goes this way, all others as they are.
+/// Returns options that select a variant; other options are unchanged.
 SchemeOptions options_for(const SchemeVariant& variant, SchemeOptions options);
 
-/// Whether `a` goes before `b`: what can be used goes before what cannot, and then the faster one.
+/// Whether `a` comes before `b`: usable variants before ruled-out ones, then faster ones first.
 bool is_better(const Prediction& a, const Prediction& b);
 
-/// Every scheme with every pattern: those that can be used first, the fastest of them first; of
-/// equals the one whose name comes first. The same on all workers that ask the same.
+/// Returns predictions for every scheme with every pattern: usable variants first, the fastest of
+/// them first. Equally fast variants are in the order of their schemes' names. All workers get the
+/// same predictions for the same question.
 std::vector<Prediction> plan(const PlanQuestion& question);
 
-/// The one that is of a way.
-/// @return null where none is; else it points into `predictions`
+/// Returns the prediction for a variant.
+/// @return null if there is none; otherwise a pointer into `predictions`
 const Prediction* prediction_of(std::span<const Prediction> predictions,
                                 const SchemeVariant& variant);
 
-/// Ways to try, because processors decide whether they are the fastest: the first one if it may
-/// fall behind another, and others that may beat what is expected of the first; the more often one
-/// was tried the less is it in doubt, and after four trials it is not. What costs of processors are
-/// worked out from is a few figures for all that kernels do.
-/// @param predictions  of plan()
+/// Returns the variants that are worth a trial, because CPU time decides whether they are the
+/// fastest. These are the first one, if another one may beat it, and others that may beat its
+/// expected time. The predicted CPU time of a variant is uncertain, because it is derived from a
+/// few cost constants of all kernels. Each trial reduces the uncertainty, and none remains after
+/// four trials.
+/// @param predictions  result of plan()
 std::vector<SchemeVariant> worth_a_trial(std::span<const Prediction> predictions);
 
 }  // namespace sparsesync
