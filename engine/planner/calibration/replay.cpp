@@ -35,8 +35,8 @@ std::size_t index(std::int32_t number) {
 struct Message {
   std::int32_t sender_group = 0;
   std::int64_t bytes = 0;
-  double leaves = 0;         // when its first byte is sent
-  std::int64_t settled = 0;  // bytes scheduled on the receiver's link
+  double leaves = 0;           // when its first byte is sent
+  std::int64_t scheduled = 0;  // bytes scheduled on the receiver's link
   double complete = kNever;
   bool matched = false;    // with a receive
   std::int32_t group = 0;  // the receiver's group, if it is matched
@@ -45,7 +45,7 @@ struct Message {
 /// Messages from one worker to another, in the order of posting.
 struct Stream {
   std::vector<Message> messages;
-  std::size_t unsettled = 0;           // index of the first message that is not complete
+  std::size_t unscheduled = 0;         // index of the first message that is not complete
   std::vector<std::int32_t> receives;  // groups of the posted receives
   std::size_t matched = 0;             // number of matched messages
 };
@@ -151,7 +151,7 @@ class Simulation {
 
   /// Returns when the next unscheduled byte reaches the receiver's link.
   double next_in(const Message& message) const {
-    return message.leaves + on_link(message.settled) + link_.latency_s;
+    return message.leaves + on_link(message.scheduled) + link_.latency_s;
   }
 
   void wake(double time, std::int32_t rank) {
@@ -211,7 +211,7 @@ class Simulation {
     ++group.unread;
     Stream& stream = receiver.from[index(rank)];
     stream.messages.push_back(message);
-    if (stream.unsettled + 1 == stream.messages.size()) {
+    if (stream.unscheduled + 1 == stream.messages.size()) {
       add_arriving(receiver, next_in(message), rank);
     }
     match(event.peer, rank, now);
@@ -257,7 +257,7 @@ class Simulation {
           fmt::format("in which worker {} takes more messages of a group than it receives", rank));
     }
     read(worker, now);
-    settle(worker, now);
+    schedule_arrivals(worker, now);
     if (!group.ready.empty() && group.ready.front().first <= now) {
       Handling& handling = group.handling[group.ready.front().second];
       if (handling.taken == handling.seconds.size()) {
@@ -273,7 +273,7 @@ class Simulation {
     double soon = group.ready.empty() ? kNever : group.ready.front().first;
     for (const auto& [time, sender] : worker.arriving) {
       const Stream& stream = worker.from[index(sender)];
-      soon = std::min(soon, soonest(worker, stream.messages[stream.unsettled]));
+      soon = std::min(soon, soonest(worker, stream.messages[stream.unscheduled]));
     }
     // Rounding must not cause endless wake-ups at the same time.
     if (soon != kNever) wake(std::max(soon, std::nextafter(now, kNever)), rank);
@@ -301,7 +301,7 @@ class Simulation {
   }
 
   /// Schedules all chunks that have arrived before now on the incoming link.
-  void settle(Worker& worker, double now) {
+  void schedule_arrivals(Worker& worker, double now) {
     const std::int64_t chunk =
         link_.rate_bps ? kLinkChunkBytes : std::numeric_limits<std::int64_t>::max();
     while (!worker.arriving.empty()) {
@@ -312,17 +312,17 @@ class Simulation {
       std::pop_heap(worker.arriving.begin(), worker.arriving.end(), std::greater<>());
       worker.arriving.pop_back();
       Stream& stream = worker.from[index(sender)];
-      Message& message = stream.messages[stream.unsettled];
-      const std::int64_t bytes = std::min(chunk, message.bytes - message.settled);
+      Message& message = stream.messages[stream.unscheduled];
+      const std::int64_t bytes = std::min(chunk, message.bytes - message.scheduled);
       worker.link_in_free = std::max(worker.link_in_free, time) + on_link(bytes);
-      message.settled += bytes;
-      if (message.settled == message.bytes) {
+      message.scheduled += bytes;
+      if (message.scheduled == message.bytes) {
         message.complete = worker.link_in_free;
         if (message.matched) add_ready(worker, message, sender);
-        ++stream.unsettled;
+        ++stream.unscheduled;
       }
-      if (stream.unsettled < stream.messages.size()) {
-        add_arriving(worker, next_in(stream.messages[stream.unsettled]), sender);
+      if (stream.unscheduled < stream.messages.size()) {
+        add_arriving(worker, next_in(stream.messages[stream.unscheduled]), sender);
       }
     }
   }
@@ -330,7 +330,7 @@ class Simulation {
   /// Returns a lower bound on a message's completion time. Other messages may delay it.
   double soonest(const Worker& worker, const Message& message) const {
     return std::max(worker.link_in_free, next_in(message)) +
-           on_link(message.bytes - message.settled);
+           on_link(message.bytes - message.scheduled);
   }
 
   [[noreturn]] void throw_stuck(std::int32_t rank) const {

@@ -47,7 +47,7 @@ bool is_dense(const std::string& scheme) {
 }
 
 /// Whether a scheme's cost depends only on the number of touched rows, not on their positions.
-bool can_be_told(const SchemeEntry& entry) {
+bool is_predictable(const SchemeEntry& entry) {
   return entry.design.balance != Balance::imbalanced && entry.design.format != Format::blocks &&
          entry.design.format != Format::dense_then_sparse;
 }
@@ -74,8 +74,8 @@ ScheduledLayer scheduled(const ModelLayer& layer, bool announce) {
           4 * layer.group + 2 * (layer.announces ? 1 : 0) + (rows_cross ? 1 : 0), announces};
 }
 
-bool cost_can_be_told(const std::string& scheme) {
-  return can_be_told(scheme_named(scheme));
+bool is_cost_predictable(const std::string& scheme) {
+  return is_predictable(scheme_named(scheme));
 }
 
 ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& options)
@@ -83,7 +83,7 @@ ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& o
   SPARSESYNC_EXPECT(workers, >=, 1);
   if (options.scheme != "auto") {
     const SchemeEntry entry = scheme_named(options.scheme);
-    if (!can_be_told(entry)) {
+    if (!is_predictable(entry)) {
       throw InputError(
           fmt::format("--scheme {}: what it takes depends on where rows lie, which a model's file "
                       "does not say: "
@@ -215,7 +215,7 @@ ModelCosts::SparseBucket ModelCosts::plan_sparse(LayerRange range) const {
     if (!best || bucket.seconds.values() < best->seconds.values()) best = std::move(bucket);
   };
   for (const SchemeEntry& entry : all_schemes()) {
-    const bool is_asked = options_.scheme == "auto" ? can_be_told(entry) && !entry.all_reduces
+    const bool is_asked = options_.scheme == "auto" ? is_predictable(entry) && !entry.all_reduces
                                                     : entry.name == options_.scheme;
     if (!is_asked || (announces && !entry.heeds.has(SchemeOption::announce))) continue;
     for (const Communication pattern : kCommunications) {

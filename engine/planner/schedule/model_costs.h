@@ -43,7 +43,7 @@ ScheduledLayer scheduled(const ModelLayer& layer, bool announce);
 /// Whether a model's file is enough to predict a scheme's cost: whether the cost depends only on
 /// the number of touched rows, not on their positions.
 /// @throws InputError if there is no such scheme
-bool cost_can_be_told(const std::string& scheme);
+bool is_cost_predictable(const std::string& scheme);
 
 /// Options for the costs of a model's gradients.
 struct CrossingOptions {

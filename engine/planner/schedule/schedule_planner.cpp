@@ -32,8 +32,8 @@ bool heeds_seconds(const ScheduleOptions& options) {
   return name != "sequential" && name != "wfbp" && name != "merge_all";
 }
 
-Phase phase_of(const Json& told) {
-  const int phase = told.get<int>();
+Phase phase_of(const Json& number) {
+  const int phase = number.get<int>();
   if (phase < 0 || phase >= static_cast<int>(kPhases)) throw InputError("no such phase");
   return static_cast<Phase>(phase);
 }
@@ -194,8 +194,8 @@ SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) cons
   CrossingOptions crossing;
   crossing.network = network;
   // If the scheme's cost depends on the positions of rows, the plan assumes the fastest scheme.
-  const bool is_told = options_.scheme == "auto" || cost_can_be_told(options_.scheme);
-  crossing.scheme = is_told ? options_.scheme : "auto";
+  const bool is_predictable = options_.scheme == "auto" || is_cost_predictable(options_.scheme);
+  crossing.scheme = is_predictable ? options_.scheme : "auto";
   crossing.announce = announces(options_);
   const ModelCosts costs(model_, workers_, crossing);
   const BucketCosts of_buckets = costs.costs();
@@ -222,8 +222,8 @@ SchedulePlanner::Plan SchedulePlanner::with_seconds(const Network& network) cons
 /// @return whether the schedule changed
 bool SchedulePlanner::adopt(const std::optional<Plan>& own) {
   const bool leads = session_.rank() == Rank{0};
-  const std::vector<std::string> told = session_.all_gather(leads ? packed(own.value()) : "");
-  Plan plan = leads ? *own : unpacked(told.front());
+  const std::vector<std::string> plans = session_.all_gather(leads ? packed(own.value()) : "");
+  Plan plan = leads ? *own : unpacked(plans.front());
   expected_ = plan.expected;
   exposed_ = std::move(plan.exposed);
   const bool is_another = plan.schedule != schedule_;
@@ -274,9 +274,9 @@ SchedulePlanner::Plan SchedulePlanner::unpacked(const std::string& text) const {
     plan.schedule.after_backward = json.at("after_backward").get<bool>();
     plan.schedule.under_forward = json.at("under_forward").get<bool>();
     if (json.contains("expected")) {
-      const Json& told = json["expected"];
-      plan.expected = {told.at(0).get<double>(), told.at(1).get<double>(), told.at(2).get<double>(),
-                       told.at(3).get<double>()};
+      const Json& times = json["expected"];
+      plan.expected = {times.at(0).get<double>(), times.at(1).get<double>(),
+                       times.at(2).get<double>(), times.at(3).get<double>()};
       for (const Json& each : json.at("exposed")) {
         plan.exposed.push_back(
             {each.at(0).get<std::size_t>(), phase_of(each.at(1)), each.at(2).get<double>()});

@@ -134,7 +134,7 @@ TEST(Costs, SchemesThatDependOnWhereRowsLieAreRefused) {
   for (const std::string scheme : {"sparse_ps", "block_ps", "dynamic_split"}) {
     CrossingOptions options = over(1e9, 1e-5);
     options.scheme = scheme;
-    EXPECT_FALSE(cost_can_be_told(scheme));
+    EXPECT_FALSE(is_cost_predictable(scheme));
     EXPECT_THROW(ModelCosts(model, 4, options), InputError) << scheme;
   }
   CrossingOptions options = over(1e9, 1e-5);
