@@ -125,7 +125,7 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
   for (const TimedTransfer& sample : samples) {
     if (!(sample.bytes >= 0 && sample.seconds > 0 && std::isfinite(sample.bytes) &&
           std::isfinite(sample.seconds))) {
-      throw InputError(fmt::format("a transfer of {} bytes in {} s: measure it anew", sample.bytes,
+      throw InputError(fmt::format("a transfer of {} bytes in {} s: measure it again", sample.bytes,
                                    sample.seconds));
     }
     by_pass[sample.pass][sample.bytes].push_back(sample.seconds);
@@ -137,7 +137,7 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
   const Samples by_size = together(passes, which);
   if (by_size.size() < 2) {
     throw InputError(fmt::format(
-        "transfers of {} size{} where a link takes two or more: measure messages of several sizes",
+        "transfers of {} size{}, but a fit needs at least two: measure messages of several sizes",
         by_size.size(), by_size.size() == 1 ? "" : "s"));
   }
   const std::optional<Line> line = fitted(by_size);
@@ -166,7 +166,7 @@ FittedLink fit_link(std::span<const TimedTransfer> samples) {
 }
 
 HostCosts fit_host(std::span<const TimedWork> samples) {
-  if (samples.empty()) throw InputError("no step was timed: time some to know a processor by");
+  if (samples.empty()) throw InputError("no step was timed: time at least one step");
   // Normal equations. A row has the work of each cost per second of a sample, scaled to similar
   // magnitudes.
   std::array<CostVector, kCosts> products{};
@@ -177,7 +177,7 @@ HostCosts fit_host(std::span<const TimedWork> samples) {
   };
   for (const TimedWork& sample : samples) {
     if (!(sample.seconds > 0) || !std::isfinite(sample.seconds)) {
-      throw InputError(fmt::format("a step of {} s: time it anew", sample.seconds));
+      throw InputError(fmt::format("a step of {} s: time it again", sample.seconds));
     }
     for (std::size_t i = 0; i < kCosts; ++i) {
       scales[i] = std::max(scales[i], share(sample, i));

@@ -90,7 +90,7 @@ double slowest(const std::vector<std::string>& times, const std::vector<Rank>& w
   for (const Rank worker : workers) {
     double seconds = 0;
     const std::string& bytes = times[worker.index()];
-    if (bytes.size() != sizeof(seconds)) throw ProtocolError("a time that is no number");
+    if (bytes.size() != sizeof(seconds)) throw ProtocolError("received a malformed time");
     std::memcpy(&seconds, bytes.data(), sizeof(seconds));
     most = std::max(most, seconds);
   }
@@ -235,7 +235,9 @@ FittedLink link_for_a_plan(std::span<const TimedTransfer> samples) {
   try {
     return fit_link(samples);
   } catch (const Error& unfit) {
-    log(LogLevel::warning, fmt::format("links are planned with as they seem: {}", unfit.what()));
+    log(LogLevel::warning,
+        fmt::format("a link cannot be fitted, and the plan uses its fastest transfers: {}",
+                    unfit.what()));
   }
   const auto smallest = std::min_element(
       samples.begin(), samples.end(), [](const TimedTransfer& a, const TimedTransfer& b) {

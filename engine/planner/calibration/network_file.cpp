@@ -75,7 +75,7 @@ std::string network_json(const NetworkFile& network,
 NetworkFile read_network(const std::filesystem::path& path) {
   const InputFile file = InputFile::read(path);
   const auto json =
-      InputJson::parse(file.text(), InputPlace(path, "make it anew with sparsesync calibrate"));
+      InputJson::parse(file.text(), InputPlace(path, "create it again with sparsesync calibrate"));
   const InputJson links = json.member("links");
   const InputJson host = json.member("host");
   NetworkFile network{read_link(links.member("inter")), read_link(links.member("intra")), {}};

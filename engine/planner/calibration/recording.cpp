@@ -119,7 +119,7 @@ class RecordingTransport : public Transport {
     if (!worker_.thread) {
       clockid_t clock{};
       if (pthread_getcpuclockid(pthread_self(), &clock) != 0) {
-        throw Error("the processor time of a worker's thread cannot be read on this system");
+        throw Error("the CPU time of a worker's thread cannot be read on this system");
       }
       worker_.thread = clock;
     }
@@ -186,7 +186,7 @@ class RecordingTransport : public Transport {
     const auto found = std::find_if(worker_.groups.begin(), worker_.groups.end(),
                                     [&](const auto& group) { return group.id == id.value; });
     if (found == worker_.groups.end()) {
-      throw ContractError("a group that was posted before the step began");
+      throw ContractError("a recorded group was posted before the step began");
     }
     return found;
   }

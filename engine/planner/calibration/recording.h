@@ -63,7 +63,7 @@ class Recording {
 inline double processor_seconds(clockid_t thread = CLOCK_THREAD_CPUTIME_ID) {
   timespec time{};
   if (clock_gettime(thread, &time) != 0) {
-    throw Error("the processor time of a thread cannot be read: it is gone");
+    throw Error("the CPU time of a thread cannot be read: the thread has ended");
   }
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }

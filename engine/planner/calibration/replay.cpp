@@ -85,7 +85,7 @@ struct Worker {
 };
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw InputError(fmt::format("a record {}: record the step anew", what));
+  throw InputError(fmt::format("a record {}: record the step again", what));
 }
 
 class Simulation {
@@ -137,7 +137,7 @@ class Simulation {
       if (event.bytes < 0) fail(fmt::format("sends {} bytes", event.bytes));
       if (event.kind == Kind::compute || event.kind == Kind::finish) continue;
       if (event.peer < 0 || index(event.peer) >= workers_.size() || event.peer == rank) {
-        fail(fmt::format("has worker {} of {} for a peer", event.peer, workers_.size()));
+        fail(fmt::format("has the peer worker {} of {}", event.peer, workers_.size()));
       }
       if (event.kind == Kind::take) {
         worker.groups[event.group].handling[event.peer].seconds.push_back(event.seconds);
@@ -371,8 +371,7 @@ StepTimes replayed_times(const RecordedRun& run, const LocalLink& link) {
   const std::size_t steps = run.steps > 0 ? index(run.steps) : 0;
   if (steps == 0 || run.recorded.size() < steps || run.recorded.size() % steps != 0) {
     throw InputError(
-        fmt::format("a recorded run of {} steps where whole repeats have {}: record "
-                    "it anew",
+        fmt::format("a recorded run of {} steps, not a multiple of {}: record it again",
                     run.recorded.size(), run.steps));
   }
   std::vector<double> seconds;

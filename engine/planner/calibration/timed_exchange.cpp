@@ -12,7 +12,7 @@ void TimedExchange::Payloads::expect(std::size_t messages, std::size_t bytes_eac
 std::byte* TimedExchange::Payloads::provide(std::size_t receive, const Header& header) {
   if (header.bytes != each_) {
     throw ProtocolError(
-        fmt::format("a probe of {} bytes where {} were to come", header.bytes, each_));
+        fmt::format("received a probe of {} bytes, expected {}", header.bytes, each_));
   }
   return bytes_.data() + receive * each_;
 }

@@ -85,14 +85,13 @@ ModelCosts::ModelCosts(const Model& model, int workers, const CrossingOptions& o
     const SchemeEntry entry = scheme_named(options.scheme);
     if (!is_predictable(entry)) {
       throw InputError(
-          fmt::format("--scheme {}: what it takes depends on where rows lie, which a model's file "
-                      "does not say: "
-                      "plan a trace, or simulate another scheme",
+          fmt::format("--scheme {}: its cost depends on the positions of rows, which a model's "
+                      "file does not have: plan a trace, or simulate another scheme",
                       options.scheme));
     }
     if (options.announce && !entry.heeds.has(SchemeOption::announce)) {
       throw InputError(
-          fmt::format("--announce: {} makes no use of it; owned does", options.scheme));
+          fmt::format("--announce: the scheme {} does not use it; use owned", options.scheme));
     }
   }
   if (sum_dtype(options.wire) != DType::f32) {

@@ -76,19 +76,21 @@ Schedule schedule_dear(const ScheduleQuestion& question) {
 }
 
 constexpr std::array kPolicies{
-    SchedulePolicy{"sequential", "each layer by itself, after backward", schedule_sequentially},
-    SchedulePolicy{"wfbp", "each layer by itself, as soon as it is ready", schedule_wfbp},
-    SchedulePolicy{"merge_all", "all layers together, after backward (SyncEASGD)",
+    SchedulePolicy{"sequential", "each layer separately, after the backward pass",
+                   schedule_sequentially},
+    SchedulePolicy{"wfbp", "each layer separately, as soon as it is ready", schedule_wfbp},
+    SchedulePolicy{"merge_all", "all layers merged, after the backward pass (SyncEASGD)",
                    schedule_merge_all},
-    SchedulePolicy{"mg_wfbp", "under backward, merged greedily (MG-WFBP)", schedule_mg_wfbp},
-    SchedulePolicy{"mg_wfbp_exact", "under backward, merged so that nothing ends sooner",
+    SchedulePolicy{"mg_wfbp", "during the backward pass, merged greedily (MG-WFBP)",
+                   schedule_mg_wfbp},
+    SchedulePolicy{"mg_wfbp_exact", "during the backward pass, merged to end as early as possible",
                    schedule_mg_wfbp_exact},
-    SchedulePolicy{"lazy", "under backward, in buckets of some bytes (GradientFlow)",
+    SchedulePolicy{"lazy", "during the backward pass, in buckets of equal size (GradientFlow)",
                    schedule_lazily},
-    SchedulePolicy{"dear", "reduces under backward, gathers under the next forward (DeAR)",
+    SchedulePolicy{"dear",
+                   "reduces during the backward pass, gathers during the next forward pass (DeAR)",
                    schedule_dear},
-    SchedulePolicy{"auto",
-                   "the one of these that takes the least, or gathers wherever the link is idle",
+    SchedulePolicy{"auto", "the fastest of these, or one that gathers whenever the link is idle",
                    schedule_auto}};
 
 /// Returns the announces of a step.
@@ -128,7 +130,7 @@ const SchedulePolicy& schedule_policy_named(std::string_view name) {
   for (const SchedulePolicy& policy : kPolicies) {
     known += (known.empty() ? "" : ", ") + std::string(policy.name);
   }
-  throw InputError(fmt::format("there is no schedule {}; there are {}", in_quotes(name), known));
+  throw InputError(fmt::format("unknown schedule {}: use one of {}", in_quotes(name), known));
 }
 
 std::vector<double> ready_seconds(std::span<const ScheduledLayer> layers) {

@@ -28,16 +28,19 @@ void check_schedule(const Schedule& schedule, std::size_t layers) {
   int before = static_cast<int>(layers);
   for (const LayerRange range : schedule.buckets) {
     if (range.last != before - 1 || range.first > range.last || range.first < 0) {
-      throw InputError(fmt::format("a schedule with layers {} to {} behind layer {}", range.first,
-                                   range.last, before));
+      throw InputError(
+          fmt::format("a schedule's bucket has layers {} to {}, and must end just "
+                      "before layer {}",
+                      range.first, range.last, before));
     }
     before = range.first;
   }
-  if (before != 0) throw InputError(fmt::format("a schedule without its first {} layers", before));
+  if (before != 0) throw InputError(fmt::format("a schedule lacks the first {} layers", before));
   std::vector<std::array<int, kPhases>> phases(schedule.buckets.size());
   for (const ScheduledPhase& each : schedule.order) {
     if (each.bucket >= phases.size()) {
-      throw InputError(fmt::format("a schedule with bucket {} of {}", each.bucket, phases.size()));
+      throw InputError(fmt::format("a schedule's order has bucket {}, but there are {} buckets",
+                                   each.bucket, phases.size()));
     }
     std::array<int, kPhases>& of_bucket = phases[each.bucket];
     const auto phase = static_cast<std::size_t>(each.phase);
@@ -46,14 +49,14 @@ void check_schedule(const Schedule& schedule, std::size_t layers) {
     const bool lacks_reduce =
         each.phase == Phase::gather && of_bucket[static_cast<std::size_t>(Phase::reduce)] == 0;
     if (comes_late || lacks_reduce) {
-      throw InputError(fmt::format("a schedule with the {} of bucket {} out of order",
+      throw InputError(fmt::format("a schedule has the {} of bucket {} out of order",
                                    name_of(each.phase), each.bucket));
     }
     ++of_bucket[phase];
   }
   for (std::size_t bucket = 0; bucket < phases.size(); ++bucket) {
     if (phases[bucket][static_cast<std::size_t>(Phase::gather)] == 0) {
-      throw InputError(fmt::format("a schedule that does not gather bucket {}", bucket));
+      throw InputError(fmt::format("a schedule does not gather bucket {}", bucket));
     }
   }
 }

@@ -34,7 +34,7 @@ bool heeds_seconds(const ScheduleOptions& options) {
 
 Phase phase_of(const Json& number) {
   const int phase = number.get<int>();
-  if (phase < 0 || phase >= static_cast<int>(kPhases)) throw InputError("no such phase");
+  if (phase < 0 || phase >= static_cast<int>(kPhases)) throw InputError("unknown phase");
   return static_cast<Phase>(phase);
 }
 
@@ -56,7 +56,8 @@ SchedulePlanner::SchedulePlanner(Session& session, Model model, ScheduleOptions 
   for (const ModelLayer& layer : model_.layers) {
     first_touched_.push_back(layer.sparse ? layer.sparse->nnz : 0);
   }
-  if (model_.layers.empty()) throw InputError("a schedule of no layers: give one at least");
+  if (model_.layers.empty())
+    throw InputError("a schedule for a model with no layers: give at least one");
   for (const std::string& scheme : {options_.scheme, options_.dense_scheme}) {
     if (scheme != "auto") static_cast<void>(scheme_named(scheme));
   }
@@ -71,21 +72,21 @@ SchedulePlanner::SchedulePlanner(Session& session, Model model, ScheduleOptions 
 void SchedulePlanner::agree() const {
   ControlChannel::Statement statement{
       {"the schedule", options_.schedule},
-      {"bytes that a bucket is full with",
-       options_.full_bytes ? fmt::format("{}", *options_.full_bytes) : "the best"},
-      {"bytes that the first bucket is full with",
-       options_.first_bytes ? fmt::format("{}", *options_.first_bytes) : "as the others"},
+      {"the number of bytes of a full bucket",
+       options_.full_bytes ? fmt::format("{}", *options_.full_bytes) : "automatic"},
+      {"the number of bytes of a full first bucket",
+       options_.first_bytes ? fmt::format("{}", *options_.first_bytes) : "unset"},
       {"the scheme", options_.scheme},
       {"the scheme of dense gradients", options_.dense_scheme},
       {"announce", fmt::format("{}", options_.announce)},
-      {"gathers under forward", fmt::format("{}", options_.may_go_on_under_forward)},
+      {"gathers during the forward pass", fmt::format("{}", options_.may_go_on_under_forward)},
       {"the number of layers", fmt::format("{}", model_.layers.size())},
-      {"passes are known", fmt::format("{}", knows_seconds())}};
+      {"known times of passes", fmt::format("{}", knows_seconds())}};
   for (std::size_t i = 0; i < model_.layers.size(); ++i) {
     const ModelLayer& layer = model_.layers[i];
     statement.emplace_back(
         fmt::format("layer {} of the forward pass", i),
-        fmt::format("'{}', {}", layer.name, layer.sparse ? "of which rows cross" : "dense"));
+        fmt::format("'{}', {}", layer.name, layer.sparse ? "row-sparse" : "dense"));
   }
   session_.agree("the schedule", statement);
 }
@@ -230,8 +231,8 @@ bool SchedulePlanner::adopt(const std::optional<Plan>& own) {
   schedule_ = std::move(plan.schedule);
   if (leads && expected_) {
     log(LogLevel::info,
-        fmt::format("schedule {}: {} buckets of {} layers, {:.3g} ms a step expected, {:.3g} ms of "
-                    "{:.3g} ms of communication exposed",
+        fmt::format("schedule {}: {} buckets of {} layers, expected {:.3g} ms per step, with "
+                    "{:.3g} ms of {:.3g} ms of communication exposed",
                     options_.schedule, schedule_.buckets.size(), model_.layers.size(),
                     1e3 * expected_->iteration_s, 1e3 * expected_->exposed_s,
                     1e3 * expected_->communication_s));
@@ -281,13 +282,14 @@ SchedulePlanner::Plan SchedulePlanner::unpacked(const std::string& text) const {
         plan.exposed.push_back(
             {each.at(0).get<std::size_t>(), phase_of(each.at(1)), each.at(2).get<double>()});
         if (plan.exposed.back().bucket >= plan.schedule.buckets.size()) {
-          throw InputError("no such bucket");
+          throw InputError("unknown bucket");
         }
       }
     }
     check_schedule(plan.schedule, model_.layers.size());
   } catch (const std::exception& error) {
-    throw ProtocolError(fmt::format("worker 0 told no schedule of these layers: {}", error.what()));
+    throw ProtocolError(
+        fmt::format("worker 0 sent no valid schedule of these layers: {}", error.what()));
   }
   return plan;
 }

@@ -101,17 +101,17 @@ std::vector<ExposedPhase> exposed_phases(std::span<const ScheduledLayer> layers,
 }
 
 std::string_view why_exposed(const Schedule& schedule, std::size_t bucket, Phase phase) {
-  if (phase == Phase::announce) return "the forward pass is over before its rows are told";
+  if (phase == Phase::announce) return "the forward pass ends before its row indices are exchanged";
   const bool reduces = phase == Phase::reduce;
   if (reduces && schedule.after_backward) {
-    return "the schedule reduces when the backward pass is over";
+    return "the schedule reduces after the backward pass";
   }
   if (!reduces && !schedule.under_forward) return "the next forward pass waits for all gathers";
   if (schedule.buckets[bucket].first == 0) {
-    return "its gradient is ready last, and needed first: nothing is computed between";
+    return "its gradient is ready last and needed first, with no computation in between";
   }
-  return reduces ? "the link is still busy with it when the backward pass is over"
-                 : "the next forward pass comes to it before the link does";
+  return reduces ? "the link still transfers it when the backward pass ends"
+                 : "the next forward pass needs it before the link has transferred it";
 }
 
 std::string chrome_trace(std::span<const std::string> layers,

@@ -39,7 +39,7 @@ std::string reason_against(const PlanQuestion& question, const SchemeEntry& entr
     return "does not use announced rows";
   }
   if (question.memory && memory > *question.memory) {
-    return fmt::format("needs about {:.0f} bytes of workspace, there are {:.0f}", memory,
+    return fmt::format("needs about {:.0f} bytes of workspace, and {:.0f} are available", memory,
                        *question.memory);
   }
   if (entry.check == nullptr) return "";

@@ -59,7 +59,7 @@ TEST(Exposed, AnInputEmbeddingIsReadyLastAndNeededFirst) {
     EXPECT_EQ(schedule.buckets[each.bucket].first, 0);
     EXPECT_NEAR(each.seconds, 1, 1e-9);
     EXPECT_EQ(why_exposed(schedule, each.bucket, each.phase),
-              "its gradient is ready last, and needed first: nothing is computed between");
+              "its gradient is ready last and needed first, with no computation in between");
   }
 }
 
@@ -77,13 +77,13 @@ TEST(Exposed, HasTheReasonThatTheScheduleGivesIt) {
   };
   using Twice = std::vector<std::string>;
   EXPECT_EQ(reasons("sequential", Phase::reduce),
-            Twice(2, "the schedule reduces when the backward pass is over"));
+            Twice(2, "the schedule reduces after the backward pass"));
   EXPECT_EQ(reasons("wfbp", Phase::reduce),
-            Twice(2, "the link is still busy with it when the backward pass is over"));
+            Twice(2, "the link still transfers it when the backward pass ends"));
   EXPECT_EQ(reasons("wfbp", Phase::gather),
             Twice(2, "the next forward pass waits for all gathers"));
   EXPECT_EQ(reasons("dear", Phase::gather),
-            Twice(2, "the next forward pass comes to it before the link does"));
+            Twice(2, "the next forward pass needs it before the link has transferred it"));
 }
 
 TEST(Exposed, IsNothingWhereNothingCrosses) {

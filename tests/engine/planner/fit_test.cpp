@@ -201,7 +201,7 @@ TEST(FitHost, SaysWhatCannotBeFitted) {
         [&] {
           fit_host(std::vector<TimedWork>{{work_of(1), seconds}});
         },
-        {"time it anew"});
+        {"time it again"});
   }
 }
 
