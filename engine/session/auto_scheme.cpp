@@ -15,7 +15,8 @@
 namespace sparsesync {
 namespace {
 
-/// Steps until the rows are recorded again without a drift: a dense result hides the union.
+/// Steps after which the rows are recorded again even without a drift, because a dense result hides
+/// the union.
 constexpr std::int64_t kLongestAdopted = 1000;
 /// Relative change of the union's size that counts as a drift.
 constexpr double kDrift = 0.25;

@@ -38,7 +38,7 @@ SchemeEntry scheme_or_auto(std::string_view name);
 /// No messages are exchanged and no times are measured after that. The rows are recorded and
 /// reviewed again if the union of all rows changes by a quarter, or after 1,000 steps.
 ///
-/// The class is a state machine. A step that fails in a phase does not end that phase.
+/// The class is a state machine. A phase that fails does not count as ended.
 ///
 /// @code
 ///     state              event                                   next state
@@ -99,8 +99,8 @@ class AutoScheme {
   struct RunningTrial {
     std::size_t length = 0;                 // in steps
     std::vector<HostSeconds> seconds = {};  // [step], this worker's, outside the transport
-    Stopwatch reduce = {};                  // of the present step, with the announce phase
-    Stopwatch gather = {};                  // of the present step
+    Stopwatch reduce = {};                  // current step's reduce phase, with its announce phase
+    Stopwatch gather = {};                  // current step's gather phase
   };
 
   /// Results of reviews. They are the same on all workers.

@@ -54,7 +54,7 @@ struct PlanContextMessage {
   int trials = 0;
 };
 
-/// Returns which share of the touched rows the samples have.
+/// Returns the fraction of touched rows that the samples have.
 double agree_on_share(ControlChannel& control, std::span<const std::vector<Index>> rows) {
   std::uint64_t touched = 0;
   for (const std::vector<Index>& of_space : rows) touched += of_space.size();
@@ -68,7 +68,7 @@ double agree_on_share(ControlChannel& control, std::span<const std::vector<Index
   return std::min(1.0, kSampledRows / std::max(1.0, total));
 }
 
-/// Whether a sample with a share of the rows has this row. All workers sample the same
+/// Whether samples with this fraction of rows include a row. All workers sample the same
 /// neighborhoods.
 bool is_sampled(Index row, double share) {
   const auto neighborhood = static_cast<std::uint64_t>(row / kNeighborhoodRows);

@@ -22,8 +22,8 @@
 namespace sparsesync {
 
 /// Explains why the squared norm of a bucket's first tensors cannot be computed separately.
-/// @param tensors  number of first tensors. They must be floating point, and must share no row
-///                 space, that is dtype on the wire and width, with the bucket's other tensors
+/// @param tensors  number of first tensors. They must have floating-point dtypes. None may share
+///                 both its wire dtype and its width with one of the bucket's other tensors
 /// @return empty if it can be computed
 std::string squares_problem(const BucketSpec& spec, Index tensors);
 

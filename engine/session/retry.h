@@ -1,4 +1,4 @@
-// The retry of a refused step.
+// Retries of refused steps.
 #pragma once
 
 #include "engine/session/run_phase.h"

@@ -212,7 +212,7 @@ class Endpoint {
   bool says_something() const;
   bool quiet() const;
 
-  // The MPI thread's side, without it.
+  // The MPI thread's side, without the lock.
   void call(const Call& of);
   bool poll();
 
@@ -239,7 +239,7 @@ class Endpoint {
   const std::function<void()> wake_;
   std::unique_ptr<std::byte[]> memory_;  // memory of all packets and control messages
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<Peer> peers_;  // starting at rank + 1, wrapping around
   std::vector<Slot> packets_;

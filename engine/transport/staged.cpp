@@ -84,7 +84,7 @@ class StagedGroup : public ReceiveProvider {
   Context on_host_;
   Context on_device_;
   ReceiveProvider* provider_ = nullptr;
-  std::vector<std::byte*> targets_;  // on the device; null where a payload stays on the host
+  std::vector<std::byte*> targets_;  // on the device; null if a payload stays on the host
   std::vector<Stage> incoming_;
   std::vector<Stage> outgoing_;
 };

@@ -1,4 +1,4 @@
-// Runs workers as threads of this process, and finds the error that the others follow from.
+// Runs workers as threads of this process, and finds the cause of their errors.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ std::vector<std::exception_ptr> run_in_threads(
     const std::function<void(std::unique_ptr<Transport>& end, std::size_t place)>& work,
     const std::function<void()>& meanwhile = nullptr);
 
-/// Returns the error that the other workers' errors follow from. AbortedError and PeerLostError are
-/// only consequences if a worker has another error.
+/// Returns the error that caused the other workers' errors. AbortedError and PeerLostError count as
+/// consequences if a worker has another error.
 /// @param errors  by worker; null if there is none
 /// @return null if all are null
 std::exception_ptr first_cause(const std::vector<std::exception_ptr>& errors);

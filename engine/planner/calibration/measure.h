@@ -58,7 +58,7 @@ struct ProbedLinks {
   std::vector<TimedTransfer> intra_loaded;
 };
 
-/// Measures links. Each pair times a round trip, and four messages in a row one way, while the
+/// Measures links. Each pair times a round trip, and four back-to-back messages one way, while the
 /// other workers wait. Under load, all workers send to all others, and the slowest worker's time
 /// counts. All workers call this function together. Synchronizes the stream.
 /// @return worker 0's measurements; empty on other workers

@@ -17,7 +17,7 @@
 namespace sparsesync {
 namespace {
 
-constexpr int kStream = 4;                      // messages in a row
+constexpr int kStream = 4;                      // back-to-back messages
 constexpr std::int64_t kStreamFrom = 64 << 10;  // smaller messages do not show the rate
 constexpr std::size_t kFewestSizes = 3;         // timed even if they take long
 
@@ -35,8 +35,8 @@ class Probe {
   virtual double time(std::int64_t bytes, std::vector<TimedTransfer>& samples) = 0;
 };
 
-/// A round trip between worker 0 and another worker, and four messages in a row one way. The other
-/// workers wait.
+/// A round trip between worker 0 and another worker, and four back-to-back messages one way. The
+/// other workers wait.
 class PairProbe : public Probe {
  public:
   PairProbe(Transport& transport, const Context& context, Rank with, const ProbeOptions& options)
@@ -65,7 +65,7 @@ class PairProbe : public Probe {
     return exchange_.run(sequence_, {&kFirst, 1}, bytes, {}, 0);
   }
 
-  /// Times messages in a row one way, and an empty reply.
+  /// Times back-to-back messages one way, and an empty reply.
   double in_a_row(std::int64_t bytes) {
     ++sequence_;
     const std::vector<Rank> peer(kStream, own_ == Rank{0} ? with_ : kFirst);

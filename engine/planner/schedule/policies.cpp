@@ -93,7 +93,7 @@ constexpr std::array kPolicies{
     SchedulePolicy{"auto", "the fastest of these, or one that gathers whenever the link is idle",
                    schedule_auto}};
 
-/// Returns the announces of a step.
+/// Returns the announce phases of a step.
 std::vector<ScheduledPhase> announces_of(std::span<const ScheduledLayer> layers,
                                          const std::vector<LayerRange>& buckets) {
   std::vector<ScheduledPhase> order;

@@ -13,13 +13,13 @@
 namespace sparsesync {
 
 /// Describes a layer to a policy. Layers are numbered in the order of the forward pass; the
-/// backward pass goes the other way.
+/// backward pass visits them in reverse.
 struct ScheduledLayer {
   double forward_s = 0;
   double backward_s = 0;
   double bytes = 0;  // Bytes of the gradient in memory.
   int kind = 0;      // Layers of different kinds never share a bucket.
-  // Whether its bucket announces its rows in the forward pass. The same for all of a kind.
+  // Whether its bucket announces its rows in the forward pass. The same for all layers of a kind.
   bool announces = false;
 };
 
@@ -75,8 +75,8 @@ std::vector<double> ready_seconds(std::span<const ScheduledLayer> layers);
 /// Returns the seconds of both passes together.
 double compute_seconds(std::span<const ScheduledLayer> layers);
 
-/// Makes a schedule of these buckets: first all announces, in the order of the forward pass; then
-/// each bucket's reduce and its gather.
+/// Makes a schedule of these buckets. First come all announce phases, in the order of the forward
+/// pass. Then each bucket's reduce is followed by its gather.
 /// @param buckets  in the order of the backward pass
 Schedule one_after_another(std::span<const ScheduledLayer> layers, std::vector<LayerRange> buckets);
 

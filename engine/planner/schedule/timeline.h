@@ -22,7 +22,7 @@ struct CrossedPart {
 /// wait or continues.
 std::vector<CrossedPart> crossed_parts(std::span<const StepTimeline> steps);
 
-/// Names the steps of one schedule.
+/// Steps of one schedule, with a name for the trace.
 struct NamedTimeline {
   std::string name;
   const Schedule& schedule;
