@@ -52,7 +52,7 @@ SchemeEntry scheme_or_auto(std::string_view name) {
   if (name == kAuto) {
     SchemeEntry entry = scheme_named(AutoScheme::kFirstScheme);
     entry.name = kAuto;
-    entry.summary = "whichever is expected to be fastest";
+    entry.summary = "picks the scheme that is expected to be fastest";
     for (const SchemeEntry& other : all_schemes()) entry.heeds.add(other.heeds);
     entry.heeds.remove(SchemeOption::pattern);  // `auto` chooses the pattern
     entry.check = check_for_all_schemes;

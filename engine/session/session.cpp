@@ -146,9 +146,9 @@ void warn_of_single_connection() {
   if (value == nullptr || std::string_view(value) != "1") return;
   log(LogLevel::warning,
       "CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a GPU share one hardware queue. A session's "
-      "step can deadlock with another NCCL communicator: each waits on one worker for what is "
-      "queued behind the other on another worker. Unset the variable or set it to 8, CUDA's "
-      "default. If the program needs 1, wait for each step before you use the other communicator");
+      "step can deadlock with another NCCL communicator, because workers may queue their kernels "
+      "in different orders. Unset the variable or set it to 8, CUDA's default. If the program "
+      "needs 1, wait for each step before you use the other communicator");
 }
 
 }  // namespace
