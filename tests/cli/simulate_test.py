@@ -163,7 +163,7 @@ def test_tables_and_files_that_cannot_be_written(run, refused, tmp_path):
         (("--schedules", "wbfp", *LINK), ["wbfp", "mg_wfbp_exact"]),
         (("--schedules", "", *LINK), ["--schedules"]),
         (("--scheme", "none", *LINK), ["none"]),
-        (("--scheme", "sparse_ps", *LINK), ["sparse_ps", "where rows lie"]),
+        (("--scheme", "sparse_ps", *LINK), ["sparse_ps", "positions of rows"]),
         (("--scheme", "balanced_hash", "--announce", *LINK), ["--announce", "owned"]),
         (("--affine", "1"), ["--affine", "two numbers"]),
         (("--affine", "1,-1"), ["--affine"]),

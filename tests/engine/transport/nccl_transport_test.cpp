@@ -221,7 +221,7 @@ TEST_F(Nccl, an_error_that_a_later_poll_reports_ends_the_wait) {
     transport->post(own_context(), {}, {}, receives, taker);
   });
   EXPECT_TRUE(is<DeviceError>(errors[0])) << text_of(errors[0]);
-  EXPECT_THAT(text_of(errors[0]), ::testing::HasSubstr("failed before"));
+  EXPECT_THAT(text_of(errors[0]), ::testing::HasSubstr("failed earlier"));
   EXPECT_FALSE(errors[1]) << text_of(errors[1]);
 }
 

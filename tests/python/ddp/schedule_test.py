@@ -318,7 +318,7 @@ def test_statistics_have_what_was_expected_beside_what_was_measured():
         assert sum(each["seconds"] for each in exposed) == pytest.approx(statistics["expected"]["exposed_s"])
         # Nothing takes as long as three workers' words on two processors: the first layers' gradients do not hide.
         assert {each["phase"] for each in exposed} <= {"announce", "reduce", "gather"}
-        assert any("ready last, and needed first" in each["why"] for each in exposed)
+        assert any("ready last and needed first" in each["why"] for each in exposed)
 
 
 def test_bad_use_is_refused():
