@@ -6,7 +6,7 @@
 DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy (categorical fields, 2-D). Measures seconds
 over bytes / rate, chunks and windows, MPI_Alltoallv with the same bytes, what the interfaces counted, and links that are
 not shaped. Variants run in turn, `--rounds` times; a median of medians counts. Prints tables and writes one JSON file;
-bench/README.md says how each figure is derived. A negative --nice keeps other work of the machine out of the figures.
+docs/performance/cluster.md says how each figure is derived. A negative --nice keeps other work of the machine out of the figures.
 """
 
 import argparse

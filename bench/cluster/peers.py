@@ -6,7 +6,7 @@
 Needs root, and the Python that has torch. DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy
 (categorical fields, 2-D). All variants (bench/cluster/variants.py) are given the same gradients, by ranks that mpirun
 or torchrun started on the hosts; a result that is not the sum made from the trace's files ends the bench. Prints a
-table for each trace, writes JSON and, beside it, a picture; bench/README.md says how each figure is derived.
+table for each trace, writes JSON and, beside it, a picture; docs/performance/cluster.md says how each figure is derived.
 """
 
 from __future__ import annotations

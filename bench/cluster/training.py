@@ -7,7 +7,7 @@
 Runs python/examples/language_model.py on hosts with links of 200 Mbit/s, by mpirun or torchrun, and once more where
 nothing is synchronized: by one process, and by all hosts at once. Needs root, and the Python that has torch. Prints a
 table and writes JSON; ends with status 1 where the losses of a run are not torch's, or the weights of its ranks not
-equal. bench/README.md says how each figure is derived.
+equal. docs/performance/training.md says how each figure is derived.
 """
 
 from __future__ import annotations
