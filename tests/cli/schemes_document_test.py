@@ -14,7 +14,7 @@ PROGRAM = Path(os.environ.get("SPARSESYNC_PROGRAM", ROOT / "build/release/bin/sp
 DOCUMENT = ROOT / "docs/concepts/schemes.md"
 
 DIMENSIONS = ("communication", "aggregation", "partition", "balance", "format")
-OTHER_SECTIONS = {"The lower bound"}
+OTHER_SECTIONS = {"At a glance", "Common properties", "The lower bound", "Automatic choice"}
 
 
 def faults_of(text, schemes):
