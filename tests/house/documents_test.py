@@ -8,7 +8,7 @@ import pytest
 from trees import ROOT, tree
 
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\s*\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
-DOCUMENTS = ["docs/architecture.md", "CONTRIBUTING.md"]
+DOCUMENTS = ["docs/architecture.md", "docs/developers/recipes.md"]
 NAMED = re.compile(r"`((?:include|kernels|schemes|analysis|engine|tests|bench|scripts|docs|cmake)/[\w./-]+)`")
 FENCED = re.compile(r"^\s*```+(\w*)[^\n]*\n(.*?)^\s*```+$", re.MULTILINE | re.DOTALL)
 
