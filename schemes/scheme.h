@@ -49,7 +49,7 @@ struct OwnedPart {
   ConstMatrix values;
 };
 
-/// Imbalance of a mapping of rows to servers (Zen, Definitions 5 and 6). 1 is perfect balance.
+/// Imbalance of a mapping of rows to servers (Zen, OSDI 2025, Definition 8). 1 is perfect balance.
 struct Imbalance {
   double push = 1;
   double pull = 1;

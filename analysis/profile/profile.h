@@ -1,5 +1,5 @@
 // The profile of a trace: how sparse its gradients are, how alike workers are, how skewed
-// (docs/measures.md; Zen, section 2).
+// (docs/tools/profile.md; Zen, section 2).
 #pragma once
 
 #include <array>

@@ -57,7 +57,7 @@ struct ZipfLaw {
 /// no order is taken from the counts themselves: its probability is the mean over r of the binomial
 /// C(N, c) p(r)^c (1 - p(r))^(N - c). `scale` is, for each s, that with which as many touches are
 /// expected as were seen; s has the largest likelihood then, and its interval is where the
-/// likelihood's ratio to it says so (Wilks; docs/measures.md).
+/// likelihood's ratio to it says so (Wilks; docs/tools/profile.md).
 /// @param rows     of the tensor, touched or not
 /// @param counts   of those that were touched
 /// @param samples  N: workers times steps

@@ -1,4 +1,4 @@
-// Traces: which rows each worker touched at each step, in a folder (design: "Trace").
+// Traces: which rows each worker touched at each step, in a folder.
 #pragma once
 
 #include <cstddef>

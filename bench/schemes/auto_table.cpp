@@ -1,7 +1,8 @@
 // How near the choice of `auto` comes to the best fixed scheme, and predictions to what is
 // measured:
 //   auto_table [DATA] [--clock virtual|real] [--out FILE]
-// A grid of traces, worker counts, widths and links; docs/performance/schemes.md explains the table.
+// A grid of traces, worker counts, widths and links; docs/performance/schemes.md explains the
+// table.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// balanced_hash: the scheme of Zen (OSDI 2025, section 4). Hierarchical hashing assigns rows to
+// balanced_hash: the scheme of Zen (OSDI 2025, section 3). Hierarchical hashing assigns rows to
 // workers (Algorithm 1). Pushed messages identify rows by COO. Pulled messages use hash bitmaps
 // (Algorithm 2), for which every worker stores a table of all rows. Pushed indices are row numbers.
 // Pulled indices are positions in the domain of a partition.

@@ -1,5 +1,5 @@
-// block_ps: OmniReduce (SIGCOMM 2021) without dedicated aggregators; see Zen, OSDI 2025, section 3:
-// "OmniReduce". Each row space's flat array is divided into blocks of SchemeOptions::block
+// block_ps: OmniReduce (SIGCOMM 2021) without dedicated aggregators; see Zen, OSDI 2025, 2.2
+// to 2.4: "OmniReduce". Each row space's flat array is divided into blocks of SchemeOptions::block
 // elements. Each worker is a server for an even range of the blocks. Blocks are sent as COO. For
 // push and pull, a block is a row of a wider row space.
 //

@@ -1,5 +1,5 @@
 // sparse_ps: a sparse parameter server on every worker, with an even range of the rows (Zen, OSDI
-// 2025, section 3: "Sparse PS"). All workers push to all servers and pull from them.
+// 2025, appendix B.1: "Sparse PS"). All workers push to all servers and pull from them.
 #include "schemes/push_pull/even_partitioner.h"
 #include "schemes/push_pull/push_pull.h"
 #include "schemes/registry.h"
