@@ -86,11 +86,11 @@ def test_a_sparsifier(examples):
     assert 0 < norms[0] < norms[1] < norms[2], "what is not sent adds up"
 
 
-def test_the_readme_shows_an_example():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"^```cpp\n(.*?)^```$", readme, flags=re.MULTILINE | re.DOTALL)
+def test_getting_started_shows_an_example():
+    page = (ROOT / "docs/getting-started/cpp.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```cpp\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert program in (EXAMPLES / "threads.cpp").read_text(encoding="utf-8")
-    (build_file,) = re.findall(r"^```cmake\n(.*?)^```$", readme, flags=re.MULTILINE | re.DOTALL)
+    (build_file,) = re.findall(r"^```cmake\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert "find_package(sparsesync REQUIRED)" in build_file
 
 

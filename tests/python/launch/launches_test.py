@@ -30,13 +30,31 @@ def expect_right(of_workers: list[Any]) -> None:
     assert all(each["bits"] == of_workers[0]["bits"] for each in of_workers)
 
 
+def program_of(document: str) -> str:
+    """The first Python program of a document."""
+    text = (launching.ROOT / document).read_text(encoding="utf-8")
+    return [each for each in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "sparsesync.torch" in each][0]
+
+
+def lines_of(program: str) -> int:
+    return len([line for line in program.splitlines() if line.strip()])
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_lines_of_the_readme_train(launcher: str, tmp_path: Path) -> None:
-    readme = (launching.ROOT / "README.md").read_text(encoding="utf-8")
-    (lines,) = [each for each in re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL) if "sparsesync.torch" in each]
+def test_the_program_of_the_readme_runs(launcher: str, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(program_of("README.md"), encoding="utf-8")
+    assert lines_of(program_of("README.md")) == 6
+    done = launching.run(LAUNCHERS[launcher](4, program))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_program_of_getting_started_trains(launcher: str, tmp_path: Path) -> None:
+    lines = program_of("docs/getting-started/pytorch.md")
     program = tmp_path / "train.py"
     program.write_text(lines, encoding="utf-8")
-    assert len([line for line in lines.splitlines() if line.strip()]) <= 14
+    assert lines_of(lines) <= 14
     done = launching.run(LAUNCHERS[launcher](4, program))
     assert done.returncode == 0, done.stderr
     losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
