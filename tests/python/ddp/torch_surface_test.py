@@ -1,4 +1,4 @@
-"""The arguments and attributes of torch's DistributedDataParallel, as python/README.md's tables have them."""
+"""The arguments and attributes of torch's DistributedDataParallel are those in the tables of docs/guide/ddp.md."""
 # ctest: SLOW torchrun
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sparsesync.torch import DistributedDataParallel, local_group, torch_surface
 from workers import good, run_workers, seeded
 
 TorchDistributedDataParallel = torch.nn.parallel.DistributedDataParallel
-README = (launching.ROOT / "python/README.md").read_text(encoding="utf-8")
+GUIDE = (launching.ROOT / "docs/guide/ddp.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> list[list[str]]:
     """What stands in backquotes in the first column, row by row."""
-    (rows,) = re.findall(rf"^\| {heading} \| \|\n\|---\|---\|\n((?:\|.*\n)+)", README, flags=re.MULTILINE)
+    (rows,) = re.findall(rf"^\| {heading} \| \|\n\|---\|---\|\n((?:\|.*\n)+)", GUIDE, flags=re.MULTILINE)
     return [re.findall(r"`([^`]*)`", row.split(" | ")[0]) for row in rows.splitlines()]
 
 
@@ -45,7 +45,7 @@ def test_the_tables_have_all_arguments_of_the_installed_torch() -> None:
     theirs = list(inspect.signature(TorchDistributedDataParallel.__init__).parameters.values())[2:]
     ours = list(inspect.signature(DistributedDataParallel.__init__).parameters.values())[2:]
     by_name = [each for each in ours if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    assert of(ours[: -len(by_name)]) == of(theirs), "torch has other arguments: take them, and add them to python/README.md"
+    assert of(ours[: -len(by_name)]) == of(theirs), "torch has other arguments: take them, and add them to docs/guide/ddp.md"
     assert documented("torch's argument") == of(theirs)
     assert documented("argument") == of(by_name)
 
@@ -58,7 +58,7 @@ def test_the_table_has_all_public_attributes_of_the_installed_torch() -> None:
         plain = torch.nn.Module()
         public = {each for each in dir(theirs) if not each.startswith("_") and not hasattr(plain, each)}
         names = [each for row in table("torch's attribute") for each in row]
-        assert {each for each in names if not each.startswith("_")} == public, "torch has other attributes: add them to python/README.md"
+        assert {each for each in names if not each.startswith("_")} == public, "torch has other attributes: add them to docs/guide/ddp.md"
         for each in names:
             getattr(ours, each)
         same = "device device_type device_ids output_device dim process_group forward_sync_buffers broadcast_buffers static_graph"
