@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How long a build takes again after one file was touched: without ccache, which is what a change costs, and with it.
+"""Measures how long an incremental build takes after one file changes, without and with ccache.
 
     bench/build_times.py [--build build/dev] [--out FILE] [FILE...]
 
-Each FILE (of the build's own checkout; a few telling ones if none are given) is touched twice, and the whole build brought
-up to date after each time. The build is brought up to date first, which is not timed.
+Brings the build up to date first, which is not timed. Then touches each FILE twice, and builds once without ccache and once with it.
+The time without ccache is the cost of a real change. FILE is a path in the build's checkout; the default is a list of
+representative files.
 """
 
 import argparse
@@ -31,7 +32,7 @@ TELLING = [
 
 
 def build(folder, **environment):
-    """Seconds, and the steps that the build took."""
+    """Runs a build. Returns the seconds and the number of build steps."""
     begin = time.monotonic()
     command = ["cmake", "--build", folder, "-j", str(os.cpu_count())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
@@ -53,7 +54,7 @@ def main():
     print(f"{'touched':<40}{'without ccache':>16}{'with it':>10}{'steps':>8}")
     for name in given.files:
         if not (source / name).is_file():
-            sys.exit(f"build_times: {source / name} is not there: give files of the build's checkout")
+            sys.exit(f"build_times: {source / name} does not exist; pass files of the build's checkout")
         seconds = {}
         for word, environment in (("without_ccache", {"CCACHE_DISABLE": "1"}), ("with_ccache", {})):
             (source / name).touch()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the JSON of a bench so that a row of a table is a line: results stay short, and a diff shows the rows that changed.
+"""Writes the JSON of a benchmark with one table row per line, so that files stay short and a diff shows the rows that changed.
 
     bench/results_file.py FILE...    formats JSON files in place
 
-One line each:
+Each of these takes one line:
 
 - a value that fits into 140 columns
 - an element of a list
-- an object of numbers and texts, which may hold one more level of lists and objects beside these
+- an object of numbers and strings; it may also hold one more level of lists and objects
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def children(value: Any) -> list[Any]:
 
 
 def depth(value: Any) -> int:
-    """Levels of lists and objects: 0 for a number."""
+    """Returns the nesting depth of lists and objects: 0 for a number."""
     if not isinstance(value, (dict, list)):
         return 0
     return 1 + max(map(depth, children(value)), default=0)
@@ -40,7 +40,7 @@ def is_row(value: Any) -> bool:
 
 
 def results_text(value: Any, column: int = 0, indent: int = 0) -> str:
-    """Formats JSON. `column`: where the value begins, `indent`: where its line begins."""
+    """Formats JSON. `column` is the column in which the value begins, `indent` the indentation of its line."""
     line = json.dumps(value)
     if depth(value) == 0 or (indent > 0 and (column + len(line) <= COLUMNS or is_row(value))):
         return line
@@ -56,7 +56,7 @@ def results_text(value: Any, column: int = 0, indent: int = 0) -> str:
 
 
 def write_results(path: Path, value: Any) -> None:
-    of_json = json.loads(json.dumps(value))  # keys are texts
+    of_json = json.loads(json.dumps(value))  # makes the keys strings
     path.write_text(results_text(of_json) + "\n", encoding="utf-8")
 
 

@@ -1,5 +1,5 @@
-// The JSON of the benches' tables, a line for each row. bench/results_file.py is the same for
-// scripts.
+// Writes the JSON of the benchmark tables with one line per row. bench/results_file.py does the
+// same for scripts.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace sparsesync {
 
-/// Formats a JSON object with a line for each member, and for each element of a member that is a
-/// list of objects. What is not UTF-8 is replaced.
+/// Formats a JSON object with one line per member, and one line per element of a member that is a
+/// list of objects. Replaces bytes that are not valid UTF-8.
 inline std::string results_text(const Json& object) {
   std::string text = "{";
   const char* before_member = "\n ";

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares two builds: whether their bytes on the wire are equal, and the ratio of their times, measured in turn.
+"""Compares two builds: checks that they send the same bytes, and measures the ratio of their times.
 
     bench/side_by_side.py OLD NEW [--data DATA] [--pairs 5] [--only compare|kernels] [--worst-ratio 1.01] [--json FILE]
 
-OLD and NEW are release builds, or checkouts that have one in build/release. Traces are drawn, and also taken from DATA if it is given
-(lm1b_tokens.npy, criteo_fields.npy). Both programs compare all schemes on each trace, on the virtual clock, and both run every benchmark of
-kernels: OLD first in one pair, NEW first in the next. The ratio is the median over pairs of NEW / OLD, each of two neighbours in time,
-because an absolute time on a shared machine is not reproducible.
+OLD and NEW are release builds, or checkouts that have one in build/release. The traces are synthetic; with DATA (a folder with
+lm1b_tokens.npy and criteo_fields.npy) there are also two real ones. Both programs compare all schemes on each trace, on the virtual
+clock, and both run every kernel benchmark. OLD runs first in one pair, NEW first in the next. The ratio is the median over pairs of
+NEW / OLD. Ratios of adjacent runs are used because absolute times on a shared machine are not reproducible.
 Exit status 1 if a scheme's bytes or messages differ, or if a scheme's median ratio exceeds --worst-ratio.
 """
 
@@ -21,7 +21,7 @@ import tempfile
 
 from results_file import write_results
 
-# Keys of a scheme in the JSON of `compare` that must be equal.
+# These keys of a scheme in the JSON of `compare` must be equal in both builds.
 COUNTED = ["bytes_busiest", "bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "bytes_values", "messages"]
 LINK = ["--clock", "virtual", "--rate", "25gbit", "--latency", "10us"]
 SYNTHETIC = {
@@ -40,7 +40,7 @@ def run(command):
 
 
 def traces(data):
-    """{name: what `sparsesync trace` makes it from}"""
+    """Returns {name: arguments of `sparsesync trace`}."""
     made = {name: ["synthetic", *words, "--seed", 5] for name, words in SYNTHETIC.items()}
     if data:
         lm1b = ["from-tokens", data / "lm1b_tokens.npy", "--rows", 793471, "--batch", 2560]
@@ -50,7 +50,7 @@ def traces(data):
 
 
 def compared(trace, builds, build):
-    """{scheme: its figures}, without `auto`, whose choice and bytes depend on times. Adds the build's provenance to `builds`."""
+    """Returns {scheme: figures} and adds the build's provenance to `builds`. Leaves out `auto`, whose choice and bytes depend on times."""
     report = json.loads(run([build / "bin/sparsesync", "compare", trace, *LINK, "--repeat", 3, "--json", "-"]))
     builds.setdefault(str(build), report["provenance"])
     figures = {scheme["name"]: scheme for scheme in report["schemes"] if "skipped" not in scheme}
@@ -59,7 +59,7 @@ def compared(trace, builds, build):
 
 
 def benched(bench, build):
-    """{benchmark: seconds}"""
+    """Returns {benchmark: seconds}."""
     words = [build / "bench/kernels" / bench, "--benchmark_format=json", "--benchmark_min_time=0.05"]
     units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
     return {
@@ -70,10 +70,10 @@ def benched(bench, build):
 
 
 def in_turn(builds, rounds, measure):
-    """Measures both builds in each round. Returns pairs (of the old build, of the new one)."""
+    """Measures both builds in each round. Returns a list of pairs (old build, new build)."""
     results = []
     for number in range(rounds):
-        # By place, not by path: a build may be compared with itself.
+        # Keyed by index, not by path: a build may be compared with itself.
         of = {place: measure(builds[place]) for place in ((0, 1) if number % 2 == 0 else (1, 0))}
         results.append((of[0], of[1]))
         print(".", end="", file=sys.stderr, flush=True)
@@ -82,7 +82,7 @@ def in_turn(builds, rounds, measure):
 
 
 def ratios(pairs, seconds):
-    """{name: median of the rounds' ratios}; `seconds` takes what was measured to {name: seconds}."""
+    """Returns {name: median of the rounds' ratios}. `seconds` converts one measurement to {name: seconds}."""
     rounds = [(seconds(old), seconds(new)) for old, new in pairs]
     names = set.intersection(*[set(of) for pair in rounds for of in pair])
     return {name: statistics.median(new[name] / old[name] for old, new in rounds) for name in sorted(names)}
@@ -95,7 +95,7 @@ def print_slowest(name, of):
 
 
 def differences(cell, pairs):
-    """Lines that name each scheme and key whose counts differ."""
+    """Returns a line for each scheme and key whose counts differ."""
     found = []
     for old, new in pairs:
         if set(old) != set(new):
@@ -110,7 +110,7 @@ def differences(cell, pairs):
 
 
 def by_scheme(cells):
-    """{scheme: median over cells of its ratios}"""
+    """Returns {scheme: median of its ratios over all cells}."""
     ratios_of = {}
     for of in cells.values():
         for scheme, ratio in of.items():
@@ -126,7 +126,7 @@ def print_table(schemes, different):
 
 
 def folder_of(path):
-    """The build at the path: the path itself, or its build/release."""
+    """Returns the build at the path: the path itself, or its build/release."""
     for build in (path, path / "build/release"):
         if (build / "bin/sparsesync").is_file():
             return build.resolve()
@@ -134,7 +134,7 @@ def folder_of(path):
 
 
 def compare_schemes(builds, data, pairs_wanted):
-    """Runs `compare` of both builds. Returns ratios by trace, differences of counts, and the provenance of the builds."""
+    """Runs `compare` of both builds. Returns the ratios by trace, the differences of counts, and the provenance of the builds."""
     cells, different, provenance = {}, [], {}
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder) / "trace"
@@ -156,7 +156,7 @@ def main():
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--pairs", "--rounds", type=int, default=5, help="measurements of each build (5)")
     parser.add_argument("--only", choices=["compare", "kernels"])
-    parser.add_argument("--worst-ratio", type=float, help="the largest median ratio of a scheme's times that is accepted")
+    parser.add_argument("--worst-ratio", type=float, help="the largest accepted median ratio of a scheme's times")
     parser.add_argument("--json", "--out", type=pathlib.Path, help="write the result to this file")
     given = parser.parse_args()
     if given.pairs < 1:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# smoke.sh BENCH: runs every row of a bench for an instant, small sizes only. Fails if the bench does, if a row
-# says that its result is wrong, and if there is no row.
+# smoke.sh BENCH: runs every row of a benchmark briefly, with small sizes only. Fails if the benchmark fails, if a
+# row reports a wrong result, or if there are no rows.
 set -euo pipefail
 output=$(SPARSESYNC_BENCH_SMALL=1 "$1" --benchmark_min_time=0.001 --benchmark_format=json)
 python3 -c '

@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
-"""How fast and how true `sparsesync profile`, `calibrate` and `plan` are.
+"""Measures the speed of `sparsesync profile` and `plan`, and the accuracy of `calibrate` and `plan`.
 
     bench/analysis/figures.py DATA [--program build/release/bin/sparsesync] [--out bench/results/analysis.json] [--small]
 
-DATA is a folder with lm1b_tokens.npy (token ids, 1-D). Four tables: seconds and memory of profile and plan on a trace of 16
-workers that touch 10,000 rows each at 1,000 steps (1.3 GB of files, in the folder for temporary ones); what calibrate makes of links that
-are known; two calibrations in a row over MPI on this machine, and whether their intervals have numbers in common; and growth
-that is told from 8 workers, beside that of 64. --small takes less of everything: to try whether the bench runs.
+DATA is a folder with lm1b_tokens.npy (token ids, 1-D). Prints four tables:
+
+- Seconds and memory of profile and plan on a trace of 16 workers and 1,000 steps. Each worker touches 10,000 rows per step. The trace
+  takes 1.3 GB in the folder for temporary files.
+
+- Rates and latencies that calibrate measures, relative to those of simulated links.
+
+- Pairs of consecutive calibrations over MPI on this machine, and whether their confidence intervals overlap.
+
+- Densification that plan extrapolates from 8 workers, beside the measured one, for up to 64 workers.
+
+--small reduces everything, to test that the benchmark runs.
 """
 
 import argparse
@@ -34,7 +42,7 @@ class Bench:
         self.given, self.folder = given, pathlib.Path(folder)
 
     def run(self, *arguments, under=()):
-        """What it wrote, seconds that it took, bytes that it had in memory at most."""
+        """Runs the program. Returns its output, the seconds that it took, and its peak memory in bytes."""
         command = [*map(str, under), str(self.given.program), *map(str, arguments)]
         began = time.monotonic()
         with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -114,7 +122,7 @@ class Bench:
     def growth(self):
         tokens = self.given.data.resolve() / "lm1b_tokens.npy"
         if not tokens.exists():
-            sys.exit(f"figures: {tokens} is not there: give the folder that holds it")
+            sys.exit(f"figures: {tokens} does not exist; pass the folder that contains it")
         lm1b = ["from-tokens", tokens, "--rows", 793471, "--width", 32, "--workers", 64, "--batch", 2494]
         self.run("trace", *lm1b, "--out", "T", "--force")
         options = ["--workers", "8,16,32,64", "--rate", "25gbit", "--latency", "10us", "--json", "-"]

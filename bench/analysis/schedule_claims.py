@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What the papers on schedules claim, simulated by `sparsesync simulate`, beside their figures; and how long a grid of all models takes.
+"""Simulates the claims of the papers on schedules with `sparsesync simulate`, and measures how long a grid of all models takes.
 
     bench/analysis/schedule_claims.py [--program build/release/bin/sparsesync] [--out bench/results/schedules.json]
 
-Prints the tables of docs/developers/schedules.md, line by line as they stand there. Models are those of the program's build, whose times are worked
-out from data sheets; start-ups and rates are those that the papers' authors fitted (docs/developers/schedules.md). Nothing is fitted to a claim.
+Prints the tables of docs/developers/schedules.md, line by line as they appear there. Models are those of the program's build; their
+times are computed from data sheets. Start-up times and rates are those that the papers' authors fitted (see the same document).
+Nothing is fitted to a claim.
 """
 
 import argparse
@@ -23,9 +24,9 @@ sys.path.insert(0, str(ROOT / "bench"))
 from results_file import write_results  # noqa: E402
 
 PAPER_MODELS = ["resnet50", "densenet201", "inception_v4", "bert_base", "bert_large"]
-# Start-up of a message: 2 (n - 1) of them are what MG-WFBP's authors fitted for a ring of 16.
+# Start-up time of one message. MG-WFBP's authors fitted the start-up of an all-reduce on a ring of 16 workers: 2 (n - 1) messages.
 START_10G, START_56G = 9.081e-4 / 30, 2.358e-4 / 30
-# All-reduces that they fitted: seconds, seconds for each byte.
+# All-reduces that the authors fitted: start-up in seconds, seconds per byte.
 FITTED = {
     ("10 Gbit/s", 8): (5.230e-4, 8.571e-10),
     ("10 Gbit/s", 16): (9.081e-4, 7.396e-10),
@@ -44,10 +45,10 @@ class Program:
         self.path = path
         self.models = path.resolve().parents[1] / "models"
         self.folder = folder
-        self.provenance = {}  # of the last one
+        self.provenance = {}  # set by the last simulation
 
     def simulate(self, model, workers, *options):
-        """{workers: {schedule: result}}"""
+        """Returns {workers: {schedule: result}}."""
         words = [self.path, "simulate", model, "--workers", ",".join(map(str, workers)), *options, "--json", "-"]
         done = subprocess.run([str(each) for each in words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -82,7 +83,7 @@ def times(ratio):
 
 
 def fitted_all_reduces(program):
-    """MG-WFBP on what its authors fitted."""
+    """Simulates MG-WFBP with the all-reduce times that its authors fitted."""
     yield "| ResNet-50 | workers | WFBP, ms | merge all | MG-WFBP | exact | MG-WFBP over WFBP | over merge all |"
     yield "|---|---|---|---|---|---|---|---|"
     for (network, workers), (start, rate) in FITTED.items():
@@ -96,7 +97,7 @@ def fitted_all_reduces(program):
 
 
 def scaling(program):
-    """MG-WFBP from 4 to 2,048 workers, on rings and on double binary trees of 10 Gbit/s."""
+    """Simulates MG-WFBP with 4 to 2,048 workers, on rings and on double binary trees of 10 Gbit/s."""
     yield "| ResNet-50, 10 Gbit/s | workers | WFBP, ms | merge all | MG-WFBP | exact | dear | auto |"
     yield "|---|---|---|---|---|---|---|---|"
     per_byte = 8 / 10e9
@@ -112,7 +113,7 @@ def scaling(program):
 
 
 def dear(program):
-    """DeAR on its five models, 64 workers."""
+    """Simulates DeAR with its five models on 64 workers."""
     yield "| 64 workers | model | per layer, ms | 25 MiB | MG-WFBP | best of these | dear, 25 MiB | dear, planned | gain of dear |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for rate, start in ((10, START_10G), (100, START_56G)):
@@ -136,7 +137,7 @@ def dear(program):
 
 
 def gradient_flow(program):
-    """GradientFlow's parts, one after another, from an all-reduce of f32 for each layer on: 8 to 512 workers at 56 Gbit/s."""
+    """Adds GradientFlow's parts one by one, starting with an all-reduce in f32 per layer: 8 to 512 workers at 56 Gbit/s."""
     yield (
         "| 56 Gbit/s | workers | per layer, f32, ms | lazy, f32 | lazy, f16 | lazy, f16, 10% of chunks | the last over the first | "
         "speed-up per layer | lazy | f16 | of all three |"
@@ -162,7 +163,9 @@ def gradient_flow(program):
 
 
 def closed_form(program):
-    """Many layers alike: forward to backward as 1 to 2, what crosses over both passes."""
+    """Simulates many identical layers. The forward pass takes half as long as the backward pass. Rows vary the ratio of the
+    communication time to the time of both passes.
+    """
     yield "| crosses / passes | wfbp, simulated | by the form | dear, simulated | by the form | wfbp / dear | by the forms |"
     yield "|---|---|---|---|---|---|---|"
     layers = 400
@@ -181,7 +184,7 @@ def closed_form(program):
 
 
 def greedy_is_not_optimal(program):
-    """Three layers, seconds and seconds for each byte."""
+    """Simulates three layers, with times in seconds and in seconds per byte."""
     yield "| layers 1, 2, 3 | backward, s | crosses alone, s | greedy's buckets | takes | exact buckets | takes |"
     yield "|---|---|---|---|---|---|---|"
     start, backward, sizes = COUNTEREXAMPLE
@@ -197,12 +200,14 @@ def greedy_is_not_optimal(program):
     )
 
 
-# Found among all of three layers with small whole numbers.
+# Found by a search through all cases of three layers with small whole numbers.
 COUNTEREXAMPLE = (4, [4, 3, 1], [1, 1, 3])
 
 
 def grid(program):
-    """All models, numbers of workers, networks, schedules: how much worse than exact others are, and where."""
+    """Simulates all models, numbers of workers, networks and schedules. Reports how much slower than the exact schedule others are, and
+    for which case.
+    """
     worst = dict.fromkeys(("wfbp", "merge_all", "mg_wfbp"), (1.0, ""))
     points = 0
     began = time.perf_counter()
@@ -214,11 +219,11 @@ def grid(program):
                 for name, before in worst.items():
                     ratio = found[name]["iteration_s"] / exact
                     if ratio < 1 - 1e-9:
-                        sys.exit(f"schedule_claims: {name} is better than the exact one: {path.stem}, {workers}, {rate}")
+                        sys.exit(f"schedule_claims: {name} is faster than the exact schedule: {path.stem}, {workers}, {rate}")
                     if ratio > before[0]:
                         worst[name] = (ratio, f"{path.stem}, {workers} workers, {rate}")
                 if found["auto"]["iteration_s"] > min(each["iteration_s"] for each in found.values()) * (1 + 1e-9):
-                    sys.exit(f"schedule_claims: auto is not the best: {path.stem}, {workers}, {rate}")
+                    sys.exit(f"schedule_claims: auto is not the fastest schedule: {path.stem}, {workers}, {rate}")
     seconds = time.perf_counter() - began
     table = ["| over exact, at most | of so many points | where |", "|---|---|---|"]
     table += [f"| {name}: {ratio:.2f} times | {points} | {where} |" for name, (ratio, where) in worst.items()]
@@ -228,7 +233,7 @@ def grid(program):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/bin/sparsesync")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON: tables, and seconds that grids took")
+    parser.add_argument("--out", type=pathlib.Path, help="write the tables and the seconds of the grids to this JSON file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         program = Program(given.program, folder)
@@ -248,7 +253,7 @@ def main():
             "provenance": program.provenance,
         }
         write_results(given.out, content)
-        print(f"\nthe grid took {seconds:.1f} s, all models among 65,536 workers {of_many:.1f} s", file=sys.stderr)
+        print(f"\nthe grid took {seconds:.1f} s, all models with 65,536 workers {of_many:.1f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

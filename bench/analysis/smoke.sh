@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# smoke.sh SPARSESYNC: makes the smallest part of the tables of figures.py, from a small input. Fails if what it writes is not
-# what it is to find.
+# smoke.sh SPARSESYNC: makes the smallest part of figures.py's tables, from a small input. Fails if the JSON does
+# not hold what is expected.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

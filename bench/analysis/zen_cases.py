@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The headline cases of the paper on Zen, recomputed by `sparsesync plan`: 16 machines on links of 25 Gbit/s.
+"""Recomputes the headline cases of the paper on Zen with `sparsesync plan`: 16 machines on links of 25 Gbit/s.
 
     bench/analysis/zen_cases.py DATA [--program build/release/bin/sparsesync] [--out bench/results/zen_cases.json]
 
-DATA is a folder with lm1b_tokens.npy and criteo_fields.npy. Prints the tables of docs/zen.md, line by line as they stand there. Densities,
-densification and skewness are those of the traces; nothing is fitted to the paper's figures.
+DATA is a folder with lm1b_tokens.npy and criteo_fields.npy. Prints the tables of docs/zen.md, line by line as they appear there.
+Densities, densification and skewness are those of the traces; nothing is fitted to the paper's figures.
 """
 
 import argparse
@@ -21,11 +21,11 @@ sys.path.insert(0, str(ROOT / "bench"))
 from results_file import write_results  # noqa: E402
 
 WORKERS = 16
-GPUS = 8  # of a machine, in one row of the second table
+GPUS = 8  # GPUs per machine, in one row of the second table
 RATE_BPS = 25e9
 STEPS = 3
 
-# The paper's density, and what it says of Zen over the dense all-reduce.
+# The paper's densities, and the speed-ups that it reports for Zen over the dense all-reduce.
 PAPER = {
     "LSTM": {"parameters": 406e6, "density": 0.0113, "over_dense": 6.77},
     "DeepFM": {"parameters": 214e6, "density": 0.0280, "over_dense": 2.10},
@@ -36,18 +36,18 @@ SPARCML = ("recursive_doubling", "split_all_gather", "dynamic_split")
 
 
 def traces(data):
-    """How the trace of each case is made."""
+    """Returns the arguments of `sparsesync trace` for each case."""
     shape = ["--workers", WORKERS, "--steps", STEPS]
     return {
         "LSTM": [
             *("from-tokens", data / "lm1b_tokens.npy", "--rows", 793471, "--width", 512),
             *("--batch", 2560, "--sampled", 8192, *shape),
         ],
-        # As wide as makes 214 M parameters of the 205,065 rows.
+        # This width makes 214 M parameters of the 205,065 rows.
         "DeepFM": ["from-fields", data / "criteo_fields.npy", "--width", 1044, "--batch", 1024, *shape[:2]],
-        # The paper's density over 112 M parameters, drawn by the law that profile finds in LM1B's text.
+        # The paper's density over 112 M parameters, drawn by the Zipf exponent that profile finds in LM1B's text.
         "NMT": [*("synthetic", "--rows", 218750, "--width", 512, "--density", 0.0247, "--zipf", 1.29, *shape, "--seed", 1)],
-        # Elements drawn evenly: workers have no more in common than chance has it.
+        # Elements are drawn uniformly: workers share only the elements that they share by chance.
         "DGC 5%": ["synthetic", "--rows", 4_000_000, "--width", 1, "--density", 0.05, "--zipf", 0, *shape[:2], "--seed", 1],
     }
 
@@ -60,7 +60,7 @@ def run(program, folder, *arguments):
 
 
 def case(program, folder, made):
-    """What profile and plan say of one trace."""
+    """Returns the figures that profile and plan report for one trace."""
     run(program, folder, "trace", *made, "--out", "T", "--force")
     (tensor,) = json.loads(run(program, folder, "profile", "T", "--partitions", str(WORKERS), "--json", "-"))["tensors"]
     link = ["--rate", "25gbit", "--latency", "10us"]
@@ -80,9 +80,9 @@ def case(program, folder, made):
 
 
 def by_the_papers_formulas(found):
-    """Seconds as the paper counts: 4 bytes of index for every element of 4 bytes; a hash bitmap of one bit an element."""
+    """Returns seconds as the paper counts bytes: a 4-byte index for every 4-byte element, and a hash bitmap of one bit per element."""
     n, d, gamma = WORKERS, found["density"], {int(k): value for k, value in found["densification"].items()}
-    in_all = found["densification_of_machines"]  # of all GPUs
+    in_all = found["densification_of_machines"]  # union over all GPUs of all machines
     once = found["rows"] * found["width"] * 4 * 8 / RATE_BPS  # the dense gradient, one way
     return {
         "dense_ring": 2 * (n - 1) / n * once,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# OpenMPI's launch agent in place of ssh: agent.sh [OPTIONS] HOST COMMAND... runs COMMAND in the network namespace HOST,
-# under that host's name: by the name daemons tell their folders in /tmp apart.
+# Replaces ssh as OpenMPI's launch agent: agent.sh [OPTIONS] HOST COMMAND... runs COMMAND in the network namespace
+# HOST, under that host's name. OpenMPI's daemons name their folders in /tmp after the host.
 set -eu
 while [ "${1#-}" != "$1" ]; do shift; done
 host=$1

@@ -1,9 +1,17 @@
-// A step of scheme `balanced` beside MPI_Alltoallv with the very same bytes between the same peers:
+// Compares a step of scheme `balanced` with MPI_Alltoallv of the same bytes between the same peers.
+//
 //   mpirun -np N alltoallv TRACE ROUNDS STEPS
-// Each of ROUNDS times STEPS steps of `balanced` on the trace's step 0, push and pull with all that
-// is to be computed, then STEPS times MPI_Alltoallv with the bytes of the push and again with those
-// of the pull, then STEPS times the transport `mpi` with the same and nothing computed. Rank 0
-// prints JSON: the seconds of each, from the first worker's start to the last worker's end.
+//
+// Each of ROUNDS rounds runs three measurements:
+//
+// - STEPS steps of `balanced` on the trace's step 0: push and pull with all computation
+//
+// - STEPS times MPI_Alltoallv with the bytes of the push, and again with those of the pull
+//
+// - STEPS times the transport `mpi` with the same bytes and no computation
+//
+// Rank 0 prints JSON with the seconds of each, from the first worker's start to the last worker's
+// end.
 #include <mpi.h>
 
 #include <algorithm>
@@ -22,13 +30,13 @@
 namespace sparsesync {
 namespace {
 
-/// Bytes from this worker to each, and from each to this worker, in one exchange.
+/// Bytes from this worker to each peer, and from each peer to this worker, in one exchange.
 struct Bytes {
   std::vector<int> sent;
   std::vector<int> received;
 };
 
-/// A transport that notes the bytes of each group that is posted.
+/// A transport that records the bytes of each group that is posted.
 class Recorder : public Transport {
  public:
   Recorder(std::unique_ptr<Transport> under, std::vector<Bytes>& groups)
@@ -62,8 +70,8 @@ class Recorder : public Transport {
   std::vector<Bytes>& groups_;
 };
 
-/// Seconds from the first worker's begin to the last one's end. The workers share a clock: they
-/// are on one machine.
+/// Returns the seconds from the first worker's begin to the last worker's end. The workers run on
+/// one machine and share a clock.
 double span_of(Clock::time_point begin, Clock::time_point end) {
   double first = std::chrono::duration<double>(begin.time_since_epoch()).count();
   double last = std::chrono::duration<double>(end.time_since_epoch()).count();
@@ -77,8 +85,8 @@ struct Interval {
   Clock::time_point end;
 };
 
-/// `steps` steps after one that lets the scheme choose and one that warms up; MPI is the world's
-/// meanwhile. The groups of the last step are left in `groups`.
+/// Runs `steps` steps after two warm-up steps; the scheme adapts after the first one. MPI belongs
+/// to the world's thread meanwhile. Leaves the groups of the last step in `groups`.
 std::vector<Interval> run_balanced(const Trace& trace, int steps, std::vector<Bytes>& groups) {
   std::vector<Interval> intervals;
   HostMemory memory;
@@ -112,7 +120,7 @@ std::vector<int> displacements(const std::vector<int>& counts) {
   return result;
 }
 
-/// All groups, one after the other, each as one MPI_Alltoallv.
+/// Runs all groups, one after another, each as one MPI_Alltoallv.
 class Alltoallv {
  public:
   explicit Alltoallv(std::vector<Bytes> groups) : groups_(std::move(groups)) {
@@ -157,7 +165,7 @@ class Alltoallv {
   std::vector<std::byte> to_;
 };
 
-/// Takes each payload into a place of its own.
+/// Receives each payload into a separate buffer.
 class Places : public ReceiveProvider {
  public:
   explicit Places(const Bytes& bytes) {
@@ -173,7 +181,7 @@ class Places : public ReceiveProvider {
   std::vector<std::vector<std::byte>> places_;
 };
 
-/// All groups over the transport `mpi`, `steps` times, after one that warms up.
+/// Runs all groups over the transport `mpi`, `steps` times after one warm-up step.
 std::vector<Interval> run_transport(const std::vector<Bytes>& groups, int steps) {
   HostMemory memory;
   const Context context(memory);
@@ -202,7 +210,7 @@ std::vector<Interval> run_transport(const std::vector<Bytes>& groups, int steps)
     }
     transport->finish(group, deadline);
   };
-  // A barrier: a header to each and from each.
+  // A barrier: each worker sends a header to every peer.
   Bytes headers;
   for (int peer = 0; peer < transport->size(); ++peer) {
     const bool other = peer != transport->rank().value;

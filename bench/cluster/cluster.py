@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""`balanced` over MPI between eight hosts that are network namespaces with links of 200 Mbit/s. Needs root.
+"""Measures `balanced` over MPI between eight hosts that are network namespaces with links of 200 Mbit/s. Needs root.
 
     bench/cluster/cluster.py DATA [--rounds 3] [--repeat 5] [--nice 0] [--out bench/results/cluster.json]
 
-DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy (categorical fields, 2-D). Measures seconds
-over bytes / rate, chunks and windows, MPI_Alltoallv with the same bytes, what the interfaces counted, and links that are
-not shaped. Variants run in turn, `--rounds` times; a median of medians counts. Prints tables and writes one JSON file;
-docs/performance/cluster.md says how each figure is derived. A negative --nice keeps other work of the machine out of the figures.
+DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy (categorical fields, 2-D). Measures:
+
+- seconds over bytes / rate, for several chunk and window sizes
+- MPI_Alltoallv with the same bytes
+- the bytes that the interfaces count
+- links without a rate limit
+
+Variants run alternately, `--rounds` times; the figure is the median of the rounds' medians. Prints tables and writes one JSON file;
+docs/performance/cluster.md explains each figure. A negative --nice reduces the influence of other work on the machine.
 """
 
 import argparse
@@ -40,7 +45,7 @@ UNSHAPED = ("default", "sockets of 16 KiB", "--window 28", "--window 56", "--chu
 
 
 def processor_ticks():
-    """(all, idle) since the machine started."""
+    """Returns the processors' (total, idle) ticks since the machine started."""
     ticks = [int(word) for word in pathlib.Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
 
@@ -59,7 +64,7 @@ class Bench:
         return path
 
     def compare(self, trace, variant, repeat):
-        """One report of compare for `balanced` alone, with the share of the processors that idled meanwhile."""
+        """Runs compare for `balanced` alone. Returns its report and adds the share of processor time that was idle."""
         options, parameters = VARIANTS[variant]
         before = processor_ticks()
         text = self.hosts.mpirun(self.program, "compare", trace, "--transport", "mpi", "--schemes", "balanced",
@@ -73,7 +78,7 @@ class Bench:
         return report
 
     def variants(self, trace, names):
-        """{variant: its reports}, run in turn."""
+        """Runs the variants alternately. Returns {variant: reports}."""
         reports = {name: [] for name in names}
         for _ in range(self.given.rounds):
             for name in names:
@@ -81,7 +86,7 @@ class Bench:
         return reports
 
     def alltoallv(self, trace):
-        # Each round has a median of `repeat` steps; rounds are in one run of the program.
+        # Each round has a median of `repeat` steps. One run of the program makes all rounds.
         text = self.hosts.mpirun(self.alltoallv_program, trace, self.given.rounds, self.given.repeat)
         figures = json.loads(text)
         for name in ("balanced", "alltoallv", "transport"):
@@ -93,7 +98,7 @@ class Bench:
         return figures
 
     def counted(self, trace):
-        """What a step adds to the counters of the busiest interface, over the bytes that compare reports."""
+        """Compares the bytes per step that the busiest interface counts with the bytes that compare reports."""
         few, many = 1, 1 + self.given.repeat
         seen = []
         for repeat in (few, many):
@@ -115,7 +120,7 @@ class Bench:
 
 
 def summary(reports, rate_bps):
-    """One variant's figures of one trace."""
+    """Summarizes one variant on one trace."""
     schemes = [report["schemes"][0] for report in reports]
     median = statistics.median(scheme["seconds_median"] for scheme in schemes)
     least = min(scheme["seconds_min"] for scheme in schemes)
@@ -183,7 +188,7 @@ def main():
     tokens, fields = given.data / "lm1b_tokens.npy", given.data / "criteo_fields.npy"
     for file in (tokens, fields):
         if not file.exists():
-            sys.exit(f"cluster: {file} is not there: give the folder that holds it")
+            sys.exit(f"cluster: {file} does not exist; pass the folder that contains it")
     os.nice(given.nice)
     with Hosts(WORKERS) as hosts, tempfile.TemporaryDirectory() as folder:
         bench = Bench(hosts, given, folder)

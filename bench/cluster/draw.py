@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what bench/cluster/peers.py has measured.
+"""Draws the measurements of bench/cluster/peers.py.
 
   bench/cluster/draw.py PEERS.json PICTURE.svg
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTH, LABEL, BAR, STEP, TOP = 880, 290, 500, 20, 30
-OURS, AHEAD, OTHER, YARDSTICK = "#2a6f97", "#a9cce0", "#b08968", "#8a8a8a"
+OURS, AHEAD, OTHER, GREY = "#2a6f97", "#a9cce0", "#b08968", "#8a8a8a"
 
 
 def text(x: float, y: float, said: str, more: str = "") -> str:
@@ -30,7 +30,7 @@ def ticks(least: float, most: float) -> Iterator[float]:
 
 
 def panel(title: str, trace: dict[str, Any], axis: tuple[float, float], top: int) -> tuple[list[str], int]:
-    """SVG lines of a trace, and where it ends. axis: seconds at its two ends."""
+    """Returns the SVG lines of a trace, and the y coordinate of its end. `axis` is the seconds at both ends of the axis."""
     variants = list(trace["variants"].values())
     bottom = top + TOP + len(variants) * STEP
 
@@ -43,7 +43,7 @@ def panel(title: str, trace: dict[str, Any], axis: tuple[float, float], top: int
     for tick in ticks(*axis):
         x = at(tick)
         lines.append(f'<line x1="{x:.1f}" y1="{top + TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>')
-        lines.append(text(x, bottom + 14, f"{tick:g} s", f' text-anchor="middle" fill="{YARDSTICK}"'))
+        lines.append(text(x, bottom + 14, f"{tick:g} s", f' text-anchor="middle" fill="{GREY}"'))
     for i, figures in enumerate(variants):
         y = top + TOP + i * STEP
         seconds = figures["seconds_median"]

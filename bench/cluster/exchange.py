@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""One rank of bench/cluster/peers.py: gradients by one variant after another, each step timed, each result checked.
+"""Runs one rank of bench/cluster/peers.py: synchronizes gradients with each variant, times each step and checks each result.
 
     mpirun ... exchange.py PLAN.json FOLDER
     torchrun ... exchange.py PLAN.json FOLDER
 
-PLAN.json: {"launcher", "traces": {name: path}, "variants": [key], "repeat", "dense_repeat", "shapers"}. The last is []
-or, of each rank, the commands that show what its link has let through: then a step more is made, with a rest before and
-after it, and what the link moved between them is noted. Writes FOLDER/RANK.json.
+PLAN.json: {"launcher", "traces": {name: path}, "variants": [key], "repeat", "dense_repeat", "shapers"}. `shapers` is [], or holds for
+each rank the commands that print the bytes that its link has passed. In that case each variant runs one more step, with a pause
+before and after it, and records the bytes that the link passed in between. Writes FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sparsesync.torch.process_group import transport_over
 from variants import BY_KEY, Variant
 
 DEADLINE_S = 120
-# For what is on its way to come, acknowledgements too.
+# Pause for packets in flight to arrive, including acknowledgements.
 REST_S = 0.1
-# Until all have heard when a step begins.
+# Time for all ranks to learn when a step begins.
 NOTICE_S = 0.02
-# `auto` tries some ways before it settles.
+# `auto` tries several candidates before it chooses.
 MOST_STEPS_TO_SETTLE = 300
 
 Sums = list[tuple[torch.Tensor, torch.Tensor]]
@@ -46,7 +46,7 @@ Sums = list[tuple[torch.Tensor, torch.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """Bytes."""
+    """Bytes that a worker sent and received."""
 
     sent: int = 0
     received: int = 0
@@ -57,17 +57,17 @@ class Moved:
 
 @dataclasses.dataclass
 class Gradients:
-    """One worker's step of a trace, and what all workers' sum to."""
+    """One worker's gradients in one step of a trace, and the sums over all workers."""
 
     tensors: list[sparsesync.TensorSpec]
-    own: Sums  # of each tensor: indices, values
+    own: Sums  # indices and values of each tensor
     sums: Sums
 
     @staticmethod
     def of(path: str, rank: int, size: int) -> Gradients:
         trace = sparsesync.Trace(path)
         if trace.workers != size:
-            raise ValueError(f"{path} was made for {trace.workers} workers, here are {size}")
+            raise ValueError(f"{path} has {trace.workers} workers, but there are {size} ranks")
         loaded = [trace.load(worker, 0) for worker in range(size)]
         own = [(torch.from_numpy(rows), torch.from_numpy(values)) for rows, values in loaded[rank].values()]
         sums = [summed([parts[tensor.name] for parts in loaded]) for tensor in trace.tensors]
@@ -82,7 +82,7 @@ class Gradients:
 
 
 def summed(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of row-sparse parts: rows, increasing, and values, which are small integers: any order is exact."""
+    """Adds up row-sparse parts. Returns increasing rows and their values. Values are small integers, so the sum is exact in any order."""
     rows, places = np.unique(np.concatenate([indices for indices, _ in parts]), return_inverse=True)
     values = np.concatenate([of_part for _, of_part in parts])
     sums = np.zeros((len(rows), values.shape[1]), values.dtype)
@@ -93,23 +93,23 @@ def summed(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, to
 def check(result: torch.Tensor | tuple[torch.Tensor, torch.Tensor], sums: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Compares a result, dense or (rows, values), with the sum, element by element.
 
-    The sums are integers below 256, which bf16 holds, too: nothing may be off. Raises ValueError.
+    The sums are integers below 256, which bf16 represents exactly, so no difference is accepted. Raises ValueError.
     """
     rows, values = sums
     if isinstance(result, tuple):
         if not torch.equal(result[0], rows):
-            raise ValueError(f"{len(result[0])} rows where {len(rows)} were touched, or others")
+            raise ValueError(f"got {len(result[0])} rows, expected the {len(rows)} touched rows")
         if not torch.equal(result[1], values):
-            raise ValueError(f"{int((result[1] != values).sum())} values are not the sums")
+            raise ValueError(f"{int((result[1] != values).sum())} values differ from the sums")
         return
     wrong = int((result[rows] != values).sum())
     more = int(result.count_nonzero()) - int(values.count_nonzero())
     if wrong or more:
-        raise ValueError(f"{wrong} values are not the sums, {more} beside them are not 0")
+        raise ValueError(f"{wrong} values differ from the sums, {more} values of untouched rows are not 0")
 
 
 class Exchange(abc.ABC):
-    """A variant at work. All ranks make the same calls."""
+    """Runs one variant. All ranks make the same calls."""
 
     announces = False
 
@@ -117,31 +117,31 @@ class Exchange(abc.ABC):
     def warm_up(self) -> None: ...
 
     def prepare(self) -> None:  # noqa: B027
-        """What the coming step is given; not timed."""
+        """Prepares the input of the next step. Not timed."""
 
     def announce(self) -> None:
         raise NotImplementedError
 
     @abc.abstractmethod
     def step(self) -> None:
-        """From the gradients to the sums, as tensors."""
+        """Synchronizes the gradients. results() then returns the sums as tensors."""
 
     @abc.abstractmethod
     def results(self) -> list[Any]: ...
 
     def moved(self) -> Moved:
-        """So far, by its own account."""
+        """Returns the bytes so far, as the variant itself counts them."""
         return Moved()
 
     def scheme(self) -> str:
         return ""
 
     def close(self) -> None:  # noqa: B027
-        """Leaves."""
+        """Leaves the session or group."""
 
 
 class OverSession(Exchange):
-    """One of our schemes."""
+    """Runs one of sparsesync's schemes."""
 
     def __init__(self, transport: sparsesync.Transport, variant: Variant, gradients: Gradients) -> None:
         self._session = sparsesync.Session(transport, deadline_s=DEADLINE_S)
@@ -160,7 +160,7 @@ class OverSession(Exchange):
             self.step()
             if steps >= 1 and self._session.choice(self._bucket)["settled"]:
                 return
-        raise RuntimeError(f"auto did not settle in {MOST_STEPS_TO_SETTLE} steps")
+        raise RuntimeError(f"auto did not choose a scheme within {MOST_STEPS_TO_SETTLE} steps")
 
     def announce(self) -> None:
         self._session.wait(self._session.announce(self._bucket, [rows for rows, _ in self._gradients.own]))
@@ -174,7 +174,7 @@ class OverSession(Exchange):
         self._results = [self._taken(place) for place in range(len(self._gradients.tensors))]
 
     def _taken(self, place: int) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """As a gradient of torch has it: a tensor of its own for what is sparse, written over what was given else."""
+        """Returns a result as a PyTorch gradient: a new tensor if it is sparse; if it is dense, the same tensor in every step."""
         rows = self._session.result_rows(self._bucket, place)
         like = self._gradients.own[place][1]
         if rows is None:
@@ -200,7 +200,7 @@ class OverSession(Exchange):
 
 
 class DenseAllReduce(Exchange):
-    """An all-reduce of whole tensors, in place."""
+    """Reduces whole tensors in place."""
 
     def __init__(self, gradients: Gradients, all_reduce: Callable[[torch.Tensor], object]) -> None:
         self._all_reduce = all_reduce
@@ -224,7 +224,7 @@ class DenseAllReduce(Exchange):
 
 
 class SparseAllReduce(Exchange):
-    """torch.distributed.all_reduce of coalesced sparse tensors."""
+    """Calls torch.distributed.all_reduce on coalesced sparse tensors."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
@@ -252,17 +252,17 @@ class SparseAllReduce(Exchange):
 
 
 class Rank(abc.ABC):
-    """This process among those that its launcher started."""
+    """This process, among the ranks that the launcher started."""
 
     rank: int
     size: int
 
     @abc.abstractmethod
     def latest(self, seconds: float) -> float:
-        """The largest of what all ranks give; a barrier."""
+        """Returns the largest value of all ranks. A barrier."""
 
     def begin_together(self) -> None:
-        """Returns on all ranks at once: a barrier lets some go long before others. They share a clock."""
+        """Returns on all ranks at the same time. A barrier alone releases some ranks much earlier than others. The ranks share a clock."""
         time.sleep(max(0.0, self.latest(time.monotonic()) + NOTICE_S - time.monotonic()))
 
     @abc.abstractmethod
@@ -273,12 +273,12 @@ class Rank(abc.ABC):
 
 
 class OfMpi(Rank):
-    """Of mpirun; sparsesync makes all MPI calls."""
+    """A rank that mpirun started. sparsesync makes all MPI calls."""
 
     def __init__(self) -> None:
         self._world = sparsesync.MpiWorld(DEADLINE_S)
         self.rank, self.size = self._world.rank, self._world.size
-        # Of its own: in one with a bucket there is no barrier between an announcement and its step.
+        # A second session, because a session with a bucket allows no barrier between an index prefetch and its step.
         self._beside = sparsesync.Session(self._world.join(), deadline_s=DEADLINE_S)
 
     def latest(self, seconds: float) -> float:
@@ -293,7 +293,7 @@ class OfMpi(Rank):
 
 
 class OfOpenMpi(Rank):
-    """Of mpirun, without sparsesync."""
+    """A rank that mpirun started, without sparsesync."""
 
     def __init__(self) -> None:
         self._mpi = OpenMpi()
@@ -312,7 +312,7 @@ class OfOpenMpi(Rank):
 
 
 class OfTorch(Rank):
-    """Of torchrun."""
+    """A rank that torchrun started."""
 
     def __init__(self) -> None:
         self._deadline = datetime.timedelta(seconds=DEADLINE_S)
@@ -339,18 +339,18 @@ RANKS: dict[str, Callable[[], Rank]] = {"mpi": OfMpi, "openmpi": OfOpenMpi, "tor
 
 @dataclasses.dataclass
 class Seen:
-    """What one rank saw of one variant."""
+    """Measurements of one variant on one rank."""
 
     scheme: str = ""
-    # Of each step. Seconds of CLOCK_MONOTONIC, which is the same on all hosts.
+    # One element per step, in seconds of CLOCK_MONOTONIC, which is the same on all hosts.
     begin: list[float] = dataclasses.field(default_factory=list)
     end: list[float] = dataclasses.field(default_factory=list)
     announce_begin: list[float] = dataclasses.field(default_factory=list)
     announce_end: list[float] = dataclasses.field(default_factory=list)
-    processor: list[float] = dataclasses.field(default_factory=list)  # seconds of this process, all its threads
-    moved: list[Moved] = dataclasses.field(default_factory=list)  # by the variant's own account
+    processor: list[float] = dataclasses.field(default_factory=list)  # seconds of this process, all threads
+    moved: list[Moved] = dataclasses.field(default_factory=list)  # counted by the variant itself
     announce_moved: list[Moved] = dataclasses.field(default_factory=list)
-    # Of one more step, its announcement left out.
+    # Bytes of one further step, without its index prefetch.
     link: Moved | None = None
 
 
@@ -361,7 +361,7 @@ def timed(body: Callable[[], None], begin: list[float], end: list[float]) -> Non
 
 
 class Link:
-    """What this rank's link lets through, counted by its shapers."""
+    """Counts the bytes that this rank's link passes, with the counters of its traffic shapers."""
 
     def __init__(self, shapers: list[list[str]], rank: Rank) -> None:
         self._shapers, self._rank = shapers, rank
@@ -432,7 +432,7 @@ def main(arguments: list[str]) -> int:
             try:
                 of_variant = measure(exchange, rank, link, gradients.sums, repeat)
             except Exception:
-                # At once: the launcher then ends the others, who cannot know of it.
+                # Exit immediately: the launcher then ends the other ranks, which cannot detect the failure.
                 traceback.print_exc()
                 print(f"exchange: {name}, {key}, worker {rank.rank}: failed", file=sys.stderr, flush=True)
                 os._exit(1)

@@ -1,7 +1,7 @@
-"""Hosts that are network namespaces, each with one link of a given rate to one switch; mpirun and torchrun over them.
+"""Creates hosts as network namespaces, each with one rate-limited link to one switch, and runs mpirun and torchrun on them.
 
-Needs root, ip and tc. Everything is gone when the `with` ends, also on SIGINT, SIGTERM and SIGHUP; what a killed run
-left behind goes when the next one begins.
+Needs root, ip and tc. Everything is removed when the `with` block ends, also on SIGINT, SIGTERM and SIGHUP. The next run removes
+what a killed run left behind.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ AGENT = pathlib.Path(__file__).resolve().parent / "agent.sh"
 PREFIX = "sparsesync"
 NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
 NETWORK = "10.213.77"
-PORT = 29571  # where the ranks of torchrun meet, at the first host
+PORT = 29571  # port of the torchrun rendezvous, on the first host
 
 
 def sh(*words, check=True):
@@ -29,10 +29,10 @@ def sh(*words, check=True):
 
 
 class Hosts:
-    """`count` hosts; host i is the namespace names[i], with the interface eth0 and the address 10.213.77.(i + 1)."""
+    """`count` hosts. Host i is the namespace names[i], with the interface eth0 and the address 10.213.77.(i + 1)."""
 
     def __init__(self, count, burst=32_768, queue=524_288):
-        """`burst` and `queue` in bytes: what a link may send at once after a rest, and holds before it drops."""
+        """`burst` and `queue` are bytes: how much a link may send at once after a pause, and how much it queues before it drops packets."""
         self.count, self.burst, self.queue = count, burst, queue
         self.switch = f"{PREFIX}{os.getpid()}-switch"
         self.names = [f"{PREFIX}{os.getpid()}-{i}" for i in range(count)]
@@ -51,7 +51,7 @@ class Hosts:
 
     def __exit__(self, *_):
         for each in (signal.SIGINT, *self._kept):
-            signal.signal(each, signal.SIG_IGN)  # nothing stops the removal
+            signal.signal(each, signal.SIG_IGN)  # nothing may interrupt the removal
         self._remove(lambda process: process == os.getpid())
         for each, handler in self._kept.items():
             signal.signal(each, handler)
@@ -71,8 +71,8 @@ class Hosts:
             for process in sh("ip", "netns", "pids", name, check=False).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
-            sh("ip", "netns", "del", name, check=False)  # and its interfaces
-            for folder in pathlib.Path(tempfile.gettempdir()).glob(f"ompi.{name}.*"):  # of a daemon that was killed
+            sh("ip", "netns", "del", name, check=False)  # also deletes its interfaces
+            for folder in pathlib.Path(tempfile.gettempdir()).glob(f"ompi.{name}.*"):  # left by a killed daemon
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _make(self):
@@ -91,10 +91,10 @@ class Hosts:
             sh(*inside, "link", "set", f"port{i}", "master", "br0", "up")
 
     def shape(self, rate_bps, cut=False):
-        """Gives every link this rate, each way; None: as fast as the machine.
+        """Limits every link to this rate in each direction. None: no limit.
 
-        `cut`: packets of a wire's size leave the sockets, as counters should see them; else the kernel moves several as
-        one, and the shaper alone counts the headers of each. Cutting takes the processor more than twice as long.
+        `cut`: sockets send packets of wire size, so that the interface counters include every packet's headers. Otherwise the kernel moves
+        several packets as one, and only the shaper counts all headers. Cutting more than doubles the CPU time.
         """
         for i, name in enumerate(self.names):
             for namespace, device in ((name, "eth0"), (self.switch, f"port{i}")):
@@ -105,7 +105,7 @@ class Hosts:
                        "burst", self.burst, "limit", self.queue)
 
     def counters(self):
-        """[(bytes sent, bytes received)] of each host's interface so far."""
+        """Returns [(bytes sent, bytes received)] of each host's interface so far."""
         result = []
         for name in self.names:
             (link,) = json.loads(sh("ip", "-n", name, "-s", "-j", "link", "show", "dev", "eth0"))
@@ -113,16 +113,16 @@ class Hosts:
         return result
 
     def shapers(self, i):
-        """Words of tc that show what host i's shaped link has let through: of what the host sent, and of what it received.
+        """Returns the tc commands that print the bytes that host i's link passed: those that it sent, and those that it received.
 
-        Headers of every packet are counted, also where the kernel moves several as one.
+        Headers of every packet are counted, even if the kernel moves several packets as one.
         """
         show = ("-s", "-j", "qdisc", "show", "dev")
         return [["tc", "-n", namespace, *show, device]
                 for namespace, device in ((self.names[i], "eth0"), (self.switch, f"port{i}"))]
 
     def dropped(self):
-        """Packets that the links' queues dropped so far."""
+        """Returns the number of packets that the links' queues dropped so far."""
         total = 0
         for i, name in enumerate(self.names):
             for namespace, device in ((name, "eth0"), (self.switch, f"port{i}")):
@@ -131,17 +131,19 @@ class Hosts:
         return total
 
     def network(self, rate_bps):
-        """What a result says of the network."""
+        """Returns the description of the network for a result."""
         control = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
         return {"rate_bps": rate_bps, "burst_bytes": self.burst, "queue_bytes": self.queue, "congestion_control": control}
 
     @staticmethod
     def mpi_settings():
-        """What a result says of MPI."""
+        """Returns the description of MPI for a result."""
         return {"mpi": sh("mpirun", "--version").splitlines()[0], "mpi_yield_when_idle": 1}
 
     def mpirun(self, *command, mca=(), timeout=300, environment=None):
-        """Runs a command, one process a host, and returns what it printed. `mca`: pairs of a parameter and a value."""
+        """Runs a command with one process per host and returns its output. `mca` holds pairs of a parameter and a value. `timeout` is in
+        seconds.
+        """
         parameters = [("plm_rsh_agent", AGENT), ("plm_rsh_no_tree_spawn", 1), ("btl", "tcp,self"), ("rtc", "^hwloc"),
                       ("mpi_yield_when_idle", 1), ("btl_tcp_if_include", f"{NETWORK}.0/24"),
                       ("oob_tcp_if_include", f"{NETWORK}.0/24"), *mca]
@@ -158,9 +160,9 @@ class Hosts:
         return result.stdout
 
     def torchrun(self, *command, timeout=300, environment=None):
-        """Runs a Python program with its arguments, one process a host, each under a torchrun of its host.
+        """Runs a Python program with arguments, one process per host, each under its host's torchrun. `timeout` is in seconds.
 
-        The interpreter is the one that runs this; it needs PyTorch.
+        Uses this process's interpreter, which needs PyTorch.
         """
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0", **(environment or {})}
         with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +173,7 @@ class Hosts:
                          "--node-rank", i, "--master-addr", f"{NETWORK}.1", "--master-port", PORT,
                          "--monitor-interval", 1, *command]
                 with open(file, "w", encoding="utf-8") as output:
-                    # exec: what is told to end is torchrun, which then ends its rank.
+                    # exec: the signal then reaches torchrun, which ends its rank.
                     agents.append(subprocess.Popen([str(AGENT), name, "exec " + shlex.join(map(str, words))],
                                                    stdout=output, stderr=subprocess.STDOUT, env=environment))
             try:
@@ -188,7 +190,7 @@ class Hosts:
 
 
 def _first_failure(agents, end):
-    """Waits for all. The number of one that failed, or was too late, and what became of it; None if all ended well."""
+    """Waits for all processes. Returns the index of one that failed or exceeded the time, and a description; None if all succeeded."""
     while True:
         statuses = [agent.poll() for agent in agents]
         for i, status in enumerate(statuses):

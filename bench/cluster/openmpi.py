@@ -1,4 +1,4 @@
-"""OpenMPI's MPI_Allreduce, called from Python: what a program without sparsesync has over MPI."""
+"""Calls OpenMPI's MPI_Allreduce from Python: the MPI baseline without sparsesync."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class OpenMpi:
-    """The processes that mpirun started. One for each process; MPI is this thread's."""
+    """The processes that mpirun started. Create one object per process, and call it from one thread."""
 
     def __init__(self) -> None:
-        # Global: OpenMPI's plugins look for its names.
+        # RTLD_GLOBAL: OpenMPI's plugins look up its symbols.
         self._mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
         self._call("MPI_Init", None, None)
         self._world = self._handle("ompi_mpi_comm_world")
@@ -21,7 +21,7 @@ class OpenMpi:
         self.size = self._number("MPI_Comm_size")
 
     def all_reduce(self, tensor: torch.Tensor, operation: str = "sum") -> None:
-        """Overwrites a tensor with the sum, or the largest, of all workers'."""
+        """Overwrites a tensor with the sum or the maximum over all workers."""
         assert tensor.is_contiguous()
         # MPI_IN_PLACE is the address 1.
         data, count = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int(tensor.numel())

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Ours beside what torch and OpenMPI have, on eight hosts that are network namespaces with links of 200 Mbit/s.
+"""Compares sparsesync with torch and OpenMPI on eight hosts that are network namespaces with links of 200 Mbit/s.
 
     bench/cluster/peers.py DATA [--rounds 3] [--repeat 7] [--dense-repeat 1] [--nice 0] [--out bench/results/peers.json]
 
-Needs root, and the Python that has torch. DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy
-(categorical fields, 2-D). All variants (bench/cluster/variants.py) are given the same gradients, by ranks that mpirun
-or torchrun started on the hosts; a result that is not the sum made from the trace's files ends the bench. Prints a
-table for each trace, writes JSON and, beside it, a picture; docs/performance/cluster.md says how each figure is derived.
+Needs root, and a Python with torch. DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy (categorical
+fields, 2-D). All variants (bench/cluster/variants.py) get the same gradients, on ranks that mpirun or torchrun started on the hosts.
+A result that differs from the sum of the trace's files ends the benchmark. Prints a table for each trace, and writes a JSON file with
+a picture beside it; docs/performance/cluster.md explains each figure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from variants import BY_KEY, DENSE_PEER, LAUNCHERS, SPARSE_PEER, VARIANTS, Varia
 PROGRAM = pathlib.Path(__file__).resolve().parent / "exchange.py"
 WORKERS = 8
 WIDTH = 32
-LONGEST_S = 3600  # of one start of the ranks
+LONGEST_S = 3600  # seconds, for one start of the ranks
 
 Traces = dict[str, pathlib.Path]
 
@@ -51,15 +51,15 @@ def make_traces(program: pathlib.Path, data: pathlib.Path, workers: int, folder:
     return made
 
 
-def yardsticks(program: pathlib.Path, trace: pathlib.Path, workers: int) -> dict[str, Any]:
-    """What is known of a trace without a cluster."""
+def lower_bounds(program: pathlib.Path, trace: pathlib.Path, workers: int) -> dict[str, Any]:
+    """Returns the lower bounds and sizes of a trace, which need no cluster."""
     words = ["compare", trace, "--schemes", "balanced", "--clock", "virtual", "--repeat", 1, "--json", "-"]
     done = subprocess.run([str(program), *map(str, words)], check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"peers: {done.stderr.strip()}")
     report = json.loads(done.stdout)
     if report["workers"] != workers:
-        sys.exit(f"peers: {trace} was made for {report['workers']} workers, there are {workers} hosts: give --hosts")
+        sys.exit(f"peers: {trace} has {report['workers']} workers, but there are {workers} hosts; pass --hosts {report['workers']}")
     keys = ("tensors", "workers", "partitioned_ideal_bytes", "lower_bound_bytes")
     return {key: report[key] for key in keys} | {
         "partitioned_ideal_seconds": report["partitioned_ideal_bytes"] * 8 / RATE_BPS
@@ -67,7 +67,7 @@ def yardsticks(program: pathlib.Path, trace: pathlib.Path, workers: int) -> dict
 
 
 class Bench:
-    """Starts the ranks on the hosts, and keeps what each of them saw."""
+    """Starts the ranks on the hosts and keeps the measurements of each rank."""
 
     def __init__(self, hosts: Hosts, given: argparse.Namespace, traces: Traces, folder: pathlib.Path) -> None:
         self.hosts, self.given, self.traces, self.folder = hosts, given, traces, folder
@@ -75,7 +75,7 @@ class Bench:
         self.origin: dict[str, Any] = {}
 
     def run(self, launcher: str, counts: bool) -> list[dict[str, Any]]:
-        """One start of the ranks: [rank][trace][variant]."""
+        """Starts the ranks once. Returns [rank][trace][variant]."""
         variants = [each.key for each in self.variants if each.launcher == launcher]
         if not variants:
             return []
@@ -103,7 +103,7 @@ class Bench:
         return [rank["seen"] for rank in ranks]
 
     def measure(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """{trace: {variant: figures}}"""
+        """Returns {trace: {variant: figures}}."""
         rounds: dict[str, list[list[dict[str, Any]]]] = {launcher: [] for launcher in LAUNCHERS}
         self.hosts.shape(RATE_BPS)
         for number in range(self.given.rounds):
@@ -123,20 +123,20 @@ class Bench:
 
 
 def environment(build: pathlib.Path) -> dict[str, str]:
-    """Of the ranks: one thread each, as the hosts share the machine's cores; a crash says where it was."""
+    """Returns the environment of the ranks: one thread each, because the hosts share the machine's cores; a crash prints a traceback."""
     python = {"PYTHONPATH": str(build.resolve() / "python"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
     return python | {"OMP_NUM_THREADS": "1"}
 
 
 def spans(ranks: list[dict[str, Any]], what: str = "") -> list[float]:
-    """Of each step the seconds from the first rank's begin to the last one's end."""
+    """Returns for each step the seconds from the first rank's begin to the last rank's end."""
     begins = zip(*(rank[f"{what}begin"] for rank in ranks), strict=True)
     ends = zip(*(rank[f"{what}end"] for rank in ranks), strict=True)
     return [max(end) - min(begin) for begin, end in zip(begins, ends, strict=True)]
 
 
 def busiest(moved: list[list[dict[str, int]]]) -> dict[str, float]:
-    """Bytes of a step, mean over steps, of the rank with most. moved: [rank][step]."""
+    """Returns the bytes per step of the rank with the most, averaged over steps. `moved` is [rank][step]."""
     sent, received = (
         max(statistics.mean(step[way] for step in of_rank) for of_rank in moved) for way in ("sent", "received")
     )
@@ -144,11 +144,11 @@ def busiest(moved: list[list[dict[str, int]]]) -> dict[str, float]:
 
 
 def summary(variant: Variant, rounds: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """One variant's figures of one trace. rounds: [round][rank]; links were counted in the first one."""
+    """Summarizes one variant on one trace. `rounds` is [round][rank]; the links were counted in the first round."""
     seconds = [spans(ranks) for ranks in rounds]
     medians = [statistics.median(of_round) for of_round in seconds]
     median = statistics.median(medians)
-    # Of a step, all ranks together.
+    # Seconds per step, summed over all ranks.
     processor = [sum(step) for ranks in rounds for step in zip(*(rank["processor"] for rank in ranks), strict=True)]
     figures: dict[str, Any] = {
         "label": variant.label,
@@ -174,7 +174,7 @@ def summary(variant: Variant, rounds: list[list[dict[str, Any]]]) -> dict[str, A
 
 
 def compare(of_trace: dict[str, dict[str, Any]]) -> None:
-    """Adds how many times as fast as torch's two each is."""
+    """Adds each variant's speed-up over torch's two baselines."""
     for peer in (SPARSE_PEER, DENSE_PEER):
         if peer not in of_trace:
             continue
@@ -207,7 +207,7 @@ def table(of_trace: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
-    """The first column to the left, the others to the right."""
+    """Aligns the first column left and the others right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines
@@ -217,25 +217,25 @@ def aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=pathlib.Path, nargs="?")
-    parser.add_argument("--trace", type=pathlib.Path, action="append", help="a recorded trace, in place of DATA")
+    parser.add_argument("--trace", type=pathlib.Path, action="append", help="a recorded trace to use instead of DATA")
     parser.add_argument("--variants", nargs="+", choices=list(BY_KEY), metavar="KEY", help=", ".join(BY_KEY))
     parser.add_argument("--hosts", type=int, default=WORKERS)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/peers.json")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--dense-repeat", type=int, default=1, help="of those that move whole tensors")
+    parser.add_argument("--dense-repeat", type=int, default=1, help="steps of variants that send whole tensors (%(default)s)")
     parser.add_argument("--nice", type=int, default=0)
     given = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("peers: network namespaces need root")
     if (given.data is None) == (not given.trace):
-        parser.error("give either DATA or --trace")
+        parser.error("pass either DATA or --trace")
     for file in (given.data / "lm1b_tokens.npy", given.data / "criteo_fields.npy") if given.data else ():
         if not file.exists():
-            sys.exit(f"peers: {file} is not there: give the folder that holds it")
+            sys.exit(f"peers: {file} does not exist; pass the folder that contains it")
     if not list((given.build / "python/sparsesync").glob("_native.*.so")):
-        sys.exit(f"peers: there is no Python package in {given.build}: build the target sparsesync_package")
+        sys.exit(f"peers: {given.build} contains no Python package; build the target sparsesync_package")
     return given
 
 
@@ -249,7 +249,7 @@ def main() -> None:
             traces = {path.name: path.resolve() for path in given.trace}
         else:
             traces = make_traces(program, given.data, given.hosts, folder)
-        known = {name: yardsticks(program, path, given.hosts) for name, path in traces.items()}
+        known = {name: lower_bounds(program, path, given.hosts) for name, path in traces.items()}
         bench = Bench(hosts, given, traces, folder)
         figures = bench.measure()
         report = {

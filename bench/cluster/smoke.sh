@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# smoke.sh SPARSESYNC ALLTOALLV: runs alltoallv for an instant. Fails if the bytes that both move are not those of compare.
+# smoke.sh SPARSESYNC ALLTOALLV: runs alltoallv briefly. Fails if its byte count differs from that of compare.
 set -euo pipefail
 mpirun=$(dirname "$0")/../../cmake/mpirun.sh
 folder=$(mktemp -d)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A training from end to end, ours beside torch's DistributedDataParallel, on eight hosts that are network namespaces.
+"""Measures end-to-end training with sparsesync and with torch's DistributedDataParallel, on eight hosts that are network namespaces.
 
     bench/cluster/training.py [--rounds 3] [--steps 60] [--dense-rounds 1] [--nice 0]
                               [--out bench/results/training.json]
 
-Runs python/examples/language_model.py on hosts with links of 200 Mbit/s, by mpirun or torchrun, and once more where
-nothing is synchronized: by one process, and by all hosts at once. Needs root, and the Python that has torch. Prints a
-table and writes JSON; ends with status 1 where the losses of a run are not torch's, or the weights of its ranks not
-equal. docs/performance/training.md says how each figure is derived.
+Runs python/examples/language_model.py on hosts with links of 200 Mbit/s, with mpirun or torchrun. Also runs it without
+synchronization, as a single process and on all hosts at once. Needs root, and a Python with torch. Prints a table and writes JSON.
+Exit status 1 if a run's losses differ from torch's, or if the weights of its ranks differ. docs/performance/training.md explains each
+figure.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from peers import WORKERS, aligned, environment
 
 EXAMPLE = ROOT / "python/examples/language_model.py"
 LONGEST_S = 3600
-# Of a run's losses, relative to torch's.
+# The largest accepted relative difference between a run's losses and torch's.
 MOST_OFF = 1e-5
-# What is trained: option of the example, and what it is here.
+# Options of the example and their defaults here.
 MODEL = {"vocabulary": 50000, "embedding": 128, "hidden": 128, "batch": 20, "length": 35, "sampled": 256}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One way to train. launcher: "mpi", "torch", or "alone" for one process without hosts. words: for the example."""
+    """One training configuration. `launcher` is "mpi", "torch", or "alone" for one process without hosts. `words` are arguments of the
+    example.
+    """
 
     key: str
     label: str
     launcher: str
     words: tuple[str, ...]
-    is_dense: bool = False  # moves whole tensors: seconds a step
+    is_dense: bool = False  # sends whole tensors: seconds per step
     is_synchronized: bool = True
 
 
@@ -72,7 +74,7 @@ class Bench:
         self.runs = [each for each in RUNS if not given.runs or each.key in given.runs]
 
     def run(self, run: Run) -> dict[str, Any]:
-        """What the example wrote."""
+        """Returns the example's JSON."""
         given = self.given
         words = [EXAMPLE, *run.words, "--steps", given.steps, "--json", self.file]
         for name in MODEL:
@@ -96,7 +98,7 @@ class Bench:
         return result
 
     def measure(self) -> dict[str, list[dict[str, Any]]]:
-        """{run: results}, run in turn."""
+        """Runs the configurations alternately. Returns {run: results}."""
         results: dict[str, list[dict[str, Any]]] = {run.key: [] for run in self.runs}
         for number in range(self.given.rounds):
             for run in self.runs:
@@ -110,7 +112,7 @@ class Bench:
 
 
 def steps_per_second(result: dict[str, Any]) -> float:
-    """Of the median step, the first third left out: in it schemes are chosen, and tried."""
+    """Returns the rate of the median step. Leaves out the first third, in which schemes are tried and chosen."""
     ends = result["seconds"]
     first = max(1, len(ends) // 3)
     seconds = [end - begin for begin, end in zip(ends[first - 1 : -1], ends[first:], strict=True)]
@@ -118,7 +120,7 @@ def steps_per_second(result: dict[str, Any]) -> float:
 
 
 def off(losses: list[float], of_peer: list[float]) -> float:
-    """The largest relative difference."""
+    """Returns the largest relative difference."""
     return max(abs(own - other) / abs(other) for own, other in zip(losses, of_peer, strict=True))
 
 
@@ -145,7 +147,7 @@ def summary(run: Run, results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compare(figures: dict[str, dict[str, Any]]) -> list[str]:
-    """Adds what a run is beside others; returns what is wrong."""
+    """Adds the comparisons with other runs. Returns a list of faults."""
     wrong = []
     for run in RUNS:
         if run.key not in figures or not run.is_synchronized:
@@ -160,9 +162,9 @@ def compare(figures: dict[str, dict[str, Any]]) -> list[str]:
             if peer == run.key:
                 continue
             own[f"losses_off_{peer}"] = off(own["losses"], figures[peer]["losses"])
-            if not own[f"losses_off_{peer}"] <= MOST_OFF:  # nor where one is not a number
+            if not own[f"losses_off_{peer}"] <= MOST_OFF:  # also true if a loss is not a number
                 amount = own[f"losses_off_{peer}"]
-                wrong.append(f"{run.label}: a loss is {amount:.2g} off that of {figures[peer]['label']}")
+                wrong.append(f"{run.label}: a loss differs by {amount:.2g} (relative) from that of {figures[peer]['label']}")
         if "compute" in figures:
             own["compute_share"] = own["steps_per_second"] / figures["compute"]["steps_per_second"]
     return wrong
@@ -194,15 +196,15 @@ def table(figures: dict[str, dict[str, Any]]) -> list[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in MODEL.items():
-        parser.add_argument(f"--{name}", type=int, default=value, help=f"of the example ({value})")
-    parser.add_argument("--text", type=pathlib.Path, help="of the example: a folder of .py files")
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"option of the example ({value})")
+    parser.add_argument("--text", type=pathlib.Path, help="option of the example: a folder of .py files")
     parser.add_argument("--runs", nargs="+", choices=[run.key for run in RUNS], metavar="KEY",
                         help=", ".join(run.key for run in RUNS))  # fmt: skip
     parser.add_argument("--hosts", type=int, default=WORKERS)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--dense-rounds", type=int, default=1, help="of torch with dense gradients, seconds a step")
-    parser.add_argument("--gloo-threads", type=int, help="of torch's own, as of the example")
+    parser.add_argument("--dense-rounds", type=int, default=1, help="rounds of the slow torch-dense run (%(default)s)")
+    parser.add_argument("--gloo-threads", type=int, help="option of the example, for torch's DistributedDataParallel only")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/training.json")
     parser.add_argument("--nice", type=int, default=0)

@@ -1,4 +1,4 @@
-"""What bench/cluster/peers.py measures, in the order of its tables."""
+"""Lists the variants that bench/cluster/peers.py measures, in the order of its tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One way to make gradients equal.
+    """A configuration that synchronizes gradients.
 
-    key: in JSON and on the command line. label: in tables and pictures.
-    launcher: "mpi" (mpirun; sparsesync makes all MPI calls), "openmpi" (mpirun; it is not there) or "torch" (torchrun).
-    scheme: of a Session over MPI, or over a group of torch's Gloo; empty: an all-reduce of a peer.
-    is_ours: else a peer that ours is held against. is_dense: it is given, and makes, whole tensors.
+    key: name in JSON and on the command line. label: name in tables and pictures.
+
+    launcher: "mpi" (mpirun; sparsesync makes all MPI calls), "openmpi" (mpirun, without sparsesync) or "torch" (torchrun).
+
+    scheme: scheme of a Session over MPI or over a torch Gloo group; empty for a peer's all-reduce.
+
+    is_ours: false for a peer. is_dense: input and output are whole tensors.
     """
 
     key: str

@@ -1,4 +1,4 @@
-// The planner of buckets: what planning takes, for as many layers as a large model has.
+// Measures how long bucket planning takes, for as many layers as a large model has.
 #include "engine/planner/schedule/merge.h"
 
 #include <benchmark/benchmark.h>
@@ -11,7 +11,7 @@
 namespace sparsesync::bench {
 namespace {
 
-/// Layers as a deep network has them: large ones among many small ones.
+/// Layers like those of a deep network: a few large ones among many small ones.
 struct Layers {
   explicit Layers(std::int64_t count) {
     bytes_before.push_back(0);
@@ -21,7 +21,7 @@ struct Layers {
       bytes_before.push_back(bytes_before.back() + layers.back().bytes);
     }
   }
-  /// Half of an all-reduce each phase, which takes longer than both passes together.
+  /// Each phase takes half of an all-reduce. Communication takes longer than both passes together.
   BucketCosts costs() const {
     return [this](LayerRange range) {
       const double bytes = bytes_before[static_cast<std::size_t>(range.last) + 1] -

@@ -1,4 +1,5 @@
-// Unite and aggregate: the parts of n workers to their sum, beside the triad.
+// Measures unite and aggregate, which combine the parts of n workers into their sum, beside the
+// triad.
 #include "kernels/rows/aggregate.h"
 
 #include <benchmark/benchmark.h>
@@ -13,13 +14,13 @@
 namespace sparsesync::bench {
 namespace {
 
-/// Bytes of all parts' values together: many times the last cache, unless that were more rows than
-/// kCount of each.
+/// Returns the bytes of all parts' values together: many times the last-level cache, limited to
+/// kCount rows per part.
 Index value_bytes() {
   return on_cuda() ? Index{1} << 31 : Index{1} << 28;
 }
 
-/// `per_mille` of the rows in each of the workers' parts.
+/// Parts of all workers. The rows of one part are `per_mille` of all rows.
 struct Parts {
   Parts(Workplace& workplace, Index workers, Index width, Index per_mille) : width(width) {
     const Index row_bytes = width * static_cast<Index>(sizeof(float));
@@ -37,7 +38,8 @@ struct Parts {
     total = count * workers;
   }
 
-  /// Whether `united` are the rows of all parts and `sums` their sums: a row's parts are equal.
+  /// Whether `united` holds the rows of all parts and `sums` their sums. All parts have the same
+  /// values in a row.
   bool is_sum(std::span<const Index> united, const std::vector<float>& sums) const {
     std::vector<std::size_t> at(indices.size());
     auto sum = sums.begin();
@@ -110,13 +112,13 @@ void aggregate_parts(benchmark::State& state) {
   if (!parts.is_sum(workplace.fetch(united), workplace.fetch(sums))) {
     state.SkipWithError("wrong sums");
   }
-  // What must be read and written: the parts once, the union's indices once, its sums once.
+  // Memory traffic at minimum: each part, the union's indices and its sums once.
   set_rates(state, parts.total,
             (parts.total + found) *
                 (static_cast<Index>(sizeof(Index)) + width * static_cast<Index>(sizeof(float))));
 }
 
-const bool kYardsticks = add_yardsticks();
+const bool kBaselines = add_baselines();
 BENCHMARK(unite_parts)
     ->ArgNames({"workers", "per_mille", "threads"})
     ->ArgsProduct({{8}, {10, 250}, {1}})

@@ -1,4 +1,5 @@
-// Coalesce: rows in no order, some of them several times, to increasing rows and their sums.
+// Measures coalesce, which turns unordered rows with duplicates into increasing rows and their
+// sums.
 #include "kernels/rows/coalesce.h"
 
 #include <benchmark/benchmark.h>
@@ -14,7 +15,7 @@
 namespace sparsesync::bench {
 namespace {
 
-/// `count` draws from count / repeats rows of kRows.
+/// Draws `count` times from count / repeats distinct rows of kRows.
 std::vector<Index> drawn_rows(Index count, Index repeats) {
   const Bijection bijection(kRows, kSeed);
   const auto distinct = static_cast<std::uint64_t>(std::max<Index>(count / repeats, 1));
@@ -25,7 +26,8 @@ std::vector<Index> drawn_rows(Index count, Index repeats) {
   return rows;
 }
 
-/// Whether these are the rows of `drawn` and their sums: all that are drawn of a row are equal.
+/// Whether `indices` are the rows of `drawn` and `values` their sums. All values drawn for a row
+/// are equal.
 bool is_coalesced(const std::vector<Index>& drawn, std::span<const Index> indices,
                   const std::vector<float>& values, Index width) {
   std::vector<Index> sorted = drawn;
@@ -64,13 +66,13 @@ void coalesce_rows(benchmark::State& state) {
   if (!is_coalesced(drawn, distinct, workplace.fetch(values), width)) {
     state.SkipWithError("wrong sums");
   }
-  // What must be read and written: indices and values, in and out, once.
+  // Memory traffic at minimum: indices and values, read and written once.
   set_rates(state, count,
             (count + found) *
                 (static_cast<Index>(sizeof(Index)) + width * static_cast<Index>(sizeof(float))));
 }
 
-const bool kYardsticks = add_yardsticks();
+const bool kBaselines = add_baselines();
 BENCHMARK(coalesce_rows)
     ->ArgNames({"count", "repeats", "width", "threads"})
     ->ArgsProduct({{kCount}, {1, 4}, {1, 8, 32}, {1}})

@@ -1,5 +1,5 @@
-// Compact: a dense tensor to its non-zero rows, and to groups of them, beside what the memory
-// gives.
+// Measures compact, which extracts the non-zero rows of a dense tensor, and compact_groups, which
+// also groups them, beside the memory bandwidth.
 #include "kernels/rows/compact.h"
 
 #include <benchmark/benchmark.h>
@@ -19,13 +19,13 @@ namespace {
 constexpr Index kDenseBytes = Index{1} << 28;
 constexpr Index kGroups = 16;
 
-/// Elements of the tensor: on a GPU the paper's.
+/// Returns the number of elements of the tensor: on a GPU that of the paper's tensor.
 Index elements_of(DType dtype) {
   return sized(on_cuda() ? kTensorElements : kDenseBytes / element_bytes(dtype));
 }
 
-/// `count` distinct rows of [0, rows), increasing, in runs of `run` neighbours: an embedding's rows
-/// in a tensor of single elements.
+/// Returns `count` distinct, increasing rows of [0, rows), in runs of `run` neighbours: an
+/// embedding's rows in a tensor of single elements.
 std::vector<Index> clustered_rows(Index rows, Index count, Index run) {
   std::vector<Index> chosen;
   for (const Index first : distinct_rows(std::max<Index>(rows / run, 1), count / run)) {
@@ -34,8 +34,8 @@ std::vector<Index> clustered_rows(Index rows, Index count, Index run) {
   return chosen;
 }
 
-/// A dense tensor `per_mille` of whose rows are not zero, in runs of `run` neighbours. Each has one
-/// element that is not zero: its last, where it is found last.
+/// A dense tensor with `per_mille` non-zero rows, in runs of `run` neighbours. In each of them only
+/// the last element is not zero, which is the last one that a search reads.
 struct Dense {
   Dense(DType dtype, Index width, Index per_mille, Index run = 1)
       : dtype(dtype),
@@ -46,7 +46,8 @@ struct Dense {
     for (const Index row : touched) write(elements.data(), (row + 1) * width - 1, row);
   }
 
-  /// Of f32 and bf16, whose numbers from 1 to 8 are the upper halves of those of f32.
+  /// Writes a value for f32 and bf16. The numbers from 1 to 8 in bf16 are the upper halves of those
+  /// in f32.
   void write(std::byte* to, Index element, Index row) const {
     const float value = value_at(row, 0);
     const Index bytes = element_bytes(dtype);
@@ -61,7 +62,7 @@ struct Dense {
   }
   Index row_bytes() const { return width * element_bytes(dtype); }
 
-  /// Whether a row of values is that of the tensor.
+  /// Whether `values` is row `row` of the tensor.
   bool is_row(const std::byte* values, Index row) const {
     return std::memcmp(values, elements.data() + row * row_bytes(),
                        static_cast<std::size_t>(row_bytes())) == 0;
@@ -74,7 +75,7 @@ struct Dense {
   std::vector<std::byte> elements;
 };
 
-/// What must be read and written: the tensor once, the result once.
+/// Memory traffic at minimum: the tensor and the result once.
 void set_compact_rates(benchmark::State& state, const Dense& dense) {
   const auto found = static_cast<Index>(dense.touched.size());
   set_rates(state, dense.rows,
@@ -109,19 +110,20 @@ void compact_rows(benchmark::State& state) {
   compact_dtype(state, DType::f32, state.range(2), 1);
 }
 
-/// The rows of an embedding, in a tensor of single elements: where Zen's 5.2% lie.
+/// Compacts the rows of an embedding in a tensor of single elements. Zen's density of 5.2% comes
+/// from such rows.
 void compact_clustered(benchmark::State& state, DType dtype) {
   compact_dtype(state, dtype, 1, state.range(2));
 }
 
-/// Compact and partition by the bijection in one pass.
+/// Compacts and partitions by the bijection in one pass.
 void compact_groups_dtype(benchmark::State& state, DType dtype, Index count = kGroups,
                           Index run = 1) {
   const Dense dense(dtype, state.range(0), state.range(1), run);
   const RowGroups groups({.rows = dense.rows, .groups = count, .seed = kSeed + 1});
   Workplace workplace(1);
   const ConstMatrix from = dense.place(workplace);
-  // The bijection spreads rows evenly; of a group that had more some would be missing.
+  // The bijection spreads rows evenly. If a group exceeded its capacity, rows would be missing.
   const auto mean = static_cast<Index>(dense.touched.size()) / count;
   const Index room = mean + mean / 8 + 64;
   const std::span<Index> indices = workplace.room<Index>(static_cast<std::size_t>(count * room));
@@ -153,7 +155,8 @@ void compact_groups_dtype(benchmark::State& state, DType dtype, Index count = kG
   set_compact_rates(state, dense);
 }
 
-/// The most groups that the kernel of few groups takes: each has fewer threads that look back.
+/// Uses the largest number of groups that the kernel for few groups accepts. Each group then has
+/// the fewest threads for look-back.
 void compact_many_groups(benchmark::State& state, DType dtype) {
   compact_groups_dtype(state, dtype, state.range(2));
 }
@@ -162,7 +165,7 @@ void compact_groups_clustered(benchmark::State& state, DType dtype) {
   compact_groups_dtype(state, dtype, kGroups, state.range(2));
 }
 
-/// Compact, then Algorithm 1 (Zen): what compact and the bijection are held against.
+/// Runs compact, then Algorithm 1 of Zen: the baseline of compact with the bijection.
 void compact_and_hash(benchmark::State& state) {
   const Dense dense(DType::f32, state.range(0), state.range(1));
   Workplace workplace(1);
@@ -195,8 +198,8 @@ void compact_and_hash(benchmark::State& state) {
   set_compact_rates(state, dense);
 }
 
-const bool kYardsticks = add_yardsticks();
-/// Runs of 512: the paper's LSTM has rows of 512 elements.
+const bool kBaselines = add_baselines();
+/// Runs of 512 correspond to the paper's LSTM, whose rows have 512 elements.
 const auto kClustered = [](benchmark::internal::Benchmark* row) {
   row->ArgNames({"width", "per_mille", "run"})
       ->ArgsProduct({{1}, {52}, {1, 64, 512}})

@@ -24,7 +24,7 @@ bool wants_cuda() {
       std::getenv("SPARSESYNC_BENCH_DEVICE");  // NOLINT(concurrency-mt-unsafe)
   if (device == nullptr) return false;
   if (std::string_view(device) != "cuda") {
-    std::fprintf(stderr, "SPARSESYNC_BENCH_DEVICE is '%s': cuda, or not set\n", device);
+    std::fprintf(stderr, "SPARSESYNC_BENCH_DEVICE is '%s'; set it to cuda or unset it\n", device);
     std::exit(2);  // NOLINT(concurrency-mt-unsafe): nothing has begun
   }
   try {
@@ -77,7 +77,7 @@ double StreamClock::stop() {
   cuda::check(cudaEventSynchronize(events_->end), "waiting for the device");
   float milliseconds = 0;
   cuda::check(cudaEventElapsedTime(&milliseconds, events_->begin, events_->end), "timing");
-  device_stream_->synchronize();  // throws what operations found
+  device_stream_->synchronize();  // throws errors of earlier operations
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
@@ -128,7 +128,8 @@ std::byte* Workplace::take(std::size_t bytes) {
 
 void Workplace::hold() {
 #if defined(SPARSESYNC_WITH_CUDA)
-  constexpr int kMicroseconds = 100;  // a host submits a kernel in 3, and an operation has up to 25
+  // a host submits a kernel in 3 us, and an operation has up to 25 kernels
+  constexpr int kMicroseconds = 100;
   cuda::spin(cuda::stream_of(context()), kMicroseconds);
 #endif
 }

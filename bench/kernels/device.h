@@ -1,4 +1,5 @@
-// The device that a bench measures: the CPU, or, with SPARSESYNC_BENCH_DEVICE=cuda, a GPU; and how.
+// The device of a benchmark: the CPU, or a GPU with SPARSESYNC_BENCH_DEVICE=cuda; and how its time
+// is measured.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -18,10 +19,10 @@
 
 namespace sparsesync::bench {
 
-/// Whether a GPU is measured. Where there is none the program ends with one line and status 77.
+/// Whether a GPU is measured. Without a GPU the program prints one line and exits with status 77.
 bool on_cuda();
 
-/// Times work of a stream by its events: from before its first piece to behind its last.
+/// Times work on a stream with events recorded before and after it.
 class StreamClock {
  public:
   /// @param device_stream  outlives this; null: the CPU, where nothing is timed
@@ -41,8 +42,7 @@ class StreamClock {
   std::unique_ptr<Events> events_;
 };
 
-/// A context on the device that is measured, with memory of its own that rows of a bench place
-/// their inputs in.
+/// A context on the measured device, with memory for the inputs of a benchmark row.
 class Workplace {
  public:
   /// @param threads  on the CPU
@@ -53,12 +53,12 @@ class Workplace {
 
   const Context& context() const { return *context_; }
 
-  /// Room for so many elements, uninitialized.
+  /// Allocates uninitialized memory for `count` elements.
   template <typename T>
   std::span<T> room(std::size_t count) {
     return {reinterpret_cast<T*>(take(count * sizeof(T))), count};
   }
-  /// A copy.
+  /// Copies `from` to the device.
   template <typename T>
   std::span<T> place(const std::vector<T>& from) {
     const std::span<T> to = room<T>(from.size());
@@ -66,7 +66,7 @@ class Workplace {
                        std::as_writable_bytes(to).data());
     return to;
   }
-  /// A copy on the host. Synchronizes the stream.
+  /// Copies `from` to the host. Synchronizes the stream.
   template <typename T>
   std::vector<T> fetch(std::span<const T> from) const {
     std::vector<T> to(from.size());
@@ -78,13 +78,14 @@ class Workplace {
     return fetch(std::span<const T>(from));
   }
 
-  /// Nothing to prepare.
+  /// The default for rows that prepare nothing.
   struct Nothing {
     void operator()() const {}
   };
 
   /// Runs `operation` in each iteration, after `prepare`, which is not timed. On a GPU the stream's
-  /// events time it, after a run that lets workspaces grow: the row is registered with timed().
+  /// events time it, after one warm-up run in which workspaces grow. Register such rows with
+  /// timed().
   template <typename Operation, typename Prepare = Nothing>
   void measure(benchmark::State& state, Operation&& operation, const Prepare& prepare = {}) {
     if (context().device_stream() != nullptr) {
@@ -100,7 +101,7 @@ class Workplace {
         operation();
         state.SetIterationTime(clock_->stop());
       } else {
-        // To pause takes longer than some operations do.
+        // PauseTiming() takes longer than some operations.
         if constexpr (!std::is_same_v<Prepare, Nothing>) {
           state.PauseTiming();
           prepare();
@@ -114,8 +115,8 @@ class Workplace {
 
  private:
   std::byte* take(std::size_t bytes);
-  /// Keeps the device busy while the host submits an operation. Between two events there is then
-  /// only the operation, not the time in which the host submits its kernels.
+  /// Keeps the device busy while the host submits an operation. The time between the two events is
+  /// then that of the operation alone, without the time in which the host submits its kernels.
   void hold();
 
   std::unique_ptr<CountedMemory> memory_;
@@ -131,13 +132,13 @@ class Workplace {
   std::vector<Block> blocks_;
 };
 
-/// For Apply(): a row whose work a Workplace measures. On a GPU its time is that of the stream's
-/// events, and it has a fixed number of iterations, because each further call of a row builds its
-/// inputs again. Rows of several threads report the wall clock's time.
+/// Configures a row that a Workplace measures; pass it to Apply(). On a GPU the row's time is that
+/// of the stream's events. The number of iterations is fixed, because each further call of a row
+/// builds its inputs again. Rows with several threads report wall-clock time.
 void timed(benchmark::internal::Benchmark* row);
 
-/// Registers rows that are the CPU's alone: of several threads, or of others' code.
-/// @return something to begin a constant with
+/// Registers rows that only run on the CPU: rows with several threads, or of third-party code.
+/// @return true, to initialize a constant with
 template <typename Register>
 bool of_cpu_alone(Register&& rows) {
   if (!on_cuda()) rows();

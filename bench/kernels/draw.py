@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what bench/kernels/run has measured.
+"""Draws the measurements of bench/kernels/run.
 
   bench/kernels/draw.py KERNELS.json PICTURE.svg
 """
@@ -10,11 +10,11 @@ from pathlib import Path
 
 COUNT = "rows:100000007/count:1048576"
 WIDTH, LABEL, BAR, STEP, TOP = 760, 250, 380, 22, 34
-OURS, OTHER, YARDSTICK = "#2a6f97", "#b08968", "#8a8a8a"
+OURS, OTHER, BASELINE = "#2a6f97", "#b08968", "#8a8a8a"
 
 
 def codes(rows):
-    """(label, indices per second, colour)"""
+    """Returns tuples (label, indices per second, colour)."""
     rows = rows["index_code"]
     for kind in ("encode", "decode"):
         for code, label in (("elias_fano", "Elias-Fano"), ("coo", "COO"), ("bitmap", "bitmap"), (None, "CRoaring")):
@@ -23,8 +23,8 @@ def codes(rows):
 
 
 def streams(rows):
-    """(label, share of the triad's bytes per second, colour)"""
-    yield "triad", 1.0, YARDSTICK
+    """Returns tuples (label, share of the triad's bytes per second, colour)."""
+    yield "triad", 1.0, BASELINE
     for bench, name, label in (
         ("compact", "compact_rows/width:{}/per_mille:10/threads:1", "compact"),
         ("aggregate", "aggregate_parts/workers:8/width:{}/per_mille:10/threads:1", "aggregate, 8 workers"),
@@ -35,7 +35,7 @@ def streams(rows):
 
 
 def panel(title, bars, form, top):
-    """SVG lines of a panel, and where it ends."""
+    """Returns the SVG lines of a panel, and the y coordinate of its end."""
     bars = list(bars)
     scale = BAR / max(value for _, value, _ in bars)
     lines = [f'<text x="10" y="{top + 18}" font-weight="bold">{title}</text>']

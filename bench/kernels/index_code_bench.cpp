@@ -1,4 +1,5 @@
-// The index codes, and beside them Roaring bitmaps (CRoaring) of the same indices: bytes and speed.
+// Measures bytes and speed of the index codes, beside Roaring bitmaps (CRoaring) of the same
+// indices.
 #include "kernels/indices/index_code.h"
 
 #include <benchmark/benchmark.h>
@@ -15,7 +16,7 @@
 namespace sparsesync::bench {
 namespace {
 
-/// Distinct rows, increasing: `count` of [0, rows).
+/// `count` distinct, increasing rows of [0, rows).
 struct Indices {
   Indices(Index rows, Index count) : range{0, rows}, all(distinct_rows(rows, sized(count))) {}
   IndexRange range;
@@ -26,7 +27,7 @@ Indices indices_of(const benchmark::State& state) {
   return {state.range(0), state.range(1)};
 }
 
-/// Bytes per second are of indices and code together; the other two counters are of the code.
+/// Bytes per second count indices and code together; the other two counters only count the code.
 void set_code_rates(benchmark::State& state, std::size_t count, std::size_t index_bytes,
                     std::size_t code_bytes) {
   set_rates(state, static_cast<Index>(count), static_cast<Index>(count * index_bytes + code_bytes));
@@ -35,7 +36,7 @@ void set_code_rates(benchmark::State& state, std::size_t count, std::size_t inde
       static_cast<double>(code_bytes) * 8 / static_cast<double>(count);
 }
 
-/// The indices, and bytes that hold them in one of our codes, on the device that is measured.
+/// The indices and one of our codes of them, on the measured device.
 struct OurCode {
   OurCode(const Indices& indices, IndexCode index_code)
       : range(indices.range),
@@ -74,7 +75,7 @@ void decode(benchmark::State& state, IndexCode code) {
   set_code_rates(state, own.all.size(), sizeof(Index), own.bytes.size());
 }
 
-/// Zen's bitmap of a server's domain (Algorithm 2): its rows to positions and to bits, and back.
+/// Zen's bitmap of a server's domain (Algorithm 2): converts rows to positions and bits, and back.
 struct HashBitmap {
   explicit HashBitmap(const benchmark::State& state)
       : rows(state.range(0)), hash(kGroups, kSeed + 1), domains(workplace.context()) {
@@ -133,7 +134,7 @@ struct FreeRoaring {
 };
 using Roaring = std::unique_ptr<roaring_bitmap_t, FreeRoaring>;
 
-/// The indices as CRoaring takes them, and a string that holds their portable form.
+/// The indices as CRoaring expects them, and a string with their portable serialization.
 struct RoaringCode {
   explicit RoaringCode(const Indices& indices) : all(indices.all.begin(), indices.all.end()) {}
 
@@ -143,7 +144,8 @@ struct RoaringCode {
     bytes.resize(roaring_bitmap_portable_size_in_bytes(bitmap.get()));
     roaring_bitmap_portable_serialize(bitmap.get(), bytes.data());
   }
-  /// Into as many indices as there are; checks that the bytes suffice, not that indices increase.
+  /// Decodes into `back`, which must have the right size. Checks the length of the bytes, but not
+  /// that the indices increase.
   void decode(std::vector<std::uint32_t>& back) const {
     const Roaring bitmap(roaring_bitmap_portable_deserialize_safe(bytes.data(), bytes.size()));
     if (roaring_bitmap_get_cardinality(bitmap.get()) != back.size()) return;
@@ -153,7 +155,8 @@ struct RoaringCode {
   std::string bytes;
 };
 
-/// From sorted 32-bit indices, as its interface has it: with the bitmap between them and the bytes.
+/// Encodes sorted 32-bit indices through CRoaring's interface, which builds a bitmap before it
+/// writes bytes.
 void encode_roaring(benchmark::State& state) {
   RoaringCode code(indices_of(state));
   for ([[maybe_unused]] auto _ : state) {
@@ -177,8 +180,9 @@ void decode_roaring(benchmark::State& state) {
   set_code_rates(state, back.size(), sizeof(back.front()), code.bytes.size());
 }
 
-/// A worker's share of many rows, half as dense as a bitmap pays, denser, and a small one that
-/// stays in the nearest cache. A GPU is kept busy by sixteen times as many.
+/// Four densities: a worker's share of many rows, half the density at which a bitmap pays off, a
+/// higher density, and a small set that stays in the L1 cache. On a GPU two rows with sixteen times
+/// as many indices keep the device busy.
 void densities(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"rows", "count"})
       ->Args({kRows, kCount})
@@ -189,13 +193,14 @@ void densities(benchmark::internal::Benchmark* bench) {
   timed(bench);
 }
 
-// CRoaring's indices have 32 bits; ours may have more: rows beyond 2^32 are measured without it.
+// CRoaring's indices have 32 bits, and ours may have more. Rows beyond 2^32 are measured without
+// CRoaring.
 void wide(benchmark::internal::Benchmark* bench) {
   densities(bench);
   bench->Args({Index{1} << 40, kCount});
 }
 
-/// Domains take 4 bytes for each row.
+/// Domains take 4 bytes per row.
 void domains(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"rows", "count"})->Args({sized(Index{1} << 26), Index{1} << 24});
   timed(bench);

@@ -1,4 +1,4 @@
-// What the kernels' benches share: inputs, and how a row of a bench tells its rates.
+// Inputs of the kernel benchmarks, and the rates that they report.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -18,17 +18,18 @@ constexpr std::uint64_t kSeed = 20'240'607;
 constexpr Index kRows = 100'000'007;
 constexpr Index kCount = Index{1} << 20;
 
-/// Whether every size is to be small: the benches are run, not measured (bench/smoke.sh).
+/// Whether every size is small, because the benchmarks only run as a test (bench/smoke.sh).
 inline bool is_small() {
   return std::getenv("SPARSESYNC_BENCH_SMALL") != nullptr;  // NOLINT(concurrency-mt-unsafe)
 }
 
-/// `size`, or a small part of it.
+/// Returns `size`, or a small part of it if is_small().
 inline Index sized(Index size) {
   return is_small() ? std::max<Index>(size >> 10, 1) : size;
 }
 
-/// `count` distinct rows of [0, rows), increasing: the images of the first ones under a bijection.
+/// Returns `count` distinct, increasing rows of [0, rows): the images of 0, 1, ... under a
+/// bijection.
 inline std::vector<Index> distinct_rows(Index rows, Index count, std::uint64_t seed = kSeed) {
   const Bijection bijection(rows, seed);
   std::vector<Index> chosen(static_cast<std::size_t>(count));
@@ -39,13 +40,13 @@ inline std::vector<Index> distinct_rows(Index rows, Index count, std::uint64_t s
   return chosen;
 }
 
-/// The element of a row that every worker has there: a whole number from 1 to 8, so that sums of
-/// many are exact whatever their order.
+/// Returns the element that every worker has at this row and column. It is a whole number from 1 to
+/// 8, so that sums of many are exact in any order.
 constexpr float value_at(Index row, Index column) {
   return static_cast<float>((row * 3 + column) % 8 + 1);
 }
 
-/// value_at() for these rows.
+/// Returns value_at() for the rows.
 inline std::vector<float> values_of(std::span<const Index> rows, Index width) {
   std::vector<float> values(rows.size() * static_cast<std::size_t>(width));
   auto to = values.begin();
@@ -60,9 +61,9 @@ inline Matrix matrix_of(std::span<float> values, Index width) {
           static_cast<Index>(values.size()) / width, width};
 }
 
-/// Items and bytes of one iteration, which become items/s and bytes/s: per second of the processor
-/// where there is one thread, so that others on the machine disturb less; of the wall clock
-/// (UseRealTime) where there are several.
+/// Reports items/s and bytes/s, from the items and bytes of one iteration. With one thread the
+/// rates use CPU time, which other load on the machine disturbs less. With several threads they use
+/// wall-clock time (UseRealTime).
 inline void set_rates(benchmark::State& state, Index items, Index bytes) {
   state.SetItemsProcessed(state.iterations() * items);
   state.SetBytesProcessed(state.iterations() * bytes);

@@ -1,7 +1,6 @@
-// What the memory gives, the yardsticks of the benches whose inputs lie outside the caches: on the
-// CPU a copy and STREAM's triad (McCalpin 1995); on a GPU a copy and a plain kernel that reads.
-// They stand in the same executable as what is compared with them, so that both are measured in the
-// same run.
+// Baselines for benchmarks whose inputs exceed the caches. On the CPU: a copy and STREAM's triad
+// (McCalpin 1995). On a GPU: a copy and a plain kernel that reads. They are in the same executable
+// as the benchmarks that are compared with them, so that both are measured in the same run.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -19,12 +18,12 @@
 
 namespace sparsesync::bench {
 
-// Each array is many times the last cache; on a GPU as long as the paper's tensor.
+// Each array is many times the last-level cache; on a GPU it is as long as the paper's tensor.
 constexpr Index kTriadElements = Index{1} << 25;
 constexpr Index kTensorElements = 214'000'000;
 
-/// Bytes as STREAM counts them: what the program reads and writes, without the lines that a
-/// processor reads before it writes to them.
+/// Counts bytes as STREAM does: those that the program reads and writes, without the cache lines
+/// that a processor reads before it writes to them.
 inline void copy(benchmark::State& state) {
   const Index bytes = sized((on_cuda() ? kTensorElements / 2 : kTriadElements) *
                             static_cast<Index>(sizeof(double)));
@@ -43,7 +42,7 @@ inline void copy(benchmark::State& state) {
   set_rates(state, bytes, 2 * bytes);
 }
 
-/// Bytes as in copy(). Of the CPU.
+/// Counts bytes as copy() does. Runs on the CPU only.
 inline void triad(benchmark::State& state) {
   const Index elements = sized(kTriadElements);
   Workplace workplace(state.range(0));
@@ -63,7 +62,7 @@ inline void triad(benchmark::State& state) {
 }
 
 #if defined(SPARSESYNC_WITH_CUDA)
-/// Bytes are read once. Of a GPU.
+/// Counts each byte once, as read. Runs on a GPU only.
 inline void read_reduce(benchmark::State& state) {
   const Index words = sized(kTensorElements) / 4 * 4;
   Workplace workplace(1);
@@ -79,9 +78,9 @@ inline void read_reduce(benchmark::State& state) {
 }
 #endif
 
-/// Registers the yardsticks of the device that is measured.
-/// @return something to begin a constant with
-inline bool add_yardsticks() {
+/// Registers the baselines of the measured device.
+/// @return true, to initialize a constant with
+inline bool add_baselines() {
 #if defined(SPARSESYNC_WITH_CUDA)
   if (on_cuda()) {
     benchmark::RegisterBenchmark("copy", copy)->ArgName("threads")->Arg(1)->Apply(timed);

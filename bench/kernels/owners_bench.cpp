@@ -1,5 +1,5 @@
-// Choosing owners of a million rows among 16 workers: from the places of their rows, and from their
-// sets.
+// Chooses the owners of a million rows among 16 workers: from given indices into the union, and
+// from the workers' index sets.
 #include "kernels/partition/owners.h"
 
 #include <benchmark/benchmark.h>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kWorkers = 16;
 
-/// Sets of which a row in a hundred is in all, and the others in `touchers` of them on average, one
-/// at least.
+/// Returns the workers' sets. One row in a hundred is in all sets. Each other row is in at least
+/// one set; the second argument is the average number of its sets.
 std::vector<std::vector<Index>> sets_of(std::span<const Index> united, Index touchers) {
   std::vector<std::vector<Index>> sets(kWorkers);
   for (const Index row : united) {
@@ -48,7 +48,7 @@ bool are_touchers(std::span<const std::vector<Index>> places,
   return std::accumulate(owned.begin(), owned.end(), std::size_t{0}) == owners.size();
 }
 
-/// @param from_sets  whether the union and the places are part of what is timed
+/// @param from_sets  whether the time includes building the union and the indices into it
 void measure(benchmark::State& state, bool from_sets) {
   Workplace workplace(1);
   const std::vector<Index> rows = distinct_rows(kRows, sized(state.range(0)));

@@ -1,4 +1,5 @@
-// Partition: rows to (group, position), grouped, sorted by position in each group; and back.
+// Measures partition, which maps rows to (group, position) and sorts them by position within each
+// group, and its inverse.
 #include "kernels/partition/partition.h"
 
 #include <benchmark/benchmark.h>
@@ -17,7 +18,7 @@
 namespace sparsesync::bench {
 namespace {
 
-/// A partition of rows, and whether it is right by its definition.
+/// A partition of rows, with a check against its definition.
 struct Partitioned {
   Partitioned(Index row_count, Index count, Index group_count)
       : groups({.rows = row_count, .groups = group_count, .seed = kSeed + 1}),
@@ -51,7 +52,7 @@ struct Partitioned {
   std::vector<Index> begin;
 };
 
-/// The same on the device that is measured.
+/// The same partition on the measured device.
 struct PlacedPartition {
   PlacedPartition(Workplace& workplace, const Partitioned& host)
       : rows(workplace.place(host.rows)),
@@ -86,7 +87,7 @@ void partition_rows(benchmark::State& state) {
   set_rates(state, count, count * 3 * static_cast<Index>(sizeof(Index)));
 }
 
-/// Hierarchical hashing (Zen), which leaves the rows of a partition in the order of the input.
+/// Hierarchical hashing (Zen), which keeps the input order of the rows within a partition.
 void partition_by_hash(benchmark::State& state) {
   const std::vector<Index> rows = distinct_rows(state.range(0), sized(state.range(1)));
   const RowHash hash(state.range(2), kSeed + 1);
@@ -108,7 +109,8 @@ void partition_by_hash(benchmark::State& state) {
   for (std::size_t part = 0; part + 1 < begin.size(); ++part) {
     for (auto i = static_cast<std::size_t>(begin[part]);
          right && i < static_cast<std::size_t>(begin[part + 1]); ++i) {
-      // The rows increase, so what increases in each partition is there once.
+      // The rows increase. Therefore a row that follows a smaller one in a partition occurs only
+      // once.
       right = parts[i] == rows[static_cast<std::size_t>(sources[i])] &&
               hash.partition(parts[i]) == static_cast<Index>(part) &&
               (i == static_cast<std::size_t>(begin[part]) || parts[i - 1] < parts[i]);
@@ -119,8 +121,8 @@ void partition_by_hash(benchmark::State& state) {
   set_rates(state, count, count * 3 * static_cast<Index>(sizeof(Index)));
 }
 
-/// What partition does before it sorts by position, alone: places, packed with where each row came
-/// from, group after group. Of the CPU.
+/// Measures the part of partition before the sort by position. It packs each row's group and
+/// position with its source index, and groups the rows. Runs on the CPU only.
 void place_and_group(benchmark::State& state) {
   Partitioned data(state.range(0), sized(state.range(1)), state.range(2));
   const Workplace workplace(state.range(3));

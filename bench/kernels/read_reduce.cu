@@ -11,7 +11,7 @@ using cuda::kWarp;
 
 __global__ void __launch_bounds__(kBlock)
     read_reduce_kernel(const uint4* words, Index count, std::uint32_t* sum) {
-  constexpr int kInFlight = 4;  // loads that a thread waits for together: 64 bytes
+  constexpr int kInFlight = 4;  // independent loads in flight per thread: 64 bytes
   std::uint32_t own = 0;
   const Index step = cuda::thread_count();
   for (Index first = cuda::thread_number(); first < count; first += kInFlight * step) {

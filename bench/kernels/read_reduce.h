@@ -1,5 +1,5 @@
-// A plain kernel that reads and writes nothing but a sum: how fast a GPU reads. What compacting a
-// dense tensor is held against.
+// A plain kernel that reads its input and writes only a sum. It measures how fast a GPU reads, as a
+// baseline of compact.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace sparsesync::bench {
 
-/// Adds up all words of 4 bytes, modulo 2^32. Does not synchronize the stream.
-/// @param bytes  of the device, at a multiple of 16, a multiple of 16 of them
-/// @param sum    of the device; overwritten
+/// Adds up all 4-byte words, modulo 2^32. Does not synchronize the stream.
+/// @param bytes  on the device; address and size are multiples of 16 bytes
+/// @param sum    on the device; overwritten
 void read_reduce(const Context& context, std::span<const std::byte> bytes, std::uint32_t* sum);
 
 }  // namespace sparsesync::bench

@@ -1,5 +1,6 @@
-// What sparsifiers do to a residual outside the caches, each in one pass, beside the triad:
-// gradients are added, chunks' norms made, the level of top-k found, elements and chunks taken.
+// Measures the operations of sparsifiers on a residual that exceeds the caches, beside the triad.
+// Each is one pass: add a gradient, compute chunk norms, find the top-k threshold, extract elements
+// or chunks.
 #include "kernels/topk/residual.h"
 
 #include <benchmark/benchmark.h>
@@ -15,16 +16,17 @@
 namespace sparsesync::bench {
 namespace {
 
-constexpr Index kChunk = Index{1} << 15;  // GradientFlow's
+constexpr Index kChunk = Index{1} << 15;  // GradientFlow's chunk size
 constexpr Index kBytes = static_cast<Index>(sizeof(float));
 constexpr Index kPlaceBytes = static_cast<Index>(sizeof(Index));
 
-/// On a GPU many times its L2, too.
+/// Returns the number of elements: also on a GPU many times the L2 cache.
 Index elements() {
   return sized(on_cuda() ? Index{1} << 28 : Index{1} << 25);
 }
 
-/// Magnitudes that few elements share, with no order among places: bijective images of them.
+/// Returns magnitudes that few elements share and that do not depend on the index: a bijection of
+/// the indices.
 std::vector<float> spread_values() {
   const Bijection bijection(elements(), kSeed);
   std::vector<float> values(static_cast<std::size_t>(elements()));
@@ -35,12 +37,12 @@ std::vector<float> spread_values() {
   return values;
 }
 
-/// How many elements of `values` are at least as large as the cut says.
+/// Counts the elements of `values` whose magnitude exceeds the threshold.
 Index above(const std::vector<float>& values, const MagnitudeCut& cut) {
   return std::ranges::count_if(values, [&](float v) { return magnitude_of(v) > cut.level; });
 }
 
-/// Read: the gradient, the residual and the velocity; written: the latter.
+/// Reads the gradient, the residual and the velocity; writes the residual and the velocity.
 void add(benchmark::State& state, DType dtype, bool has_velocity) {
   const Index count = elements();
   Workplace workplace(1);
@@ -93,8 +95,8 @@ void find(benchmark::State& state) {
   set_rates(state, std::ssize(values), std::ssize(values) * kBytes);
 }
 
-/// Times `take` alone: what it takes is given back before each iteration, so that all take the
-/// same.
+/// Times `take` alone. `give_back` restores the residual before each iteration, so that every
+/// iteration extracts the same elements.
 template <typename Take, typename GiveBack>
 void measure_taking(benchmark::State& state, Workplace& workplace, const Take& take,
                     const GiveBack& give_back) {
@@ -139,7 +141,7 @@ void take(benchmark::State& state) {
             std::ssize(values) * kBytes + k * (kPlaceBytes + 2 * kBytes));
 }
 
-/// Every tenth chunk.
+/// Extracts every tenth chunk.
 void take_chunks(benchmark::State& state) {
   const std::vector<float> values = spread_values();
   Workplace workplace(1);
@@ -165,7 +167,7 @@ void take_chunks(benchmark::State& state) {
   set_rates(state, count, count * 3 * kBytes);
 }
 
-const bool kYardsticks = add_yardsticks();
+const bool kBaselines = add_baselines();
 BENCHMARK_CAPTURE(add, f32, DType::f32, false)->Name("add_gradient/f32")->Apply(timed);
 BENCHMARK_CAPTURE(add, bf16, DType::bf16, false)->Name("add_gradient/bf16")->Apply(timed);
 BENCHMARK_CAPTURE(add, momentum, DType::f32, true)->Name("add_gradient/f32/momentum")->Apply(timed);

@@ -1,5 +1,5 @@
-// Gather and scatter of rows that lie anywhere in a tensor outside the caches, the sum of its
-// squares, and operations on each of its elements, beside the triad.
+// Measures gather and scatter of random rows of a tensor that exceeds the caches, the sum of its
+// squares, and element-wise operations, beside the triad.
 #include "kernels/rows/rows.h"
 
 #include <benchmark/benchmark.h>
@@ -18,12 +18,12 @@
 namespace sparsesync::bench {
 namespace {
 
-/// On a GPU many times its L2, too.
+/// Returns the bytes of the tensor: also on a GPU many times the L2 cache.
 Index tensor_bytes() {
   return on_cuda() ? Index{1} << 30 : Index{1} << 27;
 }
 
-/// Every fourth row of a tensor, in no order.
+/// Every fourth row of a tensor, in random order.
 struct Tensor {
   explicit Tensor(Index width)
       : row_count(sized(tensor_bytes() / static_cast<Index>(sizeof(float)) / width)),
@@ -39,7 +39,7 @@ struct Tensor {
   std::vector<Index> rows;
 };
 
-/// The rows are read once and written once, their numbers read once.
+/// Memory traffic: rows are read and written once, row indices read once.
 void set_row_rates(benchmark::State& state, const Tensor& tensor, Index width) {
   const auto count = static_cast<Index>(tensor.rows.size());
   set_rates(
@@ -86,7 +86,7 @@ void scatter(benchmark::State& state) {
   set_row_rates(state, tensor, width);
 }
 
-const bool kYardsticks = add_yardsticks();
+const bool kBaselines = add_baselines();
 void squares(benchmark::State& state) {
   Workplace workplace(state.range(0));
   const Index elements = sized(tensor_bytes() / static_cast<Index>(sizeof(float)));
@@ -103,9 +103,9 @@ void squares(benchmark::State& state) {
   set_rates(state, elements, elements * static_cast<Index>(sizeof(float)));
 }
 
-// ---- Element by element.
+// ---- Element-wise operations.
 
-/// 2^28 bytes of f32 on a GPU.
+/// Returns the element count: 2^28 bytes of f32 on a GPU.
 std::size_t element_count() {
   return static_cast<std::size_t>(sized(on_cuda() ? Index{1} << 26 : Index{1} << 23));
 }
@@ -125,8 +125,8 @@ Matrix bf16_matrix_of(std::span<std::uint16_t> values) {
   return {reinterpret_cast<std::byte*>(values.data()), DType::bf16, std::ssize(values), 1};
 }
 
-/// Measures an operation and checks what it wrote.
-/// @param bytes  read and written for each element
+/// Measures an operation and checks its output.
+/// @param bytes  bytes read and written per element
 template <typename T, typename Operation>
 void measure_elements(benchmark::State& state, Workplace& workplace, std::span<T> written,
                       const std::vector<T>& expected, Index bytes, const Operation& operation) {
@@ -180,7 +180,7 @@ void round_to_bf16(benchmark::State& state) {
   });
 }
 
-/// @param values  of which the first and the last are made infinite
+/// @param values  input; the first and the last element are set to infinity
 template <typename T>
 void count_two(benchmark::State& state, std::vector<T> values, T infinity, DType dtype) {
   values.front() = infinity;

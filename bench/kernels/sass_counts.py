@@ -45,7 +45,7 @@ class Instruction:
 
     address: int
     opcode: str  # with its modifiers: LDG.E.128
-    predicate: str  # empty: it is always executed
+    predicate: str  # empty for an unconditional instruction
     target: int | None  # address that it branches to
 
     @property
@@ -127,7 +127,7 @@ def count(instructions: Iterable[Instruction]) -> Counts:
 
 
 def parse_instructions(text: str) -> dict[str, list[Instruction]]:
-    """Reads the output of `cuobjdump -sass`: {mangled name: instructions}."""
+    """Parses the output of `cuobjdump -sass`. Returns {mangled name: instructions}."""
     functions: dict[str, list[Instruction]] = {}
     current: list[Instruction] | None = None
     for line in text.splitlines():
@@ -138,13 +138,13 @@ def parse_instructions(text: str) -> dict[str, list[Instruction]]:
             name = opcode.split(".")[0]
             target = TARGET.search(operands.strip()) if name in ("BRA", "JMP") else None
             made = Instruction(int(address, 16), opcode, predicate or "", int(target.group(1), 16) if target else None)
-            if made.target != made.address:  # a branch to itself stands behind the last instruction
+            if made.target != made.address:  # padding after the last instruction begins with a branch to itself
                 current.append(made)
     return functions
 
 
 def parse_resources(text: str) -> dict[str, dict[str, int]]:
-    """Reads the output of `cuobjdump -res-usage`: {mangled name: {"REG": registers, "STACK": bytes}}."""
+    """Parses the output of `cuobjdump -res-usage`. Returns {mangled name: {"REG": registers, "STACK": bytes}}."""
     resources: dict[str, dict[str, int]] = {}
     name = ""
     for line in text.splitlines():
@@ -158,15 +158,15 @@ def parse_resources(text: str) -> dict[str, dict[str, int]]:
 
 @dataclasses.dataclass
 class Block:
-    """Instructions that are executed one after another."""
+    """Instructions that execute one after another."""
 
     instructions: list[Instruction]
     successors: list[int]
-    for_diverged: bool = False  # only diverged warps get here
+    for_diverged: bool = False  # only diverged warps execute it
 
 
 def blocks_of(instructions: list[Instruction]) -> list[Block]:
-    """Cuts a function into blocks."""
+    """Splits a function into blocks."""
     starts = {instructions[0].address} | {each.target for each in instructions if each.target is not None}
     starts |= {after.address for each, after in zip(instructions, instructions[1:], strict=False) if each.ends_block}
     blocks: list[Block] = []
@@ -193,7 +193,9 @@ def predecessors_of(blocks: list[Block]) -> list[list[int]]:
 
 
 def reachable(blocks: list[Block], indirect: bool) -> set[int]:
-    """Blocks that the first one leads to; with an indirect branch (BRX), those that no branch names, too."""
+    """Returns the blocks that are reachable from the first one. An indirect branch (BRX) can also reach every block that no branch
+    names.
+    """
     predecessors = predecessors_of(blocks)
     roots = [0]
     if indirect:
@@ -209,7 +211,7 @@ def reachable(blocks: list[Block], indirect: bool) -> set[int]:
 
 
 def dominators_of(blocks: list[Block], live: set[int]) -> list[int]:
-    """For each block the blocks on every path to it, itself included, as bits of a number."""
+    """Returns for each block the blocks on every path to it, itself included, as bits of a number."""
     predecessors = [[p for p in before if p in live] for before in predecessors_of(blocks)]
     everything = sum(1 << number for number in live)
     dominators = [everything if predecessors[number] and number else 1 << number for number in range(len(blocks))]
@@ -230,12 +232,12 @@ def dominators_of(blocks: list[Block], live: set[int]) -> list[int]:
 
 
 def loops_of(instructions: list[Instruction]) -> list[Loop]:
-    """The natural loops of a function, outer ones before inner ones."""
+    """Returns the natural loops of a function, outer ones before inner ones."""
     blocks = blocks_of(instructions)
     live = reachable(blocks, any(each.name in ("BRX", "JMX") for each in instructions))
     dominators = dominators_of(blocks, live)
     predecessors = predecessors_of(blocks)
-    bodies: dict[int, set[int]] = {}  # by the block that a loop begins with
+    bodies: dict[int, set[int]] = {}  # by the first block of the loop
     for number in live:
         for header in blocks[number].successors:
             if dominators[number] >> header & 1:
@@ -267,7 +269,7 @@ def kernels_of(sass: str, resources: str) -> list[Kernel]:
 
 
 def short_names(mangled: list[str]) -> list[str]:
-    """Demangled names of kernels without their namespaces and parameters."""
+    """Returns demangled names of kernels without namespaces and parameters."""
     filt = shutil.which("c++filt")
     if filt is None or not mangled:
         return mangled
@@ -276,7 +278,7 @@ def short_names(mangled: list[str]) -> list[str]:
     for name in done.stdout.splitlines():
         text = re.sub(r"\(anonymous namespace\)::|sparsesync::|cuda::|detail::", "", name)
         text = re.sub(r"^void ", "", text)
-        # The parameters are the last pair of parentheses at depth 0 of <>.
+        # The first parenthesis outside <> begins the parameters.
         depth = 0
         for at, character in enumerate(text):
             depth += {"<": 1, ">": -1}.get(character, 0)
@@ -288,18 +290,18 @@ def short_names(mangled: list[str]) -> list[str]:
 
 
 def find_cuobjdump() -> tuple[str, str]:
-    """The program, and a folder with nvdisasm, which it needs: of the PATH, of CUDA, or of Triton beside PyTorch."""
+    """Returns the program and a folder with nvdisasm, which it needs. Searches PATH, CUDA, and Triton beside PyTorch."""
     root = Path(__file__).resolve().parents[2]
     folders = [Path(each) for each in os.environ.get("PATH", "").split(os.pathsep) if each] + [Path("/usr/local/cuda/bin")]
     folders += sorted(root.glob(".venv/lib/python3*/site-packages/triton/backends/nvidia/bin"))
     for folder in folders:
         if os.access(folder / "cuobjdump", os.X_OK):
             return str(folder / "cuobjdump"), str(folder)
-    sys.exit("sass_counts: there is no cuobjdump in PATH, /usr/local/cuda/bin or .venv; pass --cuobjdump PROGRAM")
+    sys.exit("sass_counts: cuobjdump not found in PATH, /usr/local/cuda/bin or .venv; pass --cuobjdump PROGRAM")
 
 
 def dump(program: tuple[str, str], arch: str, option: str, file: Path) -> str:
-    """The output of cuobjdump for one file."""
+    """Returns the output of cuobjdump for one file."""
     environment = os.environ | {"PATH": os.pathsep.join([program[1], os.environ.get("PATH", "")])}
     command = [program[0], "-arch", arch, option, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -309,13 +311,13 @@ def dump(program: tuple[str, str], arch: str, option: str, file: Path) -> str:
 
 
 def line(title: str, counts: Counts, before: str = "") -> str:
-    """A row of the table."""
+    """Returns a row of the table."""
     kinds = "".join(f"{counts.kinds[kind]:>7}" for kind in KINDS)
     return f"{title:<34}{before:<13}{counts.all:>7}{kinds}{counts.loaded:>8}{counts.stored:>8}"
 
 
 def table(kernels: list[tuple[str, Kernel]]) -> str:
-    """For each kernel its name, a row of all its instructions, and a row for each of its loops."""
+    """Returns for each kernel its name, a row of all its instructions, and a row for each of its loops."""
     kinds = "".join(f"{kind:>7}" for kind in KINDS)
     lines = [f"{'':<34}{'regs  stack':<13}{'all':>7}{kinds}{'loaded':>8}{'stored':>8}"]
     for name, kernel in kernels:

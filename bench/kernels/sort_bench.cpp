@@ -1,4 +1,4 @@
-// The sorts, of keys in no order.
+// Measures the sorts on unordered keys.
 #include "kernels/indices/sort.h"
 
 #include <benchmark/benchmark.h>
@@ -29,7 +29,7 @@ void sort_with_order(benchmark::State& state) {
   const std::span<Index> keys_there = workplace.room<Index>(keys.size());
   const std::span<Index> order_there = workplace.room<Index>(keys.size());
   workplace.measure(state, [&] {
-    // Part of what is timed: some 2% of it.
+    // The copy is part of the measured time: about 2%.
     copy(workplace.context(), std::as_bytes(given), std::as_writable_bytes(keys_there).data());
     sparsesync::sort_with_order(workplace.context(), keys_there, order_there, state.range(0),
                                 workspace);

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Whether models become as good whose gradients sparsifiers make sparse: held-out losses on 4 workers, beside dense gradients, and beside
-sparsifiers that lose what they do not send.
+"""Compares held-out losses of models trained with sparsifiers on 4 workers with those of dense gradients and of training without
+error feedback.
 
     bench/python/convergence.py [--tasks language,digits] [--seeds 1,2,3] [--part 1.0] [--build build/release]
                                 [--out bench/results/convergence.json] [--picture docs/pictures/convergence.png]
 
 `language` is the LSTM of python/examples/language_model.py on the source of Python's asyncio; `digits` is a convolutional network on
-scikit-learn's pictures of digits. Needs the build and .venv (scripts/setup). All runs of a seed begin with the same weights, and see
-the same batches; --part makes fewer steps. Prints a table, writes JSON, and draws the losses; ends with status 1 where a gap is larger
-than aimed at.
+scikit-learn's pictures of digits. Needs the build and .venv (scripts/setup). All runs of a seed start with the same weights and use
+the same batches; --part makes fewer steps. Prints a table, writes JSON, and draws the losses. Exit status 1 if a gap exceeds its
+target.
 
-gap: (held-out loss at the end - that of dense gradients) / (loss at the beginning - that of dense gradients), in percent.
+gap: (final held-out loss - that of dense gradients) / (initial loss - final loss of dense gradients), in percent.
 """
 
 from __future__ import annotations
@@ -33,18 +33,21 @@ sys.path.insert(0, str(ROOT / "bench"))
 from results_file import write_results  # noqa: E402
 
 WORKERS = 4
-LOOKS = 20  # at the held-out loss, in a run
-MOST_GAP = 2.0  # percent, of what dense gradients gain
+LOOKS = 20  # evaluations of the held-out loss in a run
+MOST_GAP = 2.0  # percent of the loss that dense gradients gain
 WITHOUT_OVER_WITH = 3.0
 
 
 class Task(NamedTuple):
-    """What is trained; the same for all ways. batches: of a worker; loss: of a model and a batch; held_out: of a model."""
+    """A model and its training, the same for all sparsifiers.
+
+    `batches` takes a worker, `loss` a model and a batch, `held_out` a model.
+    """
 
     steps: int
-    lr: float  # at the beginning; 0 at the end
+    lr: float  # initial learning rate; decays linearly to 0
     momentum: float
-    chunk: int  # of CoarseGrained: these models are small
+    chunk: int  # chunk size of CoarseGrained: these models are small
     model: Any
     batches: Callable[[int], Iterator[Any]]
     loss: Callable[[Any, Any], Any]
@@ -52,7 +55,7 @@ class Task(NamedTuple):
 
 
 def language(seed: int) -> Task:
-    """Words that follow words. The embedding's gradient is row-sparse and stays so; of the softmax most rows are touched."""
+    """Predicts the next word. The embedding's gradient is row-sparse and stays so; most rows of the softmax are touched."""
     import language_model
     import torch
 
@@ -78,7 +81,7 @@ def language(seed: int) -> Task:
 
 
 def digits(seed: int) -> Task:
-    """Which digit a picture of 8 x 8 is of; 1,400 of them are seen, 397 held out."""
+    """Classifies digits in pictures of 8 x 8 pixels. 1,400 pictures are for training, 397 are held out."""
     import numpy as np
     import torch
     from sklearn.datasets import load_digits
@@ -118,19 +121,19 @@ LABELS = {
 
 
 def ways(task: Task, steps: int) -> dict[str, Any]:
-    """Sparsifiers, by the labels' keys. All warm up in a tenth of the steps."""
+    """Returns the sparsifiers by the labels' keys. All warm up during the first tenth of the steps."""
     import sparsesync.torch
 
     shared = {"warmup_steps": steps // 10, "least_elements": 1}
     dgc = sparsesync.torch.DGC(density=0.01, **shared)
     csc = sparsesync.torch.CoarseGrained(share=0.1, chunk=task.chunk, **shared)
-    # What is lost has no momentum to be corrected: the optimizer has it.
+    # Without error feedback, lost gradients have no momentum to correct, so the optimizer applies the momentum.
     lossy = [dataclasses.replace(each, error_feedback=False, momentum_correction=False) for each in (dgc, csc)]
     return dict(zip(LABELS, (None, dgc, csc, *lossy), strict=True))
 
 
 def train(task: Task, steps: int, sparsifier: Any) -> dict[str, Any]:
-    """Of worker 0, whose weights are those of all: steps and held-out losses, the first before the first step."""
+    """Trains, and returns worker 0's steps and held-out losses, starting before the first step. All workers have the same weights."""
     import sparsesync.torch
     import torch
 
@@ -180,7 +183,7 @@ def gap(run: dict[str, Any], dense: dict[str, Any]) -> float:
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each way: the gaps of all seeds, their mean, and bytes over those of dense gradients."""
+    """Returns for each sparsifier the gaps of all seeds, their mean, and the bytes relative to dense gradients."""
     dense = {run["seed"]: run for run in runs if run["way"] == "dense"}
     found: dict[str, dict[str, Any]] = {}
     for way in LABELS:
@@ -196,17 +199,17 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def missed(of_ways: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """What is not as it is aimed at."""
+    """Returns the targets that are missed."""
     for way in ("dgc", "csc"):
         largest, lossy = max(of_ways[way]["gap_percent"]), of_ways[f"{way}_lossy"]["gap_percent_mean"]
         if largest > MOST_GAP:
-            yield f"{LABELS[way]}: a gap of {largest:.2f}%, aimed at is {MOST_GAP}%"
+            yield f"{LABELS[way]}: the gap is {largest:.2f}%, the target is {MOST_GAP}%"
         if lossy < WITHOUT_OVER_WITH * of_ways[way]["gap_percent_mean"] or lossy <= 0:
-            yield f"{LABELS[way]}: without error feedback a gap of {lossy:.2f}%, where {WITHOUT_OVER_WITH:g} times that with it is expected"
+            yield f"{LABELS[way]}: without error feedback the gap is {lossy:.2f}%, expected is {WITHOUT_OVER_WITH:g} times that with it"
 
 
 def table(tasks: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """As docs/guide/sparsifiers.md has it."""
+    """Returns the table of docs/guide/sparsifiers.md."""
     yield "| task | gradients | held-out loss, mean | gap of each seed | bytes over dense |"
     yield "|---|---|---|---|---|"
     for name, of_ways in tasks.items():
@@ -216,7 +219,7 @@ def table(tasks: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
 
 
 def draw(path: Path, runs: list[dict[str, Any]]) -> None:
-    """The mean loss of each way over seeds, and between the least and the most of them a shade."""
+    """Draws each sparsifier's mean loss over seeds, with a shade from the smallest to the largest."""
     from matplotlib.figure import Figure
 
     tasks = list(dict.fromkeys(run["task"] for run in runs))

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What sparsesync.torch costs where sparsity gives nothing: a dense MLP between processes of one machine, against torch's own
-DistributedDataParallel; and what importing it takes beyond torch.
+"""Measures the overhead of sparsesync.torch for a dense MLP between processes of one machine, relative to torch's DistributedDataParallel,
+and its import time beyond torch.
 
     bench/python/overhead.py [--workers 2] [--rounds 7] [--steps 30] [--out bench/results/python.json]
     bench/python/overhead.py --against OLD [--pairs 5]
 
-Needs the release build and .venv (scripts/setup). Both train the same model in the same processes, in turn, over Gloo; so do
-ours over MPI. A round's figure is the median of its steps on worker 0, the ratio that counts the median over rounds of ours over
-torch's. Prints a table, writes JSON.
+Needs the release build and .venv (scripts/setup). Both wrappers train the same model alternately in the same processes, over Gloo;
+sparsesync also trains over MPI. A round's figure is the median of its steps on worker 0. The result is the median over rounds of
+the ratio of sparsesync to torch. Prints a table and writes JSON.
 
-With --against, a checkout of another commit that has a release build, too, both builds are measured in turn. The table then has the
-median over pairs of new / old: of seconds and of the ratio to torch's own step in the same processes, which cancels drifts of the
-machine's speed.
+--against takes a checkout of another commit that also has a release build, and measures both builds alternately. The table then holds
+medians over pairs of new / old: of the seconds, and of the ratio to torch's step in the same processes. The ratio cancels drifts of
+the machine's speed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def options() -> argparse.Namespace:
 
 
 def step_seconds(ddp: Any, optimizer: Any, inputs: Any, targets: Any, steps: int) -> float:
-    """The median of `steps` training steps."""
+    """Returns the median seconds of `steps` training steps."""
     import torch
 
     taken = []
@@ -78,7 +78,7 @@ def mlp(widths: tuple[int, ...]) -> Any:
 
 
 def one_rank(given: argparse.Namespace) -> None:
-    """Seconds of a step, by model, wrapper and round."""
+    """Measures the seconds of a step by model, wrapper and round. Rank 0 writes them."""
     import sparsesync.torch
     import torch
     import torch.distributed as dist
@@ -109,7 +109,7 @@ def one_rank(given: argparse.Namespace) -> None:
         dist.destroy_process_group()
 
 
-# ---- All of them.
+# ---- All ranks.
 
 
 Times = dict[str, dict[str, list[float]]]  # seconds of a step, by model, wrapper and round
@@ -133,7 +133,7 @@ def environment(checkout: Path = ROOT) -> dict[str, str]:
 
 
 def import_seconds(repeats: int = 7) -> dict[str, float]:
-    """Medians: of torch, and of sparsesync.torch where torch is there."""
+    """Returns median import times: of torch, and of sparsesync.torch after torch."""
     program = (
         "import time; a = time.perf_counter(); import torch; b = time.perf_counter(); import sparsesync.torch; "
         "print(b - a, time.perf_counter() - b)"
@@ -154,7 +154,7 @@ def launchers(workers: int) -> dict[str, list[str]]:
 
 
 def compare_builds(given: argparse.Namespace) -> None:
-    """Prints new / old: the step's seconds, and, over Gloo, the ratio to torch's own step in the same processes."""
+    """Prints new / old: of the step's seconds, and, over Gloo, of the ratio to torch's step in the same processes."""
     old = given.against.resolve()
     if not (old / "build/release/python/sparsesync").is_dir():
         raise SystemExit(f"overhead.py: --against {given.against}: build/release/python is missing; build the preset release there")

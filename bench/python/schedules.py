@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Compares the seconds that a step takes in PyTorch with those that its schedule was expected to take, schedule by schedule.
+"""Compares the seconds that a step takes in PyTorch with the seconds that its schedule predicts, for each schedule.
 
     .venv/bin/python bench/python/schedules.py [--workers 4] [--rate 200mbit] [--out bench/results/schedules_run.json]
     .venv/bin/python bench/python/schedules.py --cases dense --schedules wfbp dear auto
 
 Needs the release build and .venv (scripts/setup), or another build's package with --package. Workers are threads of this process,
 each with a module in a sparsesync.torch.DistributedDataParallel, on links of local_group() that are waited for in real time. A layer's
-pass sleeps until an absolute time, so that two cores serve several workers, and its gradient is a constant. All workers measure their
-passes and the links, plan, and then run --steps steps by that plan. Prints a table, writes JSON.
+pass sleeps until an absolute time, so that two cores can serve several workers, and its gradient is constant. All workers measure
+their passes and the links, plan, and then run --steps steps by that plan. Prints a table and writes JSON.
 
-Layers are alike, their gradients dense or of rows, and exchange them for as long as their passes take; or they are those of --model,
-with passes that take --compute together.
+By default all layers are identical, with dense or row-sparse gradients that take as long to exchange as the layer's passes. With
+--model the layers are those of the model, and their passes take --compute together.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from results_file import write_results  # noqa: E402
 CASES = {"dense": ("auto", False), "rows": ("balanced", False), "rows, announced": ("owned", True)}  # scheme, announce
 WIDTH = 64
 ROWS = 200_000
-HOT = 1.25  # workers draw their rows from so many times as many
-# Steps until the plan is made of measured passes, and reviewed once. The next review is due behind step 28.
+HOT = 1.25  # workers draw their rows from this many times as many
+# Steps before the plan, which is made from measured passes, has been reviewed once. The next review is due after step 28.
 WARM_UP = 14
 MOST_STEPS = 12
-WAITS = 1e-3  # seconds: a shorter pause before a pass is no wait for a result
+WAITS = 1e-3  # seconds; a shorter pause before a pass does not count as a wait for a result
 LAZY_BUCKETS = 4
 
 
 def quantity(text: str, units: dict[str, float]) -> float:
-    """A number and its unit."""
+    """Parses a number and its unit."""
     unit = text.lstrip("0123456789.")
     if unit not in units:
-        raise argparse.ArgumentTypeError(f"'{text}': a number and one of {', '.join(units)}")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number with a unit ({', '.join(units)})")
     return float(text.removesuffix(unit)) * units[unit]
 
 
@@ -68,23 +68,23 @@ def seconds(text: str) -> float:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=4, help="threads (%(default)s)")
-    parser.add_argument("--layers", type=int, default=12, help="alike (%(default)s)")
-    parser.add_argument("--steps", type=int, default=12, help=f"measured, of each schedule: 2 to {MOST_STEPS} (%(default)s)")
-    parser.add_argument("--rate", type=rate, default="200mbit", help="of each worker's link, in each direction (%(default)s)")
-    parser.add_argument("--latency", type=seconds, default="200us", help="of each worker's link (%(default)s)")
-    parser.add_argument("--compute", type=seconds, default="360ms", help="of both passes (%(default)s)")
-    parser.add_argument("--model", type=Path, metavar="MODEL.json", help="its layers in the place of layers alike")
-    parser.add_argument("--cases", nargs="+", choices=CASES, help="of layers alike (all)")
-    parser.add_argument("--schedules", nargs="+", metavar="NAME", help="names of `sparsesync info` (all)")
-    parser.add_argument("--package", type=Path, default=ROOT / "build/release/python", help="the folder of sparsesync (%(default)s)")
-    parser.add_argument("--out", type=Path, help="JSON")
+    parser.add_argument("--layers", type=int, default=12, help="identical layers (%(default)s)")
+    parser.add_argument("--steps", type=int, default=12, help=f"measured steps of each schedule: 2 to {MOST_STEPS} (%(default)s)")
+    parser.add_argument("--rate", type=rate, default="200mbit", help="rate of each worker's link in each direction (%(default)s)")
+    parser.add_argument("--latency", type=seconds, default="200us", help="latency of each worker's link (%(default)s)")
+    parser.add_argument("--compute", type=seconds, default="360ms", help="time of both passes together (%(default)s)")
+    parser.add_argument("--model", type=Path, metavar="MODEL.json", help="use this model's layers instead of identical ones")
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="gradients of identical layers (all)")
+    parser.add_argument("--schedules", nargs="+", metavar="NAME", help="schedules to run; `sparsesync info` lists them (all)")
+    parser.add_argument("--package", type=Path, default=ROOT / "build/release/python", help="folder of sparsesync (%(default)s)")
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     given = parser.parse_args()
     if given.workers < 2 or given.layers < 1 or not 2 <= given.steps <= MOST_STEPS:
-        parser.error(f"--workers of 2 or more, --layers of 1 or more, --steps from 2 to {MOST_STEPS}")
+        parser.error(f"--workers must be at least 2, --layers at least 1, --steps from 2 to {MOST_STEPS}")
     if min(given.rate, given.compute) <= 0:
-        parser.error("--rate and --compute of more than 0")
+        parser.error("--rate and --compute must be greater than 0")
     if not (given.package / "sparsesync").is_dir():
-        parser.error(f"--package {given.package}: there is no sparsesync in it; build the preset release")
+        parser.error(f"--package {given.package} contains no sparsesync; build the preset release")
     return given
 
 
@@ -93,14 +93,14 @@ def options() -> argparse.Namespace:
 
 @dataclasses.dataclass(frozen=True)
 class LayerOf:
-    """A layer of the model: the seconds of its passes, and its gradient."""
+    """A layer of the model: the seconds of its passes, and the shape of its gradient."""
 
     forward_s: float
     backward_s: float
-    rows: int  # of dense gradients: elements
+    rows: int  # elements, if the gradient is dense
     width: int = 1
-    touched: int = 0  # rows by each worker; 0: the gradient is dense
-    hot: int = 0  # workers draw them from the first ones
+    touched: int = 0  # rows touched by each worker; 0 if the gradient is dense
+    hot: int = 0  # workers draw their rows from the first `hot` rows
 
     @property
     def bytes(self) -> int:
@@ -117,12 +117,12 @@ class Case:
 
 
 def united(touched: float, workers: int, hot: float) -> float:
-    """Returns the rows that workers touch together which each draw `touched` of `hot * touched` rows."""
+    """Returns the size of the union, if each worker draws `touched` of `hot * touched` rows."""
     return hot * touched * (1 - (1 - 1 / hot) ** workers)
 
 
 def layers_alike(given: argparse.Namespace, has_rows: bool) -> tuple[LayerOf, ...]:
-    """Each exchanges its gradient for as long as its passes take."""
+    """Returns identical layers. Each exchanges its gradient for as long as its passes take."""
     n = given.workers
     takes = given.compute / given.layers
     start_ups = 2 * (n - 1) * given.latency
@@ -138,7 +138,7 @@ def layers_alike(given: argparse.Namespace, has_rows: bool) -> tuple[LayerOf, ..
 
 
 def layers_of_model(given: argparse.Namespace) -> tuple[str, tuple[LayerOf, ...]]:
-    """Returns the name and the layers of a model's file, with passes stretched to --compute."""
+    """Returns the name and the layers of a model file, with passes scaled to --compute."""
     model = json.loads(given.model.read_text(encoding="utf-8"))
     stretch = given.compute / sum(each["forward_s"] + each["backward_s"] for each in model["layers"])
     layers = []
@@ -154,7 +154,7 @@ def layers_of_model(given: argparse.Namespace) -> tuple[str, tuple[LayerOf, ...]
 
 
 def densification(known: dict[str, float], workers: int) -> float:
-    """Returns that of a number of workers: a power of their number between those that are known."""
+    """Returns the densification for a number of workers. Interpolates as a power of that number between known points."""
     points = sorted([(1, 1.0), *((int(number), gamma) for number, gamma in known.items())])
     upper = next((i for i, (number, _) in enumerate(points) if number >= workers), len(points) - 1)
     (n0, g0), (n1, g1) = points[upper - 1], points[upper]
@@ -162,7 +162,7 @@ def densification(known: dict[str, float], workers: int) -> float:
 
 
 def hot_of(gamma: float, workers: int, most: float) -> float:
-    """From how many times as many rows each worker draws its rows, so that all touch gamma times as many as one."""
+    """Returns the factor `hot` at which all workers together touch `gamma` times as many rows as one worker."""
     low, high = 1.0, most
     for _ in range(60):
         middle = (low + high) / 2
@@ -184,18 +184,18 @@ def cases_of(given: argparse.Namespace) -> Iterator[Case]:
 
 
 class Passes:
-    """Sleeps as passes would compute: until absolute times, which move on only where a pass waits for a result."""
+    """Simulates computation by sleeping until absolute times, which only move if a pass waits for a result."""
 
     def __init__(self) -> None:
         self._until = 0.0
-        self.spans: list[tuple[float, float]] = []  # of this step's passes
+        self.spans: list[tuple[float, float]] = []  # passes of the current step
 
     def begin_step(self) -> None:
         self._until = time.monotonic()
         self.spans = []
 
     def waited(self, seconds: float) -> None:
-        """The pass stood still before a layer."""
+        """Records that the pass paused for `seconds` before a layer."""
         if seconds > WAITS:
             self._until = time.monotonic()
 
@@ -206,7 +206,7 @@ class Passes:
 
 
 class Pass(torch.autograd.Function):
-    """A layer's passes."""
+    """The forward and backward pass of a layer."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, weight: torch.Tensor, layer: Layer) -> torch.Tensor:
@@ -222,10 +222,10 @@ class Pass(torch.autograd.Function):
 
 
 class Layer(torch.nn.Embedding):
-    """Has a weight, and a gradient that is the same in each step. One whose gradient has rows is asked for these."""
+    """Has a weight, and a gradient that is the same in each step. A layer with a row-sparse gradient takes its rows as input."""
 
     def __init__(self, of: LayerOf, passes: Passes, rank: int, place: int) -> None:
-        # No page of it is touched but for rows of the gradient.
+        # No page of the weight is touched, except for rows of the gradient.
         super().__init__(of.rows, of.width, sparse=of.touched > 0, _weight=torch.empty(of.rows, of.width))
         self.of = of
         self.passes = passes
@@ -235,7 +235,7 @@ class Layer(torch.nn.Embedding):
         if of.touched > 0:
             source = torch.Generator().manual_seed(1000 * rank + place)
             self.ids = torch.randperm(of.hot, generator=source)[: of.touched].sort().values
-        # Registered before the wrapper's own, which waits for what the layer needs.
+        # Registered before the wrapper's hook, which waits for the results that the layer needs.
         self.register_forward_pre_hook(Layer._come)
 
     def _come(self, _: object) -> None:
@@ -266,17 +266,17 @@ class Model(torch.nn.Module):
 # ---- What a training took.
 
 Span = tuple[float, float]
-Spans = dict[tuple[int, str], Span]  # of a step: when each bucket's phases crossed
+Spans = dict[tuple[int, str], Span]  # begin and end of each bucket's phases in a step
 
 
 def exposed_seconds(span: Span, passes: Sequence[Span]) -> float:
-    """Returns the seconds of a phase during which the passes stood still."""
+    """Returns the seconds of a phase during which no pass was running."""
     return span[1] - span[0] - sum(max(0.0, min(span[1], end) - max(span[0], begin)) for begin, end in passes)
 
 
 @dataclasses.dataclass
 class Crossed:
-    """Seconds of phases, of a step in the mean."""
+    """Mean seconds of each phase per step."""
 
     seconds: dict[str, float]
     exposed: dict[str, float]
@@ -298,7 +298,7 @@ class Row:
     expected_s: float
     run_s: float
     crossed: Crossed
-    alone: dict[str, float]  # seconds of phases of layers each by itself, expected; of `sequential` alone
+    alone: dict[str, float]  # expected seconds of the phases if each layer runs alone; only of `sequential`
     forward_s: float
     backward_s: float
 
@@ -342,7 +342,8 @@ class Worker:
             passes.begin_step()
             result = ddp(torch.ones((), requires_grad=True))
             crossed = self._crossed(ddp)
-            # All results are there, and announces are of this step. What is still under way has the figures of the step before.
+            # All results have arrived, and index prefetches are those of this step. A phase in progress still has the figures of the
+            # previous step.
             if step > WARM_UP and all(span != last[0].get(key) for key, span in crossed.items()):
                 steps.append((crossed, [*before, *passes.spans]))
             last = crossed, passes.spans
@@ -354,14 +355,14 @@ class Worker:
                 iterations.append(time.monotonic() - began)
         ddp.synchronize()
         if not steps:
-            raise SystemExit("schedules.py: no step whose phases were all over when its results were there")
+            raise SystemExit("schedules.py: in every measured step a phase was still running when the results arrived")
         self.iteration_s = statistics.median(iterations)
         self.crossed = Crossed.of(steps)
         self._take_expected(ddp)
         ddp.close()
 
     def _lazy_mib(self) -> float | None:
-        """Returns the bucket size of `lazy` that gives it several buckets: its own 25 MiB would be one."""
+        """Returns a bucket size for `lazy` that gives several buckets: with its default of 25 MiB there would be one."""
         if self._schedule != "lazy":
             return None
         of_buckets = [4 * each.touched * each.width if each.touched else each.bytes for each in self._case.layers]
@@ -375,7 +376,7 @@ class Worker:
         }
 
     def _take_expected(self, ddp: Any) -> None:
-        """Keeps the seconds that worker 0 expects of the present schedule. `lazy` plans nothing, so a planner here is asked."""
+        """Keeps the seconds that worker 0 expects of the current schedule. `lazy` plans nothing, so this creates a planner for it."""
         stated = ddp.statistics()["schedule"]
         self.exposed = stated["exposed"]
         if stated["expected"]:
@@ -395,7 +396,7 @@ class Worker:
             announce=self._case.announce,
         )
         if len(planner.buckets) != stated["buckets"]:
-            raise SystemExit(f"schedules.py: planned {len(planner.buckets)} buckets, trained {stated['buckets']}")
+            raise SystemExit(f"schedules.py: the planner has {len(planner.buckets)} buckets, the training {stated['buckets']}")
         for layer, (touched, united_by_all) in schedule.observed().items():
             planner.observe(layer, touched, united_by_all)
         while not planner.add_step(forward, backward):
@@ -452,7 +453,9 @@ def measured(given: argparse.Namespace, case: Case, schedule: str) -> Row:
 
 
 def closed_form(row: Row) -> float | None:
-    """How many times as fast as wfbp steps of many layers are by DeAR, where only what takes longer counts: docs/developers/schedules.md."""
+    """Returns DeAR's speed-up over WFBP for many layers by the closed form of docs/developers/schedules.md, which counts only the longer
+    of two overlapping times.
+    """
     if not row.alone:
         return None
     reduce, gather = row.alone["reduce"], row.alone["gather"]
@@ -461,7 +464,7 @@ def closed_form(row: Row) -> float | None:
 
 
 def hidden(row: Row) -> float:
-    """Returns the hidden share of the communication that could hide under the forward pass."""
+    """Returns the hidden fraction of the communication that the forward pass could hide."""
     could = min(row.crossed.seconds["gather"], row.forward_s)
     return max(0.0, row.crossed.seconds["gather"] - row.crossed.exposed["gather"]) / could
 
@@ -537,9 +540,9 @@ def main() -> None:
     schedules = given.schedules or known
     for name in schedules:
         if name not in known:
-            raise SystemExit(f"schedules.py: there is no schedule '{name}': {', '.join(known)}")
+            raise SystemExit(f"schedules.py: unknown schedule '{name}'; known: {', '.join(known)}")
     torch.set_num_threads(1)
-    sys.setswitchinterval(1e-4)  # a pass that has slept is late by as much
+    sys.setswitchinterval(1e-4)  # delays a pass that has slept by at most this much
     cases = list(cases_of(given))
     rows: list[Row] = []
     for case, schedule in itertools.product(cases, schedules):

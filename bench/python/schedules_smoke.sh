@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# schedules_smoke.sh SOURCE_DIR PACKAGE: runs bench/python/schedules.py with small layers. Fails if it does, and if its JSON lacks a
-# row or a figure. Exit status 77: skipped, says why.
+# schedules_smoke.sh SOURCE_DIR PACKAGE: runs bench/python/schedules.py with small layers. Fails if it fails, or if
+# its JSON lacks a row or a figure. Exit status 77 means skipped, with a reason on standard output.
 set -euo pipefail
 python=$1/.venv/bin/python
 if [[ ! -x $python ]]; then

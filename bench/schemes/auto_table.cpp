@@ -1,7 +1,8 @@
-// How near the choice of `auto` comes to the best fixed scheme, and predictions to what is
-// measured:
+// Compares the choice of `auto` with the best fixed scheme, and predicted with measured seconds.
+//
 //   auto_table [DATA] [--clock virtual|real] [--out FILE]
-// A grid of traces, worker counts, widths and links; docs/performance/schemes.md explains the
+//
+// The grid covers traces, worker counts, widths and links. docs/performance/schemes.md explains the
 // table.
 #include <fmt/format.h>
 
@@ -27,7 +28,7 @@ struct Arguments : TableArguments {
   std::string clock = "virtual";
 };
 
-/// Rows of one trace with so many workers: cells of the table are one each for every link.
+/// A trace with a given number of workers. It gives one cell of the table for every link.
 struct Input {
   std::string name;
   int workers = 2;
@@ -39,22 +40,22 @@ constexpr std::array<Index, 3> kWidths{1, 16, 128};
 constexpr std::array kZipf{0.0, 0.6, 1.2};
 constexpr std::array kLinks{LocalLink{100e6, 1e-3}, LocalLink{100e6, 5e-6}, LocalLink{1e9, 200e-6},
                             LocalLink{10e9, 1e-3},  LocalLink{25e9, 10e-6}, LocalLink{100e9, 5e-6}};
-// Those that threads on a small machine wait for truthfully.
+// Links on which threads of a small machine can wait in real time accurately.
 constexpr std::array kRealLinks{LocalLink{100e6, 1e-3}, LocalLink{200e6, 200e-6},
                                 LocalLink{1e9, 200e-6}};
 constexpr int kMostRealWorkers = 8;
 
-/// Bytes of workspace for each worker: what does not fit is out of question for `auto` too. That is
-/// the dense schemes for the largest tables with 16 workers and more, where they would take most of
-/// the time that the table is made in, and be far behind.
+/// Returns the bytes of workspace for each worker. Schemes that do not fit are excluded, also for
+/// `auto`. These are the dense schemes for the largest tables with 16 workers and more. They would
+/// dominate the run time of this benchmark and be far slower than the best.
 std::int64_t workspace(int workers) {
   constexpr std::int64_t kTogether = std::int64_t{4} << 30U;
   constexpr std::int64_t kLeast = std::int64_t{160} << 20U;
   return std::max(kTogether / workers, kLeast);
 }
 
-/// Of a synthetic tensor, by width: fewer rows the more of them are touched, so that a cell is
-/// neither nothing but latency nor more than a machine holds 64 times.
+/// Density and number of rows of a synthetic tensor, by width. Denser tensors have fewer rows. A
+/// cell then takes more than latency, and 64 copies of its tensor fit into the machine's memory.
 struct Density {
   double density = 0;
   std::array<Index, kWidths.size()> rows{};
@@ -64,10 +65,10 @@ constexpr std::array kDensities{
     Density{0.01, {1 << 21, 1 << 20, 1 << 17}}, Density{0.1, {1 << 20, 1 << 17, 1 << 15}},
     Density{0.5, {1 << 20, 1 << 17, 1 << 14}}};
 
-/// The real traces with every worker count; each synthetic one once, so dealt out that no pair of
-/// worker count and width occurs twice among them, and few and many workers meet every Zipf
-/// exponent.
-/// @param real  null: synthetic ones alone
+/// Returns the real traces with every worker count, and each synthetic trace once. No pair of
+/// worker count and width occurs twice among the synthetic ones, and both small and large worker
+/// counts meet every Zipf exponent.
+/// @param real  null: synthetic traces only
 std::vector<Input> inputs(const RealInputs* real, bool small) {
   std::vector<Input> all;
   for (std::size_t i = 0; real != nullptr && i < kWorkers.size(); ++i) {
@@ -99,7 +100,7 @@ struct CellVariant {
   double seconds = 0;
   double predicted = 0;
   double computing = 0;  // seconds on a link that takes no time; 0 in real time
-  Work work;             // as the planner counts it
+  Work work;             // as counted by the planner
 
   double off() const { return std::abs(predicted / seconds - 1); }
 };
@@ -107,9 +108,9 @@ struct CellVariant {
 struct Cell {
   const Input* input = nullptr;
   LocalLink link;
-  SpaceStatistics touched;  // of the first step
+  SpaceStatistics touched;  // statistics of the first step
   std::vector<CellVariant> variants;
-  // Of the ways: what `auto` chose, and the fastest.
+  // Indices into `variants`: the choice of `auto`, and the fastest.
   std::size_t chosen_variant = 0;
   std::size_t best_variant = 0;
 
@@ -211,11 +212,11 @@ class AutoTable {
     double within_5 = 0;
     double within_15 = 0;
     double worst = 0;
-    double off = 0;  // |predicted / measured - 1|, median over cells and ways
+    double off = 0;  // |predicted / measured - 1|, median over cells and variants
     double chosen_off = 0;
   };
 
-  /// What is known of the network where `workers` of this machine use a link each.
+  /// Returns the network as a planner knows it, if `workers` of this machine use one link each.
   Network network(const LocalLink& link, int workers) const {
     Network network{link.latency_s, *link.rate_bps, host_};
     // In real time the workers share the cores; on the virtual clock each has one.
@@ -232,11 +233,12 @@ class AutoTable {
     return host;
   }
 
-  /// Of ways that may be the fastest. With few workers a step is short, and what disturbs it counts
-  /// for more.
+  /// Returns the rounds in which the fastest candidates are measured. With few workers a step is
+  /// short, so that disturbances weigh more.
   static int rounds(int workers) { return workers <= 4 ? 8 : workers <= 8 ? 4 : 2; }
   static constexpr int kFewRepeats = 5;
-  /// Of a way whose steps take so long: caches and branches learn in the first ones.
+  /// Returns the repetitions for a step of this length. Caches and branch predictors warm up during
+  /// the first ones.
   static int repeats(double seconds) {
     constexpr double kLongEnough = 0.02;
     return static_cast<int>(std::clamp(kLongEnough / seconds, double{kFewRepeats}, 61.0));
@@ -267,7 +269,7 @@ class AutoTable {
       chosen.push_back(chosen_by_session(trace, options_on(link)));
     }
     std::vector<MeasuredVariant> variants;
-    std::vector<double> computing;  // of each way; none in real time
+    std::vector<double> computing;  // seconds of each variant; empty in real time
     if (!waits) {
       // One recorded run serves all links.
       measure_variants(variants, trace, options_, 1, all_variants());
@@ -290,8 +292,8 @@ class AutoTable {
     }
   }
 
-  /// Measures those again that a first round shows to be near the fastest on some link, and those
-  /// that `auto` chose: a first round may have been disturbed.
+  /// Measures variants again that the first round shows to be near the fastest on some link, and
+  /// those that `auto` chose. The first round may have been disturbed.
   void measure_closely(std::vector<MeasuredVariant>& variants, const Trace& trace, int workers,
                        const std::vector<std::string>& chosen) {
     if (variants.empty()) return;
@@ -319,7 +321,8 @@ class AutoTable {
     measure_variants(variants, trace, options, rounds(workers), near);
   }
 
-  /// To wait for what is far behind would take most of the time.
+  /// Returns the variants worth measuring. Waiting for variants that are far slower would take most
+  /// of the time.
   static std::vector<SchemeVariant> near_variants(std::span<const Prediction> predictions,
                                                   const std::string& chosen) {
     constexpr double kFarBehind = 3;
@@ -332,7 +335,7 @@ class AutoTable {
     return near;
   }
 
-  /// After its trials.
+  /// Returns the choice of a session after its trials.
   static std::string chosen_by_session(const Trace& trace, CompareOptions options) {
     options.schemes = {std::string(kAuto)};
     options.repeat = 1;
@@ -368,9 +371,9 @@ class AutoTable {
     }
   }
 
-  /// Some ways are the same code, messages and work under another name: on one node `two_level` is
-  /// `dense_ring`, and between two workers all patterns are one. They were measured as often as
-  /// they have names.
+  /// Sets the variant's seconds to the minimum of all variants with the same code, messages and
+  /// work. On one node `two_level` is `dense_ring`, and between two workers all patterns are equal.
+  /// Such variants were measured once under each name.
   static void take_the_least_of_its_equals(const Cell& cell, CellVariant& variant) {
     for (const CellVariant& other : cell.variants) {
       const bool same = other.predicted == variant.predicted && other.work == variant.work;
@@ -416,17 +419,16 @@ class AutoTable {
 };
 
 int run(int count, char** arguments) {
-  CLI::App app("The choice of `auto` beside the best fixed scheme, on a grid.", "auto_table");
+  CLI::App app("Compares `auto` with the best fixed scheme on a grid.", "auto_table");
   Arguments given;
   app.add_option(
       "DATA", given.data,
-      "folder with lm1b_tokens.npy and criteo_fields.npy; without it synthetic traces alone");
+      "folder with lm1b_tokens.npy and criteo_fields.npy (default: synthetic traces only)");
   app.add_option(
          "--clock", given.clock,
-         "virtual: recorded runs, replayed on the links; real: links that are waited for, n <= 8")
+         "virtual: replay recorded runs on the links; real: wait for the links, 8 workers or fewer")
       ->check(CLI::IsMember({"virtual", "real"}));
-  add_table_options(app, given,
-                    "runs of each scheme in a round; else as many as its steps are short");
+  add_table_options(app, given, "runs of each scheme in a round (default: more for short steps)");
   return make_table<AutoTable>(app, given, count, arguments);
 }
 

@@ -1,10 +1,13 @@
-// A whole synchronization with several workers on one GPU, of the paper's LSTM case: what each
-// worker and phase asks of the device, and how long the device is at it.
+// Measures a whole synchronization of the paper's LSTM case with several workers on one GPU: the
+// device operations of each worker and phase, and the device's busy time.
+//
 //   gpu_sync [--tokens lm1b_tokens.npy] [--batch 2560] [--scheme balanced] [--json FILE]
-// Without tokens their ids are drawn by Zipf's law. Times are of two runs: one as in training,
-// whose wall clock counts; and one in which each kernel, copy and fill of all workers runs alone
-// and is timed by events (DeviceTimes), whose sum is the device's busy time: at least what it takes
-// where some of them run beside each other. docs/kernels.md says which bytes it is held against.
+//
+// Without --tokens, ids are drawn by Zipf's law. There are two runs. The first one runs as in
+// training and gives the wall-clock time. In the second one each kernel, copy and fill of all
+// workers runs alone and is timed by events (DeviceTimes). Their sum is the busy time. It is an
+// upper bound of the device's time if operations run concurrently. docs/kernels.md derives the
+// bytes that it is compared with.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +50,7 @@ struct Arguments {
   std::string json;
 };
 
-/// The distinct rows of each worker, increasing.
+/// The distinct, increasing rows of each worker.
 class Input {
  public:
   explicit Input(const Arguments& given) : width_(given.width) {
@@ -60,7 +63,7 @@ class Input {
         const auto at = static_cast<std::uint64_t>(worker * given.batch + token);
         rows.push_back(tokens.empty() ? drawn(at, given.rows) : tokens[at % tokens.size()]);
         if (rows.back() < 0 || rows.back() >= given.rows) {
-          throw InputError(fmt::format("{}: token {} where there are {} rows", given.tokens,
+          throw InputError(fmt::format("{}: token {} is not a row of {} rows", given.tokens,
                                        rows.back(), given.rows));
         }
       }
@@ -80,7 +83,7 @@ class Input {
     return all / static_cast<double>(of_.size());
   }
 
-  /// A whole number from 1 to 4: sums are exact.
+  /// Returns a whole number from 1 to 4, so that sums are exact.
   static float value(Rank worker, Index row, Index column) {
     return static_cast<float>((row * 3 + column + worker.value) % 4 + 1);
   }
@@ -106,7 +109,7 @@ class Input {
   }
 
  private:
-  /// By Zipf's law with an exponent of 1: ranks are spread evenly over the logarithms.
+  /// Draws from Zipf's law with an exponent of 1: ranks are uniform over their logarithms.
   static Index drawn(std::uint64_t number, Index rows) {
     constexpr std::uint64_t kSeed = 20'240'607;
     const double uniform = static_cast<double>(mix64(kSeed + number) >> 11U) * 0x1p-53;
@@ -124,25 +127,31 @@ class Input {
 
 constexpr std::array kPhaseNames{"announce", "reduce", "gather"};
 
-/// What one phase took, of all steps.
+/// Figures of one phase over all steps.
 struct PhaseFigures {
-  DeviceStream::Counters most;  // of a worker and step
-  std::vector<double> seconds;  // of each step, of the slowest worker
-  double busy_seconds = 0;      // of a step, of all workers together
+  DeviceStream::Counters most;  // maximum over workers and steps
+  std::vector<double> seconds;  // one per step and worker
+  double busy_seconds = 0;      // per step, all workers together
 };
 
-/// What all workers found.
+/// Figures of all workers.
 struct Figures {
   std::array<PhaseFigures, kPhaseNames.size()> phases;
-  std::int64_t workspace = 0;  // of the worker that has most, beyond its result
+  std::int64_t workspace = 0;  // bytes of the worker with the most, without its result
   bool correct = true;
   std::mutex mutex;
 };
 
-/// The bytes that values take on their way through a step, of all workers together: what
-/// docs/kernels.md names. A row is gathered into a message (read, written), crosses (read, written,
-/// unless it stays), is added up (read; sums are written); sums are copied into a message, cross
-/// and go to their places (each time read and written).
+/// Returns the bytes that all workers together read and write for values in a step, as
+/// docs/kernels.md derives them:
+///
+/// - A row is gathered into a message (read, written).
+///
+/// - The message is transferred (read, written, unless the row stays).
+///
+/// - The row is added up (read), and sums are written.
+///
+/// - Sums are copied into a message, transferred, and scattered (read and written each time).
 double value_bytes(const Input& input, const Arguments& given) {
   const double n = given.workers;
   const double crosses = (n - 1) / n;
@@ -155,7 +164,7 @@ double value_bytes(const Input& input, const Arguments& given) {
 
 class Run {
  public:
-  /// @param times  null: as in training
+  /// @param times  null: run as in training
   Run(const Arguments& given, const Input& input, DeviceTimes* times, Figures& figures)
       : given_(given), input_(input), times_(times), figures_(figures), together_(given.workers) {}
 
@@ -168,7 +177,7 @@ class Run {
           try {
             work(end);
           } catch (...) {
-            together_.arrive_and_drop();  // nobody waits for this one
+            together_.arrive_and_drop();  // other workers no longer wait for this one
             throw;
           }
         });
@@ -210,7 +219,7 @@ class Run {
         indices.first(std::ssize(rows)), reinterpret_cast<const std::byte*>(values.data()))};
     const std::array told{Gradient::rows(gradients[0].indices())};
     for (int step = 0; step < given_.steps + 2; ++step) {
-      // In the first steps workspaces grow, and the scheme learns what comes.
+      // In the first two steps workspaces grow, and the scheme learns the sizes.
       const bool counts = step >= 2;
       if (given_.announce) {
         phase(session, *device_stream, 0, counts, [&] { return session.announce(id, told); });
@@ -252,7 +261,7 @@ class Run {
     const std::lock_guard lock(figures_.mutex);
     PhaseFigures& of = figures_.phases[number];
     if (times_ != nullptr) {
-      // After both barriers, so that one worker can speak for all.
+      // Behind both barriers the counter is stable, so that one worker can report for all.
       if (session.rank() == Rank{0}) of.busy_seconds += (busy() - busy_before) / given_.steps;
       return;
     }
@@ -276,7 +285,7 @@ class Run {
   std::barrier<> together_;
 };
 
-/// Bytes a second that a copy on the device reads and writes.
+/// Returns the bytes per second that a copy on the device reads and writes.
 double copy_bandwidth(Index bytes) {
   DeviceMemory memory(0);
   PinnedMemory pinned;
@@ -379,14 +388,14 @@ std::string as_text(const Json& json) {
 int run(int count, char** arguments) {
   CLI::App app("A whole synchronization with several workers on one GPU.", "gpu_sync");
   Arguments given;
-  app.add_option("--tokens", given.tokens, "ids, a .npy; drawn where it is not given");
-  add_count(app, "--rows", given.rows, 1, Index{1} << 40, "of the tensor");
+  app.add_option("--tokens", given.tokens, "token ids, a .npy file (default: drawn)");
+  add_count(app, "--rows", given.rows, 1, Index{1} << 40, "rows of the tensor");
   add_count(app, "--width", given.width, 1, 1 << 20, "elements of a row");
-  add_count(app, "--batch", given.batch, 1, 1 << 30, "tokens of a worker");
+  add_count(app, "--batch", given.batch, 1, 1 << 30, "tokens per worker");
   add_count(app, "--workers", given.workers, 1, 64, "threads, all on GPU 0");
-  add_count(app, "--steps", given.steps, 1, 1000, "that are measured");
-  app.add_option("--scheme", given.scheme, "as sparsesync info --schemes has it");
-  app.add_flag("--announce", given.announce, "index sets cross ahead");
+  add_count(app, "--steps", given.steps, 1, 1000, "measured steps");
+  app.add_option("--scheme", given.scheme, "scheme; `sparsesync info` lists them");
+  app.add_flag("--announce", given.announce, "exchange index sets in advance");
   add_json(app, given.json);
   CLI11_PARSE(app, count, arguments);
   try {
@@ -401,7 +410,7 @@ int run(int count, char** arguments) {
     const Json json = as_json(given, input, figures, copy_bandwidth(bytes));
     print(output.tables(), as_text(json));
     output.write(json_text(json));
-    if (!figures.correct) fmt::print(stderr, "gpu_sync: a wrong sum\n");
+    if (!figures.correct) fmt::print(stderr, "gpu_sync: the result is wrong\n");
     return figures.correct ? 0 : 1;
   } catch (const InputError& error) {
     fmt::print(stderr, "gpu_sync: {}\n", error.what());

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# gpu_sync_smoke.sh GPU_SYNC: a small table on the GPU that the build has, an emulated one too; without one it says so in a line.
+# gpu_sync_smoke.sh GPU_SYNC: makes a small table on the build's GPU, which may be emulated. Passes without a GPU
+# if the program reports that in one line.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How near the wire's rate, and how near the partitioned ideal, `balanced` comes on real index data; and which scheme is the
-first of all where bytes dominate.
+"""Measures `balanced` on real index data relative to the link's rate and to the partitioned ideal, and ranks all schemes on links
+where bytes dominate.
 
     bench/schemes/link_efficiency.py DATA [--program build/release/bin/sparsesync] [--out bench/results/link_efficiency.json]
 
-DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy (categorical fields, 2-D). Writes one JSON file
-with every report of `sparsesync compare` and prints a table. The time that counts is the median of `--repeat` runs.
+DATA is a folder with lm1b_tokens.npy (token ids, 1-D) and criteo_fields.npy (categorical fields, 2-D). Writes one JSON file with
+every report of `sparsesync compare` and prints a table. Times are medians of `--repeat` runs.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from results_file import write_results  # noqa: E402
 RATE = "200mbit"
 LATENCY = "50us"
 
-# Where all schemes are compared: traces, numbers of workers, widths. 64 results of width 128 take more than 24 GiB.
+# Cells in which all schemes are compared: trace, workers, width. 64 results of width 128 take more than 24 GiB.
 CELLS = [
     *[(name, workers, 128) for name in ("lm1b", "lm1b_sampled", "criteo") for workers in (8, 16)],
     ("lm1b_sampled", 64, 32),
 ]
-MEMORY = 16 << 30  # of all workers together: the dense schemes do not fit 64 times
+MEMORY = 16 << 30  # bytes for all workers together: 64 copies of the dense schemes do not fit
 
 
 class Bench:
@@ -43,7 +43,7 @@ class Bench:
         }
         for _, file, *_ in self.inputs.values():
             if not file.exists():
-                sys.exit(f"link_efficiency: {file} is not there: give the folder that holds it")
+                sys.exit(f"link_efficiency: {file} does not exist; pass the folder that contains it")
 
     def run(self, *arguments):
         command = [str(self.given.program), *map(str, arguments)]
@@ -61,7 +61,7 @@ class Bench:
         return report
 
     def efficiency(self, name, workers, width, shaped):
-        """Prints a row of the first table: `balanced` on links that are shaped, or not."""
+        """Prints a row of the first table: `balanced` on links with or without a rate limit."""
         options = ["--repeat", self.given.repeat, "--rate", RATE, "--latency", LATENCY] if shaped else ["--repeat", 1]
         report = self.compare(name, workers, width, "--schemes", "balanced", *options)
         (scheme,) = report["schemes"]
@@ -77,7 +77,7 @@ class Bench:
         return report
 
     def all_schemes(self, name, workers, width):
-        """Prints a row of the second table: the first four of all schemes, on the virtual clock."""
+        """Prints a row of the second table: the four fastest schemes, on the virtual clock."""
         link = ["--clock", "virtual", "--rate", RATE, "--latency", LATENCY]
         report = self.compare(name, workers, width, "--repeat", 3, "--memory", MEMORY // workers, *link)
         ran = [scheme for scheme in report["schemes"] if "skipped" not in scheme]
@@ -99,7 +99,7 @@ def main():
         print(f"{'trace':<8}{'workers':>8}{'width':>7}{'x ideal':>9}{'grid':>8}{'seconds':>9}{'x bytes/rate':>14}")
         reports = []
         for name in ("lm1b", "criteo"):
-            # On a link where eight workers share two cores; unshaped, where only bytes count.
+            # With a rate limit, eight workers share two cores. Without one, only bytes are compared.
             reports += [bench.efficiency(name, 8, width, True) for width in (128, 32)]
             reports += [bench.efficiency(name, n, width, False) for n in (16, 5, 7, 12) for width in (32, 128)]
         print(f"\n{'trace':<14}{'workers':>8}{'width':>7}  the first of all schemes, seconds")

@@ -1,6 +1,8 @@
-// What each scheme takes as workers are added, each with as many tokens as before:
+// Measures each scheme as workers are added, each with the same number of tokens.
+//
 //   scaling DATA [--width 128] [--rate 25gbit] [--latency 10us] [--out FILE]
-// LM1B, 2 to 64 workers of 2,494 tokens, on the virtual clock.
+//
+// The trace is LM1B with 2 to 64 workers of 2,494 tokens, on the virtual clock.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +19,7 @@
 namespace sparsesync {
 namespace {
 
-/// Of all workers together: the dense schemes of a large table do not fit 32 times.
+/// Bytes for all workers together: the dense schemes of a large table do not fit 32 times.
 constexpr std::int64_t kWorkspace = std::int64_t{8} << 30U;
 
 struct Arguments : TableArguments {
@@ -26,11 +28,11 @@ struct Arguments : TableArguments {
   double latency_s = 10e-6;
 };
 
-/// What one way took with so many workers.
+/// Figures of one variant with a number of workers.
 struct Point {
   int workers = 0;
   double over_lower_bound = 0;
-  double bytes = 0;  // of the busiest worker
+  double bytes = 0;  // bytes of the worker that sends or receives most
   double seconds = 0;
 };
 
@@ -142,15 +144,15 @@ class Scaling {
 };
 
 int run(int count, char** arguments) {
-  CLI::App app("What each scheme takes as workers are added, on the virtual clock.", "scaling");
+  CLI::App app("Measures each scheme as workers are added, on the virtual clock.", "scaling");
   Arguments given;
   given.repeat = 3;
   app.add_option("DATA", given.data, "folder with lm1b_tokens.npy and criteo_fields.npy")
       ->required();
   add_count(app, "--width", given.width, 1, 1 << 20, "elements of a row");
-  add_rate(app, "--rate", given.rate_bps, "of each link");
-  add_seconds(app, "--latency", given.latency_s, "of each link");
-  add_table_options(app, given, "runs of each scheme, whose median counts");
+  add_rate(app, "--rate", given.rate_bps, "rate of each link");
+  add_seconds(app, "--latency", given.latency_s, "latency of each link");
+  add_table_options(app, given, "runs of each scheme; the median counts");
   return make_table<Scaling>(app, given, count, arguments);
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# smoke.sh AUTO_TABLE SCALING: makes the smallest part of both tables, from small inputs. Fails if a scheme is wrong, and if
-# what they write is not what they are to find.
+# smoke.sh AUTO_TABLE SCALING: makes the smallest part of both tables, from small inputs. Fails if a scheme's
+# result is wrong, or if the JSON does not hold what is expected.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

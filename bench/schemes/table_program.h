@@ -1,4 +1,4 @@
-// What the programs share that make a table of schemes: their options, and how one runs.
+// Command-line options and main function of the programs that print tables of schemes.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,9 +13,9 @@ namespace sparsesync {
 
 inline constexpr std::array kWorkers{2, 4, 8, 16, 32, 64};
 
-/// What all of these programs are told.
+/// Options of all table programs.
 struct TableArguments {
-  std::string data;  // the folder of RealInputs
+  std::string data;  // folder of RealInputs
   std::string out;
   int repeat = 0;
   int most_workers = kWorkers.back();
@@ -24,14 +24,14 @@ struct TableArguments {
 
 /// @param repeat  the help text of --repeat
 inline void add_table_options(CLI::App& app, TableArguments& given, const std::string& repeat) {
-  app.add_option("--out", given.out, "JSON");
+  app.add_option("--out", given.out, "write the table to this JSON file");
   add_count(app, "--repeat", given.repeat, 1, 1000, repeat);
   add_count(app, "--most-workers", given.most_workers, 2, kWorkers.back(),
-            "inputs with more are left out");
-  app.add_flag("--small", given.small, "small tables: to see that it works");
+            "skip inputs with more workers");
+  app.add_flag("--small", given.small, "small tables, to test the program");
 }
 
-/// Reads the command line into `given`, makes a Table of it, prints that and writes its JSON.
+/// Parses the command line into `given`, builds a Table from it, prints it and writes its JSON.
 /// @return the program's exit status
 template <typename Table, typename Arguments>
 int make_table(CLI::App& app, const Arguments& given, int count, char** arguments) {

@@ -17,11 +17,11 @@ namespace {
 
 constexpr Index kLm1bRows = 793'471;
 constexpr Index kSmallRows = 5000;
-// lm1b_tokens.npy has tokens for 64 workers of so many.
+// Tokens per worker. lm1b_tokens.npy has enough for 64 workers.
 constexpr Index kLm1bBatch = 2494;
 constexpr Index kCriteoBatch = 1024;
 
-/// On the virtual clock the link is the replay's.
+/// Returns the link that the run waits for. On the virtual clock only the replay uses the link.
 LocalLink waited_for(const CompareOptions& options) {
   return options.clock == CompareClock::real ? options.link : LocalLink{};
 }
@@ -43,7 +43,7 @@ TraceSource RealInputs::criteo(const GenerateOptions& options) const {
 
 TemporaryTrace::TemporaryTrace(const TraceSource& source) {
   std::string name = (std::filesystem::temp_directory_path() / "sparsesync-bench-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw IoError(name + ": cannot be made");
+  if (mkdtemp(name.data()) == nullptr) throw IoError(name + ": cannot be created");
   folder_ = name;
   write_trace(source, folder_ / "trace", false);
   trace_ = Trace::open(folder_ / "trace");
@@ -104,7 +104,7 @@ void measure_variants(std::vector<MeasuredVariant>& variants, const Trace& trace
           kCommunications[(i + static_cast<std::size_t>(round)) % kCommunications.size()];
       some.schemes.clear();
       for (const SchemeVariant& variant : wanted) {
-        // One without a choice goes along with one of the patterns.
+        // A scheme without patterns runs together with the first pattern of the round.
         if (variant.pattern ? *variant.pattern == some.scheme_options.pattern : i == 0) {
           some.schemes.push_back(variant.scheme);
         }

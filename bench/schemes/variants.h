@@ -1,4 +1,4 @@
-// What the benches of schemes share: their inputs, and every way that these can be synchronized.
+// Inputs of the scheme benchmarks, and all scheme variants.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace sparsesync {
 /// The real inputs, read once.
 class RealInputs {
  public:
-  /// @param folder  has lm1b_tokens.npy and criteo_fields.npy
-  /// @param small   whether LM1B's table is to be a small one, for tokens that are small
+  /// @param folder  contains lm1b_tokens.npy and criteo_fields.npy
+  /// @param small  whether LM1B gets a small table, for tokens with small ids
   /// @throws InputError
   explicit RealInputs(const std::filesystem::path& folder, bool small = false);
   TraceSource lm1b(const GenerateOptions& options) const;
@@ -31,10 +31,10 @@ class RealInputs {
   NpyArray fields_;
 };
 
-/// A trace in a folder that goes with this object.
+/// A trace in a temporary folder, which the destructor removes.
 class TemporaryTrace {
  public:
-  /// @throws what write_trace() throws
+  /// @throws the exceptions of write_trace()
   explicit TemporaryTrace(const TraceSource& source);
   TemporaryTrace(const TemporaryTrace&) = delete;
   TemporaryTrace& operator=(const TemporaryTrace&) = delete;
@@ -46,29 +46,30 @@ class TemporaryTrace {
   Trace trace_;
 };
 
-/// One way to synchronize a trace, and what that took.
+/// A scheme variant and its measurements.
 struct MeasuredVariant {
   SchemeVariant variant;
-  std::vector<SchemeFigures> rounds;  // one at least
+  std::vector<SchemeFigures> rounds;  // at least one
 
-  /// Of a step: the least of the rounds' medians. What disturbs a round only ever makes it longer.
-  /// @param link  that a recorded run is replayed on; in real time that of the run counts
+  /// Returns the seconds of a step: the minimum of the rounds' medians, because disturbances only
+  /// lengthen a round.
+  /// @param link  link on which a recorded run is replayed; in real time the link of the run counts
   double seconds(const LocalLink& link) const;
 };
 
-/// Every scheme with every pattern.
+/// Returns every scheme with every pattern.
 std::vector<SchemeVariant> all_variants();
 
-/// Runs some ways, in rounds of which each begins elsewhere, with memory of its own: where buffers
-/// happen to lie makes some percent of a short step.
-/// @param ways     known so far: gets those that fit, or rounds of those that it has
-/// @param options  that all runs share; schemes and pattern are of no account
+/// Measures variants in several rounds. Each round starts with another variant and has its own
+/// memory, because the addresses of buffers change short steps by some percent.
+/// @param variants  known so far; the call adds variants that fit, and appends rounds to known ones
+/// @param options  shared by all runs; their schemes and pattern are ignored
 /// @throws Error if a result was wrong
 void measure_variants(std::vector<MeasuredVariant>& variants, const Trace& trace,
                       const CompareOptions& options, int rounds,
                       const std::vector<SchemeVariant>& wanted);
 
-/// A comparison of a trace with workers of its own, in this process.
+/// A comparison of a trace. Its workers are threads of this process.
 class LocalComparison {
  public:
   LocalComparison(const Trace& trace, const CompareOptions& options);
