@@ -1,4 +1,4 @@
-"""What the tests of the bindings share: sessions in threads, values of every type, exact sums of them in NumPy."""
+"""Shared by the tests of the bindings: sessions in threads, values of every type, and their exact sums in NumPy."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sparsesync import _native
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-DEADLINE_S = 60.0  # of waits that a test expects to end
-FOREVER_S = 300.0  # what is not over by then hangs
-SHORT_S = 0.2  # of waits that a test expects to end at their deadline
+DEADLINE_S = 60.0  # for waits that a test expects to end; not waiting for a deadline
+FOREVER_S = 300.0  # a test that is not over by then hangs
+SHORT_S = 0.2  # for waits that a test expects to end at their deadline
 
-# bf16, which NumPy has not, stands as its bits.
+# NumPy has no bf16, so bf16 values are stored as their bits.
 STORED = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "i64": np.int64}
 DTYPES = list(STORED)
 
-# With SPARSESYNC_TEST_DEVICE=emulated sessions work on the emulated GPU, whose memory is NumPy's.
+# With SPARSESYNC_TEST_DEVICE=emulated sessions run on the emulated GPU, whose memory is NumPy's.
 DEVICE = "cuda:0" if os.environ.get("SPARSESYNC_TEST_DEVICE") == "emulated" else "cpu"
 
 SCHEMES = [name for name, _ in sparsesync.schemes()]
@@ -33,7 +33,7 @@ WORKERS = [1, 2, 3, 5]
 
 
 def stored(numbers, dtype):
-    """Numbers as an array of the type `dtype`, rounded to the nearest, ties to even."""
+    """Returns numbers as an array of the type `dtype`, rounded to nearest, ties to even."""
     numbers = np.asarray(numbers)
     if dtype != "bf16":
         return numbers.astype(STORED[dtype])
@@ -43,14 +43,14 @@ def stored(numbers, dtype):
 
 
 def numbers_of(array, dtype):
-    """What an array of that type says: f32 of a narrower type, else as it is."""
+    """Returns the numbers of an array of type `dtype`: as f32 for f16 and bf16, unchanged for other types."""
     if dtype == "bf16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32) if dtype == "f16" else array
 
 
 def rows_of(gradient, spec):
-    """A gradient as indices and numbers [nnz, width]: what None, a dense array and a pair stand for."""
+    """Returns a gradient as indices and numbers [nnz, width]. A gradient is None, a dense array or a pair."""
     if gradient is None:
         return np.empty(0, np.int64), np.empty((0, spec.width), STORED[spec.dtype])
     if isinstance(gradient, tuple):
@@ -59,7 +59,7 @@ def rows_of(gradient, spec):
 
 
 def dense_sum(gradients, spec):
-    """The dense sum of all workers' gradients: exact where the numbers are small integers."""
+    """Returns the dense sum of all workers' gradients. It is exact for small integers."""
     total = np.zeros((spec.rows, spec.width), np.int64 if spec.dtype in ("i32", "i64") else np.float64)
     for gradient in gradients:
         indices, values = rows_of(gradient, spec)
@@ -68,12 +68,12 @@ def dense_sum(gradients, spec):
 
 
 def tasks():
-    """Threads of this process, C++'s among them."""
+    """Returns the number of threads of this process, including those of C++."""
     return len(os.listdir("/proc/self/task"))
 
 
 def expect_tasks(most):
-    """A thread that was joined may be seen for an instant."""
+    """Waits until the process has `most` threads, because a joined thread may stay visible for an instant."""
     until = time.monotonic() + FOREVER_S
     while tasks() > most:
         assert time.monotonic() < until, "threads are left"
@@ -81,7 +81,7 @@ def expect_tasks(most):
 
 
 class Outcome:
-    """What a worker's thread ended with."""
+    """The result or exception of a worker's thread."""
 
     def __init__(self):
         self.value = None
@@ -89,13 +89,13 @@ class Outcome:
 
 
 def run_threads(works):
-    """Runs each in a thread of its own and returns their outcomes, in order."""
+    """Runs each function in a separate thread. Returns their outcomes in order."""
     outcomes = [Outcome() for _ in works]
 
     def run(outcome, work):
         try:
             outcome.value = work()
-        except BaseException as error:  # handed to the test
+        except BaseException as error:  # passed on to the test
             outcome.error = error
 
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(outcomes, works, strict=True)]
@@ -108,7 +108,7 @@ def run_threads(works):
 
 
 def outcomes_of(workers, work, *, network=None, **options):
-    """work(session) on each worker, a thread. An option that is a function is asked for each rank's."""
+    """Runs work(session) on each worker, in a thread. An option that is a function is called with each rank."""
     network = network or sparsesync.LocalNetwork(workers)
 
     def run(rank):
@@ -120,10 +120,10 @@ def outcomes_of(workers, work, *, network=None, **options):
 
 
 def together(workers, work, **options):
-    """The same; what it returned on each worker. Raises what went wrong first."""
+    """Does the same. Returns the results of all workers, or raises the most informative error."""
     outcomes = outcomes_of(workers, work, **options)
     errors = [outcome.error for outcome in outcomes if outcome.error]
-    # What others caused says less.
+    # Errors that another worker caused say less, so they come last.
     errors.sort(key=lambda error: isinstance(error, sparsesync.PeerError))
     if errors:
         raise errors[0]
@@ -131,12 +131,12 @@ def together(workers, work, **options):
 
 
 def synchronize(session, bucket, gradients, rows=None):
-    """A whole step of one bucket; `rows` are announced."""
+    """Runs one whole step of one bucket. `rows`, if given, are announced first."""
     if rows is not None:
         session.announce(bucket, rows)
     reduced = session.reduce(bucket, gradients)
     gathered = session.gather(bucket)
-    # In this order a step that is too large for a budget may begin again.
+    # In this order a step that exceeds a budget can start again.
     try:
         session.wait(gathered)
     finally:
@@ -144,17 +144,17 @@ def synchronize(session, bucket, gradients, rows=None):
 
 
 def package_folder():
-    """Where the package lies, with its compiled module."""
+    """Returns the folder of the package with its compiled module."""
     return pathlib.Path(_native.__file__).parent
 
 
 def python_path():
-    """PYTHONPATH of a program of the tests: the package, and the helpers of this folder."""
+    """Returns the PYTHONPATH of a test's program: the package, and the helpers of this folder."""
     return os.pathsep.join([str(package_folder().parent), str(pathlib.Path(__file__).resolve().parent)])
 
 
 def python(script, *arguments, launcher=()):
-    """Another interpreter, or those that a launcher starts, that finds the same package."""
+    """Runs a script in another interpreter that finds the same package. `launcher` may start several of them."""
     environment = {**os.environ, "PYTHONPATH": str(package_folder().parent), "PYTHONFAULTHANDLER": "1"}
     return subprocess.run(
         [*launcher, sys.executable, "-c", script, *map(str, arguments)],
@@ -167,7 +167,7 @@ def python(script, *arguments, launcher=()):
 
 
 def drawn_gradient(random, spec, forms=("none", "nothing", "dense", "rows", "repeats", "full")):
-    """A worker's gradient of small integers, in one of the forms that there are."""
+    """Returns a worker's gradient of small integers, in one of the given forms."""
     form = forms[random.integers(len(forms))]
     if form == "none":
         return None
@@ -186,13 +186,13 @@ def drawn_gradient(random, spec, forms=("none", "nothing", "dense", "rows", "rep
 
 
 def expect_written():
-    """Waits for the stream that results are written in: the default one, where none is given."""
+    """Waits for the stream that results are written in: the default stream, if none is given."""
     if DEVICE != "cpu":
         _native.emulated.synchronize(0)
 
 
 def result_as_dense(session, bucket, tensor, spec):
-    """The result as numbers [rows, width], read in each of the ways that there are; all of them the same."""
+    """Returns the result as numbers [rows, width]. Reads it in every possible form and checks that all are equal."""
     out = np.full((spec.rows, spec.width), 77, STORED[spec.dtype])
     session.write_dense(bucket, tensor, out)
     expect_written()

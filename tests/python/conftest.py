@@ -1,4 +1,4 @@
-"""What the tests of the Python package share."""
+"""Shared by the tests of the Python package."""
 
 import os
 import pathlib
@@ -10,13 +10,13 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Shells start background processes with interrupts ignored, which the tests' own processes would inherit.
+# Shells start background processes with interrupts ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def random():
-    """Draws of a seed that a failure shows; SPARSESYNC_SEED gives it again."""
+    """Returns a generator with a random seed, which a failure prints. SPARSESYNC_SEED repeats it."""
     seed = int(os.environ.get("SPARSESYNC_SEED") or np.random.SeedSequence().entropy % 2**32)
     print(f"SPARSESYNC_SEED={seed}")
     return np.random.default_rng(seed)
@@ -24,7 +24,7 @@ def random():
 
 @pytest.fixture
 def run_program(tmp_path):
-    """Runs the built program, SPARSESYNC_PROGRAM or that of the release build, in the test's folder."""
+    """Returns a function that runs the program in the test's folder: SPARSESYNC_PROGRAM, or that of the release build."""
     given = os.environ.get("SPARSESYNC_PROGRAM")
     program = pathlib.Path(given) if given else ROOT / "build" / "release" / "bin" / "sparsesync"
     assert program.exists(), f"{program} is not built; set SPARSESYNC_PROGRAM"
@@ -46,9 +46,9 @@ def run_program(tmp_path):
 
 @pytest.fixture(autouse=True, scope="session")
 def device_under_test():
-    """With SPARSESYNC_TEST_DEVICE=emulated all modules are on the emulated GPU."""
+    """Puts all modules on the emulated GPU if SPARSESYNC_TEST_DEVICE=emulated."""
     if os.environ.get("SPARSESYNC_TEST_DEVICE") != "emulated":
         return
-    import emulated_device  # which needs torch, and a build with it
+    import emulated_device  # requires torch, and a build with it
 
     emulated_device.install()

@@ -1,6 +1,6 @@
-"""The emulated GPU as torch's: tensors of the CPU are its memory, and streams work when somebody waits for them.
+"""Emulates a GPU for torch: CPU tensors are its memory, and streams execute when something waits for them.
 
-In place of sparsesync.torch.device.CudaDevice, in a build with SPARSESYNC_CUDA=EMULATED, whose kernels are CUDA's.
+Replaces sparsesync.torch.device.CudaDevice in a build with SPARSESYNC_CUDA=EMULATED, which runs the CUDA kernels.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from torch._C import _to_dlpack
 
 
 class Allocator:
-    """torch's caching allocator, as its caller sees it: counts, and knows of each address whether it gave it. What it has back
-    stays memory: the stream may not have come there yet."""
+    """Replaces torch's caching allocator. Counts bytes and remembers which addresses it returned. Freed memory stays allocated, because
+    a stream may still use it.
+    """
 
     def __init__(self) -> None:
         self.given: dict[int, tuple[ctypes.Array[ctypes.c_char], int]] = {}
         self._had: list[Any] = []
         self.calls: list[tuple[int, int]] = []  # bytes, stream
-        self.is_empty = False  # has no more to give
+        self.is_empty = False  # whether allocations fail
 
     @property
     def in_use(self) -> int:
@@ -45,8 +46,7 @@ class Allocator:
 
 
 class EmulatedDevice(device.CpuDevice):
-    """A stand-in for CudaDevice. torch's calls have done their work when they return; what the library writes is there when
-    `current` has been waited for."""
+    """Replaces CudaDevice. torch's calls are complete when they return. The library's writes are visible after waiting for `current`."""
 
     def __init__(self, number: int = 0, memory_bytes: int | None = None) -> None:
         self.name = f"cuda:{number}"
@@ -62,7 +62,7 @@ class EmulatedDevice(device.CpuDevice):
         return self.current
 
     def view(self, tensor: torch.Tensor) -> Any:
-        # As CudaDevice's, which is taken once.
+        # Like that of CudaDevice, it can be consumed once.
         return _to_dlpack(tensor)
 
     @property
@@ -73,17 +73,17 @@ class EmulatedDevice(device.CpuDevice):
         return "the emulated one"
 
     def synchronize(self) -> None:
-        """As a program waits for the stream that it works in, and for no other."""
+        """Waits for `current` only, like a program that waits for the stream it works in."""
         _native.emulated.synchronize(self.current)
 
 
     def settle(self) -> None:
-        """Before memory goes that some stream may still write to."""
+        """Called before memory is freed that a stream may still write to."""
         self.synchronize()
 
 
 class LateDevice(EmulatedDevice):
-    """What torch has written is not there until `current` has been waited for: what does not wait reads something else."""
+    """torch's writes become visible after waiting for `current`. A reader that does not wait sees other values."""
 
     def __init__(self, number: int = 0, memory_bytes: int | None = None) -> None:
         super().__init__(number, memory_bytes)
@@ -91,7 +91,7 @@ class LateDevice(EmulatedDevice):
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
         right = tensor.clone()
-        tensor.data.fill_(77)  # which its version does not count: it is no change by the program
+        tensor.data.fill_(77)  # does not raise the version: the program did not change the tensor
         _native.emulated.write(tensor, right, self.current)
         self._kept.append(tensor)
         return tensor
@@ -102,7 +102,9 @@ class LateDevice(EmulatedDevice):
 
 
 class WaitingResult(gradients.Result):
-    """For programs that go on with what was written without waiting for it: as torch's calls do, which go to one stream."""
+    """Waits after each write, for programs that use results immediately. With a real GPU, torch's calls use the same stream and need no
+    wait.
+    """
 
     def write(self, out: torch.Tensor) -> None:
         super().write(out)
@@ -114,8 +116,9 @@ class WaitingResult(gradients.Result):
 
 
 class WaitingSparsifier(_native.Sparsifier):
-    """The same of what sparsifiers write, and of gradients that they read once more: torch's next calls go to the stream that a call
-    names, as each has to."""
+    """Waits in the same manner for writes of sparsifiers, and for gradients that they read again. The next calls of torch go to the
+    stream that the call names.
+    """
 
     def write_norms(self, out: Any, stream: int) -> None:
         super().write_norms(out, stream)
@@ -136,7 +139,7 @@ class WaitingSparsifier(_native.Sparsifier):
 
 
 def use(where: torch.device, what: str, memory_bytes: int | None) -> EmulatedDevice:
-    """In place of sparsesync.torch.device.use()."""
+    """Replaces sparsesync.torch.device.use()."""
     if where.type != "cpu":
         return _use(where, what, memory_bytes)
     return EmulatedDevice(0, memory_bytes)
@@ -146,7 +149,7 @@ _use: Any = device.use
 
 
 def install() -> None:
-    """From here on all modules are on the emulated GPU."""
+    """Puts all modules on the emulated GPU from now on."""
     device.use = use
     for each in (bucket, module_state, scalar_allreduce, sparsifier_runtime):
         each.Result = WaitingResult

@@ -1,4 +1,4 @@
-"""Programs of tests, started as users start theirs: by torchrun, or by mpirun. Each process writes what it found as JSON."""
+"""Starts programs of tests as users do: with torchrun, or with mpirun. Each process writes its results as JSON."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ HERE = Path(__file__).resolve().parent
 
 
 def environment(**more: str) -> dict[str, str]:
-    """One thread for each process: there are more processes than cores. One that crashes says where. Helpers of this folder are found."""
+    """Returns an environment with one thread per process, because there are more processes than cores. A crash prints a traceback. The
+    helpers of this folder can be imported.
+    """
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(HERE)])
     fixed = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
     return {**os.environ, **fixed, **more}
 
 
 def free_port() -> int:
-    """One that nobody is given who asks for any: it is free for a while after this."""
+    """Returns a port outside the range that the system assigns on request, so that it stays free for a while."""
     while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)  # Linux gives those from 32768 on
+        port = random.SystemRandom().randrange(20_000, 32_000)  # Linux assigns ports from 32768 on
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port
 
 
 def run(command: list[str], timeout: float = 300, **more: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command and all that it starts; nothing of it is left behind."""
+    """Runs a command and everything that it starts, for at most `timeout` seconds, and leaves no process behind."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**more), start_new_session=True
     )
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)  # launchers end their processes, which are in groups of their own
+        os.killpg(process.pid, signal.SIGTERM)  # launchers end their processes, which are in separate groups
         try:
             output, errors = process.communicate(timeout=30)
         except subprocess.TimeoutExpired:
@@ -52,19 +54,21 @@ def run(command: list[str], timeout: float = 300, **more: str) -> subprocess.Com
 
 
 def torchrun(workers: int, program: Path, *arguments: object) -> list[str]:
-    """The command that starts a program as torchrun does."""
+    """Returns the command that starts a program with torchrun."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--master-port", str(free_port())]
     return [*launcher, "--nproc-per-node", str(workers), str(program), *map(str, arguments)]
 
 
 def mpirun(workers: int, program: Path, *arguments: object) -> list[str]:
-    """The command that starts a program as mpirun does."""
+    """Returns the command that starts a program with mpirun."""
     launcher = [str(ROOT / "cmake/mpirun.sh"), "-np", str(workers), "--mca", "btl", "tcp,self"]
     return [*launcher, sys.executable, str(program), *map(str, arguments)]
 
 
 def outcomes(command: list[str], folder: Path, workers: int, timeout: float = 300, **more: str) -> list[Any]:
-    """Runs it; what each rank wrote to RANK.json in `folder`. Fails, with all that was printed, if one of them failed."""
+    """Runs a command, for at most `timeout` seconds. Returns the content of RANK.json in `folder` for each rank. If a rank fails, fails
+    with the complete output.
+    """
     done = run(command, timeout, **more)
     assert done.returncode == 0, f"{command} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(workers)]

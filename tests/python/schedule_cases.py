@@ -1,4 +1,4 @@
-"""What the tests of schedules in training share: a model, its training by workers, and by torch alone."""
+"""Shared by the tests of schedules in training: a model, and its training with workers and with torch alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEDULES = [name for name, _ in sparsesync.schedules()]
 
 
 class Model(torch.nn.Module):
-    """A sparse table, a dense one, layers that are used twice, in another order than they are named, and not in every step."""
+    """A sparse table, a dense one, and layers. Layers are used twice, in another order than they are named, or not in every step."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
 
 
 class Turning(torch.nn.Module):
-    """Its layers are used in another order from the fourth step on."""
+    """Uses its layers in another order from the fourth step on."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def loss_of(module, ids, step):
 
 
 def dense_groups(module):
-    """Several groups, each with a learning rate of its own. The sparse table is another optimizer's."""
+    """Returns several parameter groups with different learning rates. The sparse table belongs to another optimizer."""
     others = [each for name, each in module.named_parameters() if name != "table.weight"]
     return [{"params": others[:3]}, {"params": others[3:5], "lr": 0.02}, {"params": others[5:]}]
 
@@ -97,7 +97,7 @@ def expect_equal(one, other):
 
 
 def run(work, schedule, **options):
-    """What `work(rank, ddp, module)` returned on each worker, where modules are alike."""
+    """Runs work(rank, ddp, module) on each worker, with identical modules. Returns the results."""
 
     def on_worker(rank, member):
         module = Model()
@@ -109,12 +109,13 @@ def run(work, schedule, **options):
     return good(run_workers(WORKERS, on_worker))
 
 
-EACH_BY_ITSELF = 1e-9  # MiB: sums have their bits from the bucket that they are made in
+EACH_BY_ITSELF = 1e-9  # MiB, for one parameter per bucket: the bits of sums depend on their bucket
 
 
 def expect_as_sequential(work, others=("dear", "auto"), **options):
-    """The results of each worker are the same bits where everything is waited for and where it is not; and, where buckets are
-    others, the same but for rounding."""
+    """Compares each worker's results with those of the schedule "sequential". They have the same bits if buckets are equal; otherwise
+    they are equal except for rounding.
+    """
     expected = run(work, "sequential", **options)
     for schedule, cap in [("sequential", None), ("dear", EACH_BY_ITSELF)]:
         for rank, result in enumerate(run(work, schedule, bucket_cap_mb=cap, **options)):
@@ -126,13 +127,13 @@ def expect_as_sequential(work, others=("dear", "auto"), **options):
 
 
 def train_by_torch(module, optimizers, steps, before_step=lambda: None):
-    """By torch alone: gradients are means over the workers' batches, one after another."""
+    """Trains with torch alone. Gradients are means over the workers' batches, added one by one."""
     for step in range(steps):
         for each in optimizers:
             each.zero_grad()
         buffers = copy.deepcopy(dict(module.named_buffers()))
         for rank in range(WORKERS):
-            with torch.no_grad():  # each worker has worker 0's
+            with torch.no_grad():  # each worker has the buffers of worker 0
                 for name, each in module.named_buffers():
                     each.copy_(buffers[name])
             (loss_of(module, batch(rank, step), step) / WORKERS).backward()

@@ -16,14 +16,14 @@ _random = threading.Lock()
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within it torch draws the same numbers on all workers: they share its generator."""
+    """Makes torch draw the same numbers on all workers within the block. Workers share torch's generator."""
     with _random:
         torch.manual_seed(seed)
         yield
 
 
 def run_workers(workers: int, work: Callable[[int, sparsesync.torch.LocalMember], Result], timeout: float = 60) -> list[Any]:
-    """What `work` returned, or raised, on each worker."""
+    """Runs work(rank, member) on each worker, for at most `timeout` seconds. Returns the results or exceptions."""
     members = sparsesync.torch.local_group(workers)
     results: list[Any] = [None] * workers
 
@@ -43,7 +43,7 @@ def run_workers(workers: int, work: Callable[[int, sparsesync.torch.LocalMember]
 
 
 def good(results: list[Any]) -> list[Any]:
-    """The results, where no worker raised."""
+    """Returns the results if no worker raised."""
     for each in results:
         if isinstance(each, Exception):
             raise each
@@ -51,7 +51,7 @@ def good(results: list[Any]) -> list[Any]:
 
 
 class Table(torch.nn.Module):
-    """One parameter of the given shape, and as the loss's gradient whatever the caller wants: forward takes its rows and values."""
+    """A parameter of the given shape whose gradient is chosen by the caller: forward takes its rows and values."""
 
     def __init__(self, rows: int, width: int, sparse: bool = True, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -70,8 +70,9 @@ class Table(torch.nn.Module):
 def gradients_of(
     given: Sequence[Sequence[tuple[Sequence[int], Any]]], rows: int, width: int, *, sparse: bool = True, **options: Any
 ) -> list[list[torch.Tensor]]:
-    """Synchronizes gradients of one table: `given` has, of each worker and step, rows and values [rows, width]. Returns, of each
-    worker and step, the result as a dense tensor."""
+    """Synchronizes gradients of one table. `given` has rows and values [rows, width] for each worker and step. Returns the result for
+    each worker and step as a dense tensor.
+    """
 
     def work(rank: int, member: sparsesync.torch.LocalMember) -> list[torch.Tensor]:
         ddp = sparsesync.torch.DistributedDataParallel(
@@ -91,7 +92,7 @@ def gradients_of(
 
 
 def sums_of(given: Sequence[Sequence[tuple[Sequence[int], Any]]], rows: int, width: int) -> list[torch.Tensor]:
-    """The sums over workers, of each step, made row by row."""
+    """Returns the sums over workers for each step, added row by row."""
     sums = []
     for step in range(len(given[0])):
         total = torch.zeros(rows, width)

@@ -1,4 +1,4 @@
-"""What is wrong is a typed error on every worker that it concerns, and never a hang."""
+"""Wrong input is a typed error on every worker that it concerns, and never a hang."""
 # ctest: EMULATED
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from workers import Table, good, run_workers  # noqa: E402 (needs torch)
 
 
 def make(make_module, workers=3, **options):
-    """What making a DistributedDataParallel of make_module(rank) came to, on each worker."""
+    """Makes a DistributedDataParallel of make_module(rank) on each worker. Returns the wrappers or exceptions."""
 
     def work(rank, member):
         mine = {name: value(rank) if callable(value) else value for name, value in options.items()}
@@ -71,7 +71,7 @@ def test_other_options(name, one, other):
         ({"bucket_cap_mb": -1}, "0 or more"),
     ],
 )
-def test_options_that_there_are_not(options, says):
+def test_unknown_options(options, says):
     with pytest.raises(sparsesync.InputError, match=says):
         DistributedDataParallel(torch.nn.Linear(2, 2), **options)
 
@@ -97,7 +97,7 @@ def test_a_gpu_that_this_build_cannot_use():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
-        module = torch.nn.Linear(2, 2, device="cuda:0")  # no GPU is asked
+        module = torch.nn.Linear(2, 2, device="cuda:0")  # does not need a GPU
     says = r"parameter 'weight' is on cuda:0: this build has no CUDA: pip install \. -C cmake\.define\.SPARSESYNC_CUDA=ON"
     with pytest.raises(sparsesync.DeviceError, match=says):
         DistributedDataParallel(module)
@@ -121,7 +121,7 @@ def test_nothing_to_synchronize():
         DistributedDataParallel(torch.nn.Linear(2, 2).requires_grad_(False))
 
 
-def test_a_process_group_that_is_none():
+def test_an_invalid_process_group():
     with pytest.raises(sparsesync.InputError, match="no ProcessGroup"):
         DistributedDataParallel(torch.nn.Linear(2, 2), process_group="gloo")
 
@@ -154,7 +154,7 @@ def test_a_deadline_names_the_worker_and_the_parameter():
         ddp = DistributedDataParallel(Table(10, 2), process_group=member, scheme="balanced", deadline=3)
         for step in range(2):
             if (rank, step) == (1, 1):
-                return ddp  # one that is dropped leaves
+                return ddp  # a dropped wrapper leaves the group
             ddp(torch.tensor([1]), torch.ones(1, 2)).backward()
         return "done"
 
@@ -194,7 +194,7 @@ def test_use_after_close():
     loss = ddp(torch.tensor([1]), torch.ones(1, 2))
     ddp.close()
     ddp.close()
-    loss.backward()  # of the module alone
+    loss.backward()  # a pass of the module alone
     with pytest.raises(sparsesync.ClosedError, match="closed"):
         ddp(torch.tensor([1]), torch.ones(1, 2))
     with pytest.raises(sparsesync.ClosedError, match="closed"):

@@ -1,4 +1,4 @@
-"""Memory budgets in training: a step that is too large goes in more rounds, or all workers leave it out and go on."""
+"""Memory budgets in training: a step that is too large takes more rounds, or all workers skip it and continue."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def model() -> torch.nn.Sequential:
 
 
 def trained(scheme: str, budgets: tuple[int | None, int | None], leaves_out: bool = False, **options: Any) -> list[Any]:
-    """Of each of two workers: its weights, the errors of its steps, and the memory it needed. One step touches more rows than the others;
-    `leaves_out`: it is not taken at all."""
+    """Trains two workers. Returns for each its weights, the errors of its steps, and the memory that it needed. One step touches more
+    rows than the others; with `leaves_out` it is not run.
+    """
 
     def work(rank: int, member: LocalMember) -> Any:
         errors: dict[int, Exception] = {}
@@ -47,10 +48,10 @@ def trained(scheme: str, budgets: tuple[int | None, int | None], leaves_out: boo
     return good(run_workers(2, work))
 
 
-@pytest.mark.parametrize("scheme", ["all_gather", "recursive_doubling"])  # what `auto` needs depends on what it measures
+@pytest.mark.parametrize("scheme", ["all_gather", "recursive_doubling"])  # the memory of `auto` depends on its measurements
 def test_a_step_that_is_too_large_goes_in_more_rounds(scheme: str) -> None:
     freely = trained(scheme, (None, None))
-    budget = int(0.88 * freely[0][2])  # in one round it needs 0.91 of that, as bounded memory is not reserved ahead
+    budget = int(0.88 * freely[0][2])  # one round needs 0.91 of that, because bounded memory is not reserved ahead
     bounded = trained(scheme, (budget, None))
     assert bounded[0][2] <= budget
     for weights, errors, _ in bounded:

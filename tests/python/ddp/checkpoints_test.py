@@ -1,4 +1,4 @@
-"""Damaged checkpoints: each is an error that names the entry, before anything has changed."""
+"""Each damaged checkpoint is an error that names the entry, and changes nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def poked(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def old(state: State) -> State:
-    """As states were saved that do not say how many entries they have."""
+    """Returns a state in the old format, which does not contain the number of entries."""
     return {**state, STEP: state[STEP][:4]}
 
 
@@ -143,7 +143,7 @@ def test_damaged_states_change_nothing() -> None:
             after = ddp.state_dict()
             assert list(after) == list(before), how
             assert all(torch.equal(after[name], each) for name, each in before.items()), how
-        # And what is whole is loaded, whatever came before.
+        # An intact state still loads afterwards.
         ddp.load_state_dict(old(copied(states[rank])))
         loaded = copied(ddp.state_dict())
         train(ddp, optimizer, range(4, 6))
@@ -156,7 +156,7 @@ def test_damaged_states_change_nothing() -> None:
     assert all(torch.equal(each, results[1][1][name]) for name, each in results[0][1].items())
 
 
-def test_a_state_of_before_the_first_step_owes_nothing() -> None:
+def test_a_state_from_before_the_first_step_has_no_residual() -> None:
     def work(_: int, member: Any) -> State:
         ddp, optimizer = wrapped(member)
         first = copied(ddp.state_dict())
@@ -249,7 +249,7 @@ def test_damaged_states_of_an_optimizer_change_no_master_weights(how: str) -> No
     with st.DistributedDataParallel(model().half(), process_group=member) as ddp:
         optimizer = st.wrap_optimizer(torch.optim.SGD(ddp.parameters(), 0.1), ddp, master_weights=True)
         before = copy.deepcopy(optimizer.state_dict())
-        error = ValueError if how == "other groups" else sparsesync.InputError  # that is torch's
+        error = ValueError if how == "other groups" else sparsesync.InputError  # raised by torch
         with pytest.raises(error):
             optimizer.load_state_dict(MASTERS[how](copy.deepcopy(before)))
         for one, other in zip(optimizer.state_dict()["master_weights"], before["master_weights"], strict=True):

@@ -1,4 +1,4 @@
-"""Gradients that are clipped by their norm before they are gathered."""
+"""Clipping of gradients by their norm before the gather phase."""
 # ctest: EMULATED
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workers import good, run_workers  # noqa: E402 (needs torch)
 
 
 def clipping(most, steps=4, **options):
-    """Trains with clipped gradients; the norms are among what is compared. How many buckets still crossed behind each is kept."""
+    """Trains with clipped gradients. Compares norms, too. Records how many buckets were still in transfer behind each clipping."""
     crossing = []
 
     def work(rank, ddp, module):
@@ -76,12 +76,12 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(schedule, most):
         expect_equal(result, results[0])
     for name, value in expected.items():
         assert torch.allclose(results[0][name], value, rtol=1e-4, atol=1e-5), name
-    if schedule == "dear":  # the first call learns that there are such; none of the others waits for what is gathered
+    if schedule == "dear":  # the first call learns that gradients are clipped; no later call waits for the gather phase
         assert sorted(crossing)[WORKERS:] == [len(list(Model().parameters()))] * (len(crossing) - WORKERS)
 
 
-def test_a_step_is_clipped_after_which_there_are_other_buckets():
-    steps = 12  # after the seventh the order of gradients is looked at
+def test_a_step_is_clipped_before_buckets_change():
+    steps = 12  # buckets are reordered after the seventh step
 
     def work(rank, member):
         module = Turning()
@@ -120,7 +120,7 @@ def test_clipping_in_other_ways(options):
 
 
 def after_backward(rank, ddp, module, factor=1.0):
-    """Behind the backward pass of a step whose gradients can be clipped early."""
+    """Runs a step up to the end of its backward pass; its gradients can be clipped before the gather phase."""
     optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
     train(ddp, rank, optimizers)
     ddp.clip_grad_norm_(1.0)

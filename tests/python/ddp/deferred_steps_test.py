@@ -1,4 +1,4 @@
-"""Optimizers whose steps wait for each gradient apart: weights are those of a training that waits for everything."""
+"""Optimizers that update each parameter when its gradient arrives have the weights of a training that waits for all gradients."""
 # ctest: SLOW any_optimizer
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_any_optimizer_with_several_groups(name):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_schedulers_change_the_rate_of_the_steps_behind_them(before):
+def test_schedulers_change_the_rate_of_later_steps(before):
     def work(rank, ddp, module):
         optimizers = optimizers_of(module, sgd)
         schedulers = []
@@ -162,8 +162,8 @@ def test_clipping_by_the_global_norm():
     expect_as_sequential(work)
 
 
-def test_scaled_losses_and_steps_that_are_left_out():
-    """torch.amp's scaler leaves out a step whose gradients are infinite on some worker."""
+def test_scaled_losses_and_skipped_steps():
+    """torch.amp's scaler skips a step if gradients are infinite on some worker."""
 
     def work(rank, ddp, module):
         optimizer = wrap_optimizer(sgd([each for name, each in module.named_parameters() if name != "table.weight"]), ddp)
@@ -190,7 +190,7 @@ def test_autocast():
         for step in range(4):
             for each in optimizers:
                 each.zero_grad()
-            # Threads of a process share the cache, and empty each other's: a weight used twice is then cast once, or twice.
+            # Threads of a process share the cache and clear each other's entries. A weight that is used twice would be cast once or twice.
             with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
                 loss = loss_of(ddp, batch(rank, step), step)
             loss.backward()
@@ -236,7 +236,7 @@ def test_steps_with_a_closure_or_hooks_or_of_an_optimizer_that_looks_at_all_para
 
 
 class Watching(torch.optim.SGD):
-    """Notes in what mode its steps are made."""
+    """Records the grad mode in which its steps run."""
 
     def __init__(self, *given, **named):
         super().__init__(*given, **named)
@@ -265,7 +265,7 @@ def test_updates_are_not_made_in_the_mode_of_the_pass_that_waits_for_them(mode):
     expect_as_sequential(work)
 
 
-def test_hooks_for_state_stand_only_where_it_is_late():
+def test_state_hooks_exist_only_while_updates_are_pending():
     def work(rank, ddp, module):
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
         loss_of(ddp, batch(rank, 0), 0).backward()

@@ -1,4 +1,4 @@
-"""sparsesync.torch.DistributedDataParallel: what it does besides making gradients equal."""
+"""Tests sparsesync.torch.DistributedDataParallel beyond the values of gradients."""
 # ctest: EMULATED SLOW join compiled turn_sparse
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers import Table, good, run_workers, seeded  # noqa: E402 (needs torch)
 
 
 class Model(torch.nn.Module):
-    """Tables that are sparse and not, and dense layers."""
+    """Has sparse and dense tables, and dense layers."""
 
     def __init__(self, seed=0, sparse=True):
         super().__init__()
@@ -49,7 +49,7 @@ def train(ddp, rank, steps, optimizer=None):
 
 
 def weights(module):
-    """Parameters: running means are those of worker 0 at the next forward pass."""
+    """Returns the parameters. Buffers are left out: running means are those of worker 0 only after the next forward pass."""
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
@@ -72,7 +72,7 @@ def test_parameters_and_buffers_become_those_of_worker_0():
     assert results[2]["norm.running_mean"].tolist() == [0] * 8
 
 
-def test_state_dict_has_the_keys_of_torchs_own():
+def test_state_dict_has_the_keys_of_torchs():
     ddp = DistributedDataParallel(Model())
     keys = list(ddp.state_dict())
     other = DistributedDataParallel(Model(seed=1))
@@ -86,7 +86,7 @@ def test_state_dict_has_the_keys_of_torchs_own():
 
 @pytest.mark.parametrize("announce", [False, True])
 def test_no_sync_accumulates(announce):
-    """Three passes, two of them within no_sync(), are one of their sum."""
+    """Three passes, two of them within no_sync(), give the gradient of their sum."""
 
     def work(rank, member):
         module = Model()
@@ -207,7 +207,7 @@ def test_gradients_that_turn_sparse_or_dense_at_step_7():
     results = good(run_workers(2, work))
     for rank, of_worker in enumerate(results):
         for step, (is_sparse, rows) in enumerate(of_worker):
-            assert is_sparse == ((step < 7) == (rank == 0)), "what comes back is what was given"
+            assert is_sparse == ((step < 7) == (rank == 0)), "the results are the inputs"
             assert rows == [step, 50, 51]
 
 
@@ -251,7 +251,7 @@ def test_parameters_that_some_workers_do_not_use():
                 self.dense = torch.nn.ModuleList(torch.nn.Linear(8, 4) for _ in range(3))
 
         def forward(self, ids, rank, step):
-            # Table and layer 0: by all; 1: by worker 1; 2: by worker 0 at odd steps; table 3: by nobody.
+            # All workers use table 0 and layer 0. Worker 1 uses layer 1, worker 0 uses layer 2 in odd steps. Table 3 is unused.
             result = self.dense[0](self.tables[0](ids))
             if rank == 1:
                 result = result + self.dense[1](self.tables[1](ids))
@@ -300,7 +300,7 @@ def test_a_compiled_module_trains_as_the_module():
             ddp.close()
             return weights(module)
 
-        # One worker: torch compiles for one thread at a time.
+        # With one worker, because torch compiles for one thread at a time.
         return good(run_workers(1, work))[0]
 
     ours, theirs = trained(True), trained(False)
@@ -340,7 +340,7 @@ def test_parameters_of_several_types_and_shapes():
                     for shape in ((), (1,), (7,), (3, 5), (3, 5, 2), (0, 4), (200, 100))
                     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
                 )
-                self.each.append(torch.nn.Parameter(torch.randn(30, 20).T))  # not row after row
+                self.each.append(torch.nn.Parameter(torch.randn(30, 20).T))  # columns are contiguous
 
         def forward(self, factor):
             return sum((each.double() * factor).sum() for each in self.each)
@@ -358,7 +358,7 @@ def test_parameters_of_several_types_and_shapes():
         assert all(bool((each == 6).all()) for each in gradients)
 
 
-def test_statistics_tell_bytes_seconds_and_why():
+def test_statistics_report_bytes_seconds_and_reasons():
     def work(rank, member):
         ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         train(ddp, rank, 4)
@@ -383,10 +383,10 @@ def test_statistics_tell_bytes_seconds_and_why():
     received = [{each["bucket"]: each["bytes_received"] for each in told["parameters"].values()} for told in results]
     assert by_bucket[0].keys() == by_bucket[1].keys()
     for bucket, sent in by_bucket[0].items():
-        assert sent == received[1][bucket], "what one of two sends, the other receives"
+        assert sent == received[1][bucket], "each of two workers receives the bytes that the other sends"
 
 
-def test_values_that_are_not_finite_travel_and_are_counted():
+def test_values_that_are_not_finite_are_sent_and_counted():
     def work(rank, member):
         ddp = DistributedDataParallel(Table(10, 2), process_group=member, scheme="balanced")
         for step in range(3):
@@ -404,7 +404,7 @@ def test_values_that_are_not_finite_travel_and_are_counted():
     assert good(run_workers(3, work)) == [2, 2, 2]
 
 
-def test_one_line_in_the_log_says_what_was_decided(caplog):
+def test_one_line_in_the_log_reports_the_decisions(caplog):
     def work(rank, member):
         ddp = DistributedDataParallel(Model(), process_group=member, scheme="balanced")
         train(ddp, rank, 3)
@@ -418,7 +418,7 @@ def test_one_line_in_the_log_says_what_was_decided(caplog):
     assert "scheme balanced" in line
 
 
-def test_ranges_stand_in_the_profile():
+def test_the_profile_has_named_ranges():
     ddp = DistributedDataParallel(Model(), scheme="balanced")
     train(ddp, 0, 1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -478,7 +478,7 @@ def test_record_trace_from_the_first_step_and_ended_early(tmp_path):
 
 
 def test_nothing_is_allocated_for_values_once_sizes_are_known():
-    """Workspaces are those of the first steps, and gradients are written where they stand."""
+    """Workspaces are allocated in the first steps, and gradients are written in place."""
 
     def work(rank, member):
         module = Model(sparse=False)
@@ -504,7 +504,7 @@ def test_nothing_is_allocated_for_values_once_sizes_are_known():
 
 
 def test_values_are_not_copied_on_their_way_to_the_wire():
-    """What torch allocates in a submitted step of a sparse table: nothing of its size."""
+    """Checks that torch allocates nothing of a sparse table's size while a step is submitted."""
 
     def work(rank, member):
         ddp = DistributedDataParallel(Table(200_000, 16, sparse=False), process_group=member, scheme="balanced")
@@ -513,7 +513,7 @@ def test_values_are_not_copied_on_their_way_to_the_wire():
             ddp.zero_grad(set_to_none=False)
             ddp(rows, torch.ones(100, 16)).backward()
         (bucket,) = ddp.synchronizer.buckets
-        # A process has one profile at a time.
+        # Only one profile can run in a process.
         with profile if rank == 0 else contextlib.nullcontext():
             bucket.submit()
             bucket.wait()

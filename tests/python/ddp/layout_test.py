@@ -1,4 +1,4 @@
-"""Which parameters cross together."""
+"""Tests which parameters share a bucket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def planned(
     dtypes: dict[int, torch.dtype] | None = None,
     first: float = FULL,
 ) -> list[list[int]]:
-    """The buckets of parameters of so many elements, f32 if not told otherwise, by their numbers. Their gradients came in this order."""
+    """Returns the buckets of parameters with these numbers of elements, as indices. The default type is f32. Gradients arrived in this
+    order.
+    """
     order = list(range(len(elements)))
     parameters = [
         Synchronized(i, f"p{i}", torch.nn.Parameter(torch.zeros(elements[i], dtype=(dtypes or {}).get(i, torch.float32)))) for i in order
@@ -34,7 +36,7 @@ def planned(
     return [[each.index for each in bucket.members] for bucket in layers.planned(buckets)]
 
 
-def test_a_bucket_takes_what_comes_until_it_is_full():
+def test_a_bucket_takes_gradients_until_it_is_full():
     assert planned([100, 100, 50]) == [[0, 1, 2]]
     assert planned([100, 150, 1, 1]) == [[0, 1], [2, 3]]
     assert planned([1000, 1000, 1]) == [[0], [1], [2]]
@@ -52,13 +54,15 @@ def test_a_bucket_is_of_one_kind_and_dtype():
     assert planned([1, 1, 1], dtypes={1: torch.float64}) == [[0], [1], [2]]
 
 
-def test_of_rows_those_count_that_are_touched():
+def test_only_touched_rows_count():
     rows = dict.fromkeys(range(4), Kind.ROWS)
     assert planned([1000] * 4, kinds=rows, touched=dict.fromkeys(range(4), 0.1)) == [[0, 1, 2], [3]]
 
 
 def in_order_of(*ready: int) -> list[int] | None:
-    """Of five parameters whose gradients came as they are numbered."""
+    """Returns the new order of five parameters that became ready in numerical order at first, and in the order `ready` later. None:
+    unchanged.
+    """
     order = list(range(5))
     parameters = [Synchronized(i, f"p{i}", torch.nn.Parameter(torch.zeros(1))) for i in order]
     layers = bucketing.layers_of(parameters, [bucketing.Observed(order, dict.fromkeys(order, Kind.DENSE), {}, [])], frozenset())
@@ -68,10 +72,10 @@ def in_order_of(*ready: int) -> list[int] | None:
     return changed
 
 
-def test_an_order_that_has_changed_is_learned_anew():
+def test_a_changed_order_is_learned_again():
     assert in_order_of(0, 1, 2, 3, 4) is None
-    assert in_order_of(1, 3) is None, "those that were not seen say nothing"
+    assert in_order_of(1, 3) is None, "parameters without a gradient do not change the order"
     assert in_order_of() is None
     assert in_order_of(4, 3, 2, 1, 0) == [4, 3, 2, 1, 0]
-    assert in_order_of(3, 1) == [0, 3, 4, 1, 2], "whoever was not seen stays behind the one that it followed"
+    assert in_order_of(3, 1) == [0, 3, 4, 1, 2], "a parameter without a gradient stays behind its predecessor"
     assert in_order_of(0, 2, 1, 3, 4) == [0, 2, 1, 3, 4]

@@ -1,4 +1,4 @@
-"""Wrapping a module again, dropping and closing wrappers, and gradients that come past a wrapper."""
+"""Tests wrapping a module again, dropping and closing wrappers, and gradients that bypass a wrapper."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: each.clone() for name, each in module.state_dict().items()}
 
 
-# ---- A wrapper after another.
+# ---- Wrapping again.
 
 
 @pytest.mark.parametrize("how", ["dropped", "beside", "closed", "within a block", "closed twice"])
@@ -98,7 +98,7 @@ def test_a_module_is_wrapped_again(options: dict[str, Any], how: str) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_module_trains_alone_once_its_wrapper_is_dropped(options: dict[str, Any]) -> None:
-    """With the optimizer that was wrapped, too; and what crossed under the last forward pass has come."""
+    """The wrapped optimizer also continues. A transfer that the last forward pass started has completed."""
 
     def work(rank: int, member: Any) -> dict[str, torch.Tensor]:
         module = model()
@@ -150,7 +150,7 @@ class _Fails(torch.autograd.Function):
 @pytest.mark.parametrize("who", ["all", "one"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_module_is_wrapped_again_after_backward_failed(options: dict[str, Any], who: str) -> None:
-    """As the message says; also where the others still wait in that pass."""
+    """Follows the error message, also if the other workers still wait in that pass."""
     groups = [sparsesync.torch.local_group(2) for _ in range(2)]
 
     class Failing(torch.nn.Module):
@@ -178,7 +178,7 @@ def test_a_module_is_wrapped_again_after_backward_failed(options: dict[str, Any]
         module.zero_grad()
         with pytest.raises((ZeroDivisionError, sparsesync.Error)):
             ddp(ids(rank, 1), who == "all" or rank == 1).sum().backward()
-            ddp.synchronize()  # under "dear" backward may end before the other worker fails
+            ddp.synchronize()  # with "dear", backward may end before the other worker fails
         if (who, rank) == ("one", 0):
             assert not any(isinstance(each, Pending) for each in module.parameters()), "nothing waits for the lost worker"
         if who == "all":
@@ -195,13 +195,13 @@ def test_a_module_is_wrapped_again_after_backward_failed(options: dict[str, Any]
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-# ---- Gradients past the wrapper.
+# ---- Gradients that bypass the wrapper.
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("how", ["module", "module within no_sync", "method"])
-def test_gradients_past_the_wrapper_stay_here(how: str, schedule: str) -> None:
-    """As torch's own has it: such as those of a discriminator in the generator's step."""
+def test_gradients_that_bypass_the_wrapper_stay_local(how: str, schedule: str) -> None:
+    """Gradients that bypass the wrapper stay local, as in torch's DDP: for example those of a discriminator in the generator's step."""
 
     def work(rank: int, member: Any) -> dict[str, torch.Tensor]:
         module = model()
@@ -242,7 +242,7 @@ def test_backward_of_a_step_that_is_over_is_an_error(how: str) -> None:
             else:
                 (one + two).backward()
         ddp.zero_grad()
-        with ddp.no_sync():  # what the message says
+        with ddp.no_sync():  # advised by the error message
             ddp(ids(rank, 0)).sum().backward()
         ddp(ids(rank, 1)).sum().backward()
         ddp.close()
@@ -294,7 +294,7 @@ def test_a_layer_in_two_wrapped_models(how: str, gradient: str, schedule: str) -
             if how == "in turn":
                 for each in made:
                     each().backward()
-                    if gradient == "sum":  # what stands there already would be summed again
+                    if gradient == "sum":  # an existing gradient would be summed again
                         optimizer.step()
                         optimizer.zero_grad()
             elif how == "summed":
@@ -362,7 +362,7 @@ def test_reentrant_checkpoints(how: str, schedule: str) -> None:
         ddp.close()
         return found
 
-    # torch has one thread for the CPU's backward passes of each thread that calls.
+    # torch has one CPU thread for the backward passes of each calling thread.
     expect_as_by_hand(good(run_workers(2, work)), by_hand(Blocks(), range(5)))
 
 
@@ -383,7 +383,7 @@ def test_join_within_join_is_an_error() -> None:
 
     modules = good(run_workers(2, work))
 
-    def follow(rank: int, member: Any) -> dict[str, torch.Tensor]:  # what the message says
+    def follow(rank: int, member: Any) -> dict[str, torch.Tensor]:  # follows the error message
         ddp = DistributedDataParallel(modules[rank], process_group=member, scheme="balanced", deadline=10)
         with ddp.join():
             for step in range(1 + rank):

@@ -1,4 +1,4 @@
-"""What errors advise helps: each test meets an error, and then does what its text says."""
+"""Each test provokes an error, follows the advice in its text, and checks that the advice works."""
 # ctest: COST 25
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def wrapped(module: Any, **options: Any) -> Any:
 
 
 def trained(module: Any, inputs: Any = None, **options: Any) -> Any:
-    """Two steps."""
+    """Runs two steps."""
     ddp = wrapped(module, **options)
     for _ in range(2):
         ddp(torch.ones(1, 2) if inputs is None else inputs).sum().backward()
@@ -82,14 +82,14 @@ def test_a_sparsifier_of_f64_parameters() -> None:
     trained(torch.nn.Linear(2, 2), sparsifier=st.TopK(least_elements=1))
 
 
-def test_a_sparsifier_of_names_that_there_are_not() -> None:
+def test_a_sparsifier_of_unknown_names() -> None:
     with pytest.raises(sparsesync.InputError, match=r"names, or patterns of names, of named_parameters\(\)"):
         wrapped(torch.nn.Linear(2, 2), sparsifier=st.TopK(parameters=["layer.*"]))
     trained(torch.nn.Linear(2, 2), sparsifier=st.TopK(parameters=["wei*"]))
 
 
-def test_our_hook_and_a_static_graph() -> None:
-    """torch makes its buckets again after the second step."""
+def test_the_communication_hook_and_a_static_graph() -> None:
+    """torch rebuilds its buckets after the second step."""
 
     def train(static_graph: bool) -> None:
         torch.manual_seed(0)
@@ -113,7 +113,7 @@ def test_our_hook_and_a_static_graph() -> None:
         dist.destroy_process_group()
 
 
-def test_parameters_elsewhere() -> None:
+def test_parameters_on_another_device() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
     with pytest.raises(sparsesync.UnsupportedError, match=r"'1.weight' on meta: move the module to one device, such as module.to\("):
         wrapped(module)
@@ -175,7 +175,7 @@ def _register(scheme: str, **options: Any) -> None:
 
 
 def test_json_that_is_nested_too_deep(tmp_path: Path) -> None:
-    """It was a crash, where the message quoted the value."""
+    """Used to crash, because the message quoted the value."""
     for text in ("[" * 100_000 + "]" * 100_000, '{"workers":' * 100_000 + "1" + "}" * 100_000):
         trace = tmp_path / f"T{len(text)}"
         trace.mkdir()

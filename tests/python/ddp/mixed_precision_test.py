@@ -1,4 +1,4 @@
-"""Losses that are scaled, and master weights: bits of trainings without them, agreement of workers, checkpoints, what is refused."""
+"""Tests loss scaling and master weights: equal bits with and without them, agreement of workers, checkpoints, and rejected use."""
 # ctest: EMULATED QUICK SLOW powers_of_two half_precision_learns
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPARSIFIERS = {
 
 
 class Net(torch.nn.Module):
-    """Whose loss can be made infinite, or larger than f16 can tell."""
+    """A network whose loss can be made infinite, or larger than f16 can represent."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def trained(
     sgd: dict[str, Any] | None = None,
     **options: Any,
 ) -> list[Trained]:
-    """times: of the loss, of a worker and a step."""
+    """`times` returns the factor of the loss for a worker and a step."""
     start = Net(dtype)
 
     def work(rank: int, member: st.LocalMember) -> Trained:
@@ -126,21 +126,23 @@ def weights(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def options_of(name: str, schedule: str) -> dict[str, Any]:
-    """With buckets that `dear` does not plan by the time that passes take: in others sums are made in another order."""
+    """Returns options with a fixed bucket capacity. Otherwise `dear` plans buckets by measured passes, which changes the order of
+    additions.
+    """
     return {"sparsifier": SPARSIFIERS[name], "schedule": schedule, "wrap": True, "bucket_cap_mb": 1.0}
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "dear"])
 @pytest.mark.parametrize("name", SPARSIFIERS)
 def test_powers_of_two_change_no_bit(name: str, schedule: str) -> None:
-    """Also where the scale grows every second step, where gradients are clipped, and momentum is corrected."""
+    """Also holds if the scale grows every second step, gradients are clipped, and momentum is corrected."""
     options: dict[str, Any] = {**options_of(name, schedule), "sgd": {"momentum": 0.5}, "clip": 0.4}
     expected = trained(3, range(10), **options)
     for scaler in ({"scale": 1024.0, "dynamic": False}, {"scale": 4.0, "growth_interval": 2}):
         found = trained(3, range(10), scaler=scaler, **options)
         for one, other in zip(found, expected, strict=True):
             assert one.skipped == []
-            # The norm that gradients are clipped by is of gradients as they cross.
+            # The clipping norm is that of the gradients as sent, so results are equal except for rounding.
             for each in one.state:
                 torch.testing.assert_close(one.state[each], other.state[each], rtol=1e-5, atol=1e-7)
         assert found[0].statistics["loss_scale"] == (1024 if not scaler.get("growth_interval") else 128)
@@ -163,14 +165,14 @@ def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(name: str, schedu
         assert each.statistics["loss_scale"] == 32 and each.statistics["skipped_steps"] == 3
         assert all(torch.isfinite(one).all() for one in each.state.values())
         expect_same(weights(each.state), weights(told[0].state))
-    if name == "dense":  # nothing of the skipped ones is left
+    if name == "dense":  # nothing of the skipped steps remains
         expected = trained_without(told, options)
         for each in told:
             expect_same(each.state, expected)
 
 
 def trained_without(told: list[Trained], options: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The weights of a training without the steps that were skipped."""
+    """Returns the weights of a training without the skipped steps."""
     start = Net()
     steps = [step for step in range(8) if step not in told[0].skipped]
 
@@ -192,7 +194,7 @@ def trained_without(told: list[Trained], options: dict[str, Any]) -> dict[str, t
 
 
 class Whole(torch.nn.Module):
-    """Whose gradient is what it is given."""
+    """Its gradient is its input."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -203,8 +205,8 @@ class Whole(torch.nn.Module):
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "dear"])
-def test_where_the_sum_overflows_what_crossed_is_owed(schedule: str) -> None:
-    """f16, in the pool and on the wire: each worker's values are finite, and their sum is not until the scale has fallen."""
+def test_an_overflowing_sum_stays_in_the_residual(schedule: str) -> None:
+    """Values are f16, in the pool and on the wire. Each worker's values are finite, but their sum overflows until the scale has fallen."""
     sparsifier = st.TopK(density=0.2, least_elements=1)
     given = torch.randint(-3, 4, (2, 6, 40, 10), generator=torch.Generator().manual_seed(1)).float()
 
@@ -214,7 +216,7 @@ def test_where_the_sum_overflows_what_crossed_is_owed(schedule: str) -> None:
             module, process_group=member, sparsifier=sparsifier, scheme="balanced", gradient="sum", schedule=schedule, deadline=30
         )
         optimizer = st.wrap_optimizer(torch.optim.SGD(module.parameters(), lr=1.0), ddp, master_weights=True)
-        scaler = st.LossScaler(ddp, scale=2.0**14)  # 3 times as much of two workers is more than f16 can tell
+        scaler = st.LossScaler(ddp, scale=2.0**14)  # 3 times as much on two workers exceeds f16
         for step in range(6):
             optimizer.zero_grad()
             scaler.scale(ddp(given[rank, step])).backward()
@@ -234,7 +236,7 @@ def test_where_the_sum_overflows_what_crossed_is_owed(schedule: str) -> None:
 
 
 class Two(torch.nn.Module):
-    """The same of two weights, whose gradients come in another order when it is told so."""
+    """The same with two weights. `order` sets the order in which their gradients arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,13 +245,13 @@ class Two(torch.nn.Module):
     def forward(self, wanted: torch.Tensor, swapped: bool) -> torch.Tensor:
         order = (self.second, self.first) if swapped else (self.first, self.second)
         sums = torch.zeros(())
-        for each in order:  # the later one's gradient comes first
+        for each in order:  # the later weight's gradient arrives first
             sums = torch.utils.checkpoint.checkpoint(lambda s, each=each: s + each(wanted), sums, use_reentrant=False)
         return sums
 
 
-def test_what_crossed_is_owed_by_other_buckets_too() -> None:
-    """In the step whose sum overflows gradients are found to come in another order, and buckets are made anew."""
+def test_an_overflowing_sum_stays_in_the_residual_of_rebuilt_buckets() -> None:
+    """In the step whose sum overflows, gradients arrive in another order, and buckets are rebuilt."""
     given = torch.randint(-3, 4, (2, 10, 40, 10), generator=torch.Generator().manual_seed(1)).float()
     given[:, 6] = torch.sign(given[:, 6]) * 24
 
@@ -286,7 +288,7 @@ def test_what_crossed_is_owed_by_other_buckets_too() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("schedule", ["lazy", "dear"])
 def test_master_weights_are_updated_as_an_optimizer_of_f32_would(dtype: torch.dtype, schedule: str) -> None:
-    """One worker: the words of a training that has them, and a loss that is scaled."""
+    """One worker with master weights and a scaled loss has the bits of a training with f32 weights."""
     scale, sgd = 256.0, {"lr": 0.05, "momentum": 0.9}
     found = trained(1, range(8), dtype=dtype, masters=True, scaler={"scale": scale}, schedule=schedule, sgd=sgd)[0]
     module = Net(dtype)
@@ -309,7 +311,7 @@ def test_master_weights_are_updated_as_an_optimizer_of_f32_would(dtype: torch.dt
 @pytest.mark.parametrize("schedule", ["lazy", "dear"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_sparse_gradients_are_unscaled(dtype: torch.dtype, schedule: str) -> None:
-    """Whole numbers: a table's rows, once with an infinite one on a worker."""
+    """Gradients are whole numbers: the rows of a table, once with an infinite row on one worker."""
 
     def work(rank: int, member: st.LocalMember) -> torch.Tensor:
         table = torch.nn.Embedding(100, 4, sparse=True, dtype=dtype, _weight=torch.zeros(100, 4, dtype=dtype))
@@ -335,7 +337,7 @@ def test_sparse_gradients_are_unscaled(dtype: torch.dtype, schedule: str) -> Non
 
 
 def test_small_updates_are_lost_without_master_weights() -> None:
-    """A weight of 1 that is to fall by 1/10000 in each of 20 steps."""
+    """A weight of 1 should fall by 1/10000 in each of 20 steps."""
 
     class One(torch.nn.Module):
         def __init__(self) -> None:
@@ -432,7 +434,7 @@ def test_the_scale_falls_and_grows() -> None:
     assert told[0].scaler["scale"] == 2.0**24
 
 
-def test_what_was_found_of_a_step_does_not_hold_for_the_next_one() -> None:
+def test_an_overflow_of_one_step_does_not_affect_the_next() -> None:
     def work(_: int, member: st.LocalMember) -> None:
         model = Net()
         ddp = st.DistributedDataParallel(model, process_group=member)
@@ -441,7 +443,7 @@ def test_what_was_found_of_a_step_does_not_hold_for_the_next_one() -> None:
         for step, times in enumerate((1.0, float("nan"), 1.0)):
             optimizer.zero_grad()
             scaler.scale(ddp(*batch(0, step), times)).backward()
-            scaler.unscale_(optimizer)  # and the program goes on with the next batch
+            scaler.unscale_(optimizer)  # the program continues with the next batch
         by_hand = Net()
         by_hand(*batch(0, 2)).backward()
         for own, each in zip(model.parameters(), by_hand.parameters(), strict=True):
@@ -449,10 +451,10 @@ def test_what_was_found_of_a_step_does_not_hold_for_the_next_one() -> None:
             assert torch.equal(own.grad, each.grad)
         scaler.step(optimizer)
         scaler.update()
-        assert scaler.get_scale() == 512.0, "as one of the steps since the last update was skipped"
+        assert scaler.get_scale() == 512.0, "a step since the last update was skipped"
         scaler.scale(ddp(*batch(0, 0))).backward()
         scaler.step(optimizer)
-        scaler.scale(ddp(*batch(0, 1))).backward()  # of something else
+        scaler.scale(ddp(*batch(0, 1))).backward()  # a loss of another batch
         scaler.update()
         assert scaler.state_dict()["good_steps"] == 1
         scaler.scale(ddp(*batch(0, 0), float("nan"))).backward()
@@ -462,13 +464,13 @@ def test_what_was_found_of_a_step_does_not_hold_for_the_next_one() -> None:
         scaler.load_state_dict(before)
         scaler.step(optimizer)
         scaler.update()
-        assert scaler.get_scale() == 512.0, "what was found before the state was loaded is not of it"
+        assert scaler.get_scale() == 512.0, "loading a state discards an overflow that was found before"
         ddp.close()
 
     good(run_workers(1, work))
 
 
-def test_what_is_refused() -> None:
+def test_bad_use_is_refused() -> None:
     def work(_: int, member: st.LocalMember) -> None:
         module = Net(torch.float16)
         ddp = st.DistributedDataParallel(module, process_group=member, deadline=30, sparsifier=st.TopK(least_elements=1))

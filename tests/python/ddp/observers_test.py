@@ -1,4 +1,4 @@
-"""Recordings and logs: what goes wrong with them is no error of the training."""
+"""A failure of a recording or a log is not an error of the training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from schedule_cases import Model, optimizers_of, sgd, train, weights  # noqa: E4
 from sparsesync.torch import DistributedDataParallel, record_model, record_trace, recording  # noqa: E402 (needs torch)
 from workers import good, run_workers  # noqa: E402 (needs torch)
 
-RECORDERS = {"record_trace": (record_trace, 3), "record_model": (record_model, 1)}  # and as many steps as three take
+# {name: (recorder, number of recorded steps that is complete after three training steps)}
+RECORDERS = {"record_trace": (record_trace, 3), "record_model": (record_model, 1)}
 
 each_recorder = pytest.mark.parametrize("recorder", RECORDERS)
 
@@ -63,7 +64,7 @@ def test_a_path_that_cannot_be_written_is_refused_at_the_call(tmp_path: Path, re
 
 
 @each_recorder
-def test_workers_that_record_different_things_are_told(tmp_path: Path, recorder: str) -> None:
+def test_workers_that_record_different_things_get_an_error(tmp_path: Path, recorder: str) -> None:
     record, _ = RECORDERS[recorder]
 
     def work(rank: int, member: Any) -> None:
@@ -79,7 +80,7 @@ def test_workers_that_record_different_things_are_told(tmp_path: Path, recorder:
 
 
 class Breaks:
-    """How a recording is broken while it runs: just before its last step."""
+    """Breaks a recording while it runs, just before its last step."""
 
     def __init__(self, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.how, self.folder, self.monkeypatch = how, folder, monkeypatch
@@ -94,7 +95,7 @@ class Breaks:
         elif rank == 0 and self.how == "the name is taken":
             self.path.write_text("mine")
         elif rank == 0 and self.how == "the disk is full":
-            # Few bytes of any file. (Python ignores the signal that says so.)
+            # Limits every file to a few bytes. (Python ignores the signal that reports it.)
             resource.setrlimit(resource.RLIMIT_FSIZE, (16, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
@@ -102,7 +103,7 @@ class Breaks:
 @pytest.mark.parametrize("how", ["the folder is removed", "the name is taken", "the disk is full"])
 @pytest.mark.parametrize("ended", ["by itself", "by close()"])
 @pytest.mark.parametrize("errors", [False, True])
-def test_a_recording_that_cannot_be_written_costs_the_recording(
+def test_a_failed_recording_does_not_end_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, recorder: str, how: str, ended: str, errors: bool
 ) -> None:
     record, steps = RECORDERS[recorder]
@@ -144,7 +145,7 @@ def test_a_recording_that_cannot_be_written_costs_the_recording(
     assert left == (["T"] if how == "the name is taken" else [])
 
 
-def test_what_one_worker_cannot_record_ends_the_recording_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_recording_on_one_worker_ends_that_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows_of = recording._rows_of
 
     def fails(gradient: Any) -> Any:
@@ -160,7 +161,7 @@ def test_what_one_worker_cannot_record_ends_the_recording_of_all(tmp_path: Path,
         running = record_trace(ddp, tmp_path / "T", 4)
         train(ddp, rank, optimizers, steps=2)
         assert not running.complete
-        # On the CPU a backward pass runs in the thread that calls it.
+        # On the CPU a backward pass runs in the calling thread.
         broken[rank] = threading.current_thread()
         train(ddp, rank, optimizers, steps=3)
         assert running.complete
@@ -200,5 +201,5 @@ def test_a_handler_of_the_log_that_raises_ends_no_step(
         ddp.close()
 
     good(run_workers(2, work))
-    assert a_handler_that_raises() == 1, "worker 0 says what was decided"
+    assert a_handler_that_raises() == 1, "worker 0 logs the decisions"
     assert "the log cannot be written" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""record_model: a live model as `sparsesync simulate` reads it."""
+"""Tests record_model, which writes a live model in the format of `sparsesync simulate`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = pathlib.Path(os.environ.get("SPARSESYNC_PROGRAM", ROOT / "build/releas
 
 
 def recorded(path, workers=2, steps=4, module=Model, **options):
-    """The file, and seconds of the steps that were recorded."""
+    """Returns the file, and the seconds of the recorded steps."""
 
     def work(rank, member):
         of = module()
@@ -64,7 +64,7 @@ def test_a_model_is_recorded_whatever_the_schedule(tmp_path, schedule, workers):
         if name in ("table.weight", "other.weight"):
             assert "bytes" not in each
             assert (each["sparse"]["rows"], each["sparse"]["width"]) == tuple(parameter.shape)
-            # Twelve draws of rows on each worker.
+            # Each worker draws rows twelve times.
             assert 8 <= each["sparse"]["nnz"] <= 12
             gamma = each["sparse"]["densification"]
             assert list(gamma) == ([] if workers == 1 else [str(workers)])
@@ -72,7 +72,7 @@ def test_a_model_is_recorded_whatever_the_schedule(tmp_path, schedule, workers):
         else:
             assert each["bytes"] == 4 * parameter.numel() and "sparse" not in each
         assert each["forward_s"] >= 0 and each["backward_s"] >= 0
-    # The first that the forward pass needs is the last whose gradient comes.
+    # The first layer that the forward pass needs is the last whose gradient arrives.
     order = list(layers)
     assert order.index("table.weight") < order.index("twice.weight") < order.index("last.weight")
     assert layers["twice.weight"]["forward_s"] + layers["twice.bias"]["forward_s"] > 0
@@ -100,7 +100,7 @@ def test_recording_changes_no_weight(tmp_path):
 
 
 def test_layers_are_in_the_order_that_was_learned_last(tmp_path):
-    """The graph changes at step 4; its order is learned anew behind step 6, in the middle of the recording."""
+    """The graph changes at step 4. Its order is learned again after step 6, in the middle of the recording."""
 
     def work(rank, member):
         module = Turning()
@@ -116,7 +116,7 @@ def test_layers_are_in_the_order_that_was_learned_last(tmp_path):
                 return step
         return None
 
-    assert good(run_workers(2, work)) == [12, 12], "four steps, and two before them, after the order was learned"
+    assert good(run_workers(2, work)) == [12, 12], "two steps and four recorded steps follow the step in which the order is learned"
     names = [each["name"] for each in json.loads((tmp_path / "m.json").read_text())["layers"]]
     assert [name for name in names if name.endswith("weight")] == [
         *("table.weight", "layers.2.weight", "layers.1.weight", "layers.0.weight", "last.weight")

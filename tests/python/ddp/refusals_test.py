@@ -1,4 +1,4 @@
-"""Steps that workers refuse: all leave out the same, nothing of it is left behind, and the next step works."""
+"""If a worker rejects a step, all workers skip the same step, nothing of it remains, and the next step works."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusal() -> Exception:
 
 
 class Refusing:
-    """Has a method raise on all workers that call it while `now` is set. Each worker is a thread."""
+    """Makes a method raise on all workers that call it while `now` is set. Each worker is a thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, of: type, name: str) -> None:
         self.calls = 0
@@ -80,7 +80,7 @@ def equal(results: list[Any]) -> None:
             assert torch.equal(mine, theirs)
 
 
-def test_counts_of_users_that_are_refused_are_so_for_those_that_used_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_use_counts_are_refused_on_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing = Refusing(monkeypatch, UsageCounts, "are_used")
 
     def work(rank: int, member: LocalMember) -> Any:
@@ -103,7 +103,7 @@ def test_counts_of_users_that_are_refused_are_so_for_those_that_used_everything(
 
 
 def left_out(refusing: Refusing | None) -> list[list[torch.Tensor]]:
-    """Weights of two workers, one of whose steps is refused as forward passes take it; or not made, without `refusing`."""
+    """Returns the weights of two workers. One of their steps is rejected in the forward pass; without `refusing` it is not run."""
 
     def work(rank: int, member: LocalMember) -> Any:
         model = Model()
@@ -121,7 +121,7 @@ def left_out(refusing: Refusing | None) -> list[list[torch.Tensor]]:
                 optimizer.step()
                 if step == REFUSED and refusing is not None:
                     refusing.now = True
-                    while not ddp.synchronizer.all_there:  # each bucket is refused by itself
+                    while not ddp.synchronizer.all_there:  # each bucket is rejected separately
                         with pytest.raises(sparsesync.RefusedError):
                             ddp.synchronize()
                     refusing.now = False
@@ -130,7 +130,7 @@ def left_out(refusing: Refusing | None) -> list[list[torch.Tensor]]:
     return good(run_workers(2, work))
 
 
-def test_what_was_to_be_done_with_a_refused_step_is_not_done_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_a_refused_step_is_not_done_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = left_out(None)
     found = left_out(Refusing(monkeypatch, Bucket, "wait"))
     equal(expected + found)
@@ -142,7 +142,7 @@ def test_what_was_to_be_done_with_a_refused_step_is_not_done_with_the_next(monke
     ids=["dgc", "coarse_grained"],
 )
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_step_whose_counts_are_refused_stays_owed(monkeypatch: pytest.MonkeyPatch, sparsifier: Any, step: int) -> None:
+def test_a_step_whose_counts_are_refused_stays_in_the_residual(monkeypatch: pytest.MonkeyPatch, sparsifier: Any, step: int) -> None:
     refusing = Refusing(monkeypatch, ScalarAllReduce, "sums")
 
     def work(rank: int, member: LocalMember) -> Any:
@@ -236,6 +236,6 @@ def test_buffers_whose_step_is_refused_are_sent_again(monkeypatch: pytest.Monkey
     equal(good(run_workers(2, work)))
 
 
-def test_memory_that_the_machine_lacks_is_an_error_of_ours() -> None:
+def test_missing_memory_is_an_error_of_sparsesync() -> None:
     with pytest.raises(sparsesync.BudgetError, match="out of memory"):
         _native.decode_indices("all", b"", 2**62, 2**62)

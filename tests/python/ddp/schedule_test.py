@@ -1,5 +1,5 @@
-"""Schedules in training: whatever crosses when, weights are those of a training that waits for everything, and of torch's."""
-# ctest: COST 30 SLOW looks_sees
+"""With every schedule, weights are those of a training that waits for all communication, and those of torch."""
+# ctest: COST 30 SLOW reader_sees
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_weights_are_those_of_torch(schedule):
         optimizers = optimizers_of(module, sgd)
         for each in optimizers:
             wrap_optimizer(each, ddp)
-        train(ddp, rank, optimizers, steps=9)  # plans anew on the way
+        train(ddp, rank, optimizers, steps=9)  # plans again during training
         return weights(module)
 
     expected = reference(lambda module: optimizers_of(module, sgd), steps=9)
@@ -57,7 +57,7 @@ def trained(rank, ddp, module, steps=3):
 
 
 def saved(state):
-    """As a file has it, and a program finds it."""
+    """Returns the state after a round trip through a file."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -94,17 +94,17 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_whoever_looks_sees_the_last_step(look):
+def test_every_reader_sees_the_last_step(look):
     def work(rank, ddp, module):
         optimizers = trained(rank, ddp, module)
         if ddp.statistics()["schedule"]["name"] == "dear":
-            assert isinstance(module.last.weight, deferred_params.Pending), "the step is still under way"
+            assert isinstance(module.last.weight, deferred_params.Pending), "the step is still running"
         return LOOKS[look](ddp, module, optimizers)
 
     expect_as_sequential(work)
 
 
-def test_what_asks_for_no_values_does_not_wait():
+def test_calls_without_values_do_not_wait():
     def work(rank, ddp, module):
         trained(rank, ddp, module)
         weight = module.last.weight
@@ -131,7 +131,7 @@ def test_weights_that_are_loaded_are_those_of_the_file():
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "wfbp", "dear"])
-def test_the_order_is_learned_anew_when_the_graph_changes(schedule):
+def test_the_order_is_learned_again_when_the_graph_changes(schedule):
     steps = 16
 
     def work(rank, member):
@@ -157,7 +157,7 @@ def test_the_order_is_learned_anew_when_the_graph_changes(schedule):
 
 
 class Borrowing(torch.nn.Module):
-    """A layer's weights are used without the layer, and the module has some of its own."""
+    """Uses a layer's weights without the layer. The module also has direct parameters."""
 
     def __init__(self):
         super().__init__()
@@ -172,7 +172,7 @@ class Borrowing(torch.nn.Module):
 
 @pytest.mark.parametrize("made", [Model, Borrowing])
 @pytest.mark.parametrize("what", ["the wrapper", "the module"])
-def test_what_is_compiled_sees_the_last_step(what, made):
+def test_compiled_code_sees_the_last_step(what, made):
     def trained(compiled):
         def work(rank, member):
             module = made()
@@ -188,7 +188,7 @@ def test_what_is_compiled_sees_the_last_step(what, made):
             ddp.close()
             return weights(module)
 
-        # One worker: torch compiles for one thread at a time.
+        # With one worker, because torch compiles for one thread at a time.
         return good(run_workers(1, work))[0]
 
     ours, theirs = trained(True), trained(False)
@@ -197,7 +197,7 @@ def test_what_is_compiled_sees_the_last_step(what, made):
 
 
 def by_torch_and_dear(steps, train_one, look=weights, module=Model):
-    """What `look` sees of a module after `train_one(of, module, optimizers, rank or None, steps)`: by torch, and by dear."""
+    """Returns look(module) after `train_one(of, module, optimizers, rank or None, steps)`: with torch, and with `dear`."""
     plain = module()
     expected = look(train_one(plain, plain, optimizers_of(plain, sgd), None, steps))
 
@@ -214,7 +214,7 @@ def by_torch_and_dear(steps, train_one, look=weights, module=Model):
 
 
 def plainly(of, module, optimizers, rank, steps):
-    """By torch alone where there is no rank."""
+    """Trains with torch alone if `rank` is None."""
     if rank is None:
         train_by_torch(module, optimizers, steps)
     else:
@@ -223,7 +223,7 @@ def plainly(of, module, optimizers, rank, steps):
 
 
 def accumulating(of, module, optimizers, rank, steps):
-    """Gradients of two batches come together, without and with being synchronized."""
+    """Adds up the gradients of two batches, and synchronizes only the second pass."""
     for step in range(0, 2 * steps, 2):
         for each in optimizers:
             each.zero_grad()
@@ -242,7 +242,7 @@ def accumulating(of, module, optimizers, rank, steps):
 
 
 class WithoutBuffers(Model):
-    """Running means of workers' passes, one after another, are no worker's."""
+    """Has no buffers. torch alone runs all workers' passes one after another, so its running means would match no worker."""
 
     def __init__(self):
         super().__init__()
@@ -255,7 +255,7 @@ def logits(module):
         return {"logits": module(batch(rank=0, step=99))}
 
 
-# What is wrong in the code that DeAR's authors published, each against torch.
+# Errors in the code that DeAR's authors published, each compared with torch.
 PITFALLS = {
     "the last step is made": lambda: by_torch_and_dear(1, plainly),
     "several groups, layers unused, used twice, out of order": lambda: by_torch_and_dear(7, plainly),
@@ -294,13 +294,13 @@ def test_buffers_are_those_of_worker_0():
         optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
         train(ddp, rank, optimizers, 4)
         with torch.enable_grad():
-            ddp(batch(rank=5, step=5))  # the same on all
+            ddp(batch(rank=5, step=5))  # the same batch on all workers
         return {name: each.clone() for name, each in module.named_buffers()}
 
     expect_as_sequential(work)
 
 
-def test_statistics_have_what_was_expected_beside_what_was_measured():
+def test_statistics_have_expected_and_measured_seconds():
     def work(rank, ddp, module):
         optimizers = [wrap_optimizer(each, ddp) for each in optimizers_of(module, sgd)]
         train(ddp, rank, optimizers, 12)
@@ -316,7 +316,7 @@ def test_statistics_have_what_was_expected_beside_what_was_measured():
             assert statistics[of]["compute_s"] > 0
         exposed = statistics["exposed"]
         assert sum(each["seconds"] for each in exposed) == pytest.approx(statistics["expected"]["exposed_s"])
-        # Nothing takes as long as three workers' words on two processors: the first layers' gradients do not hide.
+        # The control messages of three workers on two cores take longer than any computation, so the first layers' gradients are exposed.
         assert {each["phase"] for each in exposed} <= {"announce", "reduce", "gather"}
         assert any("ready last and needed first" in each["why"] for each in exposed)
 
@@ -336,7 +336,7 @@ def test_bad_use_is_refused():
         DistributedDataParallel(torch.nn.Linear(2, 2), schedule="soon")
 
 
-def test_workers_that_ask_for_other_schedules_are_told():
+def test_workers_with_different_schedules_get_an_error():
     def work(rank, member):
         DistributedDataParallel(Model(), process_group=member, schedule="dear" if rank == 1 else "wfbp")
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with sparsifiers: what crosses and what is owed, momentum, schedules, checkpoints, what is refused."""
+"""Tests DistributedDataParallel with sparsifiers: sent elements and residuals, momentum, schedules, checkpoints, and rejected use."""
 # ctest: COST 20 EMULATED QUICK SLOW no_schedule
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from sparsesync.torch.schedule.deferred_params import Pending
 from workers import good, run_workers
 
-LEAST = 200  # elements that the models' weights have, and their biases have not
+LEAST = 200  # elements; the models' weights have as many, their biases have fewer
 EACH = {
     "DGC": st.DGC(density=0.02, least_elements=LEAST),
     "TopK": st.TopK(density=0.02, least_elements=LEAST, warmup_steps=3),
@@ -59,7 +59,7 @@ def trained(
     wrap: bool = False,
     **options: Any,
 ) -> list[Any]:
-    """Of each worker its state_dict() at the end, and its statistics()."""
+    """Trains. Returns for each worker its final state_dict() and its statistics()."""
 
     def work(rank: int, member: st.LocalMember) -> tuple[dict[str, Any], dict[str, Any]]:
         own = copy.deepcopy(MODEL)
@@ -96,7 +96,7 @@ def test_all_workers_have_the_same_weights(name: str) -> None:
     for state, _ in told[1:]:
         expect_same(weights(state), weights(told[0][0]))
     owed = [state["sparsesync.residual.0.weight"] for state, _ in told]
-    assert not torch.equal(owed[0], owed[1])  # each its own
+    assert not torch.equal(owed[0], owed[1])  # each worker has a different residual
     statistics = told[0][1]
     kinds = {parameter: each["gradient"] for parameter, each in statistics["parameters"].items()}
     assert kinds == {f"{layer}.{kind}": "sparsified" if kind == "weight" else "dense" for layer in (0, 2, 4) for kind in ("weight", "bias")}
@@ -110,13 +110,13 @@ def test_no_schedule_changes_what_is_trained(name: str, schedule: str) -> None:
     expected = trained(2, EACH[name], range(12), schedule="sequential")
     for wrap in (False, True):
         found = trained(2, EACH[name], range(12), schedule=schedule, wrap=wrap)
-        if name != "CoarseGrained":  # there buckets are what chunks are cut of
+        if name != "CoarseGrained":  # its chunks are cut from buckets
             expect_same(weights(found[0][0]), weights(expected[0][0]))
         expect_same(weights(found[0][0]), weights(found[1][0]))
 
 
 class Given(torch.nn.Module):
-    """Whose gradient is what it is given."""
+    """Its gradient is its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,11 +130,11 @@ WHOLE = [
     st.TopK(density=0.05, least_elements=1),
     st.Threshold(level=6, least_elements=1),
     st.CoarseGrained(share=0.3, chunk=25, least_elements=1),
-]  # of whole numbers they make whole numbers
+]  # whole numbers as gradients give whole numbers
 
 
-def test_what_is_applied_and_what_is_owed_is_what_came() -> None:
-    """Whole numbers as gradients: sums over steps of the mean gradient are what was applied, and the mean of what is owed."""
+def test_updates_and_residuals_add_up_to_the_gradients() -> None:
+    """With whole numbers as gradients, the sum of the mean gradients equals the applied updates plus the mean residual."""
 
     for sparsifier in WHOLE:
         given = torch.randint(-3, 4, (4, 6, 40, 10), generator=torch.Generator().manual_seed(1)).float()
@@ -160,8 +160,8 @@ def test_what_is_applied_and_what_is_owed_is_what_came() -> None:
 
 @pytest.mark.parametrize("schedule", ["sequential", "dear"])
 @pytest.mark.parametrize("sparsifier", WHOLE)
-def test_what_a_step_sent_whose_results_never_came_is_owed(sparsifier: st.Sparsifier, schedule: str) -> None:
-    """A worker leaves: the others save what they have."""
+def test_a_step_without_results_stays_in_the_residual(sparsifier: st.Sparsifier, schedule: str) -> None:
+    """A worker leaves. The others save their states."""
     given = torch.randint(-3, 4, (2, 4, 40, 10), generator=torch.Generator().manual_seed(1)).float()
 
     def work(rank: int, member: st.LocalMember) -> Any:
@@ -177,7 +177,7 @@ def test_what_a_step_sent_whose_results_never_came_is_owed(sparsifier: st.Sparsi
             with pytest.raises(sparsesync.PeerError):
                 ddp(given[rank, 3]).backward()
                 ddp.synchronize()
-            for _ in range(2):  # to save it changes nothing
+            for _ in range(2):  # saving twice changes nothing
                 assert torch.equal(ddp.state_dict()["sparsesync.residual.weight"].view(40, 10), owed.view(40, 10) + given[rank, 3])
         ddp.close()
 
@@ -195,7 +195,7 @@ class Words(torch.nn.Module):
 
 
 class Branches(torch.nn.Module):
-    """Whose gradients come in another order when it is told so."""
+    """`order` sets the order in which its gradients arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,8 +211,8 @@ class Branches(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", ["DGC", "Threshold"])
-def test_other_buckets_owe_what_those_before_did(name: str) -> None:
-    """Gradients come in another order from step 5 on: buckets are made anew, and what is trained does not change by it."""
+def test_rebuilt_buckets_keep_the_residuals(name: str) -> None:
+    """From step 5 on gradients arrive in another order. Buckets are rebuilt, and training is unchanged."""
     start = Branches()
 
     def work(rank: int, member: st.LocalMember, schedule: str) -> Any:
@@ -242,8 +242,8 @@ def test_other_buckets_owe_what_those_before_did(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_workers_without_inputs_go_on_owing(name: str) -> None:
-    """What a worker owes crosses in the others' steps, too."""
+def test_workers_without_inputs_keep_sending_their_residuals(name: str) -> None:
+    """A worker's residual is also sent in steps in which only other workers have inputs."""
 
     def work(rank: int, member: st.LocalMember) -> Any:
         own = copy.deepcopy(MODEL)
@@ -263,12 +263,12 @@ def test_workers_without_inputs_go_on_owing(name: str) -> None:
     told = good(run_workers(3, work))
     for state, _ in told[1:]:
         expect_same(weights(state), weights(told[0][0]))
-    # Of a threshold more crosses only where more came.
+    # With a threshold, more elements are sent only if more gradients arrived.
     assert torch.equal(told[0][0]["sparsesync.residual.0.weight"], told[0][1][-1]) == (name == "Threshold")
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_the_norm_is_that_of_what_crossed(name: str) -> None:
+def test_the_norm_is_that_of_the_sent_gradients(name: str) -> None:
     def work(rank: int, member: st.LocalMember) -> None:
         own = copy.deepcopy(MODEL)
         ddp = st.DistributedDataParallel(own, process_group=member, deadline=30, scheme="balanced", sparsifier=EACH[name], schedule="dear")
@@ -277,7 +277,7 @@ def test_the_norm_is_that_of_what_crossed(name: str) -> None:
             loss_of(ddp, rank, step).backward()
             norm = ddp.clip_grad_norm_(1e6)
             waits = any(isinstance(each, Pending) for each in own.parameters())
-            assert waits == (step > 0)  # from the second one on nothing is gathered for it
+            assert waits == (step > 0)  # from the second step on nothing is gathered for it
             gradients = [each.grad.flatten() for each in own.parameters()]
             torch.testing.assert_close(norm, torch.linalg.vector_norm(torch.cat(gradients)))
         ddp.close()
@@ -285,7 +285,7 @@ def test_the_norm_is_that_of_what_crossed(name: str) -> None:
     good(run_workers(2, work))
 
 
-def test_recordings_leave_out_what_is_made_sparse(tmp_path: Path) -> None:
+def test_recordings_leave_out_sparsified_gradients(tmp_path: Path) -> None:
     def work(rank: int, member: st.LocalMember) -> None:
         ddp = st.DistributedDataParallel(
             Words(), process_group=member, sparsifier=st.TopK(least_elements=LEAST), scheme="balanced", deadline=30
@@ -360,7 +360,7 @@ def test_momentum_that_differs_is_refused() -> None:
 @pytest.mark.parametrize("name", ["DGC", "CoarseGrained"])
 @pytest.mark.parametrize("sgd", [{}, {"momentum": 0.5}])
 def test_training_goes_on_from_a_checkpoint_bit_by_bit(name: str, sgd: dict[str, Any]) -> None:
-    sparsifier = dataclasses.replace(EACH[name], least_elements=1)  # of all parameters: optimizers have no state of their own
+    sparsifier = dataclasses.replace(EACH[name], least_elements=1)  # for all parameters, so that optimizers have no state
     options: dict[str, Any] = {"sgd": sgd, "wrap": True}
     whole = trained(4, sparsifier, range(15), **options)
     saved = trained(4, sparsifier, range(10), **options)
@@ -379,7 +379,7 @@ def owed(states: list[dict[str, torch.Tensor]], kind: str) -> dict[str, torch.Te
 
 @pytest.mark.parametrize("name", ["DGC", "CoarseGrained"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
-def test_other_workers_owe_the_same_update(name: str, workers: int) -> None:
+def test_a_resharded_state_has_the_same_residual(name: str, workers: int) -> None:
     saved = [state for state, _ in trained(4, EACH[name], range(10), sgd={"momentum": 0.5}, wrap=True)]
     shared = [st.resharded(saved, rank, workers) for rank in range(workers)]
     loaded = [state for state, _ in trained(workers, EACH[name], range(0), load=lambda rank: dict(shared[rank]))]
@@ -389,7 +389,7 @@ def test_other_workers_owe_the_same_update(name: str, workers: int) -> None:
         for each, numbers in before.items():
             assert torch.any(numbers)
             torch.testing.assert_close(after[each], numbers, rtol=0, atol=1e-6 * float(numbers.abs().max()))
-    # And they train on.
+    # Training continues from the resharded state.
     told = trained(
         workers, EACH[name], range(10, 13), load=lambda rank: dict(shared[rank]), sgd={"momentum": 0.5}, wrap=True
     )
@@ -422,7 +422,7 @@ def test_states_that_are_refused() -> None:
         st.resharded([{}], 0, 1)
 
 
-# ---- What is not finite.
+# ---- Values that are not finite.
 
 
 def poison(rank: int, step: int) -> bool:
@@ -430,7 +430,7 @@ def poison(rank: int, step: int) -> bool:
 
 
 class Poisoned(torch.nn.Module):
-    """Whose gradient is not a number when it is told so."""
+    """Its gradient is NaN on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -469,7 +469,7 @@ def test_a_step_that_is_not_finite_is_skipped_by_all(name: str, schedule: str) -
     for (state, told), (expected, _) in zip(skipped, without, strict=True):
         assert told["skipped_steps"] == 1 and told["not_finite"] > 0 and told["step"] == 6
         assert list(state) == list(expected)
-        for each in state:  # undone but for rounding
+        for each in state:  # equal except for rounding
             torch.testing.assert_close(state[each], expected[each], rtol=1e-4, atol=1e-6)
         assert all(torch.isfinite(each).all() for each in weights(state))
 
@@ -484,7 +484,7 @@ def test_a_step_that_is_not_finite_is_an_error_of_all() -> None:
             if step == 4:
                 with pytest.raises(FloatingPointError, match="values of gradients, of all workers, are infinite or not a number"):
                     loss.backward()
-            else:  # who goes on finds nothing of it
+            else:  # training continues without a trace of the step
                 loss.backward()
         assert all(torch.isfinite(each.grad).all() for each in module.parameters())
         ddp.close()
@@ -533,7 +533,7 @@ def test_momentum_is_what_the_optimizer_says_once_its_state_is_loaded() -> None:
     good(run_workers(2, work))
 
 
-# ---- What is refused.
+# ---- Rejected use.
 
 
 @pytest.mark.parametrize(
@@ -556,7 +556,7 @@ def test_options_that_are_refused(make: Callable[[], st.Sparsifier], said: str) 
         make()
 
 
-def test_sparsifiers_that_a_module_does_not_fit() -> None:
+def test_sparsifiers_that_do_not_fit_a_module() -> None:
     def refused(module: torch.nn.Module, sparsifier: st.Sparsifier, said: str, error: type[Exception] = sparsesync.InputError) -> None:
         def work(_: int, member: st.LocalMember) -> None:
             with pytest.raises(error, match=said):

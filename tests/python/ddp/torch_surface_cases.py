@@ -1,6 +1,7 @@
-"""The program of torch_surface_test.py: torch_surface_cases.py FOLDER, by torchrun. Each process writes what it found to FOLDER/RANK.json.
+"""The program of torch_surface_test.py, started by torchrun: torch_surface_cases.py FOLDER. Each process writes its results to
+FOLDER/RANK.json.
 
-torch's own groups have one Gloo thread: with two, PyTorch 2.15 corrupts its heap.
+torch's groups have one Gloo thread here: with two, PyTorch 2.15 corrupts its heap.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ def gap(one: torch.nn.Module, other: torch.nn.Module) -> float:
 
 
 def steps(rank: int) -> int:
-    """Worker 1 has fewer inputs."""
+    """Returns a worker's number of inputs. Worker 1 has fewer."""
     return 5 - 2 * rank
 
 
 def joined(group: Any, schedule: str) -> torch.nn.Module:
-    """Two models and an optimizer of torch's that shards its state."""
+    """Trains two models within a Join, one of them with torch's optimizer that shards its state."""
     modules = [net(1), net(2)]
     options: dict[str, Any] = {"process_group": group, "scheme": "balanced", "schedule": schedule, "deadline": 30}
     ddps = [DistributedDataParallel(each, **options) for each in modules]
@@ -59,14 +60,15 @@ def joined(group: Any, schedule: str) -> torch.nn.Module:
                 each(inputs(dist.get_rank(), step)).square().mean().backward()
             for each in optimizers:
                 each.step()
-    for each in ddps:  # a later step is not within the Join
+    for each in ddps:  # a later step is outside the Join
         each(inputs(0, 0)).sum().backward()
     return torch.nn.ModuleList(modules)
 
 
 def joined_by_hand() -> torch.nn.Module:
-    """The same, by one process: a mean over the workers that have inputs. torch's own ZeroRedundancyOptimizer steps with old gradients
-    on workers without inputs, as its DistributedDataParallel writes none there."""
+    """Trains the same in one process. Gradients are means over the workers that have inputs. On workers without inputs, torch's
+    ZeroRedundancyOptimizer steps with old gradients, because its DistributedDataParallel writes none there.
+    """
     modules = [net(1), net(2)]
     optimizers = [torch.optim.Adam(modules[0].parameters(), 0.01), torch.optim.SGD(modules[1].parameters(), 0.1)]
     for step in range(steps(0)):
@@ -91,14 +93,14 @@ def throws(group: Any) -> str:
 
 
 def exchanged(group: Any) -> list[float]:
-    """DCP's state dicts between torch's wrapper, ours and the bare module, in all directions."""
+    """Exchanges DCP's state dicts between torch's wrapper, sparsesync's and the bare module, in all directions."""
     torchs = torch.nn.parallel.DistributedDataParallel(net(3), process_group=group)
     made = {"torch": torchs, "ours": DistributedDataParallel(net(4), process_group=group, scheme="balanced"), "bare": net(5)}
     found = []
     for source in made.values():
         for target in made.values():
             fresh = {name: each + 1 for name, each in get_model_state_dict(source).items()}
-            set_model_state_dict(target, dict(fresh))  # which it changes
+            set_model_state_dict(target, dict(fresh))  # modifies its argument
             found.append(max(float((fresh[name] - each).abs().max()) for name, each in get_model_state_dict(target).items()))
     return found
 
@@ -120,7 +122,7 @@ def meshes() -> dict[str, Any]:
     expected = copy.deepcopy(module)
     parallelize_module(module, both["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
     sharded = DistributedDataParallel(module, device_mesh=both["dp"], scheme="balanced")
-    parameters = list(sharded.parameters())  # torch's hooks take them out of the module in the first pass
+    parameters = list(sharded.parameters())  # torch's hooks remove them from the module in the first pass
     optimizers = [torch.optim.SGD(each, 0.1) for each in (parameters, list(expected.parameters()))]
     for step in range(3):
         for each in optimizers:
@@ -137,7 +139,7 @@ def meshes() -> dict[str, Any]:
 
 
 def fused(group: Any) -> float:
-    """An optimizer that steps within backward(), beside one that steps after it."""
+    """Compares an optimizer that steps within backward() with one that steps after it."""
     module, expected = net(), net()
     ddp = DistributedDataParallel(module, process_group=group, scheme="balanced")
     ddp._register_fused_optim(torch.optim.SGD, 0.1, momentum=0.5)

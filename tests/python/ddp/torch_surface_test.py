@@ -1,4 +1,4 @@
-"""The arguments and attributes of torch's DistributedDataParallel are those in the tables of docs/guide/ddp.md."""
+"""Tests the arguments and attributes of torch's DistributedDataParallel in the tables of docs/guide/ddp.md."""
 # ctest: SLOW torchrun
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GUIDE = (launching.ROOT / "docs/guide/ddp.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> list[list[str]]:
-    """What stands in backquotes in the first column, row by row."""
+    """Returns the names in backquotes in the first column, row by row."""
     (rows,) = re.findall(rf"^\| {heading} \| \|\n\|---\|---\|\n((?:\|.*\n)+)", GUIDE, flags=re.MULTILINE)
     return [re.findall(r"`([^`]*)`", row.split(" | ")[0]) for row in rows.splitlines()]
 
@@ -45,7 +45,7 @@ def test_the_tables_have_all_arguments_of_the_installed_torch() -> None:
     theirs = list(inspect.signature(TorchDistributedDataParallel.__init__).parameters.values())[2:]
     ours = list(inspect.signature(DistributedDataParallel.__init__).parameters.values())[2:]
     by_name = [each for each in ours if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    assert of(ours[: -len(by_name)]) == of(theirs), "torch has other arguments: take them, and add them to docs/guide/ddp.md"
+    assert of(ours[: -len(by_name)]) == of(theirs), "torch has other arguments: support them, and add them to docs/guide/ddp.md"
     assert documented("torch's argument") == of(theirs)
     assert documented("argument") == of(by_name)
 
@@ -85,7 +85,7 @@ def test_every_method_of_torchs_is_replaced_or_refused() -> None:
 
 
 def test_under_torchrun(tmp_path: Path) -> None:
-    """Join, DCP, meshes, fused optimizers: with torch's groups."""
+    """Tests Join, DCP, meshes and fused optimizers with torch's groups."""
     found = launching.outcomes(launching.torchrun(2, Path(__file__).with_name("torch_surface_cases.py"), tmp_path), tmp_path, 2)
     for rank, each in enumerate(found):
         assert each["join"] == {"lazy": 0, "dear": 0}
@@ -101,7 +101,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
         assert set(each["torch logs"]) - set(each["logged"]) <= unknown
 
 
-# ---- Arguments, with their meaning.
+# ---- Arguments and their meaning.
 
 
 def counting(rank: int) -> Any:
@@ -123,7 +123,7 @@ def counting(rank: int) -> Any:
         ({"init_sync": False, "forward_sync_buffers": False}, 1, 1, 8),
     ],
 )
-def test_what_is_made_equal_and_when(options: dict[str, Any], weight: int, at_start: int, after: int) -> None:
+def test_broadcasts_and_their_times(options: dict[str, Any], weight: int, at_start: int, after: int) -> None:
     def work(rank: int, member: Any) -> list[float]:
         module = counting(rank)
         ddp = DistributedDataParallel(module, process_group=member, scheme="balanced", **options)
@@ -162,7 +162,7 @@ def test_buckets_of_no_capacity_hold_one_gradient_each() -> None:
     assert len(ddp.synchronizer.buckets) == 2
 
 
-# ---- What cannot be had, and that the remedies work.
+# ---- Unsupported options, and remedies that work.
 
 
 def test_several_capacities_and_their_remedies() -> None:
@@ -172,7 +172,7 @@ def test_several_capacities_and_their_remedies() -> None:
         wrapped(torch.nn.Linear(2, 2), **options)(torch.ones(1, 2)).sum().backward()
 
 
-def test_a_group_in_the_place_of_device_ids_is_the_group() -> None:
+def test_a_group_passed_as_device_ids_is_the_group() -> None:
     for given in (local_group(1)[0], "alone"):
         ddp = DistributedDataParallel(torch.nn.Linear(2, 2), given)
         assert ddp.world_size == 1
@@ -181,7 +181,7 @@ def test_a_group_in_the_place_of_device_ids_is_the_group() -> None:
         DistributedDataParallel(torch.nn.Linear(2, 2), "alone", process_group="alone")
 
 
-def test_delayed_parameters_that_are_not_right() -> None:
+def test_invalid_delayed_parameters() -> None:
     module = torch.nn.Linear(2, 2)
     other = ("other", torch.nn.Parameter(torch.ones(1)))
     with pytest.raises(sparsesync.InputError, match="give both or neither"):
@@ -217,10 +217,10 @@ def test_communication_hooks_and_their_remedies() -> None:
         wrapped(torch.nn.Linear(2, 2), **options)(torch.ones(1, 2)).sum().backward()
 
 
-def test_what_is_fixed_says_how_to_change_it() -> None:
+def test_fixed_attributes_say_how_to_change_them() -> None:
     module = torch.nn.BatchNorm1d(2)
     ddp = wrapped(module)
-    ddp.require_forward_param_sync = True  # as it is
+    ddp.require_forward_param_sync = True  # its default
     with pytest.raises(sparsesync.UnsupportedError, match=r"close\(\), and wrap the module again with another forward_sync_buffers"):
         ddp.broadcast_buffers = False
     with pytest.raises(sparsesync.UnsupportedError, match="wrap the module again with forward_sync_buffers=False"):

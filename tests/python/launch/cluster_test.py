@@ -1,4 +1,4 @@
-"""bench/cluster/peers.py and training.py on two hosts, for an instant: results are right, nothing is left behind."""
+"""Runs bench/cluster/peers.py and training.py briefly on two hosts: results are correct, and nothing is left behind."""
 # ctest: PROCESSORS 2 SLOW ALL
 
 import json
@@ -24,11 +24,11 @@ import exchange  # noqa: E402
 from hosts import NAME, Hosts  # noqa: E402
 from variants import DENSE_PEER, SPARSE_PEER, VARIANTS  # noqa: E402
 
-HEADERS = 1.4  # of tiny messages and their acknowledgements, over what is in them
+HEADERS = 1.4  # tiny messages with headers and acknowledgements, relative to their content
 
 
 def namespaces_left():
-    """Of benches that are over."""
+    """Returns the namespaces of benchmarks that are over."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     ours = filter(None, (NAME.fullmatch(line.split()[0]) for line in listed.splitlines()))
     return [match[0] for match in ours if not pathlib.Path("/proc", match[1]).exists()]
@@ -36,7 +36,7 @@ def namespaces_left():
 
 @pytest.fixture(scope="module")
 def hosts_permitted():
-    """Skips where there can be no hosts."""
+    """Skips the tests if hosts cannot be created."""
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     try:
@@ -50,7 +50,7 @@ def hosts_permitted():
 
 @pytest.fixture
 def bench(hosts_permitted, tmp_path):
-    """Runs a program of bench/cluster; what it has written, and the processes' namespaces gone."""
+    """Returns a function that runs a program of bench/cluster. It returns the JSON and checks that the network namespaces are gone."""
 
     def run(program, *words):
         done = subprocess.run(
@@ -90,13 +90,13 @@ def test_every_variant_is_measured_and_right(bench, trace, tmp_path):
         assert each.label in done.stdout
         link = of_variant["link"]["bytes_busiest"]
         if each.is_ours:
-            # What schemes count is what the link let through, but for headers.
+            # The bytes that schemes count are those that the link passed, except for headers.
             assert of_variant["bytes_busiest"] < link < HEADERS * of_variant["bytes_busiest"] + 4000, each
             assert of_variant["schemes"] == [each.scheme] or each.scheme == "auto"
         if each.is_dense:
             assert link > 4000 * 16 * 4
     assert figures[SPARSE_PEER]["times_torch-sparse"] == figures[DENSE_PEER]["times_torch-dense"] == 1
-    # Values alone cross after an announcement.
+    # After an index prefetch only values are sent.
     announced = figures["mpi-owned-announced"]
     assert announced["announced"]["bytes_busiest"] + announced["bytes_busiest"] > of_trace["lower_bound_bytes"]
     assert announced["bytes_busiest"] < figures["mpi-balanced"]["bytes_busiest"]
@@ -128,7 +128,7 @@ def test_a_rank_that_hangs_ends_all_under_torchrun(hosts_permitted, tmp_path):
         hosts.torchrun(program, timeout=1)
 
 
-def test_a_result_that_is_off_is_found():
+def test_a_wrong_result_is_found():
     rows, values = torch.tensor([2, 5, 7]), torch.arange(1.0, 7.0).view(3, 2)
     whole = torch.zeros(9, 2)
     whole[rows] = values
@@ -142,11 +142,11 @@ def test_a_result_that_is_off_is_found():
     besides = whole.clone()
     besides[8, 1] = 0.5
     for result, said in (
-        ((rows, off), "1 values are not the sums"),
-        ((rows[:2], values[:2]), "2 rows where 3 were touched"),
-        ((torch.tensor([2, 5, 8]), values), "3 rows where 3 were touched, or others"),
-        (missing, "2 values are not the sums"),
-        (besides, "1 beside them are not 0"),
+        ((rows, off), "1 values differ from the sums"),
+        ((rows[:2], values[:2]), "got 2 rows, expected the 3 touched rows"),
+        ((torch.tensor([2, 5, 8]), values), "got 3 rows, expected the 3 touched rows"),
+        (missing, "2 values differ from the sums"),
+        (besides, "1 values of untouched rows are not 0"),
     ):
         with pytest.raises(ValueError, match=said):
             exchange.check(result, (rows, values))

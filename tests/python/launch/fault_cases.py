@@ -1,11 +1,19 @@
-"""Workers that are killed, stopped or fail at a chosen moment of a training, and what the others then do. `scripts/stress faults` runs it.
+"""Kills, stops or breaks a worker at a chosen moment of a training, and checks the other workers. `scripts/stress faults` runs it.
 
-A run has three workers. One of them, the victim, writes a marker and then is killed, stopped, terminated or interrupted, exits, or
-raises: at its k-th network call, after a time, or at a point of the program. Findings are faults that did not happen, survivors without a
-typed error of sparsesync within the deadline and a grace, workers that do not end, and whatever is left: processes, sockets, files in
-/dev/shm, temporary files. A finding prints the arguments that repeat it.
+A run has three workers. One of them, the victim, writes a marker and then fails. It is killed, stopped, terminated or interrupted,
+exits, or raises. The moment is its k-th network call, a time, or a point of the program. A finding is one of:
 
-Over gloo, processes train by sparsesync.torch. Over mpi they use sessions, under mpirun; over threads they do so in one process.
+- The fault did not happen.
+
+- A survivor has no typed error of sparsesync within the deadline and a grace period.
+
+- A worker does not end.
+
+- Something is left behind: processes, sockets, files in /dev/shm, temporary files.
+
+A finding prints the arguments that repeat it.
+
+Over gloo, processes train with sparsesync.torch. Over mpi they use sessions under mpirun; over threads they do so in one process.
 """
 
 from __future__ import annotations
@@ -40,7 +48,7 @@ from results_file import write_results  # noqa: E402
 WORKERS = 3
 DEADLINE_S = 3.0
 GRACE_S = 1.0
-# Time for what does not depend on the deadline: starting, importing, ending.
+# Time for everything that does not depend on the deadline: starting, importing, ending.
 PATIENCE_S = 60.0
 MOST_STEPS = 4000
 STEPS_BEFORE_CLOSE = 3
@@ -57,7 +65,7 @@ POINTS = {
     "mpi": ["time", "between phases", "before reduce", "in init", "before init", "time", "before join", "in close"],
     "threads": ["before reduce", "between phases", "after reduce", "before register", "before join"],
 }
-# Their training is over by then: they may, but need not, learn of the fault.
+# Their training is over by then: they may, but need not, notice the fault.
 WITHOUT_ERROR = {"in close"}
 # Arguments of DistributedDataParallel, or the scheme of a bucket.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -77,20 +85,20 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A fault, and the training that it happens in."""
+    """A fault, and the training in which it happens."""
 
     seed: int
     over: str
     kind: str
     at: str  # "call", "time", or a point of the program
-    number: int  # of the network call or of the step
-    seconds: float  # of "time"
+    number: int  # index of the network call or of the step
+    seconds: float  # delay, if `at` is "time"
     victim: int
     variant: dict[str, Any]
 
 
 def draw(seed: int, over: str) -> Case:
-    """Draws the case of a seed. Seeds that follow each other go through all kinds and all points."""
+    """Draws the case of a seed. Consecutive seeds cycle through all kinds and all points."""
     source = random.Random(f"{seed} {over}")
     kinds, points = KINDS[over], POINTS[over]
     at = points[seed // len(kinds) % len(points)] if seed % 2 else source.choice(points)
@@ -106,15 +114,15 @@ def draw(seed: int, over: str) -> Case:
     )
 
 
-# ---- Within a worker.
+# ---- Inside a worker.
 
 
 class FaultError(Exception):
-    """What a victim raises."""
+    """Raised by the victim."""
 
 
 class Worker:
-    """One worker of a run: fires the fault if it is the victim, and keeps what it ended with."""
+    """One worker of a run. Fires the fault if it is the victim, and keeps its result."""
 
     def __init__(self, case: Case, rank: int, folder: Path, broken: str = "") -> None:
         self.case = case
@@ -124,7 +132,7 @@ class Worker:
         self.steps = 0
         self.calls = 0
         self.last = time.monotonic()
-        self.failed = 0.0  # when the error came, once it has
+        self.failed = 0.0  # when the error occurred
         self._fired = threading.Lock()
 
     @property
@@ -132,7 +140,7 @@ class Worker:
         return self.rank == self.case.victim and self.broken != "no fault"
 
     def progress(self) -> None:
-        """Keeps the moment at which this worker last came on."""
+        """Records the moment of this worker's latest progress."""
         self.last = time.monotonic()
 
     def point(self, name: str) -> None:
@@ -148,13 +156,13 @@ class Worker:
             self.fire()
 
     def fire_later(self) -> None:
-        """Fires from a thread of its own, after the case's time."""
+        """Fires after the case's time, from a separate thread."""
         timer = threading.Timer(self.case.seconds, self.fire)
         timer.daemon = True
         timer.start()
 
     def fire(self) -> None:
-        """Writes the marker, and makes the fault happen."""
+        """Writes the marker and triggers the fault."""
         if not self._fired.acquire(blocking=False):
             return
         if self.broken == "process":
@@ -170,17 +178,17 @@ class Worker:
         elif kind == "exit":
             os._exit(3)
         elif self.case.at == "time" or (self.case.at == "in init" and self.case.over == "mpi"):
-            os._exit(4)  # an exception in a thread of its own would change nothing
+            os._exit(4)  # an exception in this timer thread would have no effect
         else:
             raise FaultError("raised by the victim")
 
     def run(self, work: Callable[[Worker], None]) -> None:
-        """Runs the worker's part, and writes what it ended with to RANK.json."""
+        """Runs the worker's part and writes its result to RANK.json."""
         found: dict[str, Any] = {"rank": self.rank, "error": ""}
         try:
             work(self)
         except BaseException as error:
-            # Leaving a session and its network takes time, too, after the error.
+            # Leaving a session and its network after the error also takes time.
             self.failed = self.failed or time.monotonic()
             found["error"] = type(error).__name__
             found["typed"] = isinstance(error, sparsesync.Error)
@@ -199,14 +207,14 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "terminate": signal.S
 
 
 def write(path: Path, content: Any) -> None:
-    """Writes a JSON file that appears as a whole."""
+    """Writes a JSON file atomically."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(content), encoding="utf-8")
     new.rename(path)
 
 
 def wait_for(paths: list[Path], seconds: float) -> bool:
-    """Waits until all of them exist. Returns whether they do."""
+    """Waits up to `seconds` seconds for all paths to exist. Returns whether they do."""
     until = time.monotonic() + seconds
     while not all(each.exists() for each in paths):
         if time.monotonic() > until:
@@ -216,14 +224,14 @@ def wait_for(paths: list[Path], seconds: float) -> bool:
 
 
 def meet(worker: Worker) -> None:
-    """Waits until all workers have loaded what they need, which takes longer than some deadlines."""
+    """Waits until all workers have loaded their modules, which takes longer than some deadlines."""
     write(worker.folder / f"{worker.rank}.loaded", os.getpid())
     wait_for([worker.folder / f"{rank}.loaded" for rank in range(WORKERS)], PATIENCE_S)
     worker.progress()
 
 
 def train(worker: Worker) -> None:
-    """A small model, trained by sparsesync.torch over Gloo."""
+    """Trains a small model with sparsesync.torch over Gloo."""
     import sparsesync.torch
     import torch
     from sparsesync.torch import process_group
@@ -264,7 +272,7 @@ def train(worker: Worker) -> None:
 
 
 def count_calls(worker: Worker, process_group: Any) -> None:
-    """Has each network call of this process counted, and the making of its Gloo group known."""
+    """Counts each network call of this process, and reports when it creates its Gloo group."""
     import torch.distributed as dist
 
     class Counted(process_group._Calls):  # type: ignore[misc, name-defined]
@@ -295,7 +303,7 @@ def count_calls(worker: Worker, process_group: Any) -> None:
 
 
 def synchronize_over_mpi(worker: Worker) -> None:
-    """A session of processes that mpirun started."""
+    """Runs a session of processes that mpirun started."""
     meet(worker)
     worker.point("before init")
     if worker.is_victim and worker.case.at == "in init":
@@ -307,7 +315,7 @@ def synchronize_over_mpi(worker: Worker) -> None:
 
 
 def synchronize_threads(worker: Worker, network: Any) -> None:
-    """A session of threads."""
+    """Runs a session of threads."""
     worker.progress()
     worker.point("before join")
     with sparsesync.Session(network.join(worker.rank), deadline_s=DEADLINE_S) as session:
@@ -315,7 +323,7 @@ def synchronize_threads(worker: Worker, network: Any) -> None:
 
 
 def synchronize(worker: Worker, session: Any) -> None:
-    """Steps of one bucket, until something goes wrong."""
+    """Runs steps of one bucket until an error occurs."""
     try:
         steps(worker, session)
     except BaseException:
@@ -324,7 +332,7 @@ def synchronize(worker: Worker, session: Any) -> None:
 
 
 def steps(worker: Worker, session: Any) -> None:
-    """The same."""
+    """Does the same without recording the error."""
     spec = sparsesync.TensorSpec("table", 5000, 16)
     source = np.random.default_rng(worker.rank)
     worker.point("before register")
@@ -348,7 +356,7 @@ def steps(worker: Worker, session: Any) -> None:
 
 
 class InChildError(BaseException):
-    """Unwinds the stack of a process that was forked, so that it ends as each Python program does."""
+    """Unwinds the stack of a forked process, so that it ends like any Python program."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__()
@@ -356,7 +364,7 @@ class InChildError(BaseException):
 
 
 def fork(folder: Path, name: str, variables: dict[str, str], work: Callable[[], None]) -> int:
-    """Forks a process of a session of its own. Its output goes to NAME.out."""
+    """Forks a process with a new process session. Its output goes to NAME.out."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
@@ -372,7 +380,7 @@ def fork(folder: Path, name: str, variables: dict[str, str], work: Callable[[], 
 
 
 class Run:
-    """One case at work."""
+    """Runs one case."""
 
     def __init__(self, case: Case, folder: Path, grace_s: float, broken: str) -> None:
         self.case = case
@@ -383,7 +391,7 @@ class Run:
         self.temporary.mkdir()
         self.port = free_port()
         self.shared = set(os.listdir("/dev/shm"))
-        self.children: dict[int, int] = {}  # of ours: process by rank
+        self.children: dict[int, int] = {}  # forked processes: process id by rank
         self.sessions: set[int] = set()
         self.statuses: dict[int, int] = {}
         self.seconds: dict[int, float] = {}
@@ -414,7 +422,7 @@ class Run:
         return [rank for rank in range(WORKERS) if rank != self.case.victim]
 
     def finish(self) -> list[str]:
-        """Waits for the end of all workers. Returns the findings."""
+        """Waits for all workers to end. Returns the findings."""
         problems = []
         results = [self.folder / f"{rank}.json" for rank in self.survivors()]
         until = time.monotonic() + PATIENCE_S + 3 * DEADLINE_S
@@ -436,7 +444,7 @@ class Run:
         return problems
 
     def still_runs(self) -> bool:
-        """Whether a child runs, or only its victim is stopped."""
+        """Returns whether a child still runs, apart from a stopped victim."""
         for rank, process in self.children.items():
             if rank not in self.statuses:
                 done, status = os.waitpid(process, os.WNOHANG)
@@ -445,7 +453,7 @@ class Run:
         return len(self.statuses) < len(self.children)
 
     def continue_victim(self) -> None:
-        """Kills the victim that is stopped; nothing else would end it."""
+        """Kills a stopped victim, which would not end otherwise."""
         if self.case.over == "gloo":
             os.kill(self.children[self.case.victim], signal.SIGKILL)
         elif (loaded := self.folder / f"{self.case.victim}.loaded").exists():
@@ -453,7 +461,7 @@ class Run:
                 os.kill(json.loads(loaded.read_text(encoding="utf-8")), signal.SIGKILL)
 
     def judged(self) -> list[str]:
-        """Compares what the survivors ended with with what is promised."""
+        """Compares the survivors' results with the guarantees."""
         problems = []
         fired = self.folder / "fired"
         if not fired.exists():
@@ -470,7 +478,7 @@ class Run:
             if found["error"] and not found["typed"]:
                 problems.append(f"worker {rank}: {found['error']}: {found.get('says', '')}")
             if not found["error"] and self.case.at not in WITHOUT_ERROR:
-                problems.append(f"worker {rank} did not learn of the fault in {found['steps']} steps")
+                problems.append(f"worker {rank} did not notice the fault in {found['steps']} steps")
             if found["error"] and not fired.exists():
                 problems.append(f"worker {rank}: {found['error']}: {found['says']}")
             if self.seconds[rank] > DEADLINE_S + self.grace_s:
@@ -480,13 +488,13 @@ class Run:
         return problems
 
     def output(self, rank: int) -> str:
-        """The end of what a worker printed."""
+        """Returns the end of a worker's output."""
         name = {"mpi": "mpirun", "threads": "threads"}.get(self.case.over, str(rank))
         path = self.folder / f"{name}.out"
         return path.read_text(encoding="utf-8", errors="replace")[-2000:] if path.exists() else ""
 
     def left_behind(self) -> list[str]:
-        """Describes what the run leaves: processes, sockets, shared memory, temporary files."""
+        """Describes what the run leaves behind: processes, sockets, shared memory, temporary files."""
         if self.broken == "shared memory":
             Path(f"/dev/shm/sparsesync-{os.getpid()}").touch()
         elif self.broken == "temporary file":
@@ -512,7 +520,7 @@ class Run:
 
 
 def run_threads(case: Case, folder: Path, broken: str) -> None:
-    """The workers of a case over threads."""
+    """Runs the workers of a case over threads."""
     network = sparsesync.LocalNetwork(WORKERS)
     workers = [Worker(case, rank, folder, broken) for rank in range(WORKERS)]
     threads = [
@@ -525,7 +533,7 @@ def run_threads(case: Case, folder: Path, broken: str) -> None:
 
 
 def processes_of(session: int) -> list[int]:
-    """Processes of a session that have not ended."""
+    """Returns the processes of a process session that have not ended."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -542,7 +550,7 @@ def command_of(process: int) -> str:
 
 
 def in_use(path: str) -> bool:
-    """Whether a process has the file open or mapped: then it is of a program that still runs beside this one."""
+    """Returns whether a process has the file open or mapped. Then it belongs to a program that still runs beside this one."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if path in (process / "maps").read_text(encoding="utf-8", errors="replace"):
@@ -553,7 +561,7 @@ def in_use(path: str) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Whether a socket listens at the port."""
+    """Returns whether a socket listens at the port."""
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/net/{name}").read_text(encoding="utf-8").splitlines()[1:]:
@@ -564,9 +572,10 @@ def listens(port: int) -> bool:
 
 
 def run_cases(cases: list[Case], grace_s: float = GRACE_S, broken: str = "") -> dict[str, Any]:
-    """Runs cases one after the other. Returns what was found."""
+    """Runs cases one after another, with a grace period of `grace_s` seconds. Returns the results."""
     if any(case.over == "gloo" for case in cases):
-        # Here, once for all processes that are forked. torch would import dynamo in the first step, and take longer than the grace.
+        # Import once here for all forked processes. Otherwise torch would import dynamo in the first step, which takes longer than the
+        # grace period.
         importlib.import_module("sparsesync.torch")
         importlib.import_module("torch._dynamo")
     began = time.monotonic()
@@ -606,7 +615,7 @@ def describe(case: Case) -> str:
 
 
 def table_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Runs and the longest time until a survivor's error, by kind of fault; and runs by place."""
+    """Returns the runs and the longest seconds until a survivor's error by kind of fault, and the runs by point."""
     kinds: dict[str, dict[str, Any]] = collections.defaultdict(lambda: {"runs": 0, "seconds_most": 0.0})
     for each in runs:
         of_kind = kinds[f"{each['case']['over']} {each['case']['kind']}"]
@@ -618,7 +627,7 @@ def table_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def worker_main(folder: str, case: str, broken: str) -> None:
-    """A worker that mpirun started."""
+    """Runs a worker that mpirun started."""
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     Worker(Case(**json.loads(case)), rank, Path(folder), broken).run(synchronize_over_mpi)
 
@@ -626,15 +635,15 @@ def worker_main(folder: str, case: str, broken: str) -> None:
 def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     options = argparse.ArgumentParser(prog="scripts/stress faults", description=__doc__, formatter_class=raw)
-    options.add_argument("--over", choices=OVER, action="append", help="may be repeated (all of them)")
-    options.add_argument("--runs", type=int, default=20, help="of each (20)")
-    options.add_argument("--seed", type=int, help="of the first run; the next ones follow (drawn if not given)")
-    options.add_argument("--grace", type=float, default=GRACE_S, help="seconds after the deadline that a survivor may take (1)")
+    options.add_argument("--over", choices=OVER, action="append", help="launcher; may be repeated (default: all)")
+    options.add_argument("--runs", type=int, default=20, help="runs per launcher (20)")
+    options.add_argument("--seed", type=int, help="seed of the first run; later ones count up (default: random)")
+    options.add_argument("--grace", type=float, default=GRACE_S, help="seconds that a survivor may take after the deadline (1)")
     options.add_argument("--json", type=Path, help="write the result to this file")
     options.add_argument("--broken", default="", choices=["", *BREAKS], help=argparse.SUPPRESS)
     options.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     given = options.parse_args()
-    # Shells start background processes with interrupts ignored, which workers would inherit.
+    # Shells start background processes with interrupts ignored, and workers would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if given.worker:
         worker_main(*given.worker, given.broken)

@@ -1,4 +1,4 @@
-"""The fault matrix in short, with fixed cases, and checks of its own checks. SPARSESYNC_FULL=1 runs more of them."""
+"""A short fault matrix with fixed cases, and tests of its checks. SPARSESYNC_FULL=1 runs more cases."""
 # ctest: PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bindings_support import python_path
 
 FULL = os.environ.get("SPARSESYNC_FULL") == "1"
 FIRST = 100
-# The first runs of these go through many points and kinds.
+# The first runs of these seeds cover many points and kinds.
 SEEDS = {"gloo": 122, "threads": 101, "mpi": 107}
 RUNS = {"gloo": 36, "threads": 12, "mpi": 18} if FULL else {"gloo": 6, "threads": 3, "mpi": 3}
-# Other tests run at the same time: a survivor is to be in time, but may wait for a processor.
+# Other tests run at the same time, so a survivor may have to wait for a processor.
 GRACE_S = 20
 
 
@@ -48,7 +48,7 @@ def test_every_survivor_ends_with_a_typed_error(over: str, tmp_path: Path) -> No
     if over == "gloo":
         pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
     if over == "mpi" and shutil.which("mpirun") is None:
-        pytest.skip("there is no mpirun here")
+        pytest.skip("mpirun is not installed")
     found = faults(tmp_path, over, RUNS[over], seed=SEEDS[over])
     assert found["findings"] == []
     assert found["runs"] == RUNS[over] and found["survivors"] == 2 * RUNS[over]
@@ -64,7 +64,7 @@ def test_every_fault_is_drawn(over: str) -> None:
     assert drawn[3] == fault_cases.draw(FIRST + 3, over)
 
 
-# A fault over threads, "raise" within a step: it takes a few milliseconds.
+# A fault over threads, "raise" within a step: takes a few milliseconds.
 QUICK = next(
     seed for seed in range(FIRST, FIRST + 200) if (case := fault_cases.draw(seed, "threads")).kind == "raise" and case.at == "before reduce"
 )

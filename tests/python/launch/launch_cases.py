@@ -1,4 +1,4 @@
-"""The programs of launches_test.py: launch_cases.py CASE FOLDER. Each process writes what it found to FOLDER/RANK.json."""
+"""The programs of launches_test.py: launch_cases.py CASE FOLDER. Each process writes its results to FOLDER/RANK.json."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def train(ddp: DistributedDataParallel) -> None:
 
 
 def reference(workers: int) -> Model:
-    """The same training of one process that has all batches."""
+    """Runs the same training in one process that has all batches."""
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     for step in range(STEPS):
@@ -71,7 +71,7 @@ def compared(model: torch.nn.Module, expected: torch.nn.Module) -> dict[str, Any
 
 
 def schemes() -> dict[str, Any]:
-    """Every scheme that is worth choosing, as the process was started."""
+    """Trains with the most useful schemes, in the way the process was started."""
     found: dict[str, Any] = {}
     for scheme in ("dense_ring", "balanced", "owned", "all_gather", "recursive_doubling", "auto"):
         for announce in (False, True):
@@ -83,14 +83,14 @@ def schemes() -> dict[str, Any]:
             found[f"{scheme} {announce}"] = compared(ddp.module, expected)
             told = ddp.statistics()
             found["transport"] = told["transport"]
-            found["dense by"] = told["parameters"]["out.weight"]["scheme"]  # of the last one
+            found["dense by"] = told["parameters"]["out.weight"]["scheme"]  # scheme of the last run
             found["rank"] = ddp.rank
             ddp.close()
     return found
 
 
 def groups() -> dict[str, Any]:
-    """Two models at once: one of all workers, one of two of them."""
+    """Trains two models at once: one on all workers, one on two of them."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -120,7 +120,9 @@ def groups() -> dict[str, Any]:
 
 
 def groups_of_some() -> dict[str, Any]:
-    """Models of some of three ranks beside one of all, the program's own groups in between, and a worker that stays away."""
+    """Trains models on some of three ranks beside one on all ranks. The program's groups are created in between, and one worker stays
+    away.
+    """
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     first, second = dist.new_group([0, 1]), dist.new_group([1, 2])
@@ -139,7 +141,7 @@ def groups_of_some() -> dict[str, Any]:
     total = torch.ones(1)
     dist.all_reduce(total, group=dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=20)))
     found["of the program's own group"] = float(total)
-    if rank != 2:  # from here on torch itself would name groups differently
+    if rank != 2:  # from here on torch's group names differ between ranks
         dist.new_group([0, 1], use_local_synchronization=True)
     found["all"] = trained(None)
     if rank != 2:
@@ -156,7 +158,7 @@ def groups_of_some() -> dict[str, Any]:
 
 
 def who() -> dict[str, Any]:
-    """Within a torchrun that mpirun started."""
+    """Runs in a torchrun that mpirun started."""
     ddp = DistributedDataParallel(torch.nn.Linear(2, 2), scheme="balanced", deadline=20)
     found = {"rank": ddp.rank, "workers": ddp.world_size, "transport": ddp.statistics()["transport"]}
     ddp(torch.ones(1, 2)).sum().backward()
@@ -165,7 +167,7 @@ def who() -> dict[str, Any]:
 
 
 def other_size() -> dict[str, Any]:
-    """Of torch.distributed each process is alone, of MPI it is not."""
+    """Each process has a torch.distributed group of size 1, but MPI has more processes."""
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -176,7 +178,7 @@ def other_size() -> dict[str, Any]:
 
 
 def finalize() -> dict[str, Any]:
-    """The program initializes and finalizes MPI."""
+    """The program initializes and finalizes MPI itself."""
     loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines() if "/libmpi.so" in line}
     mpi = ctypes.CDLL(loaded.pop())
     multiple = 3
@@ -197,7 +199,7 @@ def finalize() -> dict[str, Any]:
 
 
 def hook() -> dict[str, Any]:
-    """torch's own, with our hook."""
+    """Uses torch's DistributedDataParallel with sparsesync's hook."""
     dist.init_process_group("gloo")
     model = torch.nn.Sequential(torch.nn.Embedding(ROWS, 8), torch.nn.Linear(8, 3))
     with torch.no_grad():
@@ -225,7 +227,7 @@ def hook() -> dict[str, Any]:
 
 
 def lost() -> dict[str, Any]:
-    """Worker 1 dies in a step; the others are told."""
+    """Worker 1 dies during a step; the others get an error."""
     ddp = DistributedDataParallel(Model(), scheme="balanced", deadline=5)
     rank = ddp.rank
     train(ddp)

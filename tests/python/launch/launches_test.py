@@ -1,4 +1,4 @@
-"""Training as users start it: by torchrun, and by mpirun."""
+"""Starts training as users do: with torchrun, and with mpirun."""
 # ctest: EMULATED PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> N
         ("local", [0, 0], "dense_ring"),
     ],
 )
-def test_dense_gradients_cross_by_what_is_faster(kind: str, nodes: list[int], expected: str) -> None:
+def test_dense_gradients_use_the_faster_scheme(kind: str, nodes: list[int], expected: str) -> None:
     transport: Any = types.SimpleNamespace(nodes=nodes)
     assert launch.Connection(transport, kind, datetime.timedelta(1)).dense_scheme == expected
 
@@ -101,7 +101,7 @@ def test_models_of_several_groups_at_once(tmp_path: Path) -> None:
 
 
 def test_models_of_some_ranks_beside_one_of_all(tmp_path: Path) -> None:
-    """Names of groups that torch gives would differ between the ranks: neither our groups nor the program's may hang by that."""
+    """torch's group names would differ between the ranks. Neither sparsesync's groups nor the program's may hang because of that."""
     found = found_by("torchrun", "groups_of_some", tmp_path, 3)
     expect_right([each["all"] for each in found])
     expect_right([each["of 0 and 1"] for each in found[:2]])
@@ -139,14 +139,14 @@ def test_what_started_a_process(more: dict[str, str], expected: bool) -> None:
     assert launch.started_by_mpirun(environment) is expected
 
 
-def test_torchs_own_with_our_hook(tmp_path: Path) -> None:
+def test_torchs_wrapper_with_the_hook(tmp_path: Path) -> None:
     found = found_by("torchrun", "hook", tmp_path, 3)
     expect_right([each["all"] for each in found])
     for each in found:
         told = each["statistics"]
         assert (told["0.weight"]["gradient"], told["0.weight"]["scheme"]) == ("rows", "balanced")
         assert told["1.weight"]["gradient"] == "dense"
-        assert told["0.weight"]["steps"] == 5, "all but the first, which torch does"
+        assert told["0.weight"]["steps"] == 5, "all steps but the first, which torch synchronizes"
 
 
 def test_a_lost_worker_is_an_error_on_the_others(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_lost_worker_is_an_error_on_the_others(tmp_path: Path) -> None:
 
 
 def test_the_program_finalizes_mpi_after_close(tmp_path: Path) -> None:
-    """Right after close(), while the other worker may still be open; and what follows is an error, no hang."""
+    """Also directly after close(), while the other worker may still be open. Later calls are an error, not a hang."""
     for each in found_by("mpirun", "finalize", tmp_path, 2):
         assert each["status"] == 0
         assert "MPI_Finalize" in each["says"]

@@ -1,4 +1,4 @@
-"""How gradients on GPUs cross: decided from what the workers tell each other, alike on all of them, and said."""
+"""Tests the transport of GPU gradients: all workers make the same choice from their exchanged properties, and report it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsesync.torch.launch import Reach, payloads_of  # noqa: E402 (needs torc
 
 
 def workers(count=2, **of_all):
-    """So many, each with a GPU and NCCL."""
+    """Returns `count` workers, each with a GPU and NCCL."""
     usual = {"device": "cuda:0", "asked": None, "machine": "a", "nccl": "2.28.9", "problem": "", "shares": False, **of_all}
     return [Reach(identity=f"GPU {rank}", **usual) for rank in range(count)]
 
@@ -48,8 +48,8 @@ def test_workers_that_share_a_gpu():
     by_nccl, why = payloads_of(told, False)
     assert not by_nccl
     assert "workers 1 and 2 share a GPU" in why
-    assert payloads_of([dataclasses.replace(each, shares=True) for each in told], False)[0], "NCCL was told to"
-    assert payloads_of([dataclasses.replace(each, asked="nccl") for each in told], False)[0], "NCCL says what it thinks of it"
+    assert payloads_of([dataclasses.replace(each, shares=True) for each in told], False)[0], "NCCL is configured to share a GPU"
+    assert payloads_of([dataclasses.replace(each, asked="nccl") for each in told], False)[0], "NCCL is tried on request"
 
 
 def test_threads_of_one_process_and_one_worker_alone():
@@ -57,7 +57,7 @@ def test_threads_of_one_process_and_one_worker_alone():
     assert payloads_of(workers(1), False) == (False, "nowhere: there is one worker")
 
 
-def test_what_was_asked_for_is_done_or_refused():
+def test_a_requested_transport_is_used_or_refused():
     assert payloads_of(workers(asked="nccl"), True)[0]
     assert payloads_of(workers(asked="staged"), False) == (False, "through pinned memory of the host: it was asked for")
     with pytest.raises(sparsesync.UnsupportedError, match="worker 1: no libnccl"):
@@ -73,7 +73,7 @@ def test_workers_that_differ():
         payloads_of(changed(workers(), 1, device="cpu"), False)
     with pytest.raises(sparsesync.AgreementError, match="worker 0 has None, worker 2 'staged'"):
         payloads_of(changed(workers(3), 2, asked="staged"), False)
-    assert payloads_of(changed(workers(), 1, device="cuda:1"), False)[0], "each machine counts its own"
+    assert payloads_of(changed(workers(), 1, device="cuda:1"), False)[0], "each machine counts its GPUs separately"
 
 
 def test_on_the_cpu_nothing_is_chosen():

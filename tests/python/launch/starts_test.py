@@ -1,4 +1,4 @@
-"""Workers that start late, or not at all: within the deadline they are waited for, beyond it an error names them."""
+"""Workers that start late are waited for within the deadline; after it, an error names the missing ones."""
 # ctest: SLOW launched
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHORT, LONG = datetime.timedelta(seconds=2), datetime.timedelta(seconds=60)
 
 
 def by_workers(ranks: list[int], work: Callable[[int], Any]) -> list[Any]:
-    """What `work` returned, or raised, of each rank, in threads."""
+    """Runs work(rank) in a thread for each rank. Returns the results or exceptions."""
     found: dict[int, Any] = {}
 
     def run(rank: int) -> None:
@@ -85,7 +85,7 @@ def test_a_worker_that_leaves_while_it_is_connected_is_named() -> None:
             connecting.all_come(store, "come")
             if rank != 1:
                 raise RuntimeError("Gloo connectFullMesh failed\nand more")
-            connecting._store = None  # as where its process ends here
+            connecting._store = None  # simulates the end of its process
 
     first, _, last = by_workers([0, 1, 2], work)
     for error in (first, last):
@@ -94,7 +94,7 @@ def test_a_worker_that_leaves_while_it_is_connected_is_named() -> None:
         assert str(error) == "worker 1 has left while the workers of the process group were connected by Gloo: Gloo connectFullMesh failed"
 
 
-def test_a_network_that_fails_is_no_lost_worker() -> None:
+def test_a_failing_network_is_not_a_lost_worker() -> None:
     store = dist.HashStore()
 
     def work(rank: int) -> None:
@@ -119,7 +119,7 @@ def test_a_store_that_is_lost_is_worker_0s() -> None:
 
 @pytest.mark.parametrize("comes", [False, True])
 def test_errors_of_torch_while_a_transport_is_made_are_translated(comes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker 1 does not come, or leaves while Gloo connects it."""
+    """Worker 1 does not start, or leaves while Gloo connects it."""
     group, store = dist.ProcessGroup(0, 2), dist.HashStore()
     monkeypatch.setattr(dist, "get_rank", lambda _: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda _: 2)
@@ -171,7 +171,7 @@ def test_a_store_whose_process_is_stopped_ends_at_the_deadline(meets_first: bool
 
         with pytest.raises(sparsesync.DeadlineError, match="store.*does not answer after 2 s"):
             _Connecting(1, 2, SHORT, ("127.0.0.1", port)).run(meet)
-        assert server.poll() is None, "the error came once the server had ended"
+        assert server.poll() is None, "the error came after the server had ended"
         left = [each for each in threading.enumerate() if each.name == "sparsesync connects"]
         for each in left:
             each.join(60)
@@ -182,7 +182,7 @@ def test_a_store_whose_process_is_stopped_ends_at_the_deadline(meets_first: bool
 
 
 @pytest.mark.parametrize("deadline", [0, -1, 1e300, math.nan, math.inf, "1", datetime.timedelta(0), datetime.timedelta(-1)])
-def test_deadlines_that_are_none(deadline: Any) -> None:
+def test_invalid_deadlines(deadline: Any) -> None:
     for group in ("alone", local_group(1)[0]):
         with pytest.raises(sparsesync.InputError, match="a deadline of"):
             DistributedDataParallel(torch.nn.Linear(1, 1), group, deadline=deadline)
@@ -243,7 +243,7 @@ os._exit(0) if "error" in found else None
 
 
 def started(folder: Path, ranks: list[int], workers: int, late_s: float, deadline: float) -> list[Any]:
-    """What processes found that are started as torchrun starts them; those of other ranks are missing."""
+    """Starts processes of these ranks like torchrun does, and leaves out the other ranks. Returns their results. `late_s` is in seconds."""
     program = folder / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launching.free_port()), "WORLD_SIZE": str(workers)}
@@ -268,21 +268,23 @@ def test_launched_workers_that_are_late_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ranks", "says"), [([0, 1], "worker 2 has not"), ([1], "worker 0, or its launcher, does not serve")])
 def test_launched_workers_that_are_missing_are_named(ranks: list[int], says: str, tmp_path: Path) -> None:
     for each in started(tmp_path, ranks, 3, late_s=0, deadline=10):
-        # Worker 0 serves the store: the others lose it where its deadline ends a moment before theirs.
+        # Worker 0 hosts the store. Other workers lose the store if worker 0's deadline ends slightly before theirs.
         assert each["error"] == "DeadlineError" or (each["error"] == "PeerLostError" and each["rank"] != ranks[0]), each
         assert says in each["says"]
-        assert each["seconds"] < 60, "and not after half an hour"
+        assert each["seconds"] < 60, "the deadline holds, not torch's half an hour"
 
 
 def test_launched_by_mpi_the_deadline_holds_from_the_start(tmp_path: Path) -> None:
-    """Whoever waits for MPI_Init is told at the deadline. mpirun ends the one that comes later, as the other did not finalize MPI."""
+    """A worker that waits for MPI_Init gets an error at the deadline. mpirun ends the late worker, because the other one did not
+    finalize MPI.
+    """
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     launching.run(launching.mpirun(2, program, tmp_path, 8, 2, "[0, 1]"), 120)
     found = json.loads((tmp_path / "0.json").read_text(encoding="utf-8"))
     assert found["error"] == "DeadlineError", found
     assert "did not end within 2 s" in found["says"]
-    assert found["seconds"] < 20, "and not after a minute"
+    assert found["seconds"] < 20, "the deadline holds, not a timeout of a minute"
 
 
 def test_launched_by_mpi_workers_that_are_late_train(tmp_path: Path) -> None:
@@ -292,15 +294,15 @@ def test_launched_by_mpi_workers_that_are_late_train(tmp_path: Path) -> None:
         assert each["transport"] == "mpi", each
 
 
-# ---- All waits of the package, each with what limits it.
+# ---- All waits of the package, each with its limit.
 
 WAITS = {
     *("wait", "join", "sleep", "acquire", "create_connection", "all_gather", "broadcast", "agree", "barrier", "register_bucket"),
     *("TCPStore", "ProcessGroupGloo", "init_process_group", "MpiWorld", "nccl_over", "select", "recv", "accept", "all_reduce"),
 }
-# Whatever a Session waits for ends at its deadline_s, which is the wrapper's.
+# All waits of a Session end at its deadline_s, which is the wrapper's.
 OF_SESSION = {"session", "_session"}
-# (file, call): the part of the call that limits it.
+# (file, call): the argument that limits it.
 LIMITED = {
     ("launch.py", "connection.transport.all_gather"): "seconds",
     ("launch.py", "_native.nccl_over"): "seconds",
@@ -316,23 +318,23 @@ LIMITED = {
     ("process_group.py", "self._store.wait"): "_LAST_WORDS",
     ("process_group.py", "concurrent.futures.wait"): "seconds",
 }
-# Others: they wait for nobody, or for what is listed here.
+# These calls do not wait, or wait for calls that are listed here.
 WITHOUT = {
-    ("launch.py", "_native.LocalNetwork(1).join"): "takes an end",
-    ("launch.py", "group.network.join"): "takes an end",
-    ("distributed.py", "self._synchronizer.join"): "makes a context",
+    ("launch.py", "_native.LocalNetwork(1).join"): "returns immediately",
+    ("launch.py", "group.network.join"): "returns immediately",
+    ("distributed.py", "self._synchronizer.join"): "creates a context",
     ("process_group.py", "group.recv"): "starts a call, which work.wait waits for",
-    ("hook.py", "each.wait"): "of the session",
-    ("pending_results.py", "bucket.wait"): "of the session",
-    ("scalar_allreduce.py", "self._sums.wait"): "of the session",
-    ("scalar_allreduce.py", "self.wait"): "of the session",
-    ("torch_surface.py", "work.wait"): "by the group that torch's Join runs on, with its timeout",
-    ("hook.py", "dist.all_reduce"): "the first step of torch's own, by its group, with its timeout",
+    ("hook.py", "each.wait"): "the deadline of the session",
+    ("pending_results.py", "bucket.wait"): "the deadline of the session",
+    ("scalar_allreduce.py", "self._sums.wait"): "the deadline of the session",
+    ("scalar_allreduce.py", "self.wait"): "the deadline of the session",
+    ("torch_surface.py", "work.wait"): "the timeout of the group of torch's Join",
+    ("hook.py", "dist.all_reduce"): "the timeout of the group in torch's first step",
 }
 
 
 def waits_in(path: Path) -> list[tuple[str, str]]:
-    """Calls that wait: what is called, and the whole call."""
+    """Returns the calls that wait: the called name, and the whole call."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
@@ -350,10 +352,10 @@ def test_every_wait_has_a_limit() -> None:
     folder = Path(sparsesync.torch.__file__).resolve().parent
     found = [(path.name, *each) for path in sorted(folder.rglob("*.py")) for each in waits_in(path)]
     unlisted = [each for each in found if each[:2] not in {**LIMITED, **WITHOUT}]
-    assert unlisted == [], "say above what limits these"
+    assert unlisted == [], "add the limits of these to LIMITED or WITHOUT"
     for file, callee, call in found:
         assert LIMITED.get((file, callee), "") in call, call
-    assert {each[:2] for each in found} == {*LIMITED, *WITHOUT}, "listed above, and gone"
+    assert {each[:2] for each in found} == {*LIMITED, *WITHOUT}, "remove these from the lists: they no longer exist"
 
 
 def test_the_session_of_a_wrapper_has_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

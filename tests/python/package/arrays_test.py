@@ -1,4 +1,4 @@
-"""Arrays that are given: what is refused, and that the others are neither copied nor kept; the GIL."""
+"""Array arguments: which are rejected; others are neither copied nor kept; and the GIL."""
 # ctest: SLOW large_input
 
 import gc
@@ -17,11 +17,11 @@ BEYOND_31 = 2**31 + 5
 BEYOND_32 = 2**32 + 7
 
 
-# What is refused: typed, in one line, and nothing crashes
+# Rejected arrays: typed errors in one line, and no crash
 
 
 def unaligned(array):
-    """The same one byte off."""
+    """Returns the same array at an address that is one byte off."""
     memory = bytearray(array.nbytes + 1)
     moved = np.frombuffer(memory, array.dtype, array.size, offset=1).reshape(array.shape)
     moved[...] = array
@@ -70,7 +70,7 @@ NO_VALUES = {
 
 
 @pytest.mark.parametrize("case", NO_INDICES)
-def test_what_are_no_indices_is_told(case):
+def test_invalid_indices_are_reported(case):
     with pytest.raises(InputError) as told:
         sparsesync.coalesce(NO_INDICES[case], VALUES, 4)
     assert one_line(told.value).startswith("indices")
@@ -80,7 +80,7 @@ def test_what_are_no_indices_is_told(case):
 
 
 @pytest.mark.parametrize("case", NO_VALUES)
-def test_what_are_no_values_is_told(case):
+def test_invalid_values_are_reported(case):
     with pytest.raises(InputError) as told:
         sparsesync.coalesce(ROWS, NO_VALUES[case], 4)
     assert one_line(told.value).startswith("values")
@@ -89,7 +89,7 @@ def test_what_are_no_values_is_told(case):
     assert one_line(told.value).startswith("dense")
 
 
-def test_an_error_says_what_was_given_and_how_to_mend_it():
+def test_an_error_says_what_was_given_and_how_to_fix_it():
     with pytest.raises(InputError) as told:
         sparsesync.coalesce(NO_INDICES["int32"], VALUES, 4)
     assert "int64 with one dimension" in str(told.value) and "of int32 (4,)" in str(told.value)
@@ -126,7 +126,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_input_that_cannot_be_used_is_told(case):
+def test_unusable_input_is_reported(case):
     call, part = REFUSED[case]
     with pytest.raises(InputError) as told:
         call()
@@ -169,11 +169,11 @@ def test_a_row_alone_may_have_any_strides():
     assert sparsesync.compact(values)[0].tolist() == [0]
 
 
-# Nothing that is given is copied
+# Arguments are not copied
 
 
 class Exporter:
-    """Speaks DLPack, and nothing else."""
+    """Supports DLPack and nothing else."""
 
     def __init__(self, array):
         self._array = array
@@ -187,7 +187,7 @@ class Exporter:
         return self._array.__dlpack_device__()
 
 
-def test_what_speaks_dlpack_is_taken():
+def test_objects_with_dlpack_are_accepted():
     rows, values = Exporter(np.array([2, 0, 2])), Exporter(np.ones((3, 2), np.float32))
     found, sums = sparsesync.coalesce(rows, values, 3)
     assert found.tolist() == [0, 2] and sums.tolist() == [[1, 1], [2, 2]]
@@ -206,7 +206,7 @@ def test_torch_tensors_are_taken_bf16_as_it_is():
         sparsesync.compact(torch.ones(4, 3).T)
 
 
-def test_nothing_is_kept_of_what_was_given():
+def test_arguments_are_not_kept():
     rows, values = np.array([2, 0, 2]), np.ones((3, 2), np.float32)
     calls = [
         lambda: sparsesync.coalesce(rows, values, 3),
@@ -253,7 +253,7 @@ def test_large_input_is_not_copied(call):
     growth, size = map(int, done.stdout.split())
     assert size == 200 << 20
     if call == "copy":
-        assert growth > size * 0.9, "a copy would be seen"
+        assert growth > size * 0.9, "the measurement finds a copy"
     else:
         assert growth < size * 0.75, growth
 
@@ -262,8 +262,9 @@ def test_large_input_is_not_copied(call):
 
 
 def lets_others_run(call, tries=2000):
-    """Whether another thread runs while `call` does: it gets the GIL only where the call gives it up, for nobody is
-    made to meanwhile. A call may be over before the system wakes that thread: so it is tried again."""
+    """Returns whether another thread runs during `call`. It gets the GIL only if the call releases it, because the switch interval is
+    too long to force it. A call may end before the system wakes that thread, so it is repeated.
+    """
     ran = []
     woken = threading.Lock()
     woken.acquire()
@@ -287,7 +288,7 @@ def test_others_run_while_a_kernel_does(random):
     rows = np.arange(0, 2_000_000, 2)
     values = np.ones((len(rows), 2), np.float32)
     code, data = sparsesync.encode_indices(rows, 2_000_000, "elias_fano")
-    assert not lets_others_run(lambda: sum(range(20_000)), tries=200), "nobody runs where the GIL is kept"
+    assert not lets_others_run(lambda: sum(range(20_000)), tries=200), "no other thread runs while the GIL is held"
     assert lets_others_run(lambda: sparsesync.coalesce(rows, values, 2_000_000))
     assert lets_others_run(lambda: sparsesync.compact(values))
     assert lets_others_run(lambda: sparsesync.encode_indices(rows, 2_000_000, "elias_fano"))

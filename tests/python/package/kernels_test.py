@@ -1,4 +1,4 @@
-"""Kernels on arrays, and index codes, against NumPy."""
+"""Compares kernels on arrays, and index codes, with NumPy."""
 # ctest: LABELS quick
 
 import math
@@ -14,7 +14,7 @@ BEYOND_32 = 2**32 + 7
 
 
 def some_values(random, shape, dtype):
-    """Any finite values of that type."""
+    """Returns finite values of the type."""
     if dtype in ("i32", "i64"):
         limits = np.iinfo(STORED[dtype])
         return random.integers(limits.min, limits.max, shape, STORED[dtype], endpoint=True)
@@ -25,7 +25,7 @@ def some_values(random, shape, dtype):
 
 
 def summed_in_order(indices, values, dtype):
-    """Distinct rows and their sums, one addition after another; narrow types in f32, rounded once; integers wrap."""
+    """Returns distinct rows and their sums, added one by one. Narrow types are added in f32 and rounded once; integers wrap around."""
     numbers = numbers_of(values, dtype)
     distinct = np.unique(indices)
     sums = np.zeros((len(distinct), *values.shape[1:]), numbers.dtype)
@@ -53,7 +53,7 @@ KINDS = {
 
 
 def drawn_indices(random, kind):
-    """Indices and how many rows there are."""
+    """Returns indices and the number of rows."""
     if kind not in EDGES:
         return KINDS[kind](random)
     rows = EDGES[kind]
@@ -72,7 +72,7 @@ def test_coalesce(random, kind, dtype):
         expected = summed_in_order(indices, values, dtype)
         assert found.dtype == np.int64 and np.array_equal(found, expected[0])
         assert same_bits(sums, expected[1]), (shape, sums, expected[1])
-        assert np.array_equal(indices, given[0]) and same_bits(values, given[1]), "what was given is as it was"
+        assert np.array_equal(indices, given[0]) and same_bits(values, given[1]), "the arguments are unchanged"
 
 
 def test_coalesce_takes_values_of_one_dimension_as_rows_of_one_element():
@@ -86,7 +86,7 @@ def test_coalesce_of_rows_without_elements():
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
-def test_coalesce_lets_what_is_no_number_through(dtype):
+def test_coalesce_keeps_nan_and_infinity(dtype):
     values = stored(np.array([[np.inf], [1.0], [-np.inf], [np.nan], [np.inf], [-0.0]]), dtype)
     found, sums = sparsesync.coalesce(np.array([0, 1, 0, 1, 2, 3]), values, 5)
     assert found.tolist() == [0, 1, 2, 3]
@@ -132,14 +132,14 @@ def test_compact_never_judges_a_row_by_its_sum(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
-def test_compact_takes_minus_zero_for_zero_and_what_is_no_number_for_something(dtype):
+def test_compact_drops_minus_zero_and_keeps_nan(dtype):
     dense = stored(np.array([[-0.0, -0.0], [0.0, np.nan], [-0.0, 0.0], [np.inf, 0.0], [-np.inf, -0.0]]), dtype)
     found, values = sparsesync.compact(dense)
     assert found.tolist() == [1, 3, 4] and same_bits(values, dense[[1, 3, 4]])
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
-def test_compact_keeps_the_smallest_number_that_there_is(dtype):
+def test_compact_keeps_the_smallest_number(dtype):
     bits = {"f32": np.uint32, "f64": np.uint64, "f16": np.uint16, "bf16": np.uint16}[dtype]
     dense = np.array([[0], [1]], bits).view(STORED[dtype])
     found, values = sparsesync.compact(dense)
@@ -148,7 +148,7 @@ def test_compact_keeps_the_smallest_number_that_there_is(dtype):
 
 @pytest.fixture
 def no_denormals():
-    """The caller's thread takes numbers below the normal ones for zero, until the test ends."""
+    """Makes the calling thread treat denormal numbers as zero until the test ends."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor has no such mode")
@@ -185,7 +185,7 @@ def test_compact_undoes_itself(random):
 
 
 def elias_fano_layout(rows, count):
-    """(low bits, bytes of the high parts, bytes of all): the fewest bytes, the fewest low bits where they tie."""
+    """Returns (low bits, bytes of the high parts, bytes in total) with the fewest bytes; on a tie with the fewest low bits."""
 
     def sizes(low_bits):
         high = (count + ((rows - 1) >> low_bits) + 7) // 8
@@ -230,7 +230,7 @@ SETS = [
 
 
 def can_write(code, rows, count):
-    """All rows alone in no bytes; no bitmap of gigabytes."""
+    """Returns whether the code can encode the set: "all" needs every row, and a bitmap may not take gigabytes."""
     return {"all": count == rows, "bitmap": rows <= BEYOND_24}.get(code, True)
 
 
@@ -251,7 +251,7 @@ def test_index_codes(random, code, rows, count):
         assert data == b""
     decoded = sparsesync.decode_indices(name, data, rows, count)
     assert decoded.dtype == np.int64 and np.array_equal(decoded, indices)
-    decoded[:] = 0  # it is the caller's
+    decoded[:] = 0  # it belongs to the caller
 
 
 @pytest.mark.parametrize(("rows", "count"), [each for each in SETS if each[0] <= BEYOND_24])
@@ -286,15 +286,15 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damaged_codes_are_told(case):
+def test_damaged_codes_are_reported(case):
     with pytest.raises(sparsesync.CorruptDataError) as told:
         sparsesync.decode_indices(*DAMAGED[case])
     assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("code", ["coo", "elias_fano", "bitmap"])
-def test_any_bytes_are_indices_or_told(random, code):
-    """Flipped bits, cut and lengthened codes, noise: what is read is a set of so many rows, or nothing."""
+def test_any_bytes_are_indices_or_an_error(random, code):
+    """With flipped bits, cut and extended codes, and noise, decoding returns a set of `count` rows or an error."""
     told = read = 0
     for _ in range(500):
         rows = int(random.integers(1, 300))
@@ -315,6 +315,6 @@ def test_any_bytes_are_indices_or_told(random, code):
         read += 1
         assert len(indices) == count
         assert (np.diff(indices) > 0).all() and (count == 0 or (indices[0] >= 0 and indices[-1] < rows))
-        if code != "elias_fano":  # which passes over bits behind its last number
+        if code != "elias_fano":  # it ignores bits after its last number
             assert sparsesync.encode_indices(indices, rows, code)[1] == bytes(data), "two codes of the same set"
-    assert told > 50 and read > 0, "damage of both kinds was tried"
+    assert told > 50 and read > 0, "some codes decoded, some were rejected"

@@ -1,4 +1,4 @@
-"""What tools read of the package: documentation, lists of names, types."""
+"""The package as tools see it: documentation, lists of names, types."""
 # ctest: COST 25 SLOW typed_program
 
 import ast
@@ -21,7 +21,7 @@ BEYOND_31 = 2**31 + 5
 BEYOND_32 = 2**32 + 7
 
 
-# What tools read of the package
+# The package as tools see it
 
 
 def public_objects():
@@ -39,7 +39,7 @@ def members(name, value):
 
 
 def documented():
-    """(name, its text, without the signature that stands at its beginning)"""
+    """Yields (name, signature, documentation without the signature)."""
     for name, value in public_objects():
         for each, of in [(name, value), *members(name, value)]:
             text = inspect.getdoc(of) or ""
@@ -52,7 +52,7 @@ def documented():
 def test_every_public_name_is_documented():
     seen = list(documented())
     assert len(seen) > 80
-    # What is made without arguments has nothing to say of them.
+    # A constructor without arguments needs no documentation.
     missing = [name for name, _, text in seen if len(text) < 10 and name != "SupportsDLPack.__init__"]
     assert missing == []
 
@@ -87,7 +87,7 @@ def test_every_public_name_is_listed():
 
 
 def test_nothing_compiled_is_loaded_before_it_is_asked_for():
-    """Reports need none of it."""
+    """Reports need neither."""
     done = python(
         "import sys, sparsesync; print([each for each in ('numpy', 'sparsesync._native') if each in sys.modules])"
     )
@@ -100,19 +100,19 @@ def test_training_loads_nothing_of_the_laboratory():
     loaded = f"print([name for name in {laboratory} if name in sys.modules])"
     done = python(f"import sys, sparsesync.torch; {loaded}; sparsesync.plan; import sparsesync.report; {loaded}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["[]", str(laboratory)], "and the names are those that the laboratory has"
+    assert done.stdout.splitlines() == ["[]", str(laboratory)], "the names exist in the analysis part"
 
 
-# Texts of errors of the laboratory.
+# Error texts of the analysis part.
 OF_THE_LABORATORY = [b"trace.json", b"nothing is known of the network", b"make one with 'sparsesync trace'"]
 
 
 def test_the_library_holds_nothing_of_the_laboratory():
     library, laboratory = (pathlib.Path(module.__file__).read_bytes() for module in (_native, _analysis))
     for text in OF_THE_LABORATORY:
-        assert text in laboratory, "the text stands for what the library lacks"
+        assert text in laboratory, "the analysis part contains the text"
         assert text not in library, text
-    assert len(library) < len(laboratory), "which has a copy of the library"
+    assert len(library) < len(laboratory), "the analysis part contains a copy of the library"
 
 
 WITHOUT_LABORATORY = """
@@ -155,7 +155,7 @@ with sparsesync.torch.DistributedDataParallel(module, process_group="alone") as 
 
 @pytest.fixture
 def without_laboratory(tmp_path):
-    """Runs a script with a package that has no _analysis, as SPARSESYNC_ANALYSIS=OFF builds it."""
+    """Returns a function that runs a script with a package without _analysis, like a build with SPARSESYNC_ANALYSIS=OFF."""
     package = tmp_path / "sparsesync"
     package.mkdir()
     for entry in package_folder().iterdir():

@@ -1,4 +1,4 @@
-"""Traces, what profile, plan and compare tell, and the family of errors."""
+"""Traces, the results of profile, plan and compare, and the class hierarchy of errors."""
 # ctest: SLOW compare_tries_all plan_is
 
 import gc
@@ -30,7 +30,7 @@ def mix64(x):
 
 
 def made_values(seed, place, rows, spec):
-    """What docs/tools/traces.md says of values that are not recorded. place: worker, step, tensor."""
+    """Returns the values that docs/tools/traces.md defines for values that are not recorded. `place` is (worker, step, tensor)."""
     with np.errstate(over="ignore"):
         key = np.uint64(seed)
         for part in place:
@@ -50,7 +50,7 @@ TENSORS = [sparsesync.TensorSpec(f"of {dtype}", 500 + i, 1 + 20 * i, dtype) for 
 
 
 def write_trace(path, random, tensors=TENSORS, workers=3, steps=2, **options):
-    """A trace of what is drawn; the drawn rows by worker and step."""
+    """Writes a random trace. Returns the drawn rows by worker and step."""
     writer = sparsesync.TraceWriter(path, tensors, workers, steps, **options)
     drawn = {}
     for worker in range(workers):
@@ -80,7 +80,7 @@ def test_a_trace_comes_back(random, tmp_path):
 
 
 def test_recorded_values_come_as_they_stand(tmp_path):
-    """A trace that nobody of us wrote: any order, repeats, bf16."""
+    """Reads a trace that was not written by the library: any order, duplicates, bf16."""
     (tmp_path / "T").mkdir()
     header = {"format": 1, "workers": 1, "steps": 1, "source": "", "seed": 0}
     header["tensors"] = [{"name": "t", "rows": 9, "width": 2, "dtype": "bf16"}]
@@ -97,7 +97,7 @@ def test_recorded_values_come_as_they_stand(tmp_path):
     assert indices.tolist() == [5, 0, 5] and same_bits(loaded, values)
 
 
-def test_what_a_writer_refuses(random, tmp_path):
+def test_a_writer_refuses_bad_input(random, tmp_path):
     tensors = [sparsesync.TensorSpec("t", 10, 2)]
     rows = np.array([1, 2])
     make = lambda **options: sparsesync.TraceWriter(tmp_path / "T", tensors, 2, 1, **options)  # noqa: E731
@@ -131,7 +131,7 @@ def test_what_a_writer_refuses(random, tmp_path):
         make()
     write_trace(tmp_path / "other", random)
     assert make(force=True)
-    assert sparsesync.Trace(tmp_path / "T").workers == 2, "what is not committed replaces nothing"
+    assert sparsesync.Trace(tmp_path / "T").workers == 2, "an uncommitted trace replaces nothing"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_a_writer_refuses(random, tmp_path):
         ([("t", 1, 1)], 2**30, 2**30),
     ],
 )
-def test_what_no_trace_can_have(tmp_path, tensors, workers, steps):
+def test_impossible_traces(tmp_path, tensors, workers, steps):
     with pytest.raises(InputError) as told:
         sparsesync.TraceWriter(tmp_path / "T", [sparsesync.TensorSpec(*each) for each in tensors], workers, steps)
     one_line(told.value)
@@ -177,13 +177,13 @@ except sparsesync.IoError as error:
 """
 
 
-def test_a_disk_that_is_full_is_told(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     done = python(FULL, tmp_path)
     assert done.returncode == 0 and "w0000.s0000" in done.stdout, done
-    assert list(tmp_path.iterdir()) == [], "and nothing is left"
+    assert list(tmp_path.iterdir()) == [], "no files are left"
 
 
-def test_loading_what_is_not_there(random, tmp_path):
+def test_loading_a_missing_part(random, tmp_path):
     write_trace(tmp_path / "T", random)
     trace = sparsesync.Trace(tmp_path / "T")
     for worker, step in ((3, 0), (0, 2), (-1, 0), (0, -1)):
@@ -191,16 +191,16 @@ def test_loading_what_is_not_there(random, tmp_path):
             trace.load(worker, step)
 
 
-def test_names_of_files_that_are_no_text(tmp_path):
+def test_file_names_that_are_not_text(tmp_path):
     path = str(tmp_path).encode() + b"/\xff\xfe"
     with pytest.raises(InputError) as told:
         sparsesync.Trace(path.decode(errors="surrogateescape"))
     assert "\\xff" in one_line(told.value)
 
 
-# What the command line tells, too
+# Results are those of the command line
 
-# The module and the program may be of builds before and after a commit.
+# The module and the program may come from builds of different commits.
 MADE = ("date", "commit", "build")
 TIMES = (*MADE, "seconds_median", "seconds_min", "memory_bytes")
 
@@ -214,7 +214,7 @@ def trace(tmp_path, random):
 
 
 def without(report, *keys):
-    """Without what differs from run to run."""
+    """Removes entries that differ between runs."""
     if isinstance(report, list):
         return [without(each, *keys) for each in report]
     if isinstance(report, dict):
@@ -226,7 +226,7 @@ def told_by_program(run_program, *arguments):
     return json.loads(run_program(*arguments, "--json", "-"))
 
 
-def test_profile_is_what_the_command_line_tells(run_program, trace):
+def test_profile_is_that_of_the_command_line(run_program, trace):
     ours = sparsesync.profile(trace)
     assert len(ours["tensors"]) == 3 and ours["tensors"][0]["workers"] == 4
     assert without(ours, *MADE) == without(told_by_program(run_program, "profile", trace), *MADE)
@@ -236,7 +236,7 @@ def test_profile_is_what_the_command_line_tells(run_program, trace):
     assert without(ours, *MADE) == without(theirs, *MADE)
 
 
-def test_plan_is_what_the_command_line_tells(run_program, trace, tmp_path):
+def test_plan_is_that_of_the_command_line(run_program, trace, tmp_path):
     ours = sparsesync.plan(trace, workers=[8, 2, 2], rate_bps=1e9, latency_s=5e-5)
     assert [each["n"] for each in ours["workers"]] == [2, 8] and ours["network"] == {"rate_bps": 1e9, "latency_s": 5e-5}
     link = ("--rate", "1gbit", "--latency", "50us")
@@ -244,7 +244,7 @@ def test_plan_is_what_the_command_line_tells(run_program, trace, tmp_path):
         told_by_program(run_program, "plan", trace, "--workers", "2,8", *link), *MADE
     )
     network = tmp_path / "NETWORK.json"
-    slow = ("--rate", "1mbit", "--latency", "1ms")  # so that what else the machine does is no part of what is measured
+    slow = ("--rate", "1mbit", "--latency", "1ms")  # a slow link, so that other load on the machine does not affect the measurement
     run_program("calibrate", "--transport", "local", "--workers", 2, "--repeat", 3, *slow, "--out", network)
     ours = sparsesync.plan(trace, workers=[4], network=network, memory_bytes=1 << 16)
     told = ("plan", trace, "--workers", "4", "--network", network, "--memory", "64KiB")
@@ -254,7 +254,7 @@ def test_plan_is_what_the_command_line_tells(run_program, trace, tmp_path):
 @pytest.mark.parametrize(
     "options", [{}, {"wire": "bf16"}, {"announce": True}, {"rate_bps": 1e9, "latency_s": 2e-5, "clock": "virtual"}]
 )
-def test_compare_is_what_the_command_line_tells(run_program, trace, options):
+def test_compare_is_that_of_the_command_line(run_program, trace, options):
     names = [name for name, _ in sparsesync.schemes()]
     ours = sparsesync.compare(trace, schemes=names, repeat=2, **options)
     assert [each["name"] for each in ours["schemes"]] == names
@@ -308,13 +308,13 @@ def test_compare_tries_all_if_none_are_named(trace):
         (lambda t: sparsesync.compare(t, rate_bps=1e9, latency_s=float("nan")), "a latency of nan"),
     ],
 )
-def test_tools_tell_what_cannot_be_used(trace, call, part):
+def test_tools_report_unusable_input(trace, call, part):
     with pytest.raises(InputError) as told:
         call(trace)
     assert part in one_line(told.value)
 
 
-def test_a_damaged_trace_is_told(trace):
+def test_a_damaged_trace_is_reported(trace):
     file = trace / "w0001.s0001.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(InputError, match="w0001.s0001"):
@@ -356,7 +356,7 @@ def test_schemes_are_those_of_the_program(run_program):
     assert all(name in listed for name in names)
 
 
-def test_provenance_names_what_a_result_is_of():
+def test_provenance_names_the_origin_of_a_result():
     provenance = sparsesync.provenance()
     assert {"version", "commit", "compiler", "cpu", "date"} <= set(provenance)
     assert all(isinstance(value, str) and value for value in provenance.values())
@@ -393,7 +393,7 @@ def test_the_family_of_errors():
         assert issubclass(error, getattr(sparsesync, base)) and issubclass(error, sparsesync.Error), name
         assert issubclass(error, beside), name
         assert error is getattr(_native, name)
-        assert (error.__module__, error.__qualname__) == ("sparsesync", name), "as users write it"
+        assert (error.__module__, error.__qualname__) == ("sparsesync", name), "the text as users write it"
         assert error.__doc__
         again = pickle.loads(pickle.dumps(error("a text")))
         assert type(again) is error and str(again) == "a text"

@@ -1,4 +1,4 @@
-"""What other workers send is never unpickled: whoever can join a group could run programs on all of its workers."""
+"""Data from other workers is never unpickled: otherwise a process that can join a group could run programs on all its workers."""
 # ctest: LABELS quick
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[3] / "python"
-# Modules that run what they read, and calls that unpickle: of torch, its collectives of objects and its files.
+# Modules that execute what they read, and calls that unpickle: torch's collectives of objects, and functions for files.
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 CALLS = {
     *("all_gather_object", "gather_object", "scatter_object_list", "broadcast_object_list", "send_object_list", "recv_object_list"),
@@ -18,7 +18,7 @@ CALLS = {
 
 
 def unpickling_in(source: str) -> list[str]:
-    """Names within a source by which it may unpickle, or run, what it gets."""
+    """Returns the names in a source by which it may unpickle or execute its input."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -61,9 +61,9 @@ def test_the_package_unpickles_nothing() -> None:
         "eval(text)",
     ],
 )
-def test_what_unpickles_is_found(source: str) -> None:
+def test_unpickling_is_found(source: str) -> None:
     assert unpickling_in(source)
 
 
-def test_what_does_not_is_left_alone() -> None:
+def test_other_code_is_not_reported() -> None:
     assert unpickling_in("torch.load(path, weights_only=True); json.loads(text); np.load(path); module.eval_steps()") == []

@@ -1,4 +1,4 @@
-"""A process that may have no more threads: an error of ours says so, and what is there goes on."""
+"""In a process that cannot start more threads, an error of sparsesync says so, and existing objects keep working."""
 # ctest: LABELS quick counted
 
 from bindings_support import python

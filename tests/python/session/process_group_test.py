@@ -1,4 +1,4 @@
-"""Sessions over Gloo's point-to-point calls, as threads of the test: calls that fail, headers that lie, payloads that nobody wants."""
+"""Sessions over Gloo's point-to-point calls, with threads as workers: failing calls, corrupted headers, and unexpected payloads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sparsesync.torch.process_group import _Calls  # noqa: E402 (needs torch)
 from torch import distributed as dist  # noqa: E402 (needs torch)
 
 HEADER = struct.Struct("<IIQQQ")  # channel, flags, sequence, signature, bytes
-HEADERS, PAYLOADS, REASONS = range(3)  # lanes
+HEADERS, PAYLOADS, REASONS = range(3)  # tags
 PIECE_BYTES = 4 << 20
 
 
 class Watched(_Calls):
-    """Lets the send number `failing` fail as one does that finds no memory, and changes headers before they leave."""
+    """Makes the send number `failing` fail as if memory ran out, and changes headers before they are sent."""
 
     def __init__(self, group):
         super().__init__(group)
@@ -49,13 +49,13 @@ class Watched(_Calls):
 
 
 def outcomes_over_gloo(workers, work, calls_of=Watched, **options):
-    """What work(session, calls) ended with on each worker."""
+    """Runs work(session, calls) on each worker. Returns the outcomes."""
     store = dist.HashStore()
 
     def run(rank):
         group = dist.ProcessGroupGloo(store, rank, workers, datetime.timedelta(seconds=DEADLINE_S))
         calls = calls_of(group)
-        del group  # closed with the transport
+        del group  # the transport closes it
         own = {name: option(rank) if callable(option) else option for name, option in options.items()}
         transport = _native.transport_over(calls, rank, [0] * workers)
         with Session(transport, deadline_s=DEADLINE_S, **own) as session:
@@ -85,14 +85,16 @@ def test_a_send_that_fails_is_an_abort_with_its_reason(scheme):
         first, other = (each.error for each in outcomes(failing))
         assert isinstance(first, sparsesync.PeerLostError), first
         if other is None:
-            assert failing == sends, "it had all that it waits for"
+            assert failing == sends, "it had received everything that it waits for"
             continue
         assert isinstance(other, sparsesync.AbortedError), (failing, other)
         assert other.rank == 0 and f"worker 0 ended the session: {first}" in str(other)
 
 
 def test_counters_wait_for_no_lock_with_the_gil():
-    """While a session tells others why it ends, its transport is locked and calls Python: with the GIL held this would hang for ever."""
+    """While a session sends others the reason of its end, its transport is locked and calls Python. With the GIL held this would
+    deadlock.
+    """
 
     class Slow(Watched):
         def __init__(self, group):
@@ -102,7 +104,7 @@ def test_counters_wait_for_no_lock_with_the_gil():
         def send(self, rank, lane, data):
             if lane == REASONS:
                 self.tells.set()
-                time.sleep(0.2)  # without the GIL
+                time.sleep(0.2)  # releases the GIL
             return super().send(rank, lane, data)
 
     def work(session, calls):
@@ -195,7 +197,7 @@ def test_a_worker_that_refuses_takes_no_memory_that_a_header_names(size):
         session.barrier()
         if session.rank == 1:
             calls.change_header = lie
-        rows = np.array([1000]) if session.rank == 0 else np.arange(10)  # the first worker refuses its step
+        rows = np.array([1000]) if session.rank == 0 else np.arange(10)  # the first worker rejects its step
         with pytest.raises(sparsesync.Error) as told:
             session.wait(session.reduce(bucket, [(rows, np.ones((len(rows), 4), np.float32))]))
         return told.value, calls.largest_payload
@@ -209,7 +211,7 @@ def test_a_worker_that_refuses_takes_no_memory_that_a_header_names(size):
 
 @pytest.mark.parametrize("scheme", ["balanced", "sparse_ps"])
 def test_a_worker_that_refuses_for_want_of_memory_takes_none(scheme):
-    """What others had sent is received piece by piece, in the memory of one."""
+    """Messages of others are received piece by piece into the memory of one piece."""
     rows, width = 100_000, 64
 
     def work(session, calls):

@@ -1,4 +1,4 @@
-"""Sessions in forked processes, and in those that end with whatever is open."""
+"""Sessions in forked processes, and in processes that end with open objects."""
 # ctest: SLOW mpi
 
 import shutil
@@ -6,7 +6,7 @@ import shutil
 import pytest
 from bindings_support import DEADLINE_S, ROOT, python
 
-# Other processes, and the end of this one
+# Other processes, and the end of a process
 
 
 FORKED = """
@@ -70,7 +70,7 @@ print("done")
 
 
 @pytest.mark.parametrize("child", ["closes", "drops", "leaves"])
-def test_a_forked_process_is_told_and_ends(child, tmp_path):
+def test_a_forked_process_gets_an_error_and_ends(child, tmp_path):
     script = FORKED.replace("del session, left", "del left") if child == "drops" else FORKED
     done = python(script, child, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
@@ -129,7 +129,7 @@ def make(workers):
 
 
 def test_a_process_ends_in_time_when_its_workers_wait_for_each_other():
-    """They are closed one after another: who is closed is lost to the others."""
+    """Sessions are closed one after another, and a closed one is lost to the others."""
     script = f"""
 import threading, sparsesync
 network = sparsesync.LocalNetwork(2)
@@ -149,7 +149,7 @@ print("done")
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-# The same over MPI: whatever is left open, in whatever order it goes
+# The same over MPI: objects are left open, and destroyed in any order
 
 OVER_MPI = """
 import gc, os, sys
@@ -208,7 +208,7 @@ session.barrier()
 @pytest.mark.parametrize("case", OVER_MPI_ENDS)
 def test_over_mpi_a_process_ends_with_all_that_is_open(case):
     if shutil.which("mpirun") is None:
-        pytest.skip("there is no mpirun here")
+        pytest.skip("mpirun is not installed")
     script = OVER_MPI + OVER_MPI_ENDS[case] + "\nprint('done ', end='')\n"
     done = python(script, launcher=[str(ROOT / "cmake" / "mpirun.sh"), "-np", "2"])
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["done"] * 2, "")
@@ -238,7 +238,7 @@ threading.Thread(target=other, daemon=True).start()
 
 @pytest.mark.parametrize("case", DAEMONS)
 def test_a_daemon_threads_call_that_ends_after_python_does(case):
-    """The thread asks for the GIL, which is not to be had any more."""
+    """The thread requests the GIL, which is no longer available."""
     script = f"""
 import sys, threading, time, sparsesync
 class Last:

@@ -1,4 +1,4 @@
-"""Networks, transports, and what goes wrong in a session: typed, on all workers."""
+"""Networks, transports, and failures of a session: typed errors on all workers."""
 # ctest: EMULATED
 
 import gc
@@ -63,13 +63,13 @@ def test_networks_of_no_workers_or_too_many(workers):
 
 
 @pytest.mark.parametrize("rate", [0, -1, 0.5, float("nan"), float("inf"), -float("inf")])
-def test_rates_that_are_none(rate):
+def test_invalid_rates(rate):
     with pytest.raises(InputError, match="a rate of"):
         LocalNetwork(2, rate_bps=rate)
 
 
 @pytest.mark.parametrize("latency", [-1e-9, float("nan"), float("inf"), 1e9])
-def test_latencies_that_are_none(latency):
+def test_invalid_latencies(latency):
     with pytest.raises(InputError, match="a latency of"):
         LocalNetwork(2, latency_s=latency)
 
@@ -83,7 +83,7 @@ def test_latencies_that_are_none(latency):
         {"memory_bytes": -1},
     ],
 )
-def test_options_of_a_session_that_cannot_be(options):
+def test_invalid_options_of_a_session(options):
     end = LocalNetwork(1).join(0)
     with pytest.raises(InputError) as told:
         Session(end, **options)
@@ -117,7 +117,7 @@ def test_a_link_with_a_rate_and_a_latency_moves_the_same(random):
         np.testing.assert_array_equal(seen, expected)
 
 
-# What goes wrong
+# Failures
 
 
 CALLS = {
@@ -148,14 +148,14 @@ CALLS = {
 }
 
 
-def test_every_call_of_a_closed_session_is_told():
+def test_every_call_of_a_closed_session_is_an_error():
     with Session(LocalNetwork(1).join(0)) as session:
         bucket = session.register_bucket("b", [TensorSpec("t", 1, 1)], "owned")
         ticket = session.reduce(bucket, [None])
         session.wait(ticket)
         assert not session.closed
     assert session.closed
-    session.close()  # again
+    session.close()  # a second time
     for name, call in {**CALLS, "wait": lambda s: s.wait(ticket)}.items():
         with pytest.raises(sparsesync.ClosedError, match="the Session is closed"):
             call(session)
@@ -181,7 +181,7 @@ def test_a_with_block_closes_and_lets_what_was_raised_through():
 
 
 @pytest.mark.parametrize("scheme", LOCAL)
-def test_a_worker_that_leaves_within_a_step_is_told_to_the_others(scheme):
+def test_a_worker_that_leaves_within_a_step_is_reported_to_the_others(scheme):
     spec = TensorSpec("t", 50, 4)
 
     def work(session):
@@ -191,10 +191,10 @@ def test_a_worker_that_leaves_within_a_step_is_told_to_the_others(scheme):
             session.barrier()
             return "left"
         with pytest.raises(sparsesync.Error) as told:
-            session.barrier()  # one may be told here, by the other who is a step ahead
+            session.barrier()  # a worker that is a step ahead may report the error here
             synchronize(session, bucket, [np.ones((50, 4), np.float32)])
         with pytest.raises(type(told.value)):
-            session.barrier()  # and from there on every call tells it
+            session.barrier()  # from here on every call reports it
         return told.value
 
     *others, last = together(3, work)
@@ -204,7 +204,7 @@ def test_a_worker_that_leaves_within_a_step_is_told_to_the_others(scheme):
     assert all("worker 2" in str(error) for error in others)
 
 
-def test_a_deadline_names_who_was_waited_for():
+def test_a_deadline_names_the_missing_worker():
     gone = threading.Event()
 
     def work(session):
@@ -222,17 +222,17 @@ def test_a_deadline_names_who_was_waited_for():
             gone.set()
         return None
 
-    errors = together(2, work, deadline_s=2)  # which is also that of registration
+    errors = together(2, work, deadline_s=2)  # also the deadline of registration
     assert isinstance(errors[0], sparsesync.DeadlineError) and isinstance(errors[0], TimeoutError)
     assert "worker 1" in str(errors[0])
-    assert errors[1].rank == 0 and "worker 1" in str(errors[1]), "who ended it, and why"
+    assert errors[1].rank == 0 and "worker 1" in str(errors[1]), "the error names the worker and the reason"
 
 
-def test_who_waits_for_a_session_that_another_thread_closes_is_told():
+def test_waiting_for_a_session_that_another_thread_closes_is_an_error():
     session = Session(LocalNetwork(1).join(0))
     session.register_bucket("first", [TensorSpec("t", 4, 1)], "owned")
     bucket = session.register_bucket("b", [TensorSpec("t", 4, 1)], "owned")
-    ticket = session.reduce(bucket, [np.ones(4, np.float32)])  # its turn never comes
+    ticket = session.reduce(bucket, [np.ones(4, np.float32)])  # never runs
     waits = threading.Barrier(4)
 
     def wait():
@@ -250,7 +250,7 @@ def test_who_waits_for_a_session_that_another_thread_closes_is_told():
     assert [outcome.value for outcome in outcomes] == [None, None, True, True]
 
 
-def test_what_another_thread_reads_is_there_until_it_has():
+def test_a_result_stays_while_another_thread_reads_it():
     spec = TensorSpec("t", 50_000, 8)
     session = Session(LocalNetwork(1).join(0))
     bucket = session.register_bucket("b", [spec], "owned")
@@ -292,7 +292,7 @@ def test_several_threads_wait_for_one_phase():
         gathered = session.gather(bucket)
         outcomes = run_threads([lambda each=each: session.wait(each) for each in (ticket, gathered) * 3])
         assert all(outcome.error is None for outcome in outcomes)
-        session.wait(ticket)  # what is over is over at once
+        session.wait(ticket)  # the result of a finished phase is returned immediately
         return session.result(bucket, 0)[1].ravel().tolist()
 
     assert together(2, work) == [[2, 2, 2, 2]] * 2
@@ -311,7 +311,7 @@ def test_control_c_ends_a_wait():
     with Session(LocalNetwork(1).join(0)) as session:
         session.register_bucket("first", [TensorSpec("t", 4, 1)], "owned")
         bucket = session.register_bucket("b", [TensorSpec("t", 4, 1)], "owned")
-        ticket = session.reduce(bucket, [None])  # its turn does not come
+        ticket = session.reduce(bucket, [None])  # does not run yet
         main = threading.main_thread().ident
         sender = threading.Thread(target=signal.pthread_kill, args=(main, signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
@@ -319,11 +319,11 @@ def test_control_c_ends_a_wait():
             session.wait(ticket)
         sender.join()
         synchronize(session, 0, [None])
-        session.wait(ticket)  # and nothing was lost
+        session.wait(ticket)  # nothing was lost
 
 
 def test_waiting_lets_others_run():
-    """A worker that kept the GIL would keep the others from coming, and wait until its deadline."""
+    """A worker that kept the GIL would block the others and wait until its deadline."""
 
     def work(session):
         bucket = session.register_bucket("b", [TensorSpec("t", 100, 4)], "balanced")
@@ -336,7 +336,7 @@ def test_waiting_lets_others_run():
 
     interval = sys.getswitchinterval()
     try:
-        sys.setswitchinterval(1e6)  # nobody is made to give it up
+        sys.setswitchinterval(1e6)  # no thread is forced to release it
         together(3, work)
     finally:
         sys.setswitchinterval(interval)
@@ -378,7 +378,7 @@ def test_a_session_that_is_dropped_with_a_step_of_a_sparsifier_is_closed():
     expect_tasks(before)
 
 
-def test_what_a_session_gives_up_as_it_closes_may_close_it():
+def test_objects_that_a_closing_session_releases_may_close_it():
     session = Session(LocalNetwork(1).join(0))
     bucket = session.register_bucket("b", [TensorSpec("t", 30, 4)], "owned")
     gradient = np.ones((30, 4), np.float32)
@@ -441,7 +441,7 @@ def test_a_session_reports_when_each_phase_ran():
 
 
 def test_random_steps_of_random_buckets(random):
-    """Several buckets, submitted in any order, each worker in its own; some steps refused."""
+    """Several buckets are submitted in random order, different on each worker; some steps are rejected."""
     workers = 3
     shapes = [random.integers(1, (80, 20), (tensors, 2)).tolist() for tensors in (1, 2, 3)]
     specs = [[TensorSpec(f"t{i}", *shape) for i, shape in enumerate(tensors)] for tensors in shapes]

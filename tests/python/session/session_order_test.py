@@ -1,4 +1,4 @@
-"""In which order a session's phases run, what workers do between steps, and gradients that cannot be taken."""
+"""The order of a session's phases, collective calls between steps, and invalid gradients."""
 # ctest: LABELS quick EMULATED
 
 
@@ -17,7 +17,7 @@ def three_buckets(session):
 
 def test_phases_run_in_one_order_whatever_the_order_of_the_calls(random):
     drawn = [[drawn_gradient(random, TensorSpec("t", 20, 2)) for _ in range(3)] for _ in range(3)]
-    orders = [[random.permutation(3) for _ in range(2)] for _ in range(3)]  # of reduces and gathers, by worker
+    orders = [[random.permutation(3) for _ in range(2)] for _ in range(3)]  # order of reduces and gathers for each worker
 
     def work(session):
         buckets = three_buckets(session)
@@ -40,7 +40,7 @@ def test_an_order_that_is_set(random):
         order = [(bucket, phase) for phase in ("reduce", "gather") for bucket in reversed(buckets)]
         session.set_order(order, session.step)
         for step in range(2):
-            # Whoever waits after each submission shows that nothing waits for what stands later in the order.
+            # Waiting after each submission shows that no phase waits for a later one.
             for bucket, phase in order:
                 ones = np.full((1, 2), step + 1, np.float32)
                 ticket = (
@@ -57,7 +57,7 @@ def test_an_order_that_is_set(random):
     assert together(2, work) == [2, 2]
 
 
-def test_orders_that_cannot_be_set():
+def test_invalid_orders():
     def work(session):
         buckets = three_buckets(session)
         whole = [(bucket, phase) for bucket in buckets for phase in ("reduce", "gather")]
@@ -77,7 +77,7 @@ def test_orders_that_cannot_be_set():
     assert texts[0] == texts[1] and "'b0'" in texts[0] and "'b1'" in texts[0]
 
 
-def test_a_phase_that_is_never_submitted_is_told():
+def test_a_phase_that_is_never_submitted_is_reported():
     def work(session):
         buckets = three_buckets(session)
         late = session.reduce(buckets[1], [None])
@@ -118,7 +118,7 @@ def test_broadcast_overwrites_what_is_there(random, workers):
 
 
 def test_broadcast_writes_to_no_copy():
-    """An array that cannot be written in place is refused, and not a copy of it written to."""
+    """An array that cannot be written in place is rejected; the broadcast does not write to a copy of it."""
     whole = np.zeros((4, 4))
     constant = np.zeros(4)
     constant.flags.writeable = False
@@ -156,7 +156,7 @@ def test_all_gather_keeps_every_byte(random, workers):
     assert together(workers, lambda session: session.all_gather(given[session.rank])) == [given] * workers
 
 
-def test_agreement_names_what_differs_and_both_sides_on_all():
+def test_agreement_names_the_difference_on_all_workers():
     def work(session):
         session.agree("the model", [("layers", "3"), ("name", "x\ny:\0")])
         session.agree("nothing", [])
@@ -185,7 +185,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
-def test_buckets_that_differ_are_told_on_all_workers(case):
+def test_different_buckets_are_reported_on_all_workers(case):
     different, part = DIFFERENT[case]
 
     def register(session, name="b", more=False, **options):
@@ -203,10 +203,10 @@ def test_buckets_that_differ_are_told_on_all_workers(case):
 
     for text, bucket, result in together(3, work):
         assert part in text and "\n" not in text and "use the same on all workers" in text
-        assert bucket == 0 and result == [[3, 3]], "and the session goes on"
+        assert bucket == 0 and result == [[3, 3]], "the session continues"
 
 
-def test_seeds_that_differ_are_told():
+def test_different_seeds_are_reported():
     def work(session):
         with pytest.raises(sparsesync.AgreementError, match="seed is 0 on worker 0 and 1 on worker 1"):
             session.register_bucket("b", [TensorSpec("t", 4, 2)], "balanced")
@@ -232,7 +232,7 @@ def test_seeds_that_differ_are_told():
         ([("t", 1, 1)], {"rounds": -3}, "-3 rounds"),
     ],
 )
-def test_buckets_that_cannot_be(tensors, options, part):
+def test_invalid_buckets(tensors, options, part):
     def work(session):
         with pytest.raises(InputError) as told:
             session.register_bucket("b", [TensorSpec(*each) for each in tensors], **options)
@@ -243,7 +243,7 @@ def test_buckets_that_cannot_be(tensors, options, part):
     together(2, work)
 
 
-# Gradients that cannot be taken
+# Invalid gradients
 
 
 TWO = [TensorSpec("first", 10, 2), TensorSpec("second", 5, 3, "bf16")]
@@ -281,14 +281,14 @@ def wrong_gradients():
 
 
 @pytest.mark.parametrize(("gradients", "part"), [pytest.param(g, p, id=name) for name, g, p in wrong_gradients()])
-def test_gradients_of_another_form_are_told_at_once(gradients, part):
+def test_gradients_of_another_form_are_rejected_immediately(gradients, part):
     def work(session):
         bucket = session.register_bucket("b", TWO, "owned")
         with pytest.raises(InputError) as told:
             session.reduce(bucket, gradients)
         assert part in str(told.value) and "\n" not in str(told.value)
         assert "first" in str(told.value) or "second" in str(told.value) or "bucket 'b'" in str(told.value)
-        synchronize(session, bucket, [None, np.ones((5, 3), np.uint16)])  # as if nothing had been
+        synchronize(session, bucket, [None, np.ones((5, 3), np.uint16)])  # works as if nothing had happened
 
     together(1, work)
 
@@ -315,7 +315,7 @@ def test_an_index_outside_is_refused_on_all_workers_and_the_next_step_works(sche
         assert after[4].tolist() == [3, 3] and after.sum() == 6
 
 
-def test_what_goes_wrong_while_a_gradient_is_looked_at_is_told_and_harms_nothing():
+def test_failures_while_a_gradient_is_inspected_are_reported_and_harmless():
     class Broken:
         def __dlpack__(self, **options):
             raise ZeroDivisionError
@@ -340,7 +340,7 @@ def test_what_goes_wrong_while_a_gradient_is_looked_at_is_told_and_harms_nothing
     together(1, work)
 
 
-def test_calls_about_what_is_not_there():
+def test_calls_with_unknown_buckets_and_tickets():
     def work(session):
         bucket = session.register_bucket("b", TWO, "owned")
         for call in (

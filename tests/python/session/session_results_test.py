@@ -1,4 +1,4 @@
-"""A session's results, and arrays that it reads where they lie."""
+"""Results of a session, and arrays that it reads in place."""
 # ctest: LABELS quick EMULATED
 
 import gc
@@ -18,7 +18,7 @@ from sparsesync import InputError, TensorSpec
 # PendingResults
 
 
-def test_a_result_is_there_from_its_gather_until_the_next_step():
+def test_a_result_is_valid_from_its_gather_to_the_next_step():
     spec = TensorSpec("t", 10, 2)
 
     def work(session):
@@ -107,7 +107,7 @@ def test_results_go_only_where_they_fit():
     together(1, work)
 
 
-def test_squares_of_a_result_are_there_before_it_is_gathered():
+def test_squares_of_a_result_are_available_before_it_is_gathered():
     def work(session):
         values = np.arange(1, 21, dtype=np.float32).reshape(10, 2)
         tensors = [TensorSpec("t", 10, 2), TensorSpec("flag", 1, 3)]
@@ -128,7 +128,7 @@ def test_squares_of_a_result_are_there_before_it_is_gathered():
     together(3, work)
 
 
-def test_squares_that_cannot_be_told_are_refused():
+def test_unavailable_squares_are_refused():
     def work(session):
         bucket = session.register_bucket("b", [TensorSpec("t", 10, 2), TensorSpec("u", 5, 2), TensorSpec("i", 1, 1, "i32")], "balanced")
         one = np.zeros(1)
@@ -146,25 +146,25 @@ def test_squares_that_cannot_be_told_are_refused():
     together(1, work)
 
 
-def test_a_result_is_the_callers_own():
+def test_a_result_belongs_to_the_caller():
     def work(session):
         bucket = session.register_bucket("b", [TensorSpec("t", 10, 2)], "owned")
         for step in range(3):
             synchronize(session, bucket, [(np.array([step]), np.full((1, 2), step, np.float32))])
             rows, values = session.result(bucket, 0)
             assert rows.tolist() == [step] and values.tolist() == [[2 * step] * 2]
-            rows[:], values[:] = -1, -1  # of nobody's concern
+            rows[:], values[:] = -1, -1  # does not affect the session
         return rows, values
 
     for rows, values in together(2, work):
         assert rows.tolist() == [-1] and values.tolist() == [[-1, -1]], "also when the session is closed"
 
 
-# What is given is not copied, and given back
+# Arguments are not copied, and are released
 
 
-def test_gradients_are_read_where_they_lie():
-    """What is written to them before their turn comes is what crosses: only where nothing was copied."""
+def test_gradients_are_read_in_place():
+    """Values written to the arrays before their phase runs are sent. This shows that nothing was copied."""
     spec = TensorSpec("t", 10, 2)
 
     def work(session):
@@ -172,7 +172,7 @@ def test_gradients_are_read_where_they_lie():
         sparse = session.register_bucket("sparse", [spec], "owned")
         dense = session.register_bucket("dense", [spec], "owned")
         rows, values, whole = np.array([1]), np.ones((1, 2), np.float32), np.zeros((10, 2), np.float32)
-        # They wait for the first bucket's.
+        # They wait for the first bucket.
         waiting = [session.reduce(sparse, [(rows, values)]), session.reduce(dense, [whole])]
         rows[0], values[:], whole[6] = 4, 5, 7
         session.reduce(first, [None])
@@ -202,7 +202,7 @@ def test_arrays_are_held_while_a_phase_reads_them_and_not_longer():
         after = [sys.getrefcount(each) for each in arrays]
         session.wait(session.gather(bucket))
         assert session.result(bucket, 0)[1].tolist() == [[1, 1]]
-        # What nobody waits for is held until the session is closed.
+        # A phase without a wait holds its arrays until the session is closed.
         session.reduce(bucket, [(arrays[1], arrays[2])])
         return arrays, free, held, after
 
@@ -224,7 +224,7 @@ def test_a_temporary_gradient_lives_as_long_as_it_is_read(random):
                 session.reduce(bucket, [(np.arange(bucket, 5000, 4), np.full((1250, 4), bucket + 1, np.float32))])
             )
             gc.collect()
-            np.full((1250, 4), 99, np.float32)  # takes memory that was given back
+            np.full((1250, 4), 99, np.float32)  # takes memory that was freed
         tickets += [session.gather(bucket) for bucket in buckets]
         for ticket in tickets:
             session.wait(ticket)

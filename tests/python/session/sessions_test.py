@@ -1,4 +1,4 @@
-"""Sessions of workers that are threads: every scheme against NumPy's dense sum, types on the wire, announced rows; what it takes."""
+"""Sessions with threads as workers: every scheme against NumPy's dense sum, types on the wire, announced rows, and resource use."""
 # ctest: EMULATED SLOW auto
 
 
@@ -46,10 +46,10 @@ SHAPES = {
 
 
 def expect_exact(random, workers, specs, scheme, steps=3, **options):
-    """Steps of gradients that are drawn, each against the dense sum, on all workers bit by bit the same."""
+    """Runs steps with random gradients. Each result equals the dense sum, with the same bits on all workers."""
     forms = ("none", "nothing", "dense", "rows", "repeats", "full")
     drawn = [[[drawn_gradient(random, spec, forms) for spec in specs] for _ in range(workers)] for _ in range(steps)]
-    drawn[-1] = [[None for _ in specs] for _ in range(workers)]  # a step in which nobody touches anything
+    drawn[-1] = [[None for _ in specs] for _ in range(workers)]  # a step in which no worker touches a row
 
     def work(session):
         bucket = session.register_bucket("bucket", specs, scheme, **options)
@@ -115,7 +115,7 @@ ROW_SPARSE = ["all_gather", "balanced", "owned", "recursive_doubling", "sparse_p
 @pytest.mark.parametrize("scheme", LOCAL)
 @pytest.mark.parametrize("rows", [2**24 + 3, 2**31 + 5, HUGE])
 def test_rows_beyond_what_floats_and_narrow_integers_count(random, scheme, rows):
-    """Exact, or refused by the budget of all before anything moves."""
+    """The result is exact, or all workers reject the bucket by the budget before anything is sent."""
     spec = TensorSpec("t", rows, 2)
     edges = np.array([0, 2**24 - 1, 2**24, 2**24 + 1, rows - 1, rows // 2])
     own = [(np.concatenate([random.permutation(edges), random.integers(0, rows, 5)]), None) for _ in range(3)]
@@ -141,7 +141,7 @@ def test_rows_beyond_what_floats_and_narrow_integers_count(random, scheme, rows)
 
 
 @pytest.mark.parametrize("scheme", OVER_MPI_ALONE)
-def test_what_local_has_not_is_unsupported_on_all_workers(scheme):
+def test_schemes_that_local_lacks_are_unsupported_on_all_workers(scheme):
     def work(session):
         with pytest.raises(sparsesync.UnsupportedError, match="over mpi"):
             session.register_bucket("b", [TensorSpec("t", 4, 2)], scheme)
@@ -177,8 +177,8 @@ def test_auto_chooses_one_on_all_workers(random):
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 @pytest.mark.parametrize("scheme", LOCAL)
-def test_what_is_no_number_travels(scheme, dtype):
-    """And is counted, alike on all workers."""
+def test_nan_and_infinity_are_sent(scheme, dtype):
+    """All workers count them equally."""
     values = [[1, np.inf, 2, -0.0], [np.nan, -np.inf, 3, -0.0]]
 
     def work(session):
@@ -202,14 +202,14 @@ def test_what_is_no_number_travels(scheme, dtype):
 @pytest.mark.parametrize(
     ("dtype", "wire"), [("f32", "bf16"), ("f64", "bf16"), ("f32", "f16"), ("f64", "f32"), ("f16", "f16")]
 )
-def test_a_narrower_type_on_the_wire_is_exact_where_it_holds_the_numbers(random, scheme, dtype, wire):
+def test_a_narrower_type_on_the_wire_is_exact_for_numbers_that_it_can_represent(random, scheme, dtype, wire):
     expect_exact(random, 3, SHAPES["one table"](dtype), scheme, wire=wire)
 
 
-def test_a_narrower_type_halves_the_values_and_tells_what_it_cannot_hold():
+def test_a_narrower_type_halves_the_values_and_reports_overflows():
     spec = TensorSpec("t", 1000, 16)
     values = np.ones((100, 16), np.float32)
-    values[3, 5] = 60000  # two of them are beyond f16
+    values[3, 5] = 60000  # two of them exceed f16
 
     def work(session):
         took = {}
@@ -240,7 +240,7 @@ def test_a_narrower_type_halves_the_values_and_tells_what_it_cannot_hold():
         ("bf16", "f32", "not narrower"),
     ],
 )
-def test_types_that_cannot_cross_are_told_on_all_workers(dtype, wire, part):
+def test_invalid_wire_types_are_reported_on_all_workers(dtype, wire, part):
     def work(session):
         with pytest.raises(InputError, match=part):
             session.register_bucket("b", [TensorSpec("t", 4, 2, dtype)], wire=wire)
@@ -296,7 +296,7 @@ def test_announced_rows_that_are_not_touched_are_zero_and_others_are_refused():
         assert last[9].tolist() == [2, 2] and last.sum() == 4
 
 
-def test_only_a_bucket_that_announces_does():
+def test_only_an_announcing_bucket_announces():
     def work(session):
         bucket = session.register_bucket("b", [TensorSpec("t", 4, 2)], "owned")
         with pytest.raises(InputError, match="does not announce"):
@@ -306,11 +306,11 @@ def test_only_a_bucket_that_announces_does():
     together(2, work)
 
 
-# What it takes
+# Resource use
 
 
 def test_counters_are_those_of_the_algorithm():
-    """A ring: each worker sends n - 1 parts of the tensor twice; every message has a header."""
+    """In a ring, each worker sends n - 1 parts of the tensor twice; every message has a header."""
     spec, header = TensorSpec("t", 60, 4), 32
 
     def work(session):
@@ -334,7 +334,7 @@ def test_counters_are_those_of_the_algorithm():
 
 
 @pytest.mark.parametrize("scheme", LOCAL)
-def test_what_is_sent_is_received(random, scheme):
+def test_sent_bytes_are_received(random, scheme):
     spec = TensorSpec("t", 300, 4)
     own = [drawn_gradient(random, spec) for _ in range(3)]
 
@@ -349,7 +349,7 @@ def test_what_is_sent_is_received(random, scheme):
     assert all(0 <= each["index_bytes_sent"] <= each["bytes_sent"] for each in used)
 
 
-def test_what_is_told_while_a_step_is_under_way_is_of_before_it():
+def test_statistics_during_a_step_are_those_before_it():
     spec = TensorSpec("t", 10, 2)
 
     def work(session):
@@ -358,7 +358,7 @@ def test_what_is_told_while_a_step_is_under_way_is_of_before_it():
         for each in (first, bucket):
             synchronize(session, each, [(np.array([1]), np.ones((1, 2), np.float32))])
         before = session.use(bucket), session.choice(bucket)
-        ticket = session.reduce(bucket, [(np.array([1]), np.full((1, 2), np.nan, np.float32))])  # waits for the first
+        ticket = session.reduce(bucket, [(np.array([1]), np.full((1, 2), np.nan, np.float32))])  # waits for the first bucket
         during = session.use(bucket), session.choice(bucket)
         synchronize(session, first, [None])
         session.wait(ticket)
@@ -388,7 +388,7 @@ def test_steady_state_allocates_nothing(random):
     together(3, work)
 
 
-def test_a_budget_is_kept_and_told_on_all_workers():
+def test_a_budget_is_kept_and_reported_on_all_workers():
     def work(session):
         with pytest.raises(sparsesync.BudgetError if session.rank == 1 else sparsesync.RefusedError) as told:
             session.register_bucket("large", [TensorSpec("t", 10**6, 64)], "dense_ring")

@@ -1,7 +1,7 @@
-"""Random sessions of workers that are threads, each result compared with NumPy's. `scripts/stress soak` runs it.
+"""Runs random sessions with threads as workers, and compares each result with NumPy's. `scripts/stress soak` runs it.
 
-An episode is one session that its seed draws: workers, scheme, tensors, types, reduction, rounds, budgets, links, and at most one
-event (a worker that refuses a step, disagrees, or leaves). Findings are wrong results, results that differ between workers, errors that
+An episode is one session that its seed determines: workers, scheme, tensors, types, reduction, rounds, budgets and links. It has at most
+one event: a worker rejects a step, disagrees, or leaves. Findings are wrong results, results that differ between workers, errors that
 the episode does not explain, hangs, and descriptors or threads that an episode leaves behind. A finding prints the seed that repeats it.
 """
 
@@ -36,7 +36,7 @@ MINUTE_S = 60.0
 # Allocators and caches fill up during this part of a run; afterwards memory has to be flat.
 WARM_UP_S = 600.0
 MOST_GROWTH = 0.05
-MOST_ELEMENTS = 60_000  # of a tensor: many small episodes find more than few large ones
+MOST_ELEMENTS = 60_000  # per tensor: many small episodes find more than a few large ones
 REPEATS = 12  # rows of a gradient that names some of them repeatedly
 BREAKS = ["wrong sum", "different bits", "error", "descriptor", "thread", "hang"]
 
@@ -59,7 +59,7 @@ class LeavingError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What goes wrong on purpose."""
+    """An intended failure."""
 
     kind: str  # refuses, disagrees, leaves
     rank: int
@@ -148,11 +148,11 @@ def draw(seed: int) -> Episode:
     )
 
 
-# ---- Inputs, and NumPy's results of them.
+# ---- Inputs, and NumPy's results.
 
 
 def numbers(random: np.random.Generator, episode: Episode, dtype: str, shape: tuple[int, int]) -> Any:
-    """Values of a gradient."""
+    """Returns the values of a gradient."""
     if episode.values == "whole":
         # Every partial sum is exact in the type on the wire.
         most = 1 if episode.wire else 3
@@ -188,7 +188,9 @@ def inputs_of(episode: Episode) -> list[list[list[Gradient]]]:
 
 
 def own_sum(gradient: Gradient, spec: TensorSpec) -> Any:
-    """One worker's gradient as a dense array: repeated rows are added in their order, halves in f32 and rounded once."""
+    """Returns one worker's gradient as a dense array. Duplicate rows are added in their order; 16-bit types are added in f32 and rounded
+    once.
+    """
     indices, values = rows_of(gradient, spec)
     total = np.zeros((spec.rows, spec.width), numbers_of(np.empty(0, STORED[spec.dtype]), spec.dtype).dtype)
     np.add.at(total, indices, values.astype(total.dtype))
@@ -215,8 +217,8 @@ def problem_of(episode: Episode, gradients: list[Gradient], spec: TensorSpec, re
         exact = episode.reduction == "sum" and (episode.values == "whole" or (episode.scheme in IN_RANK_ORDER and not episode.wire))
         if exact:
             return difference(result, numbers_of(stored(total, spec.dtype), spec.dtype), 0)
-        # Each partial sum is rounded once at most, and the sum once more. With a type on the wire the repeated rows of a worker are
-        # added in that type, too.
+        # Each partial sum is rounded at most once, and the total once more. With a type on the wire, the duplicate rows of a worker are
+        # also added in that type.
         divisor = episode.workers if episode.reduction == "mean" else 1
         reference = sum((each.astype(np.float64) for each in own), np.zeros(total.shape)) / divisor
         sizes = [own_magnitudes(each, spec) for each in gradients] if episode.wire else [np.abs(each.astype(np.float64)) for each in own]
@@ -229,7 +231,7 @@ def problem_of(episode: Episode, gradients: list[Gradient], spec: TensorSpec, re
 
 
 def difference(result: Any, expected: Any, bound: Any) -> str:
-    """Describes the elements of `result` that are farther from `expected` than `bound`."""
+    """Describes the elements of `result` that differ from `expected` by more than `bound`."""
     if result.shape != expected.shape:
         return f"the shape is {result.shape} and not {expected.shape}"
     wrong = (result != expected) & ~(np.isnan(result) & np.isnan(expected))
@@ -247,7 +249,7 @@ def difference(result: Any, expected: Any, bound: Any) -> str:
 
 
 class Worker:
-    """One worker of an episode: what its thread returned of each step."""
+    """One worker of an episode, with its result of each step."""
 
     def __init__(self) -> None:
         self.results: dict[int, list[tuple[Any, Any]]] = {}
@@ -302,17 +304,17 @@ def work(episode: Episode, rank: int, network: Any, gradients: list[list[list[Gr
                     continue
                 worker.steps += 1
                 worker.results[step] = [read_result(session, bucket, i, spec) for i, spec in enumerate(specs)]
-            # A session that an error has ended says so here.
+            # If an error has ended the session, this call reports it.
             step = episode.steps
             session.barrier()
     except LeavingError:
         worker.left = True
-    except BaseException as error:  # handed to the check
+    except BaseException as error:  # passed on to the check
         worker.ended = (step, error)
 
 
 def read_result(session: Any, bucket: int, tensor: int, spec: TensorSpec) -> tuple[Any, Any]:
-    """Reads a result as a dense array of numbers, and as the session has it. Both have to be the same."""
+    """Reads a result as a dense array and in the session's form. Checks that both are equal."""
     out = np.empty((spec.rows, spec.width), STORED[spec.dtype])
     session.write_dense(bucket, tensor, out)
     result = session.result(bucket, tensor)
@@ -325,7 +327,7 @@ def read_result(session: Any, bucket: int, tensor: int, spec: TensorSpec) -> tup
 
 
 def announced_rows(episode: Episode, rank: int, step: int, own: list[Gradient], specs: list[TensorSpec]) -> list[Any]:
-    """Rows that a worker announces: those of its gradient and a few others."""
+    """Returns the rows that a worker announces: those of its gradient and a few others."""
     random = np.random.default_rng([episode.seed, 2, rank, step])
     rows = []
     for gradient, spec in zip(own, specs, strict=True):
@@ -336,7 +338,7 @@ def announced_rows(episode: Episode, rank: int, step: int, own: list[Gradient], 
 
 
 def leave(event: Event, session: Any, bucket: int, own: list[Gradient], rows: list[Any] | None) -> None:
-    """Ends a worker's part at a moment of a step. The caller closes the session."""
+    """Ends a worker's part in the middle of a step. The caller closes the session."""
     if event.moment == "before reduce":
         return
     if event.moment == "raises":
@@ -350,7 +352,7 @@ def leave(event: Event, session: Any, bucket: int, own: list[Gradient], rows: li
         session.wait(reduced)
         if event.moment == "after gather":
             session.gather(bucket)
-    except sparsesync.Error:  # of a budget
+    except sparsesync.Error:  # raised by a budget
         pass
 
 
@@ -358,21 +360,21 @@ EXPECTED_OF_LEAVING = (sparsesync.PeerLostError, sparsesync.AbortedError)
 
 
 def findings_of(episode: Episode, workers: list[Worker], gradients: list[list[list[Gradient]]]) -> Iterator[str]:
-    """Compares what the workers ended with with what the episode explains."""
+    """Compares the workers' results with those that the episode explains."""
     specs, event = episode.tensors(), episode.event
     budgets = any(each is not None for each in episode.budgets)
     for rank, worker in enumerate(workers):
         if worker.ended:
             step, error = worker.ended
             explained = EXPECTED_OF_LEAVING if event and event.kind == "leaves" else ()
-            if budgets and step < 0:  # registering
+            if budgets and step < 0:  # while registering
                 explained = (*explained, sparsesync.BudgetError, sparsesync.RefusedError)
             if not isinstance(error, explained):
                 yield f"worker {rank}, step {step}: {type(error).__name__}: {error}"
         elif event and event.kind == "leaves" and not worker.left and episode.workers > 1:
-            yield f"worker {rank} did not learn that worker {event.rank} left"
+            yield f"worker {rank} did not notice that worker {event.rank} left"
         if event and event.kind == "disagrees" and not worker.disagreed and episode.workers > 1 and not worker.ended:
-            yield f"worker {rank} did not learn that worker {event.rank} disagrees"
+            yield f"worker {rank} did not notice that worker {event.rank} disagrees"
         for step, error in worker.refused.items():
             provoked = event and event.kind == "refuses" and event.step == step
             if provoked and isinstance(error, sparsesync.InputError if rank == event.rank else sparsesync.RefusedError):
@@ -458,7 +460,7 @@ _libc = ctypes.CDLL(None)
 
 
 def resident_bytes() -> int:
-    """Resident memory once freed memory has gone back to the system."""
+    """Returns resident memory, after returning freed memory to the system."""
     gc.collect()
     _libc.malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -470,12 +472,12 @@ def descriptors() -> int:
 
 
 def tasks() -> set[str]:
-    """Identifiers of the threads. A thread that has just been joined may be among them for an instant."""
+    """Returns the identifiers of the threads. A thread that has just been joined may stay visible for an instant."""
     return set(os.listdir("/proc/self/task"))
 
 
 def left_behind(descriptors_before: int, tasks_before: set[str]) -> str:
-    """Waits until no descriptors and threads are there that were not before. Returns what is left; empty if nothing is."""
+    """Waits for new descriptors and threads to disappear. Returns a description of the remaining ones; empty if there are none."""
     until = time.monotonic() + SETTLE_S
     while (more := descriptors() - descriptors_before) > 0 or tasks() - tasks_before:
         if time.monotonic() > until:
@@ -486,7 +488,7 @@ def left_behind(descriptors_before: int, tasks_before: set[str]) -> str:
 
 
 def growth_of(samples: list[dict[str, float]], warm_up_s: float = WARM_UP_S) -> float | None:
-    """Growth of resident memory after the warm-up, as a share; None where the run ends before that."""
+    """Returns the growth of resident memory after the first `warm_up_s` seconds, as a fraction; None if the run is shorter."""
     warm = [each["resident_bytes"] for each in samples if each["seconds"] >= warm_up_s]
     return max(warm) / warm[0] - 1 if len(warm) > 1 else None
 
@@ -494,10 +496,12 @@ def growth_of(samples: list[dict[str, float]], warm_up_s: float = WARM_UP_S) -> 
 def soak(
     seed: int, episodes: int, seconds: float, broken: str = "", hang_s: float = HANG_S, progress_s: float = MINUTE_S
 ) -> dict[str, Any]:
-    """Runs episodes of seeds from `seed` on. Returns what was found."""
+    """Runs episodes of consecutive seeds from `seed` on, for at most `seconds` seconds. Returns the results. An episode hangs after
+    `hang_s` seconds. A line is printed every `progress_s` seconds.
+    """
     counts, findings, samples = Counts(), [], []
     kinds: collections.Counter[str] = collections.Counter()
-    run_episode(draw(seed), Counts())  # makes what is made once
+    run_episode(draw(seed), Counts())  # initializes what is created once
     before = (descriptors(), tasks())
     opened = []
     began = time.monotonic()
@@ -525,7 +529,7 @@ def soak(
             print(f"FINDING: scripts/stress soak --seed {number} --episodes 1\n    {shown}", flush=True)
         findings += [{"seed": number, "problem": problem, "episode": repr(episode)} for problem in problems]
         if hangs:
-            break  # its threads are still at work
+            break  # its threads still run
     elapsed = time.monotonic() - began
     samples.append(sample(elapsed, counts, len(findings)))
     for each in opened:
@@ -546,7 +550,7 @@ def soak(
 
 
 def sample(elapsed: float, counts: Counts, findings: int) -> dict[str, float]:
-    """Measures the process, and prints one line."""
+    """Measures the process and prints one line."""
     taken = {"seconds": elapsed, "resident_bytes": resident_bytes(), "descriptors": descriptors(), "threads": len(tasks())}
     print(
         f"{elapsed:7.0f} s: {counts.episodes} episodes, {counts.worker_steps} steps of workers, {counts.results} results, "
@@ -559,9 +563,9 @@ def sample(elapsed: float, counts: Counts, findings: int) -> dict[str, float]:
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/stress soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, help="end after so many seconds (60, unless --episodes is given)")
-    options.add_argument("--episodes", type=int, help="end after so many episodes")
-    options.add_argument("--seed", type=int, help="of the first episode; the next ones follow (drawn if not given)")
+    options.add_argument("--seconds", type=float, help="end after this many seconds (60 without --episodes)")
+    options.add_argument("--episodes", type=int, help="end after this many episodes")
+    options.add_argument("--seed", type=int, help="seed of the first episode; later ones count up (default: random)")
     options.add_argument("--json", type=Path, help="write the result to this file")
     given = options.parse_args()
     seconds = given.seconds if given.seconds is not None else 60.0 if given.episodes is None else float("inf")

@@ -1,4 +1,4 @@
-"""A short soak of fixed seeds, and checks of the soak's own checks. SPARSESYNC_FULL=1 runs it for three minutes from a random seed."""
+"""A short soak with fixed seeds, and tests of its checks. SPARSESYNC_FULL=1 runs it for three minutes from a random seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPISODES = 200
 
 
 def soak(tmp_path: Path, *options: object) -> tuple[int, str, dict[str, object]]:
-    """Runs soak_cases.py in a process of its own. Returns its exit status, output and result."""
+    """Runs soak_cases.py in a separate process. Returns its exit status, output and result."""
     result = tmp_path / "soak.json"
     done = subprocess.run(
         [sys.executable, soak_cases.__file__, "--json", str(result), *map(str, options)],
@@ -52,13 +52,13 @@ def test_every_kind_of_episode_is_drawn() -> None:
     assert {each.event.moment for each in drawn if each.event} == {"", *soak_cases.MOMENTS}
     assert {each.values for each in drawn} == {"whole", "real", "special"}
     assert {each.wire for each in drawn} == {None, "f32", "f16", "bf16"}
-    assert any(None in each.budgets and any(each.budgets) for each in drawn), "a budget of one worker alone"
+    assert any(None in each.budgets and any(each.budgets) for each in drawn), "a budget of only one worker"
     assert {each.reduction for each in drawn} == {"sum", "mean"}
     assert {each.announce for each in drawn} == {False, True}
     assert drawn[7] == soak_cases.draw(FIRST + 7)
 
 
-# Without an event or a budget, of more than one worker.
+# A seed with three workers and without an event or a budget.
 PLAIN = next(
     seed
     for seed in range(FIRST, FIRST + 1000)
@@ -74,7 +74,7 @@ PLAIN = next(
         ("error", "ZeroDivisionError: unprovoked"),
         ("descriptor", "descriptors and"),
         ("thread", "threads are left"),
-        ("hang", "hang"),  # the last one, as its threads go on for a while
+        ("hang", "hang"),  # the last case, because its threads continue for a while
     ],
 )
 def test_the_soak_finds(broken: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_the_soak_finds(broken: str, problem: str, monkeypatch: pytest.MonkeyPat
     result = soak_cases.soak(PLAIN, 1, 60, broken, hang_s=0.5 if broken == "hang" else 60)
     assert any(problem in each["problem"] for each in result["findings"]), result["findings"]
     assert all(each["seed"] == PLAIN for each in result["findings"])
-    assert f"--seed {PLAIN} --episodes 1" in capsys.readouterr().out, "what repeats it"
+    assert f"--seed {PLAIN} --episodes 1" in capsys.readouterr().out, "the command that repeats the episode"
 
 
 def test_breaks_are_all_tested() -> None:

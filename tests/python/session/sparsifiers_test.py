@@ -1,4 +1,4 @@
-"""Sparsifiers of workers that are threads: beside NumPy's words of the papers, over schemes; what they send; what they refuse."""
+"""Sparsifiers with threads as workers: results against the papers' algorithms in NumPy, over all schemes; sent bytes; and rejected use."""
 # ctest: EMULATED
 
 import math
@@ -14,7 +14,7 @@ STEPS = 6
 
 
 class Dgc:
-    """Deep Gradient Compression by the words of the paper, in f64: of one worker and one tensor."""
+    """Deep Gradient Compression exactly as in the paper, in f64, for one worker and one tensor."""
 
     def __init__(self, size, momentum, masks, nesterov, clip):
         self.residual = np.zeros(size)
@@ -22,7 +22,7 @@ class Dgc:
         self.momentum, self.masks, self.nesterov, self.clip = momentum, masks, nesterov, clip
 
     def step(self, gradient, k):
-        """What crosses: dense."""
+        """Returns the sent gradient as a dense array."""
         norm = np.linalg.norm(gradient)
         if self.clip is not None and norm > self.clip:
             gradient = gradient * (self.clip / norm)
@@ -43,7 +43,7 @@ def whole(random, size):
 
 
 def step_of(session, sparsifier, bucket, gradients, **options):
-    """A whole step; what this worker ends with of each tensor that crosses."""
+    """Runs a whole step. Returns this worker's result for each tensor that is sent."""
     tickets = [sparsifier.reduce(bucket, gradients, **options), session.gather(bucket)]
     for ticket in tickets:
         session.wait(ticket)
@@ -64,7 +64,7 @@ def test_deep_gradient_compression(random, scheme, momentum, masks, nesterov):
     workers, sizes = 4, [500, 33]
     specs = [TensorSpec("large", 50, 10), TensorSpec("small", 33, 1)]
     drawn = [[[whole(random, size) for size in sizes] for _ in range(workers)] for _ in range(STEPS)]
-    drawn[2][1][1] = None  # a tensor that a worker does not use; what it owes of it crosses all the same
+    drawn[2][1][1] = None  # a tensor that a worker does not use; its residual is sent all the same
     shares = [1.0, 0.25, 0.25, 0.01, 0.01, 0.02]
 
     def work(session):
@@ -86,7 +86,7 @@ def test_deep_gradient_compression(random, scheme, momentum, masks, nesterov):
             expected = np.zeros(size)
             for rank in range(workers):
                 gradient, oracle = given[rank][tensor], oracles[rank][tensor]
-                if gradient is None:  # nothing comes in: no velocity changes, either
+                if gradient is None:  # without a gradient, velocities do not change
                     before = oracle.velocity, oracle.momentum
                     oracle.velocity, oracle.momentum = np.zeros(size), 0.0
                     sent = oracle.step(np.zeros(size), math.ceil(share * size))
@@ -103,7 +103,7 @@ def test_deep_gradient_compression(random, scheme, momentum, masks, nesterov):
 
 
 def chosen_of(session, sparsifier, norms_bucket, share):
-    """The chunks of the largest norms, summed over workers."""
+    """Returns the chunks with the largest norms, summed over workers."""
     norms = np.empty(sparsifier.chunks)
     sparsifier.write_norms(norms)
     tickets = [session.reduce(norms_bucket, [norms]), session.gather(norms_bucket)]
@@ -156,12 +156,12 @@ def test_all_workers_take_the_same_chunks(random, scheme):
 
 
 def busiest_bytes(workers, work):
-    """Of the busiest worker, each way, what work(session) says that it took."""
+    """Returns the bytes of the busiest worker in the larger direction, as work(session) counts them."""
     return max(max(each) for each in together(workers, work))
 
 
 def crossed(session, step):
-    """Bytes sent and received in a step."""
+    """Returns the bytes sent and received in a step."""
     before = session.counters()
     step()
     after = session.counters()
@@ -182,8 +182,8 @@ def test_one_percent_of_elements_takes_little(scheme):
         bucket = session.register_bucket("bucket", sparsifier.crossing, scheme)
         places = np.random.default_rng(1).permutation(elements)[: workers * k].reshape(workers, k)
         gradient = np.zeros(elements, np.float32)
-        gradient[places[session.rank]] = 1.0  # nobody else picks these
-        step_of(session, sparsifier, bucket, [gradient], share=0.01)  # statistics are agreed
+        gradient[places[session.rank]] = 1.0  # no other worker chooses these
+        step_of(session, sparsifier, bucket, [gradient], share=0.01)  # statistics are exchanged
         return crossed(session, lambda: step_of(session, sparsifier, bucket, [gradient], share=0.01))
 
     assert busiest_bytes(workers, work) <= 0.056 * dense_ring_bytes(workers, elements)
@@ -212,7 +212,7 @@ def test_a_tenth_of_chunks_takes_a_tenth():
     assert busiest_bytes(workers, work) <= 0.105 * dense_ring_bytes(workers, elements)
 
 
-def test_what_crosses_rounded_stays_owed(random):
+def test_rounding_errors_stay_in_the_residual(random):
     workers, size = 3, 200
     gradients = [random.standard_normal(size).astype(np.float32) for _ in range(workers)]
 
@@ -228,7 +228,7 @@ def test_what_crosses_rounded_stays_owed(random):
         assert np.any(residual)
 
 
-def test_state_goes_out_and_in(random):
+def test_state_can_be_written_and_read(random):
     size = 64
     gradient = whole(random, size)
 
@@ -263,14 +263,14 @@ def test_a_step_that_is_skipped(random):
         step_of(session, sparsifier, bucket, [gradients[1]], share=0.1)
         assert sparsifier.not_finite() == 1
         sparsifier.undo([gradients[1]])
-        sparsifier.undo([gradients[1]])  # once is enough
+        sparsifier.undo([gradients[1]])  # a second undo changes nothing
         return before, state_of(sparsifier, 0, size)[0]
 
     (before, after), = together(1, work)
     np.testing.assert_array_equal(before, after)
 
 
-def test_a_step_that_a_sparsifier_lacks_memory_for_is_refused_by_all_and_the_next_one_works(random):
+def test_a_step_without_memory_is_refused_by_all_and_the_next_one_works(random):
     size = 200_000
     gradients = [[whole(random, size) for _ in range(2)] for _ in range(3)]
 
@@ -285,7 +285,7 @@ def test_a_step_that_a_sparsifier_lacks_memory_for_is_refused_by_all_and_the_nex
                 step_of(session, sparsifier, bucket, [own[1]], share=1.0)
             assert sparsifier.not_finite() == 0
             sparsifier.give_back()
-            # The others owe this step's gradient, and worker 1, which could not take, does not.
+            # The other workers keep this step's gradient in their residuals. Worker 1, whose step failed, does not.
             now_owed = owed if session.rank == 1 else owed + own[1]
             np.testing.assert_array_equal(state_of(sparsifier, 0, size)[0], now_owed)
         last = step_of(session, sparsifier, bucket, [own[1]], share=0.01)[0]

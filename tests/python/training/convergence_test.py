@@ -1,4 +1,4 @@
-"""bench/python/convergence.py: a short run of it, and what it has stored."""
+"""Tests bench/python/convergence.py with a short run, and checks its stored results."""
 # ctest: PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def test_a_short_training_of_each(tmp_path: Path) -> None:
     for run in told["runs"]:
         assert run["held_out"][-1] < 0.5 * run["held_out"][0], run["way"]
         assert run["steps"][0] == 0 and run["steps"][-1] == 400
-    # So short a training is farther from dense gradients' than a whole one; one that loses what it does not send by far more.
+    # After a short training the gap is larger than after a whole one, and by far the largest without error feedback.
     for way in ("dgc", "csc"):
         own, lossy = (of_ways[name]["gap_percent_mean"] for name in (way, f"{way}_lossy"))
         assert own < 5
         assert lossy > 2 * max(own, 1)
         assert of_ways[way]["bytes_over_dense"] < 0.3
-    assert (done.returncode == 0) == (done.stderr == "")  # what is farther than aimed at is said
+    assert (done.returncode == 0) == (done.stderr == "")  # missed targets are printed
     assert (tmp_path / "out.png").stat().st_size > 10_000
 
 
@@ -53,7 +53,7 @@ def stored() -> dict[str, Any]:
     return told
 
 
-def test_what_is_stored_reaches_what_is_aimed_at() -> None:
+def test_stored_results_reach_their_targets() -> None:
     told = stored()
     assert told["provenance"]["part"] == 1 and told["provenance"]["workers"] == 4
     for name, of_ways in told["tasks"].items():
@@ -63,18 +63,18 @@ def test_what_is_stored_reaches_what_is_aimed_at() -> None:
         assert list(convergence.missed(of_ways)) == []
 
 
-def test_the_document_says_what_is_stored() -> None:
+def test_the_document_has_the_stored_results() -> None:
     text = (ROOT / "docs/guide/sparsifiers.md").read_text(encoding="utf-8")
     for line in convergence.table(stored()["tasks"]):
         assert line in text
 
 
-def test_a_gap_is_seen() -> None:
+def test_a_gap_is_found() -> None:
     def runs(dgc: float) -> list[dict[str, Any]]:
         ends = {"dense": 1.0, "dgc": dgc, "csc": 1.0, "dgc_lossy": 1.5, "csc_lossy": 1.5}
         return [{"seed": 1, "way": way, "held_out": [2.0, end], "bytes_sent_max": 8} for way, end in ends.items()]
 
     assert list(convergence.missed(convergence.summary(runs(1.01)))) == []
-    assert list(convergence.missed(convergence.summary(runs(1.03)))) == ["DGC, 1%: a gap of 3.00%, aimed at is 2.0%"]
+    assert list(convergence.missed(convergence.summary(runs(1.03)))) == ["DGC, 1%: the gap is 3.00%, the target is 2.0%"]
     wrong = list(convergence.missed(convergence.summary(runs(1.2))))
-    assert wrong[1] == "DGC, 1%: without error feedback a gap of 50.00%, where 3 times that with it is expected"
+    assert wrong[1] == "DGC, 1%: without error feedback the gap is 50.00%, expected is 3 times that with it"

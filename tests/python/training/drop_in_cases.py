@@ -1,6 +1,6 @@
-"""Models that programs bring along from torch's DistributedDataParallel, trained by ours and by one process that averages by hand.
+"""Models as users have them with torch's DistributedDataParallel, trained with sparsesync and by one process that averages by hand.
 
-Launched, it is the program of drop_in_test.py: drop_in_cases.py FOLDER HALF trains the cases of `usage_cases` and writes FOLDER/RANK.json.
+As a program it belongs to drop_in_test.py: drop_in_cases.py FOLDER HALF trains the cases of `usage_cases` and writes FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ SCHEDULES = ("lazy", "sequential", "dear")
 
 
 class Net(torch.nn.Module):
-    """A table, and a layer that is used in all steps. In a step `uses` says whether the table is used, and by what its output is
-    multiplied."""
+    """A table, and a layer that is used in all steps. `uses` is the factor of the table's output in a step, or None if the table is
+    unused.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -40,14 +41,14 @@ class Net(torch.nn.Module):
     def forward(self, ids: torch.Tensor, uses: float | None) -> torch.Tensor:
         hidden = torch.ones(len(ids), WIDTH) if uses is None else self.table(ids % self.rows).mean(1) * uses
         result: torch.Tensor = self.out(hidden)
-        if self.kind == "sparsified" and uses is not None:  # its gradient is whole
+        if self.kind == "sparsified" and uses is not None:  # every row gets a gradient
             result = result + self.table.weight.mean() * uses
         return result
 
 
 def use_of(how: str, rank: int, step: int) -> float | None:
-    """Whether a worker uses the table in a step, and by what its gradient is multiplied there."""
-    if how == "zero":  # used by all, and its gradient is zero
+    """Returns the factor of the table's gradient on a worker in a step, or None if the worker does not use the table."""
+    if how == "zero":  # all workers use it, and its gradient is zero
         return 1.0 if step < 3 else 0.0
     is_used = {
         "unused": step < 3,
@@ -81,7 +82,7 @@ def is_case(kind: str, optimizer: str) -> bool:
 
 
 def usage_cases(half: int) -> Iterator[tuple[str, str, str, str]]:
-    """Yields every other case: each launcher has one half of them."""
+    """Yields every second case: each launcher runs one half of them."""
     axes = (KINDS, tuple(OPTIMIZERS), HOWS, SCHEDULES)
     for places in itertools.product(*(range(len(axis)) for axis in axes)):
         kind, optimizer, how, schedule = (axis[place] for axis, place in zip(axes, places, strict=True))
@@ -94,7 +95,7 @@ def batch(rank: int, step: int) -> torch.Tensor:
 
 
 def averaged(parameters: list[torch.nn.Parameter], losses: Iterator[torch.Tensor], workers: int) -> None:
-    """Leaves each parameter the mean of its gradients over workers, and None where no worker has one."""
+    """Sets each parameter's gradient to the mean over workers, or to None if no worker has one."""
     sums: list[torch.Tensor | None] = [None] * len(parameters)
     sparse = [False] * len(parameters)
     for loss in losses:
@@ -118,7 +119,7 @@ def loss_of(module: torch.nn.Module, how: str, rank: int, step: int) -> torch.Te
 
 
 def train(net: Net, optimizers: list[torch.optim.Optimizer], how: str, backward: Callable[[int], None]) -> list[bool]:
-    """Runs all steps; `backward` leaves a step's gradients. Returns at which steps the table had a gradient."""
+    """Runs all steps; `backward` computes a step's gradients. Returns for each step whether the table had a gradient."""
     found = []
     for step in range(STEPS):
         for each in optimizers:
@@ -133,7 +134,7 @@ def train(net: Net, optimizers: list[torch.optim.Optimizer], how: str, backward:
 
 
 def by_hand(net: Net, optimizer: str, how: str, workers: int) -> list[bool]:
-    """Trains the model as all workers together."""
+    """Trains the model in one process for all workers."""
 
     def backward(step: int) -> None:
         averaged(list(net.parameters()), (loss_of(net, how, rank, step) for rank in range(workers)), workers)
@@ -159,7 +160,7 @@ def by_ours(net: Net, group: Any, kind: str, optimizer: str, how: str, schedule:
 
 
 def usage(group: Any, workers: int, case: tuple[str, str, str, str], **options: Any) -> str:
-    """Trains one case; returns what is wrong with it, if anything is."""
+    """Trains one case. Returns a description of the difference; empty if there is none."""
     kind, optimizer, how, schedule = case
     with seeded(1):
         ours = Net(kind)

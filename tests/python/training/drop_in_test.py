@@ -1,4 +1,4 @@
-"""Programs that torch's DistributedDataParallel takes train the same with ours: with equal values, and no silent difference."""
+"""Programs for torch's DistributedDataParallel train with equal values with sparsesync, and no difference is silent."""
 # ctest: COST 25 SLOW launched
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_unused_parameters_stay_as_they_are_launched(launcher: str, tmp_path: Pa
 @pytest.mark.parametrize("scheme", ["owned", "all_gather", "dense_ring"])
 def test_unused_tables_by_every_kind_of_scheme(scheme: str, schedule: str, announce: bool) -> None:
     if announce and scheme != "owned":
-        pytest.skip("announces nothing")
+        pytest.skip("this scheme does not prefetch indices")
     kinds = (("sparse", "adagrad"), ("rows", "momentum"))
     cases = [(*kind, how, schedule) for kind in kinds for how in drop_in_cases.HOWS]
     groups = [sparsesync.torch.local_group(3) for _ in cases]
@@ -63,7 +63,7 @@ def test_unused_tables_by_every_kind_of_scheme(scheme: str, schedule: str, annou
 @pytest.mark.parametrize("schedule", ["lazy", "dear"])
 @pytest.mark.parametrize("how", drop_in_cases.HOWS)
 def test_momentum_of_a_sparsifier_waits_with_its_parameter(how: str, schedule: str) -> None:
-    """All elements are taken, so that velocities alone are kept: they are those of SGD's own momentum."""
+    """All elements are sent, so only velocities are kept. They equal SGD's momentum."""
     expected = drop_in_cases.Net("sparsified")
     start = copy.deepcopy(expected)
     drop_in_cases.by_hand(expected, "momentum", how, 2)
@@ -91,8 +91,8 @@ def test_momentum_of_a_sparsifier_waits_with_its_parameter(how: str, schedule: s
 @pytest.mark.parametrize("schedule", ["lazy", "dear"])
 @pytest.mark.parametrize("sparsifier", [TopK(density=0.02), CoarseGrained(share=0.2, chunk=64)], ids=["elements", "chunks"])
 @pytest.mark.parametrize("how", ["frozen", "unused"])
-def test_what_a_sparsifier_owes_an_unused_parameter_waits(how: str, sparsifier: Any, schedule: str) -> None:
-    """It is neither applied nor lost while no worker uses the parameter, and is sent once one does."""
+def test_the_residual_of_an_unused_parameter_waits(how: str, sparsifier: Any, schedule: str) -> None:
+    """The residual is neither applied nor lost while no worker uses the parameter. It is sent when a worker uses it again."""
 
     def work(rank: int, member: Any) -> None:
         with seeded(1):
@@ -130,7 +130,7 @@ def test_what_a_sparsifier_owes_an_unused_parameter_waits(how: str, sparsifier: 
         assert torch.allclose(applied + owed, total, atol=1e-5)
 
 
-# ---- Parameters and buffers that are each worker's own.
+# ---- Parameters and buffers that differ between workers.
 
 
 class Sharded(torch.nn.Module):
@@ -161,7 +161,7 @@ def test_ignored_parameters_and_buffers_stay_each_workers_own(shapes: str, of: A
             ddp(torch.arange(3)).sum().backward()
             gradient = module.shard.weight.grad
             assert gradient is not None
-            assert torch.equal(gradient.to_dense()[0], module.out.weight.detach().sum(0)), "its own, not a mean"
+            assert torch.equal(gradient.to_dense()[0], module.out.weight.detach().sum(0)), "the worker's value, not a mean"
         assert torch.equal(module.shard.weight, torch.full_like(module.shard.weight, rank))
         assert module.offset.tolist() == [rank] * (rank + 1)
         assert module.shared.tolist() == [0, 0]
@@ -217,7 +217,7 @@ def test_buffers_that_cannot_be_broadcast_are_named(buffer: Any, says: str) -> N
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of a table, whose gradient is sparse: torch's embedding takes no complex ones."""
+    """Looks up rows of a table with a sparse gradient: torch's embedding does not support complex types."""
 
     @staticmethod
     def forward(ctx: Any, table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -280,12 +280,12 @@ def test_complex_gradients_are_summed_as_pairs(schedule: str, scheme: str) -> No
         assert torch.allclose(first[name], each, rtol=1e-4, atol=1e-5), name
 
 
-# ---- Buffers that passes see.
+# ---- Buffers as passes see them.
 
 
 @pytest.mark.parametrize("schedule", drop_in_cases.SCHEDULES)
 def test_evaluation_sees_the_buffers_of_worker_0(schedule: str) -> None:
-    """Also where workers evaluate as often as they like, or one alone does."""
+    """Also holds if workers evaluate at different times, or only one of them does."""
 
     def work(rank: int, member: Any) -> list[torch.Tensor]:
         with seeded(1):
@@ -306,7 +306,7 @@ def test_evaluation_sees_the_buffers_of_worker_0(schedule: str) -> None:
             with torch.no_grad():
                 for _ in range(1 + rank):
                     seen.append(ddp(torch.ones(1, 4)).clone())
-                if step == 3:  # running means of passes that are not followed by backward
+                if step == 3:  # running means of passes without a backward pass
                     ddp.train()
                     ddp(torch.randn(6, 4, generator=source) * (1 + rank))
                     ddp.eval()
@@ -322,7 +322,7 @@ def test_evaluation_sees_the_buffers_of_worker_0(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", drop_in_cases.SCHEDULES)
-def test_buffers_that_are_assigned_anew_are_those_of_worker_0(schedule: str) -> None:
+def test_reassigned_buffers_are_those_of_worker_0(schedule: str) -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -351,7 +351,7 @@ def test_buffers_that_are_assigned_anew_are_those_of_worker_0(schedule: str) -> 
         with torch.no_grad():
             ddp(torch.zeros(1, 4))
         found.append(module.seen.clone())
-        if schedule != "lazy":  # what a program loads stays
+        if schedule != "lazy":  # loaded buffers stay
             ddp(torch.ones(2, 4)).sum().backward()
             module.load_state_dict({**module.state_dict(), "seen": torch.full((4,), 7.0)})
             with torch.no_grad():
@@ -366,7 +366,7 @@ def test_buffers_that_are_assigned_anew_are_those_of_worker_0(schedule: str) -> 
 
 
 class Statistics(torch.nn.Module):
-    """A running mean that torch writes without raising its version, and a buffer that is assigned anew."""
+    """Has a running mean that torch writes without raising its version, and a buffer that is replaced by assignment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -386,7 +386,7 @@ class Statistics(torch.nn.Module):
 @pytest.mark.parametrize("reads", [(), (0,), (0, 1)], ids=["", "worker 0 reads", "all read"])
 @pytest.mark.parametrize("schedule", ["lazy", "wrapped", "dear", "dear wrapped"])
 def test_buffers_become_those_of_worker_0_before_the_first_pass_of_a_step(schedule: str, reads: tuple[int, ...]) -> None:
-    """Within no_sync(), too; and at no other pass of that step. reads: workers that use state_dict() between steps."""
+    """This also holds within no_sync(), and for no other pass of that step. `reads`: workers that call state_dict() between steps."""
 
     def of(rank: int, step: int, part: int) -> torch.Tensor:
         return torch.tensor([[0.0], [10.0 * step + 3 * part + rank]])
@@ -429,7 +429,7 @@ def test_buffers_become_those_of_worker_0_before_the_first_pass_of_a_step(schedu
 
 @pytest.mark.parametrize("schedule", ["lazy", "wrapped", "dear"])
 def test_a_pass_of_the_bare_module_after_a_step_is_kept(schedule: str) -> None:
-    """Such as those of torch.optim.swa_utils.update_bn()."""
+    """For example the passes of torch.optim.swa_utils.update_bn()."""
 
     def work(rank: int, member: Any) -> None:
         module = Statistics()
@@ -555,7 +555,8 @@ def test_optimizers_within_backward_step_with_equal_gradients(schedule: str, whe
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("schedule", [each for each in drop_in_cases.SCHEDULES if each != "sequential"])  # that sends none before
+# "sequential" sends no gradient before the end of the backward pass.
+@pytest.mark.parametrize("schedule", [each for each in drop_in_cases.SCHEDULES if each != "sequential"])
 def test_hooks_that_change_a_gradient_that_was_sent_are_an_error(schedule: str, sparse: bool) -> None:
     def work(rank: int, member: Any) -> int:
         with seeded(1):
@@ -750,7 +751,7 @@ def test_the_state_of_an_optimizer_is_that_after_its_step(look: Any) -> None:
         assert all(torch.equal(a, b) for a, b in zip(of_ours, of_theirs, strict=True))
 
 
-# ---- Processes that a launcher started which is not known.
+# ---- Processes of an unknown launcher.
 
 
 @pytest.mark.parametrize(
@@ -786,7 +787,7 @@ def test_a_launcher_of_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch)
 
 
 class OfTypes(torch.nn.Module):
-    """With buffers that cannot be summed as they are; each pass in training changes them, on each worker in another way."""
+    """Has buffers whose types cannot be summed directly. Each training pass changes them, differently on each worker."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
@@ -806,7 +807,7 @@ class OfTypes(torch.nn.Module):
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "dear"])
-def test_buffers_of_every_type_cross_behind_gradients(schedule: str) -> None:
+def test_buffers_of_every_type_are_sent_after_gradients(schedule: str) -> None:
     def work(rank: int, member: Any) -> dict[str, Any]:
         module = OfTypes(rank)
         with DistributedDataParallel(module, member, schedule=schedule, scheme="balanced", init_sync=True) as ddp:
@@ -844,7 +845,7 @@ def test_a_parameter_that_is_returned_keeps_no_hooks() -> None:
                 result, weight = ddp(torch.full((2, 2), rank + 1.0))
                 (result.sum() + weight.square().sum()).backward()
                 assert module.weight.grad is not None
-                assert torch.equal(module.weight.grad, torch.full((2, 2), 5.0))  # 2 of the square, and 2 or 4 of the rest
+                assert torch.equal(module.weight.grad, torch.full((2, 2), 5.0))  # 2 from the square, and 2 or 4 from the rest
         return len(module.weight._backward_hooks or {})
 
     assert good(run_workers(2, work)) == [0, 0]

@@ -1,5 +1,6 @@
-"""What a GPU asks for beyond a CPU, on the emulated one: a session in step with torch's streams, its memory from torch's
-allocator, and errors at the door. The other suites run on it, too (conftest.py)."""
+"""Tests the requirements of a GPU beyond those of a CPU, on the emulated GPU: order with torch's streams, memory from torch's allocator,
+and errors for invalid devices. The other suites also run on it (conftest.py).
+"""
 # ctest: NEEDS EMULATED_CUDA LABELS emulated
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROWS, WIDTH = 200, 4
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Modules are on emulated GPUs of one kind; what is given back has each of them, by thread."""
+    """Returns a function that puts modules on emulated GPUs of a class. That function returns the devices by thread."""
 
     def install(kind=EmulatedDevice, **options):
         made = {}
@@ -74,7 +75,7 @@ def expected(workers, step):
 
 
 class Both(torch.nn.Module):
-    """A table of sparse gradients, one whose dense gradients have few rows, and a layer whose gradients have all."""
+    """A table with sparse gradients, one with dense gradients of few rows, and a layer with dense gradients."""
 
     def __init__(self):
         super().__init__()
@@ -86,9 +87,10 @@ class Both(torch.nn.Module):
 
 
 def train(kind, on_device, *, waits=True, reads_sparse=True, **options):
-    """Whether the sums of each step and parameter are right, on each worker, once the stream that torch works in is waited for.
+    """Trains, and returns for each worker whether the sums of each step and parameter are correct after waiting for torch's stream.
 
-    reads_sparse: not where indices may be anything."""
+    reads_sparse: false if indices may be arbitrary.
+    """
     made = on_device(kind)
 
     def work(rank, member):
@@ -130,7 +132,7 @@ class NoWaitBefore(LateDevice):
         super().settle()
 
 
-# What is given is waited for, what comes back is waited for.
+# The library waits for its inputs and makes torch wait for its results.
 
 
 @pytest.mark.parametrize("announce", [False, True])
@@ -141,7 +143,7 @@ def test_gradients_are_read_when_torch_has_written_them(on_device, announce):
 
 
 def test_without_the_wait_something_else_is_read(on_device):
-    """What the test above holds fails where a stream is not waited for."""
+    """The assertions of the test above fail if a stream is not waited for."""
     for right, _ in train(NoWaitBefore, on_device, reads_sparse=False):
         assert not any(any(of_step) for of_step in right), right
 
@@ -150,16 +152,16 @@ def test_results_are_written_in_torchs_stream_and_the_host_does_not_wait(on_devi
     for right, _ in train(EmulatedDevice, on_device):
         assert all(all(of_step) for of_step in right), right
     for right, _ in train(EmulatedDevice, on_device, waits=False, reads_sparse=False):
-        assert not any(any(of_step) for of_step in right), "nobody has waited"
+        assert not any(any(of_step) for of_step in right), "no wait has happened"
 
 
 class TwoStreams(LateDevice):
-    """Each gradient is written in a stream of its own."""
+    """Writes each gradient in another stream."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.streams = [self.current, emulated.new_stream()]
-        self.writer = {}  # address: stream
+        self.writer = {}  # {address: stream}
 
     def view(self, tensor):
         before, self.current = self.current, self.writer.pop(tensor.data_ptr(), self.current)
@@ -170,8 +172,9 @@ class TwoStreams(LateDevice):
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_a_bucket_waits_for_every_stream_that_wrote_it(on_device, monkeypatch, forgets):
-    """The first gradient of a bucket was written in another stream than the last. A session that is told of the last one
-    alone reads something else."""
+    """The first gradient of a bucket is written in another stream than the last one. A session that only knows the last stream reads
+    wrong values.
+    """
     made = on_device(TwoStreams)
 
     def work(rank, member):
@@ -208,9 +211,10 @@ def test_a_bucket_waits_for_every_stream_that_wrote_it(on_device, monkeypatch, f
 
 
 def sums_in_streams(on_device, monkeypatch, sparsifier, moves):
-    """What worker 0 has after each step, the fourth of which has a loss that is infinite, and what it owes in the end.
+    """Returns worker 0's weights after each step, and its residual at the end. The loss of the fourth step is infinite.
 
-    moves: torch works in another stream in each step."""
+    moves: torch uses another stream in each step.
+    """
     made = on_device()
     monkeypatch.setattr(sparsifier_runtime, "NativeSparsifier", WaitingSparsifier)
     for each in (bucket, module_state, scalar_allreduce, sparsifier_runtime):
@@ -295,7 +299,7 @@ def test_a_step_of_a_sparsifier_is_submitted_before_its_gradient_is_there():
         gradient = np.full(8, 77, np.float32)
         emulated.write(gradient, np.arange(8, dtype=np.float32), now_in)
         tickets = [sparsifier.reduce(second, [gradient], share=0.25, streams=[now_in]), session.gather(second)]
-        assert gradient.tolist() == [77] * 8, "nobody waited for the stream"
+        assert gradient.tolist() == [77] * 8, "the stream was not waited for"
         session.reduce(first, [None])
         session.gather(first)
         assert sparsifier.not_finite() == 0
@@ -338,7 +342,7 @@ def test_workspaces_are_torchs_memory_and_all_of_it_goes_back(on_device):
             ddp(*gradient_of(rank, 0)).backward()
             own.synchronize()
         told = ddp.statistics()
-        assert len(own.allocator.calls) == before > 0, "a steady state takes nothing"
+        assert len(own.allocator.calls) == before > 0, "a steady state allocates nothing"
         assert {stream for _, stream in own.allocator.calls} <= {own.communication, own.current}
         assert told["memory_bytes"] == own.allocator.in_use > 0
         assert told["memory_high_water_bytes"] >= told["memory_bytes"]
@@ -349,7 +353,7 @@ def test_workspaces_are_torchs_memory_and_all_of_it_goes_back(on_device):
         return own.allocator
 
     for allocator in good(run_workers(2, work)):
-        assert allocator.in_use == 0, "all is given back"
+        assert allocator.in_use == 0, "all memory is freed"
 
 
 def test_a_session_that_ends_gives_all_back():
@@ -358,16 +362,16 @@ def test_a_session_that_ends_gives_all_back():
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own) as session:
         bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", ROWS, WIDTH)], "balanced")
         synchronize(session, bucket, [(np.arange(50), np.ones((50, WIDTH), np.float32))])
-        out = np.empty((ROWS, WIDTH), np.float32)  # until the session has closed
+        out = np.empty((ROWS, WIDTH), np.float32)  # used until the session has closed
         session.write_dense(bucket, 0, out)
         assert session.memory_in_use == allocator.in_use > 0
-    assert out[:50].all() and not out[50:].any(), "who closes waits for what still reads results"
+    assert out[:50].all() and not out[50:].any(), "close() waits for threads that still read results"
     assert allocator.in_use == 0
 
 
 def test_threads_that_read_results_at_once():
-    own = sparsesync.Device(0, emulated.new_stream(), Allocator())  # which takes the GIL within their calls
-    written = []  # until the session has closed
+    own = sparsesync.Device(0, emulated.new_stream(), Allocator())  # its calls take the GIL
+    written = []  # used until the session has closed
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device=own, deadline_s=60) as session:
         bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", ROWS, WIDTH)], "balanced")
         synchronize(session, bucket, [(np.arange(50), np.ones((50, WIDTH), np.float32))])
@@ -386,7 +390,7 @@ def test_threads_that_read_results_at_once():
     assert len(written) == 200 and all(each[:50].all() and not each[50:].any() for each in written)
 
 
-def test_an_allocator_that_has_no_more_is_told_by_all_and_the_next_step_works():
+def test_an_allocation_failure_is_reported_by_all_and_the_next_step_works():
     network = sparsesync.LocalNetwork(2)
     outcomes = [None, None]
 
@@ -427,7 +431,7 @@ def test_a_budget_is_kept_on_the_device():
 
 
 @pytest.mark.parametrize("scheme", ["balanced", "owned", "all_gather"])
-def test_nccl_moves_what_is_on_gpus(on_device, scheme):
+def test_nccl_sends_gradients_on_gpus(on_device, scheme):
     made = on_device()
 
     def work(rank, member):
@@ -444,13 +448,13 @@ def test_nccl_moves_what_is_on_gpus(on_device, scheme):
     for told in good(run_workers(2, work)):
         assert told["transport"] == "nccl"
         assert told["payloads"] == "by NCCL 2.30.7: it was asked for, words over local"
-        assert told["parameters"]["dense.weight"]["scheme"] == "dense_native", "NCCL's own"
+        assert told["parameters"]["dense.weight"]["scheme"] == "dense_native", "NCCL's all-reduce"
 
 
-# What is wrong is told at the door.
+# Invalid devices and types are rejected early.
 
 
-def test_transports_that_cannot_be(on_device):
+def test_invalid_transports(on_device):
     on_device()
     (member,) = local_group(1)
     with pytest.raises(sparsesync.InputError, match="no transport 'fast': None, nccl, staged"):
@@ -460,7 +464,7 @@ def test_transports_that_cannot_be(on_device):
         DistributedDataParallel(torch.nn.Linear(2, 2), process_group=member, transport="staged")
 
 
-def test_devices_that_there_are_not():
+def test_missing_devices():
     def session(**options):
         return sparsesync.Session(sparsesync.LocalNetwork(1).join(0), **options)
 

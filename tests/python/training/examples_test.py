@@ -1,4 +1,4 @@
-"""python/examples: both ddps side by side, as users start them; what they read, draw and refuse; their parts."""
+"""Tests python/examples: both DDP wrappers side by side, as users start them; inputs, pictures and rejected options; and their parts."""
 # ctest: PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 
 FOLDER = launching.ROOT / "python" / "examples"
 TEXT = Path(sysconfig.get_paths()["stdlib"]) / "email"
-# Small ones, and as many steps as the loss needs to fall.
+# Small sizes, and enough steps for the loss to fall.
 EXAMPLES = {
     "language_model": [
         *("--text", TEXT, "--vocabulary", 2000, "--embedding", 16, "--hidden", 16, "--batch", 4, "--length", 10),
@@ -49,7 +49,7 @@ RUNS = {
 
 @pytest.fixture(scope="module", params=EXAMPLES)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """An example's results with two workers, by how it was run."""
+    """Returns an example's results with two workers, by launcher and options."""
     folder = tmp_path_factory.mktemp(request.param)
     found = {}
     for name, (launcher, options) in RUNS.items():
@@ -82,7 +82,7 @@ def test_all_workers_have_the_same_bits(runs: dict[str, dict[str, Any]], name: s
     assert runs[name]["stdout"].count("the parameters of all workers are equal bit for bit") == 1
 
 
-def test_what_is_told_of_a_run(runs: dict[str, dict[str, Any]]) -> None:
+def test_the_summary_of_a_run(runs: dict[str, dict[str, Any]]) -> None:
     for name, result in runs.items():
         assert result["workers"] == 2
         assert result["seconds"] == sorted(result["seconds"])
@@ -120,7 +120,7 @@ def test_two_runs_in_one_picture(runs: dict[str, dict[str, Any]], tmp_path: Path
         assert re.findall(r"<!-- (\w+), sparse gradients: [\d.]+ steps/s -->", drawn) == names
 
 
-# ---- Alone, and on a terminal.
+# ---- One worker, and a terminal.
 
 
 def alone(example: str, *options: object) -> subprocess.CompletedProcess[str]:
@@ -177,23 +177,23 @@ def test_an_interrupt_of_two_workers() -> None:
     )
     assert process.stdout
     try:
-        # The first line is that of a tenth of all steps.
+        # The first line appears after a tenth of all steps.
         assert process.stdout.readline().startswith("step 2000 of 20000  loss ")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=300)
     finally:
         process.terminate()
         process.communicate()
-    # What torchrun says of itself stands beside it.
+    # torchrun also prints its log lines.
     said = [line for line in errors.splitlines() if line.startswith(("click_prediction.py", "[rank"))]
     assert said == ["click_prediction.py: interrupted"], errors
 
 
-# ---- What is refused.
+# ---- Rejected use.
 
 
 def line_of(random: np.random.Generator) -> str:
-    """A line as Criteo's are: some fields are missing."""
+    """Returns a line in Criteo's format, with some missing fields."""
 
     def or_nothing(text: str) -> str:
         return "" if random.random() < 0.2 else text
@@ -217,7 +217,7 @@ def test_criteos_file_trains(lines: list[str], tmp_path: Path) -> None:
     done = alone("click_prediction", *SMALL, "--data", file, "--json", tmp_path / "result.json")
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
-    assert len(result["losses"]) == 12, "80 lines are eight steps: it began anew"
+    assert len(result["losses"]) == 12, "80 lines are eight steps, so the file restarted"
     assert all(math.isfinite(loss) for loss in result["losses"])
     assert 0 < result["measures"]["held_out_auc"] < 1
 
@@ -235,7 +235,7 @@ def test_a_line_that_is_wrong_is_named_when_it_is_read(lines: list[str], tmp_pat
 
 
 @pytest.mark.parametrize(("example", "option"), [("click_prediction", "--data"), ("language_model", "--text")])
-def test_no_such_data(example: str, option: str, tmp_path: Path) -> None:
+def test_missing_data(example: str, option: str, tmp_path: Path) -> None:
     done = alone(example, option, tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{example}.py: {option} {tmp_path / 'none'}: ")
@@ -288,13 +288,13 @@ def test_a_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
         common.check(options_of("click_prediction", "--plot", "x.svg"))
 
 
-def test_against_what_is_no_result(tmp_path: Path) -> None:
+def test_a_comparison_with_an_invalid_result(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"tensors": []}', encoding="utf-8")
     with pytest.raises(common.UserError, match="this is not the result of an example"):
         common.read_result(tmp_path / "other.json")
 
 
-# ---- What they are made of.
+# ---- Parts of the examples.
 
 
 def test_the_digest_sees_one_bit() -> None:
@@ -314,13 +314,13 @@ def test_words_by_frequency(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text("a = b.c " * 50)
     text = language_model.Text(tmp_path, 5)
     together = torch.cat([text.training, text.held_out])
-    # a, what is unknown (50 points, d, e and f), b, c, =.
+    # Counts of: a, unknown words (50 full stops, d, e and f), b, c, =.
     assert torch.bincount(together).tolist() == [54, 53, 53, 52, 50]
     assert together[:17].tolist() == [*[0] * 4, *[2] * 3, *[3] * 2, *[1] * 3, 0, 4, 2, 1, 3]
     assert len(text.held_out) == int(len(together) * language_model.HELD_OUT)
 
 
-def test_streams_are_read_on_and_begin_anew() -> None:
+def test_streams_continue_and_restart() -> None:
     streams = language_model.in_streams(torch.arange(23), 2)
     assert streams.shape == (2, 11)
     batches = language_model.batches(streams, 3)
@@ -341,7 +341,7 @@ def test_samples_are_as_frequent_as_expected() -> None:
         assert draws >= 20
         seen[samples] += 1
         expected += sampler.expected(torch.arange(200), draws)
-    # Five standard deviations of a count of so many draws, and the bias of stopping when there are enough.
+    # Five standard deviations of the count, and the bias of stopping when there are enough samples.
     assert ((seen - expected).abs() <= 5 * expected.sqrt() + 0.05 * expected).all()
     with pytest.raises(common.UserError, match="--sampled 200"):
         language_model.Sampler(200, 200, (1, 0))
@@ -369,7 +369,7 @@ def test_all_words_sampled_is_the_full_softmax() -> None:
     assert loss.item() == pytest.approx(model.full_loss(text, 1), rel=1e-5)
 
 
-def test_fields_have_rows_of_their_own_and_what_is_missing_has_one(random: np.random.Generator) -> None:
+def test_fields_have_separate_rows_and_missing_values_have_one(random: np.random.Generator) -> None:
     values = random.integers(1, 1 << 32, (5000, 26), dtype=np.uint64)
     values[::3, 4] = 0
     rows = click_prediction.rows_of(values, 100)
@@ -381,7 +381,7 @@ def test_fields_have_rows_of_their_own_and_what_is_missing_has_one(random: np.ra
     assert spread.max() < 2 * 5000 / 99
 
 
-def test_each_worker_has_lines_of_its_own(lines: list[str], tmp_path: Path) -> None:
+def test_workers_have_different_lines(lines: list[str], tmp_path: Path) -> None:
     file = tmp_path / "train.txt"
     numbered = [re.sub(r"^\d\t-?\d*", f"{number % 2}\t{number}", line) for number, line in enumerate(lines)]
     file.write_text("\r\n".join(numbered) + "\r\n", encoding="utf-8")

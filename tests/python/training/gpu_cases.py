@@ -1,5 +1,4 @@
-"""The programs of gpu_test.py: gpu_cases.py CASE FOLDER. Each process, all of them on cuda:0, writes what it found to
-FOLDER/RANK.json."""
+"""The programs of gpu_test.py: gpu_cases.py CASE FOLDER. All processes use cuda:0, and each writes its results to FOLDER/RANK.json."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ MODELS = ("plain", "bag", "severaltables", "recurrent", "tied", "buffers", "froz
 
 
 class Three(torch.nn.Module):
-    """Gradients that cross as sparse rows, as rows of a dense one, and whole."""
+    """Gradients that are sent as sparse rows, as rows of a dense gradient, and whole."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +49,7 @@ def loss_of(module: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
 
 
 def expected(module: Three, workers: int, step: int) -> list[torch.Tensor]:
-    """The mean gradients, by one process that has all batches."""
+    """Returns the mean gradients, from one process that has all batches."""
     alone = copy.deepcopy(module)
     alone.zero_grad()
     for rank in range(workers):
@@ -70,7 +69,7 @@ def cases() -> Iterator[tuple[str, str, str, str]]:
 
 
 def parity() -> dict[str, Any]:
-    """Ours on the GPU, torch's own on the CPU: gradients, accumulated and clipped, of every kind."""
+    """Compares sparsesync on the GPU with torch's DDP on the CPU: every kind of gradient, accumulated and clipped."""
     group = parity_cases.common.gloo_group(threads=1)
     found: dict[str, Any] = {}
     for number, (name, kind, optimizer, regime) in enumerate(cases()):
@@ -93,7 +92,7 @@ def parity() -> dict[str, Any]:
 
 
 def autocast() -> dict[str, Any]:
-    """AMP with a scaler: the same weights on all workers, and losses that fall."""
+    """Trains with AMP and a scaler. All workers have the same weights, and losses fall."""
     module = model()
     ddp = DistributedDataParallel(module, scheme="balanced", device_ids=[0])
     optimizer = torch.optim.SGD(ddp.parameters(), 0.5)
@@ -113,8 +112,9 @@ def autocast() -> dict[str, Any]:
 
 
 def sparsified() -> dict[str, Any]:
-    """Sparsifiers, master weights of f16 and a loss that is scaled, which overflows on worker 1 once: of each what autocast() tells,
-    and the steps that were skipped."""
+    """Trains with sparsifiers, f16 with master weights, and a scaled loss that overflows on worker 1 once. Returns for each case the
+    values of autocast(), and the skipped steps.
+    """
     found = {}
     for sparsifier in (DGC(density=0.1, least_elements=1), CoarseGrained(share=0.5, chunk=64, least_elements=1)):
         for schedule in ("lazy", "dear"):
@@ -151,7 +151,7 @@ def announced() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Workspaces are torch's, and nothing is taken from the driver beside it."""
+    """Workspaces come from torch's allocator, and the driver allocates nothing besides."""
     module = model()
 
     def used() -> int:
@@ -192,9 +192,9 @@ def memory() -> dict[str, Any]:
 
 
 def synchronizations() -> dict[str, Any]:
-    """After the first step no call of torch's in a step waits for the GPU; and the host is not kept until results are written."""
+    """After the first step no torch call of a step waits for the GPU, and the host does not wait until results are written."""
     module = model()
-    # torch's own backward pass does not wait.
+    # torch's backward pass does not wait.
     loss = loss_of(module, batch(0, 0))
     torch.cuda.set_sync_debug_mode("error")
     loss.backward()
@@ -211,7 +211,7 @@ def synchronizations() -> dict[str, Any]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         errors.append(error_of(module, expected(module, ddp.world_size, step)))
-    # What must fail: a call that waits is one that torch finds.
+    # Negative test: torch finds a call that waits.
     torch.cuda.set_sync_debug_mode("error")
     try:
         batches[0].cpu()
@@ -225,7 +225,7 @@ def synchronizations() -> dict[str, Any]:
 
 
 def side_stream() -> dict[str, Any]:
-    """Gradients are written late, in another stream than the default one, and read by the optimizer's stream."""
+    """Gradients are written late in a stream other than the default one, and the optimizer's stream reads them."""
     module = model()
     ddp = DistributedDataParallel(module, scheme="balanced")
     side = torch.cuda.Stream()
@@ -246,7 +246,7 @@ def side_stream() -> dict[str, Any]:
 
 
 def capture() -> dict[str, Any]:
-    """A program captures CUDA graphs while gather phases are under way; and tries to capture a step, too."""
+    """Captures CUDA graphs while gather phases are running. Also tries to capture a step."""
     module = model()
     ddp = DistributedDataParallel(module, scheme="balanced", schedule="dear")
     optimizer = wrap_optimizer(torch.optim.SGD(module.parameters(), lr=0.0), ddp)
@@ -258,7 +258,7 @@ def capture() -> dict[str, Any]:
         loss_of(ddp, batch(ddp.rank, step)).backward()
         optimizer.step()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):  # in global mode, as torch has it
+        with torch.cuda.graph(graph):  # in global mode, the default of torch
             product = matrix @ matrix
         graph.replay()
         captured += int(torch.equal(product, matrix @ matrix))
@@ -279,7 +279,7 @@ def capture() -> dict[str, Any]:
 
 
 def two_devices() -> dict[str, Any]:
-    """What is wrong is told at the door."""
+    """Invalid devices are rejected early."""
     mixed = torch.nn.Sequential(torch.nn.Linear(2, 2).to(GPU), torch.nn.Linear(2, 2))
     says = []
     for wrong in (

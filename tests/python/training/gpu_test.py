@@ -1,4 +1,4 @@
-"""Training on a GPU: two processes on cuda:0, over Gloo."""
+"""Trains on a GPU: two processes on cuda:0, over Gloo."""
 # ctest: LABELS cuda
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_close(ours: list[float], theirs: list[float]) -> bool:
 def test_losses_are_those_of_torch(tmp_path: Path) -> None:
     found = found_by("parity", tmp_path)
     told = [each.pop("payloads") for each in found]
-    assert all("workers 0 and 1 share a GPU" in each for each in told), "and so they are staged, and say so"
+    assert all("workers 0 and 1 share a GPU" in each for each in told), "gradients are staged through the host, which is reported"
     assert len(found[0]) > 60
     for case in found[0]:
         for of_worker in found:
@@ -78,17 +78,17 @@ def test_workspaces_are_of_torchs_allocator_and_nothing_is_taken_beside_it(tmp_p
     for each in found_by("memory", tmp_path):
         before, during = each["before"], each["during"]
         assert each["told"] > mebi and each["high_water"] >= each["told"]
-        assert during["allocated"] - before["allocated"] >= each["told"], "torch knows of all of it"
-        assert abs(each["after"] - before["allocated"]) <= mebi, "and has it back"
-        assert each["allocations"][0] == each["allocations"][1], "a steady state takes nothing"
-        # Both processes are on this GPU.
+        assert during["allocated"] - before["allocated"] >= each["told"], "all of it is in torch's statistics"
+        assert abs(each["after"] - before["allocated"]) <= mebi, "torch gets it back"
+        assert each["allocations"][0] == each["allocations"][1], "a steady state allocates nothing"
+        # Both processes use this GPU.
         grown = WORKERS * (during["reserved"] - before["reserved"])
         assert during["used"] - before["used"] <= grown + 32 * mebi
 
 
 def test_nothing_waits_for_the_gpu_in_torchs_calls(tmp_path: Path) -> None:
     for each in found_by("synchronizations", tmp_path):
-        assert each["found"], "torch tells of calls that wait"
+        assert each["found"], "torch reports calls that wait"
         assert max(each["errors"]) < 1e-6
 
 
@@ -103,7 +103,7 @@ def test_a_program_that_captures_cuda_graphs(tmp_path: Path) -> None:
         assert "is being captured into a CUDA graph" in each["refused"]
 
 
-def test_what_is_wrong_is_told_at_the_door(tmp_path: Path) -> None:
+def test_invalid_devices_are_rejected_early(tmp_path: Path) -> None:
     for each in found_by("two_devices", tmp_path):
         mixed, device_ids, array = each["says"]
         assert "parameter '0.weight' is on cuda:0 and parameter '1.weight' on cpu" in mixed
@@ -112,7 +112,9 @@ def test_what_is_wrong_is_told_at_the_door(tmp_path: Path) -> None:
 
 
 def test_workers_that_are_threads() -> None:
-    """They take turns at torch's one thread for a GPU: told, and possible where each has its own."""
+    """Threads would take turns at torch's single backward thread for a GPU. An error says so, and it works after
+    set_multithreading_enabled(False).
+    """
     members = local_group(2)
     outcomes: list[Any] = [None, None]
 

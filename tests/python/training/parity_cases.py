@@ -1,4 +1,4 @@
-"""The program of parity_test.py: trains small models by torch's DistributedDataParallel and by ours, and writes their losses.
+"""The program of parity_test.py: trains small models with torch's DistributedDataParallel and with sparsesync, and writes their losses.
 
     parity_cases.py FOLDER SEED
 """
@@ -36,7 +36,7 @@ REGIMES = ("clip", "accumulate", "autocast")
 
 
 class Model(nn.Module):
-    """rows: of its tables; ids are [batch, FIELDS], below it."""
+    """`rows` is the number of rows of its tables. Ids are [batch, FIELDS] and smaller than `rows`."""
 
     def __init__(self, rows: int, sparse: bool) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class SeveralTables(Model):
 
 
 class Recurrent(Model):
-    """Without autocast in the LSTM: not every processor has one of bfloat16 in oneDNN, and torch asks for it all the same."""
+    """Runs the LSTM without autocast: oneDNN has a bfloat16 LSTM only on some processors, and torch requests it on all of them."""
 
     def make(self) -> None:
         self.embedding = self.table()
@@ -106,7 +106,7 @@ class Recurrent(Model):
 
 
 class Tied(Model):
-    """One table is looked up twice; its rows are the classes' weights, too."""
+    """One table is looked up twice. Its rows are also the weights of the classes."""
 
     def make(self) -> None:
         self.embedding = self.table()
@@ -155,7 +155,7 @@ class Mixed(Model):
 
 
 class Unused(Model):
-    """A part that nobody uses, and one that a worker uses at some steps only. In these, torch's own has no sparse gradients."""
+    """Has an unused part, and a part that one worker uses at some steps only. torch's DDP does not support sparse gradients here."""
 
     def make(self) -> None:
         self.embedding = nn.Embedding(self.rows, WIDTH, sparse=False)
@@ -180,7 +180,7 @@ def tables_of(module: nn.Module) -> list[nn.Parameter]:
 
 
 def optimizers_of(module: nn.Module, name: str, kind: str) -> list[torch.optim.Optimizer]:
-    """What torch has no sparse form of is for the dense parameters; SGD is for the other ones."""
+    """Returns optimizers by name. If the optimizer does not support sparse gradients, tables get SGD and the other parameters get it."""
     tables = {id(each) for each in tables_of(module)}
     sparse = [each for each in module.parameters() if id(each) in tables]
     others = [each for each in module.parameters() if id(each) not in tables and each.requires_grad]
@@ -200,7 +200,7 @@ def optimizers_of(module: nn.Module, name: str, kind: str) -> list[torch.optim.O
 
 
 def clip(module: nn.Module) -> float:
-    """By the norm of all gradients; clip_grad_norm_ takes none that is sparse."""
+    """Clips by the norm of all gradients, because clip_grad_norm_ does not support sparse ones."""
     gradients = [each.grad for each in module.parameters() if each.grad is not None]
     values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
     if not any(each.is_sparse for each in gradients):
@@ -223,7 +223,7 @@ def batches(seed: int, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]
 def train(
     module: Model, wrap: Callable[[nn.Module], Any], optimizer: str, regime: str, kind: str, seed: int, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Losses of each step here, and a checksum of what the weights are then."""
+    """Returns the losses of each step on this worker, and a checksum of the final weights."""
     rank = dist.get_rank()
     wrapped = wrap(module)
     optimizers = optimizers_of(module, optimizer, kind)
@@ -255,14 +255,14 @@ def train(
 
 
 def torchs_own(group: Any, model: str) -> Callable[[nn.Module], Any]:
-    """Wraps a model of MODELS."""
+    """Wraps a model of MODELS in torch's DistributedDataParallel."""
     return functools.partial(
         nn.parallel.DistributedDataParallel, process_group=group, find_unused_parameters=model == "unused"
     )
 
 
 def is_case(model: str, kind: str, optimizer: str) -> bool:
-    """SparseAdam takes sparse gradients alone; Unused has none."""
+    """Leaves out SparseAdam with dense gradients, and Unused with sparse ones."""
     if model == "unused" and (kind == "sparse" or optimizer == "sparse_adam"):
         return False
     return optimizer != "sparse_adam" or kind == "sparse"
@@ -287,7 +287,7 @@ def main() -> None:
         torch.manual_seed(seed + number)
         first = MODELS[model](40 if kind == "dense" else 2000, kind == "sparse")
         made: list[Any] = []
-        # Measuring the links, as auto does, takes seconds.
+        # auto measures the links, which takes seconds.
         scheme = "auto" if (model, optimizer, regime) == ("plain", "sgd", "clip") else "balanced"
 
         def wrap(module: nn.Module, made: list[Any] = made, scheme: str = scheme) -> Any:

@@ -1,5 +1,6 @@
-"""Training by sparsesync.torch.DistributedDataParallel loses as much at each step as by torch's own: ten models, three kinds of
-gradients, five optimizers, three regimes, on two workers."""
+"""Training with sparsesync.torch.DistributedDataParallel has the losses of torch's DDP at each step. Runs ten models, three kinds of
+gradients, five optimizers and three regimes on two workers.
+"""
 # ctest: EMULATED PROCESSORS 2 SLOW ALL
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CASES = [" ".join(case) for case in parity_cases.cases()]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Of each worker what its cases came to; all in one launch."""
+    """Runs all cases in one launch. Returns the results of each worker."""
     folder = tmp_path_factory.mktemp("parity")
     full = os.environ.get("SPARSESYNC_FULL") == "1"
     seed = int(os.environ.get("SPARSESYNC_SEED") or (random.SystemRandom().randrange(1 << 30) if full else 20_240_607))
@@ -39,7 +40,8 @@ def is_close(ours: list[float], theirs: list[float]) -> bool:
 
 
 def test_there_is_every_case(found: list[dict[str, Any]]) -> None:
-    assert len(CASES) == len(set(CASES)) == 10 * 3 * 5 * 3 - 10 * 2 * 3 - 5 * 3  # SparseAdam; Unused
+    # without the cases of SparseAdam and Unused that do not exist
+    assert len(CASES) == len(set(CASES)) == 10 * 3 * 5 * 3 - 10 * 2 * 3 - 5 * 3
     assert all(sorted(of_worker) == sorted(CASES) for of_worker in found)
 
 
@@ -54,7 +56,7 @@ def test_losses_are_those_of_torch(found: list[dict[str, Any]], case: str) -> No
     assert found[0][case]["ours"]["bits"] == found[1][case]["ours"]["bits"], "all workers have the same weights"
 
 
-def test_gradients_cross_as_what_they_are(found: list[dict[str, Any]]) -> None:
+def test_gradients_are_sent_in_their_form(found: list[dict[str, Any]]) -> None:
     for case in CASES:
         kinds = found[0][case]["kinds"]
         _, kind, *_ = case.split()

@@ -1,4 +1,4 @@
-"""What users of other libraries complain of, each as a test named after its thread."""
+"""Problems reported by users of other libraries; each test is named after its thread."""
 # ctest: EMULATED
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EMPTY: tuple[list[int], list[float]] = ([], [])
 
 
 def expect_sums(given, rows, width, **options):
-    """Every worker ends each step with the sum; all with the same bits."""
+    """Checks that every worker ends each step with the sum, and all with the same bits."""
     found = gradients_of(given, rows, width, gradient="sum", **options)
     for step, expected in enumerate(sums_of(given, rows, width)):
         for of_worker in found:
@@ -40,7 +40,7 @@ def test_pytorch_22400_sparse_gradients_of_any_number_of_workers(workers):
     expect_sums(given, 16, 2)
 
 
-def test_lightning_5355_sparse_adam_and_sgd_train_on_what_comes_back():
+def test_lightning_5355_sparse_adam_and_sgd_train_on_the_results():
     def work(rank, member):
         with seeded(0):
             table, out = torch.nn.Embedding(500, 8, sparse=True), torch.nn.Linear(8, 2)
@@ -81,7 +81,7 @@ def test_nccl_215_a_step_moves_rows_and_not_the_table():
         assert told["bytes_sent"] < 40_000 < 100_000 * 32 * 4
 
 
-def test_horovod_3328_duplicates_are_summed_before_they_cross():
+def test_horovod_3328_duplicates_are_summed_before_they_are_sent():
     def sent(repeats):
         def work(rank, member):
             ddp = DistributedDataParallel(Table(1000, 16), process_group=member, scheme="balanced", gradient="sum")
@@ -117,7 +117,7 @@ def workspace_of(workers, scheme, rows, **options):
 
 def test_horovod_554_memory_does_not_grow_with_the_number_of_workers():
     two, eight = (workspace_of(workers, "balanced", 10_000) for workers in (2, 8))
-    assert eight < 1.5 * two, "what all workers touch alike is no more among eight of them"
+    assert eight < 1.5 * two, "rows that all workers touch take no more memory with eight workers"
 
 
 def test_horovod_1481_memory_does_not_grow_with_the_table():
@@ -134,7 +134,7 @@ def test_horovod_2799_a_budget_is_kept_or_refused():
     assert "table.weight" in str(refused.value)
 
 
-def test_horovod_433_what_is_not_sparse_crosses_dense():
+def test_horovod_433_dense_gradients_are_sent_dense():
     def work(rank, member):
         ddp = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(4000, 8), torch.nn.Linear(8, 8)), process_group=member)
         for _step in range(2):
@@ -181,7 +181,7 @@ def test_omnireduce_4_a_worker_that_stops_is_an_error_and_no_hang():
         ddp = DistributedDataParallel(Table(100, 4), process_group=member, scheme="balanced", deadline=3)
         for step in range(3):
             if rank == 2 and step == 1:
-                return "stopped"  # and keeps its connections
+                return "stopped"  # keeps its connections open
             ddp.zero_grad()
             ddp(torch.tensor([1]), torch.ones(1, 4)).backward()
         return "done"
@@ -195,7 +195,7 @@ def test_omnireduce_4_a_worker_that_stops_is_an_error_and_no_hang():
 
 @pytest.mark.parametrize("row", [(1 << 24) + 1, (1 << 31) + 5, (1 << 33) - 1])
 def test_ok_topk_indices_beyond_what_floats_hold(row):
-    # Without a tensor of so many rows: as bindings have it.
+    # Uses the bindings directly, without a tensor of that many rows.
     network = sparsesync.LocalNetwork(2)
 
     def work(rank, _):
@@ -346,7 +346,7 @@ def test_pytorch_35810_mixed_precision_with_sparse_gradients(dtype):
     results = good(run_workers(2, work))
     assert torch.equal(results[0][1], results[1][1])
     assert results[0][2] == results[1][2]
-    assert results[0][3] == results[1][3] > 0, "all see what overflowed on one of them, and pass the step over"
+    assert results[0][3] == results[1][3] > 0, "all workers skip a step that overflowed on one of them"
     assert all(losses[-1] < losses[0] for losses, *_ in results)
 
 
@@ -363,7 +363,7 @@ def test_verl_7777_exact_sizes_instead_of_those_of_the_longest():
 
     received = good(run_workers(8, work))
     all_of_them = 2000 * 16 * 4
-    # Padded to the longest, each would get that seven times.
+    # If padded to the longest one, each worker would receive seven times that.
     assert max(received) < 1.5 * all_of_them
 
 
@@ -392,6 +392,6 @@ def test_verl_7778_rounds_keep_the_memory_of_each_small():
 
 
 @pytest.mark.parametrize(("gradient", "expected"), [("sum", [3.0, 6.0]), ("mean", [1.0, 2.0])])
-def test_sum_and_mean_are_said(gradient, expected):
+def test_sum_and_mean_are_reported(gradient, expected):
     found = gradients_of([[([2], [[1.0, 2.0]])]] * 3, 4, 2, gradient=gradient)
     assert found[0][0][2].tolist() == expected

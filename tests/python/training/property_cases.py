@@ -45,7 +45,7 @@ SCHEDULES = tuple(name for name, _ in sparsesync.schedules())
 SCHEMES = tuple(name for name, _ in sparsesync.schemes())
 ANNOUNCING = ("balanced", "owned")
 WITHOUT_ZERO_ROWS = ("block_ps", "dense_native", "dense_ring", "two_level")  # a sparse result does not name rows that are zero
-TABLES = {  # rows, whether sparse=True
+TABLES = {  # {name: (rows, whether sparse=True)}
     "sparse": (300, True),
     "sparse_bag": (200, True),
     "rows": (2048, False),
@@ -131,12 +131,12 @@ class Case:
     tables: tuple[str, ...]
     layers: int
     twice: bool  # the first layer is used twice
-    tied: bool  # the last table has rows that are classes' weights: its gradient is dense, of a sparse table, too
+    tied: bool  # the last table's rows are also weights of the classes; then even a sparse table has a dense gradient
     norm: bool
     counter: bool
     gain: bool
     double: bool  # the last layer is of f64
-    frozen: frozenset[str]  # when the module is wrapped
+    frozen: frozenset[str]  # names of layers, frozen when the module is wrapped
     hooks: tuple[Hook, ...]
     optimizer: str
     several_optimizers: bool
@@ -525,7 +525,7 @@ def schedulers_of(case: Case, optimizers: Iterable[torch.optim.Optimizer]) -> li
 
 
 class Training:
-    """A model with its optimizers. `run` is the model, or what wraps it."""
+    """A model with its optimizers. `run` is the model or its wrapper."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -711,7 +711,7 @@ class Comparison:
 
     @staticmethod
     def change(training: Training, step: Step) -> None:
-        """Does what a program may do between steps."""
+        """Performs the change that a program makes between steps."""
         if step.change == "loads weights":
             state = training.run.state_dict()
             training.run.load_state_dict({name: each / 2 if each.is_floating_point() else each for name, each in state.items()})
@@ -861,7 +861,7 @@ class Comparison:
         for name, ours, hand in self.pairs():
             mine = ours.grad
             if mine is not None and not self.is_sparse(hand) and self.case.ties_sparse:
-                mine = mine.to_dense()  # it is sparse where this worker did not use the table
+                mine = mine.to_dense()  # sparse if this worker did not use the table
             problem = _difference(f"the gradient of {name}", mine, hand.grad)
             if problem:
                 return problem
@@ -954,12 +954,12 @@ def train(case: Case, group: Any, broken: str | None = None) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seed", type=int, required=True, help="the first one")
-    options.add_argument("--seeds", type=int, default=1, help="the most that are run (1)")
-    options.add_argument("--seconds", type=float, default=1e9, help="after which no other one is begun")
-    options.add_argument("--folder", type=Path, help="of RANK.json, with what was found")
-    options.add_argument("--broken", choices=BREAKS, nargs="*", help="what is made wrong, one after another")
-    options.add_argument("--go-on", action="store_true", help="run all seeds, though one fails")
+    options.add_argument("--seed", type=int, required=True, help="first seed")
+    options.add_argument("--seeds", type=int, default=1, help="maximum number of seeds (1)")
+    options.add_argument("--seconds", type=float, default=1e9, help="seconds after which no further seed starts")
+    options.add_argument("--folder", type=Path, help="folder for RANK.json, the results of each rank")
+    options.add_argument("--broken", choices=BREAKS, nargs="*", help="faults to introduce, one after another")
+    options.add_argument("--go-on", action="store_true", help="run all seeds even if one fails")
     given = options.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
