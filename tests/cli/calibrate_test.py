@@ -1,11 +1,11 @@
-"""`sparsesync calibrate`, and what compare makes of its file: predictions, and links of the virtual clock."""
+"""Tests `sparsesync calibrate`, and how compare uses its file: for predictions, and for links of the virtual clock."""
 # ctest: SLOW every_key what_calibrate_wrote replaced_with_force
 
 import json
 
 import pytest
 
-# On links of their own, on which large messages take longer however busy the machine is.
+# Simulated links, on which large messages take longer even if the machine is busy.
 QUICK = ("--transport", "local", "--workers", 3, "--repeat", 2, "--rate", "100mbit", "--latency", "1ms")
 
 
@@ -62,12 +62,12 @@ def test_the_file_has_every_key_of_the_contract(run, tmp_path):
     host = written["host"]
     assert set(host) == {"encode_s_per_row", "encode_s_per_byte", "aggregate_s_per_row", "aggregate_s_per_byte",
                          "sort_s_per_row", "own_s_per_row", "add_s_per_byte", "message_s", "step_s"}
-    # Any one of them may be found to weigh nothing.
+    # Any one of them may be measured as zero.
     assert all(0 <= cost < 1e-2 for cost in host.values())
     assert sum(host[f"{work}_s_per_{unit}"] for work in ("encode", "aggregate") for unit in ("row", "byte")) > 0
 
 
-def test_two_workers_have_no_load_of_their_own(run, tmp_path):
+def test_two_workers_have_no_separate_load(run, tmp_path):
     two = ("--transport", "local", "--workers", 2, "--repeat", 1, "--rate", "100mbit", "--latency", "1ms")
     result = run("calibrate", *two, "--out", "N.json")
     assert result.returncode == 0, result
@@ -75,7 +75,7 @@ def test_two_workers_have_no_load_of_their_own(run, tmp_path):
     assert "all to all" not in result.stdout
 
 
-def test_compare_takes_what_calibrate_wrote(run, trace):
+def test_compare_reads_what_calibrate_wrote(run, trace):
     assert run("calibrate", *QUICK, "--out", "N.json").returncode == 0
     report, schemes = compared(run, trace, "--network", "N.json")
     assert report["network"] == {"rate_bps": None, "latency_s": 0}, "the link stays unshaped"
@@ -86,11 +86,11 @@ def test_predictions_count_links_and_processors(run, trace, network):
     _, schemes = compared(run, trace, "--network", network())
     ring = schemes["dense_ring"]
     dense = 3000 * 8 * 4
-    # 150 rows are brought into an array that was cleared; two thirds of it are added to.
+    # 150 rows are copied into a cleared array; two thirds of the array are added up.
     work = 150 * 8 * 4 * 1e-6 + dense * 5 / 3 * 2e-6
     expected = 4 * 1e-3 + ring["bytes_busiest"] * 8 / 1e8 + work
     assert ring["seconds_predicted"] == pytest.approx(expected, rel=1e-3)
-    # A rate on the command line goes before that of the file; processors stay those of the file.
+    # A rate on the command line overrides that of the file; CPU costs are still those of the file.
     _, schemes = compared(run, trace, "--network", network(), "--rate", "1gbit")
     expected = schemes["dense_ring"]["bytes_busiest"] * 8 / 1e9 + work
     assert schemes["dense_ring"]["seconds_predicted"] == pytest.approx(expected, rel=1e-3)
@@ -105,7 +105,7 @@ def test_the_virtual_clock_takes_the_files_link(run, trace, network):
     assert report["network"] == {"rate_bps": 2e9, "latency_s": 0}
     report, _ = compared(run, trace, "--network", network(), "--clock", "virtual", "--latency", "3ms")
     assert report["network"] == {"rate_bps": 1e8, "latency_s": 3e-3}
-    # Where only one link is known, it is that one.
+    # If only one link is known, compare uses it.
     one = network(links={"inter": None, "intra": {"latency_s": 0, "rate_bps": 5e7, "ci": [[0, 0], [5e7, 5e7]]}})
     report, _ = compared(run, trace, "--network", one, "--clock", "virtual")
     assert report["network"] == {"rate_bps": 5e7, "latency_s": 0}
@@ -126,12 +126,12 @@ def test_the_virtual_clock_takes_the_files_link(run, trace, network):
         ({"host": {"encode_s_per_byte": "fast", "aggregate_s_per_byte": 0}}, ["host.encode_s_per_byte", "fast"]),
     ],
 )
-def test_a_network_that_makes_no_sense(refused, trace, network, changes, parts):
+def test_an_invalid_network(refused, trace, network, changes, parts):
     name = network(**changes)
     refused("compare", trace, "--network", name, parts=[name, *parts])
 
 
-def test_a_network_that_is_not_there(refused, trace):
+def test_a_missing_network(refused, trace):
     refused("compare", trace, "--network", "nowhere.json", parts=["nowhere.json"])
 
 

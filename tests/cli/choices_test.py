@@ -1,4 +1,4 @@
-"""What `sparsesync compare` lets one choose: auto, --explain, --wire, --announce, --pattern, --block, nodes; the extremes."""
+"""Tests the choices of `sparsesync compare`: auto, --explain, --wire, --announce, --pattern, --block, nodes; and extreme sizes."""
 # ctest: SLOW all_schemes_with auto_moves announced_rows beyond_the_wire
 
 import pytest
@@ -29,7 +29,7 @@ def trace(run, tmp_path):
 # auto and --explain
 
 
-def test_all_are_those_of_the_build_and_auto(run, trace):
+def test_all_means_the_schemes_of_the_build_and_auto(run, trace):
     report, schemes = compare(run, trace(), *LINK)
     assert sorted(scheme["name"] for scheme in report["schemes"]) == sorted([*SCHEMES, *OVER_MPI_ALONE, AUTO])
     assert all(scheme["correct"] for scheme in schemes.values())
@@ -39,23 +39,23 @@ def test_all_are_those_of_the_build_and_auto(run, trace):
 @pytest.mark.parametrize(
     "shape, link, chosen",
     [
-        # Wide rows on a slow link: what moves the fewest bytes.
+        # Wide rows on a slow link: the scheme that sends the fewest bytes.
         ({"width": 128}, ("--rate", "10mbit", "--latency", "1us"), "owned"),
-        # Every row on every worker.
+        # Every worker touches every row.
         ({"rows": 5000, "width": 4, "density": 1}, ("--rate", "10mbit", "--latency", "1us"), "dense_ring"),
-        # Few bytes and a long way: one message after no other, which is a pattern of all_gather.
+        # Few bytes and a high latency: no message waits for another one, which is a pattern of all_gather.
         ({"density": 0.005}, ("--rate", "10gbit", "--latency", "5ms"), "all_gather (point_to_point)"),
     ],
 )
-def test_auto_moves_what_the_chosen_scheme_moves(run, trace, shape, link, chosen):
+def test_auto_moves_the_bytes_of_the_chosen_scheme(run, trace, shape, link, chosen):
     path = trace(**shape)
     name, _, pattern = chosen.rstrip(")").partition(" (")
-    link = (*link, "--clock", "virtual")  # nobody waits for it
+    link = (*link, "--clock", "virtual")  # no real waiting
     _, schemes = compare(run, path, *link, *(["--pattern", pattern] if pattern else []))
     assert schemes[AUTO]["chosen"] == chosen and schemes[AUTO]["correct"]
     for key in ("bytes_busiest", "bytes_total", "bytes_index", "bytes_values", "messages", "tensors"):
         assert schemes[AUTO][key] == schemes[name][key], key
-    # Alone it does the same; where nothing is known of the network, it measures, and is right.
+    # Alone, auto makes the same choice. Without a known network it measures, and the result is correct.
     _, alone = compare(run, path, *link, schemes=AUTO)
     assert list(alone) == [AUTO]
     assert (alone[AUTO]["chosen"], alone[AUTO]["bytes_total"]) == (chosen, schemes[AUTO]["bytes_total"])
@@ -69,7 +69,7 @@ def seconds_in(text):
 
 
 def explained(output):
-    """[(scheme or "scheme (pattern)", seconds, what rules it out)], as printed."""
+    """Returns [(scheme or "scheme (pattern)", seconds, why it is ruled out)], as printed."""
     lines = output.splitlines()
     begin = next(at for at, line in enumerate(lines) if line.startswith("expected "))
     end = lines.index("", begin)
@@ -91,7 +91,7 @@ def test_explain_has_a_line_for_each_scheme_best_first(run, trace):
     assert native[0] == "dense_native" and native[3].endswith("this transport has no all-reduce of its own")
     seconds = [row[1] for row in of_use]
     assert seconds == sorted(seconds) and len(set(seconds)) > 3
-    assert f"auto: {rows[0][0]} " in result.stdout, "the best one is what auto took"
+    assert f"auto: {rows[0][0]} " in result.stdout, "auto chose the best one"
 
 
 def test_explain_over_a_network_file_or_a_virtual_clock(run, trace, tmp_path):
@@ -103,7 +103,7 @@ def test_explain_over_a_network_file_or_a_virtual_clock(run, trace, tmp_path):
         assert result.returncode == 0 and explained(result.stdout), result
 
 
-def test_explain_on_a_link_of_which_nothing_is_known(refused, trace):
+def test_explain_on_an_unknown_link(refused, trace):
     trace()
     refused("compare", "T", "--explain", parts=["--explain", "--rate", "--network"])
     refused("compare", "T", "--explain", "--latency", "1ms", parts=["--explain", "--rate", "--network"])
@@ -142,8 +142,8 @@ def test_all_schemes_with_a_type_on_the_wire(run, trace):
             assert schemes[name]["correct"], (name, dtype, wire)
 
 
-def test_sums_beyond_the_wire_are_said(run, tmp_path):
-    """60000 is a number in f16, and twice it is none."""
+def test_sums_beyond_the_wire_are_reported(run, tmp_path):
+    """f16 can represent 60000, but not twice that."""
     tensors = [{"name": "t", "rows": 50, "width": 3, "dtype": "f32"}]
 
     def part(worker, step, tensor):
@@ -177,13 +177,13 @@ def test_announced_rows(run, trace):
     assert announced["balanced"]["tensors"][0]["index_code"] == "sets_ahead"
     for name in SCHEMES:
         if name not in ("balanced", "owned"):
-            assert announced[name]["bytes_total"] == without[name]["bytes_total"], "it does not use them"
+            assert announced[name]["bytes_total"] == without[name]["bytes_total"], "the scheme does not use them"
 
 
-# Options that only some schemes heed
+# Options that affect only some schemes
 
 
-def test_two_level_heeds_what_the_scheme_between_nodes_does(run, trace):
+def test_two_level_uses_the_options_of_the_scheme_between_nodes(run, trace):
     path = trace(workers=8)
 
     def two_level(between, *options):
@@ -193,13 +193,13 @@ def test_two_level_heeds_what_the_scheme_between_nodes_does(run, trace):
         return schemes["two_level"]
 
     assert two_level("block_ps", "--block", 8)["bytes_values"] < two_level("block_ps")["bytes_values"]
-    # In each of two phases a message around the ring of two; then, of four nodes, a ring's three or log2 4.
+    # In both phases: one message around the ring of two, then between four nodes three (ring) or log2 4 (hierarchy).
     assert two_level("all_gather", "--pattern", "ring")["messages"] == 8 * (2 + 3)
     assert two_level("all_gather", "--pattern", "hierarchy")["messages"] == 8 * (2 + 2)
 
 
 @pytest.mark.parametrize("schemes", ["all", AUTO])
-def test_all_and_auto_heed_what_some_scheme_does(run, trace, schemes):
+def test_all_and_auto_use_the_options_of_some_scheme(run, trace, schemes):
     options = ("--block", 16, "--workers-per-node", 2, "--between-nodes", "owned", "--announce")
     _, ran = compare(run, trace(), *options, *LINK, schemes=schemes)
     assert ran[AUTO]["correct"]
@@ -210,9 +210,9 @@ UNHEEDED = [
     (["--announce"], "two_level --between-nodes owned"),
     (["--pattern", "ring"], "balanced"),
     (["--pattern", "ring"], "two_level --between-nodes owned"),
-    (["--pattern", "ring"], AUTO),  # it chooses that itself
+    (["--pattern", "ring"], AUTO),  # auto chooses the pattern itself
     (["--block", "16"], "balanced,sparse_ps"),
-    (["--block", "256"], "two_level"),  # given is given, though it is what would be taken
+    (["--block", "256"], "two_level"),  # an explicit value is rejected even if it equals the default
     (["--workers-per-node", "2"], "balanced,dense_ring"),
     (["--workers-per-node", "3"], "balanced"),
     (["--between-nodes", "owned"], "owned,block_ps"),
@@ -221,7 +221,7 @@ UNHEEDED = [
 
 
 @pytest.mark.parametrize("options, schemes", UNHEEDED)
-def test_options_that_none_of_the_schemes_heeds(refused, trace, options, schemes):
+def test_options_that_no_scheme_uses(refused, trace, options, schemes):
     trace()
     parts = [f"{options[0]}: none of these schemes heeds it: leave it out"]
     refused("compare", "T", *options, "--schemes", *schemes.split(" "), parts=parts)
@@ -259,8 +259,8 @@ def test_wrong_choices(refused, trace, dtype, options, parts):
 # Gradients of single elements
 
 
-def test_one_element_in_two_millions_of_three_thousand_millions(run, trace):
-    """Row numbers beyond 2^31, and dense tensors that no budget of 1 GiB holds."""
+def test_one_in_two_million_elements_of_three_billion(run, trace):
+    """Tests row indices beyond 2^31, and dense tensors that exceed a budget of 1 GiB."""
     report, schemes = compare(run, trace(3_000_000_000, 1, 0.0000005, 3), "--memory", "1GiB", *LINK)
     assert report["tensors"][0]["rows"] == 3_000_000_000
     too_large = ["balanced_hash", "dense_ring", "two_level"]
@@ -270,14 +270,14 @@ def test_one_element_in_two_millions_of_three_thousand_millions(run, trace):
         else:
             assert schemes[name]["correct"], name
     assert schemes["owned"]["bytes_busiest"] < schemes["balanced"]["bytes_busiest"] < 6 * 3 * 1500 * 2
-    # A uniform draw touches the far end, too.
+    # A uniform distribution also touches the highest rows.
     _, schemes = compare(run, trace(3_000_000_000, 1, 0.0000005, 3, zipf=0), "--memory", "1GiB", *LINK)
     assert all(schemes[name]["correct"] for name in [*SCHEMES, AUTO] if name not in too_large)
 
 
 @pytest.mark.parametrize("density", [0, 0.5, 1])
 @pytest.mark.parametrize("rows, workers", [(100, 3), (64, 8)])
-def test_no_element_half_of_them_and_all(run, trace, density, rows, workers):
+def test_none_half_and_all_of_the_elements(run, trace, density, rows, workers):
     _, schemes = compare(run, trace(rows, 1, density, workers), "--block", 16, *LINK)
     assert list(schemes) == [*SCHEMES, AUTO]
     for name, scheme in schemes.items():

@@ -1,4 +1,4 @@
-"""What the tests of `sparsesync compare` share: traces made without its help, and reading what it says."""
+"""Shared by the tests of `sparsesync compare`: writes traces without the program, and reads its output."""
 
 import json
 import struct
@@ -21,9 +21,9 @@ SCHEMES = [
 ]
 WITHOUT_SERVERS = ["all_gather", "recursive_doubling"]
 OVER_MPI_ALONE = ["dense_native"]
-AUTO = "auto"  # one of them, and none of its own
+AUTO = "auto"  # a choice among the schemes, not a scheme itself
 
-# All that NumPy has too: it has no bf16.
+# The types that NumPy also has; bf16 is missing.
 NUMPY_TYPES = {
     "f16": numpy.float16,
     "f32": numpy.float32,
@@ -34,7 +34,7 @@ NUMPY_TYPES = {
 
 
 def write_safetensors(path, arrays):
-    """An independent writer of the format."""
+    """Writes the format independently of the program."""
     names = {"int32": "I32", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64"}
     header, blob = {}, b""
     for name, array in arrays.items():
@@ -50,7 +50,7 @@ def write_safetensors(path, arrays):
 
 
 def read_safetensors(path):
-    """An independent reader of the format: name -> array."""
+    """Reads the format independently of the program. Returns {name: array}."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     types = {"I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
@@ -63,7 +63,7 @@ def read_safetensors(path):
 
 
 def write_trace(folder, tensors, workers, steps, part):
-    """A trace written without the program's help: part(worker, step, tensor) gives indices and values (or None)."""
+    """Writes a trace without the program. part(worker, step, tensor) returns indices and values (or None)."""
     folder.mkdir()
     (folder / "trace.json").write_text(
         json.dumps(
@@ -94,7 +94,7 @@ def compare(run, trace, *options, schemes="all", repeat=1):
 
 
 def real_trace(run, real_data, kind, width, workers, *options):
-    """Makes T: LM1B with 2,560 tokens or Criteo with 1,024 samples a worker; its path."""
+    """Makes T and returns its path: LM1B with 2,560 tokens per worker, or Criteo with 1,024 samples per worker."""
     if kind == "lm1b":
         made = run(
             *("trace", "from-tokens", real_data / "lm1b_tokens.npy", "--rows", 793471, "--width", width),

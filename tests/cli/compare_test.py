@@ -1,4 +1,4 @@
-"""`sparsesync compare` and `info`: what is said, what crosses, a second opinion by NumPy, bad input in one line."""
+"""Tests `sparsesync compare` and `info`: output, byte counts, results against NumPy, and errors in one line."""
 # ctest: SLOW progress_bar of_64_workers every_dtype
 
 import json
@@ -27,7 +27,7 @@ from compare_support import (  # noqa: E402 - it imports numpy
 
 @pytest.fixture
 def trace(run, tmp_path):
-    """A small trace of three workers."""
+    """Makes a small trace of three workers."""
     made = run(
         *"trace synthetic --rows 2000 --width 8 --density 0.05 --zipf 1 --workers 3 --steps 2 --out T".split()
     )
@@ -35,7 +35,7 @@ def trace(run, tmp_path):
     return tmp_path / "T"
 
 
-# What it says
+# Output
 
 
 def test_json_has_every_key_of_the_contract(run, trace):
@@ -69,7 +69,7 @@ def test_an_unshaped_link_has_no_rate_and_no_prediction(run, trace):
 
 
 def test_the_virtual_clock(run, tmp_path):
-    """A run that is recorded, and replayed on links that nobody waits for."""
+    """Records a run and replays it on simulated links, without real waiting."""
     trace = "trace synthetic --rows 20000 --width 8 --density 0.01 --zipf 1 --workers 8 --steps 2 --out T"
     assert run(*trace.split()).returncode == 0
     link = ("--rate", "200mbit", "--latency", "50us")
@@ -83,7 +83,7 @@ def test_the_virtual_clock(run, tmp_path):
         assert scheme["seconds_predicted"] > 0
         for key in ("bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "messages"):
             assert scheme[key] == real[name][key], (name, key)
-    # On a link that would take minutes nobody waits.
+    # A link that would take minutes causes no wait.
     _, slow = compare(run, "T", "--clock", "virtual", "--rate", "100kbit", schemes="dense_ring")
     assert slow["dense_ring"]["seconds_median"] >= slow["dense_ring"]["bytes_busiest"] * 8 / 1e5 > 60
     table = run("compare", "T", "--clock", "virtual", *link, "--repeat", 1, "--schemes", "balanced").stdout
@@ -101,7 +101,7 @@ def test_the_virtual_clock_of_one_and_of_64_workers(run, tmp_path):
             assert scheme["seconds_min"] > 0
 
 
-def test_what_local_has_not_is_skipped_by_name(run, trace):
+def test_schemes_that_local_lacks_are_skipped_by_name(run, trace):
     _, schemes = compare(run, trace, schemes="dense_native,balanced")
     assert "over mpi" in schemes["dense_native"]["skipped"] and schemes["balanced"]["correct"]
 
@@ -124,10 +124,10 @@ def test_one_worker_moves_nothing(run, tmp_path):
     assert all(s["bytes_total"] == 0 and s["messages"] == 0 and s["correct"] for s in schemes.values())
 
 
-# A second opinion
+# Results against NumPy
 
 
-def test_numpy_agrees_with_what_every_worker_ended_with(run, tmp_path):
+def test_numpy_agrees_with_the_results_of_every_worker(run, tmp_path):
     random = numpy.random.default_rng(11)
     tensors = [
         {"name": "a", "rows": 300, "width": 5, "dtype": "f32"},
@@ -172,7 +172,7 @@ def test_numpy_agrees_with_what_every_worker_ended_with(run, tmp_path):
 
 @pytest.mark.parametrize("dtype", NUMPY_TYPES)
 def test_every_dtype_from_file_to_file(run, tmp_path, dtype):
-    """Small whole numbers, of which every dtype makes the same sums; integers also wrap."""
+    """Small whole numbers have the same sums in every dtype; integers also wrap around."""
     random = numpy.random.default_rng(3)
     tensors = [{"name": "t", "rows": 60, "width": 3, "dtype": dtype}]
     kind = NUMPY_TYPES[dtype]
@@ -199,7 +199,7 @@ def test_every_dtype_from_file_to_file(run, tmp_path, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*NUMPY_TYPES, "bf16"])
-def test_every_dtype_with_made_values(run, tmp_path, dtype):
+def test_every_dtype_with_generated_values(run, tmp_path, dtype):
     arguments = "trace synthetic --rows 500 --width 3 --density 0.1 --zipf 1 --workers 4 --steps 1 --seed 2 --out T"
     assert run(*arguments.split(), "--dtype", dtype).returncode == 0
     report, schemes = compare(run, tmp_path / "T")
@@ -207,8 +207,10 @@ def test_every_dtype_with_made_values(run, tmp_path, dtype):
     assert all(scheme["correct"] for scheme in schemes.values())
 
 
-def test_made_values_are_what_the_format_says(run, trace, tmp_path):
-    """Integers 1 to 4 for each distinct row of a worker: the sum lies between the touchers and four times them."""
+def test_generated_values_are_those_of_the_format(run, trace, tmp_path):
+    """Values are integers from 1 to 4 for each distinct row of a worker. A sum is therefore between one and four times the number of
+    workers that touched the row.
+    """
     _, schemes = compare(run, trace, "--result", "R", schemes="balanced")
     assert schemes["balanced"]["correct"]
     touchers = numpy.zeros(2000)
@@ -231,10 +233,10 @@ def read_safetensors_indices(path):
     return numpy.frombuffer(data[8 + length + begin : 8 + length + end], kind)
 
 
-# What crosses
+# Byte counts
 
 
-def test_26_tensors_cross_as_one(run, real_data):
+def test_26_tensors_are_sent_as_one(run, real_data):
     one_report, one = compare(run, real_trace(run, real_data, "criteo", 16, 8), schemes="balanced,all_gather")
     _, split = compare(run, real_trace(run, real_data, "criteo", 16, 8, "--split"), schemes="balanced,all_gather")
     assert len(one_report["tensors"]) == 1 and len(split["balanced"]["tensors"]) == 26
@@ -244,7 +246,7 @@ def test_26_tensors_cross_as_one(run, real_data):
         assert split[name]["correct"]
 
 
-def test_three_widths_cross_in_one_message_for_each_peer_and_phase(run, tmp_path):
+def test_three_widths_are_sent_in_one_message_per_peer_and_phase(run, tmp_path):
     tensors = [{"name": f"t{width}", "rows": 500, "width": width, "dtype": "f32"} for width in (4, 32, 100)]
     trace = write_trace(
         tmp_path / "widths", tensors, 4, 1, lambda worker, step, tensor: ([worker, 7, 400 - worker], None)
@@ -258,8 +260,8 @@ def test_three_widths_cross_in_one_message_for_each_peer_and_phase(run, tmp_path
 
 @pytest.mark.parametrize("between", ["balanced", "all_gather", "block_ps"])
 @pytest.mark.parametrize("per_node", [1, 2, 3, 6])
-def test_two_levels_move_what_rings_in_nodes_and_the_scheme_between_them_do(run, tmp_path, between, per_node):
-    """One row on all of six workers: dense tensors around rings, and that row between nodes."""
+def test_two_level_sends_the_bytes_of_rings_and_of_the_scheme_between_nodes(run, tmp_path, between, per_node):
+    """All six workers touch one row. Dense tensors go around rings in the nodes, and that row goes between nodes."""
     rows, width, workers = 1200, 8, 6
     tensors = [{"name": "t", "rows": rows, "width": width, "dtype": "f32"}]
     trace = write_trace(tmp_path / "T", tensors, workers, 1, lambda worker, step, tensor: ([7], None))
@@ -287,7 +289,7 @@ def good_part(worker, step, tensor):
 
 
 def broken_trace(tmp_path, part=good_part, header=None):
-    """Two workers, one step, and a header that says what it likes."""
+    """Makes a trace of two workers and one step; `header` overrides fields of its header."""
     folder = write_trace(tmp_path / "B", ONE_TENSOR, 2, 1, part)
     text = json.loads((folder / "trace.json").read_text())
     text.update(header or {})
@@ -313,7 +315,7 @@ def broken_trace(tmp_path, part=good_part, header=None):
         ({"tensors": ONE_TENSOR * 2}, ["t"]),
     ],
 )
-def test_a_header_that_lies(refused, tmp_path, header, parts):
+def test_a_wrong_header(refused, tmp_path, header, parts):
     trace = broken_trace(tmp_path, header=header)
     refused("compare", trace, parts=parts)
 
@@ -385,10 +387,10 @@ def test_result_that_exists(refused, run, trace, tmp_path):
     result = run("compare", "T", "--result", "R", "--repeat", 1)
     assert result.returncode == 2 and result.stderr.count("\n") == 1, result
     result = run("compare", "T", "--result", "R", "--repeat", 1, "--force")
-    assert result.returncode == 2, "a folder that is not ours is not replaced"
+    assert result.returncode == 2, "only result folders are replaced"
     assert (tmp_path / "R" / "mine").read_text() == "dear"
     (tmp_path / "R" / "mine").unlink()
-    for _ in range(2):  # an empty folder, and the last one's result
+    for _ in range(2):  # an empty folder, then the previous result
         result = run("compare", "T", "--result", "R", "--repeat", 1, "--force")
         assert result.returncode == 0, result.stderr
     for name in ("notes.txt", "balanced/notes.txt"):
@@ -400,7 +402,7 @@ def test_result_that_exists(refused, run, trace, tmp_path):
 
 
 def test_a_full_disk(run, trace, tmp_path):
-    """--result on a file system with no room: one line, status 1, nothing left."""
+    """--result on a full file system: one line, status 1, and no files left."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -423,7 +425,7 @@ def test_a_budget_skips_what_does_not_fit(run, trace):
     assert "--memory" in schemes["dense_ring"]["skipped"]
 
 
-# Habits
+# Conventions
 
 
 @pytest.mark.parametrize("command", [["compare"], ["info"]])
@@ -432,7 +434,7 @@ def test_help_has_an_example(run, command):
     assert result.returncode == 0 and "Example" in result.stdout and f"sparsesync {command[0]}" in result.stdout
 
 
-def test_info_knows_what_it_is(run):
+def test_info_reports_the_build(run):
     result = run("info", "--json", "-")
     assert result.returncode == 0
     info = json.loads(result.stdout)
@@ -444,7 +446,7 @@ def test_info_knows_what_it_is(run):
 
 
 def test_a_progress_bar_only_on_a_terminal(program, trace, tmp_path):
-    """Two seconds on a slow link: a bar on a terminal, taken away at the end; nothing in a pipe."""
+    """Two seconds on a slow link: a terminal gets a progress bar, which is erased at the end; a pipe gets nothing."""
     command = [str(program), "compare", "T", "--repeat", "3", "--rate", "60kbit", "--schemes", "balanced"]
     piped = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=60)
     assert piped.stderr == b""

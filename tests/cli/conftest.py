@@ -1,4 +1,4 @@
-"""What the tests of the program share: running it, and making .npy files without its help."""
+"""Shared by the tests of the program: runs it, and makes .npy files without it."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Shells start background processes with interrupts ignored, which the tests' own processes would inherit.
+# Shells start background processes with interrupts ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -21,7 +21,7 @@ def program_path():
 
 @pytest.fixture(scope="session")
 def program():
-    """The built program: SPARSESYNC_PROGRAM, or that of the release build."""
+    """Returns the program under test: SPARSESYNC_PROGRAM, or that of the release build."""
     path = program_path()
     assert path.exists(), f"{path} is not built; set SPARSESYNC_PROGRAM"
     return path
@@ -29,7 +29,7 @@ def program():
 
 @pytest.fixture
 def run(program, tmp_path):
-    """Runs the program in an empty folder, for a minute at most."""
+    """Returns a function that runs the program in an empty folder, for at most a minute."""
 
     def run_program(*arguments, environment=None, **options):
         return subprocess.run(
@@ -49,7 +49,7 @@ def run(program, tmp_path):
 
 @pytest.fixture
 def refused(run, tmp_path):
-    """Runs what must fail: one line on standard error with all `parts`, the status, nothing left behind."""
+    """Returns a function that expects a failure: one line on standard error with all `parts`, the status, and no files left."""
 
     def run_refused(*arguments, parts, status=2, **options):
         before = sorted(path.name for path in tmp_path.iterdir())
@@ -67,7 +67,7 @@ def refused(run, tmp_path):
 
 
 def tables_printed_by(script, program, *arguments):
-    """What a bench that makes a document's tables prints, table by table."""
+    """Returns the tables that a benchmark prints for a document."""
     made = subprocess.run(
         [sys.executable, ROOT / script, *arguments, "--program", program],
         capture_output=True,
@@ -81,7 +81,7 @@ def tables_printed_by(script, program, *arguments):
 
 @pytest.fixture(scope="session")
 def real_data():
-    """The folder of real index data, or a skip that names it."""
+    """Returns the folder of real index data, or skips the test."""
     path = pathlib.Path(os.environ.get("SPARSESYNC_DATA", ROOT.parent / "shared" / "data"))
     if not (path / "lm1b_tokens.npy").exists():
         pytest.skip(f"the real index data is not in {path}")

@@ -1,6 +1,6 @@
-"""The figures of `sparsesync compare` on real index data: bytes over the partitioned ideal, and what formulas say.
+"""Tests the figures of `sparsesync compare` on real index data: bytes over the partitioned ideal, and the values of closed formulas.
 
-Bytes are the same however the program is compiled, so these tests are not run again under the sanitizers.
+Byte counts do not depend on how the program is compiled, so these tests do not run again under the sanitizers.
 """
 # ctest: LABELS counted SLOW ALL
 
@@ -36,8 +36,8 @@ def test_owned_is_near_the_lower_bound(run, real_data, kind, most, workers):
     assert schemes["owned"]["bytes_busiest"] <= most * report["lower_bound_bytes"]
 
 
-# Over the partitioned ideal, width 128: (lm1b at 8 and 16 workers, criteo at 8 and 16), and how near what is counted
-# comes. The fullest of n hashed partitions varies by some percent with the key.
+# Bytes over the partitioned ideal at width 128 (LM1B with 8 and 16 workers, Criteo with 8 and 16), and the accepted relative difference.
+# The fullest of n hashed partitions varies by some percent with the key.
 THEORY = {
     "all_gather": ([1.38, 1.87, 1.45, 1.92], 0.03),
     "recursive_doubling": ([1.13, 1.32, 1.16, 1.31], 0.03),
@@ -49,7 +49,7 @@ THEORY = {
 
 
 @pytest.mark.parametrize("case, kind, workers", [(0, "lm1b", 8), (1, "lm1b", 16), (2, "criteo", 8), (3, "criteo", 16)])
-def test_what_theory_says_of_the_published_schemes(run, real_data, case, kind, workers):
+def test_published_schemes_match_their_theory(run, real_data, case, kind, workers):
     trace = real_trace(run, real_data, kind, 128, workers)
     report, schemes = compare(run, trace, schemes=",".join([*THEORY, "dynamic_split"]))
     for name, (ratios, tolerance) in THEORY.items():
@@ -61,7 +61,7 @@ def test_what_theory_says_of_the_published_schemes(run, real_data, case, kind, w
 
 
 def test_balanced_hash_spreads_many_rows_evenly(run, tmp_path):
-    """2,000 rows and more for each partition: push and pull imbalance below 1.1 (Zen's Theorem 2 in practice)."""
+    """With 2,000 rows or more per partition the push and pull imbalance is below 1.1 (Zen's Theorem 2 in practice)."""
     for workers, seed in ((4, 1), (8, 2), (16, 3)):
         density = 2100 * workers / 400_000
         made = run(
@@ -75,7 +75,7 @@ def test_balanced_hash_spreads_many_rows_evenly(run, tmp_path):
         assert schemes["balanced_hash"]["pull_imbalance"] < 1.1
 
 
-def test_dense_ring_and_all_gather_move_what_their_formulas_say(run, real_data):
+def test_dense_ring_and_all_gather_match_their_formulas(run, real_data):
     workers, width = 8, 4
     trace = real_trace(run, real_data, "criteo", width, workers)
     report, schemes = compare(run, trace, schemes="dense_ring,all_gather")

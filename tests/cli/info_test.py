@@ -1,5 +1,6 @@
-"""What `sparsesync info` says of GPUs, in a build with CUDA or without, on a machine with a GPU or without; and how
-`compare` refuses to go where there is none."""
+"""Tests the GPU lines of `sparsesync info`, with and without CUDA in the build or a GPU in the machine. Without a GPU, `compare` rejects
+GPU workers.
+"""
 # ctest: LABELS quick device
 
 import json
@@ -10,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def info(run):
-    """(the JSON, {name: text} of the lines on standard output)"""
+    """Returns (the JSON, {name: text} of the lines on standard output)."""
     as_json = run("info", "--json", "-")
     assert as_json.returncode == 0, as_json
     as_text = run("info")
@@ -18,7 +19,7 @@ def info(run):
     return json.loads(as_json.stdout), dict(re.findall(r"^(\S+(?: \S+)*) {2,}(.*)$", as_text.stdout, flags=re.MULTILINE))
 
 
-def test_what_is_compiled_in_and_what_is_found(info):
+def test_compiled_in_and_found_devices(info):
     found, text = info
     cuda = found["cuda"]
     assert set(cuda) == {"compiled_in", "emulated", "runtime", "driver", "problem", "devices"}
@@ -27,7 +28,7 @@ def test_what_is_compiled_in_and_what_is_found(info):
     assert ("nccl" in found["transports"]) == cuda["compiled_in"]
     for device in cuda["devices"]:
         assert 0 < device["memory_available_bytes"] <= device["memory_bytes"]
-    # A reason, or a device.
+    # Either a reason or a device is reported.
     assert (cuda["problem"] is None) == bool(cuda["devices"])
     if not cuda["compiled_in"]:
         assert (cuda["problem"], cuda["runtime"], cuda["driver"]) == ("this build has no CUDA", None, None)
@@ -60,7 +61,7 @@ def test_without_a_gpu_compare_refuses_in_one_line(info, refused, trace, options
     refused("compare", trace, *options, status=1, parts=[cuda["problem"]])
 
 
-def test_a_gpu_that_is_not_there_is_refused_in_one_line(info, refused, trace):
+def test_a_missing_gpu_is_refused_in_one_line(info, refused, trace):
     devices = info[0]["cuda"]["devices"]
     if not devices:
         pytest.skip("there is no GPU here")
@@ -71,5 +72,5 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line(info, refused, trace):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:0x", "cuda:99999999999"])
-def test_what_is_no_device_is_refused_in_one_line(refused, trace, device):
+def test_an_invalid_device_is_refused_in_one_line(refused, trace, device):
     refused("compare", trace, "--device", device, parts=[f"--device '{device}'", "cuda:0"])

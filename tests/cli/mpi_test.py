@@ -1,4 +1,4 @@
-"""`sparsesync compare --transport mpi`: what `local` reports, from processes; wrong starts are said."""
+"""Tests `sparsesync compare --transport mpi`: processes give the results of `local`, and wrong starts are reported."""
 # ctest: NEEDS MPI SLOW ALL
 
 import json
@@ -14,7 +14,7 @@ MPIRUN = CMAKE + "/mpirun.sh"
 
 @pytest.fixture
 def mpirun(program, tmp_path):
-    """Runs contexts of an mpirun, each (processes, arguments of the program, or another command). Leaves no process behind."""
+    """Runs the contexts of an mpirun. Each is (processes, arguments of the program, or another command). Leaves no process behind."""
 
     def start(*contexts, options=(), timeout=300):
         command = [MPIRUN, *options]
@@ -28,7 +28,7 @@ def mpirun(program, tmp_path):
             try:
                 output, errors = job.communicate(timeout=timeout)
             except BaseException:
-                os.killpg(job.pid, signal.SIGTERM)  # mpirun ends its processes, which are in groups of their own
+                os.killpg(job.pid, signal.SIGTERM)  # mpirun ends its processes, which are in separate groups
                 raise
         return subprocess.CompletedProcess(command, job.returncode, output, errors)
 
@@ -47,7 +47,7 @@ def trace(run, tmp_path):
 
 
 def said(result):
-    """What the program said on standard error, a line for each worker that ended badly."""
+    """Returns the program's lines on standard error, one for each worker that failed."""
     return [line for line in result.stderr.splitlines() if line.startswith("sparsesync: ")]
 
 
@@ -57,7 +57,7 @@ def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
     result = mpirun((workers, ["compare", made, "--transport", "mpi", "--json", "mpi.json",
                                "--result", "mpi", "--repeat", 2]))
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("workers over mpi") == 1, "rank 0 alone prints"
+    assert result.stdout.count("workers over mpi") == 1, "only rank 0 prints"
     local = run("compare", made, "--json", "local.json", "--result", "local", "--repeat", 2)
     assert local.returncode == 0, local.stderr
     over_mpi = json.loads((tmp_path / "mpi.json").read_text())
@@ -67,22 +67,22 @@ def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
     assert [s["name"] for s in over_mpi["schemes"]] == [s["name"] for s in in_threads["schemes"]]
     for one, other in zip(over_mpi["schemes"], in_threads["schemes"], strict=True):
         assert one["correct"], one
-        if one["name"] == "dense_native":  # over MPI alone
+        if one["name"] == "dense_native":  # only available over MPI
             assert set(other) == {"name", "skipped"}
             continue
-        if one["chosen"] != other["chosen"]:  # auto, of each network what it measured
+        if one["chosen"] != other["chosen"]:  # auto may choose differently, by what it measured on each network
             assert one["name"] == "auto" and other["correct"]
             continue
         for key in ("bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "messages",
                     "push_imbalance", "pull_imbalance", "tensors"):
             assert one[key] == other[key], (one["name"], key)
-    # The same bits as over local, of every worker, in every file.
+    # All workers have the same bits as over local, in every file.
     files = sorted(path.relative_to(tmp_path / "local") for path in (tmp_path / "local").rglob("*.safetensors"))
     assert len(files) == 2 * workers * (len(over_mpi["schemes"]) - 1)
     for file in files:
         bits = (tmp_path / "local" / file).read_bytes()
         assert (tmp_path / "mpi" / file).read_bytes() == bits, file
-        if file.parts[0] == "dense_ring":  # whole numbers: exact in any order
+        if file.parts[0] == "dense_ring":  # whole numbers are exact in any order
             assert (tmp_path / "mpi" / "dense_native" / file.name).read_bytes() == bits, file
 
 
@@ -97,7 +97,7 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
     for report in reports[1:]:
         for one, other in zip(reports[0]["schemes"], report["schemes"], strict=True):
             assert other["correct"]
-            if one["name"] != "auto":  # it chooses by what it measured
+            if one["name"] != "auto":  # its choice depends on measurements
                 assert one["bytes_total"] == other["bytes_total"]
 
 
@@ -110,7 +110,7 @@ def test_auto_and_explain_go_by_the_network_that_is_given(run, mpirun, trace, tm
     options = ("--schemes", "auto", "--network", "N.json", "--explain", "--repeat", 1)
     result = mpirun((3, ["compare", made, "--transport", "mpi", "--json", "mpi.json", *options]))
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("expected ") == 1, "rank 0 alone prints"
+    assert result.stdout.count("expected ") == 1, "only rank 0 prints"
     assert run("compare", made, "--json", "local.json", *options).returncode == 0
     ((over_mpi,), (in_threads,)) = (json.loads((tmp_path / f"{name}.json").read_text())["schemes"]
                                     for name in ("mpi", "local"))
@@ -118,7 +118,7 @@ def test_auto_and_explain_go_by_the_network_that_is_given(run, mpirun, trace, tm
     assert over_mpi["bytes_total"] == in_threads["bytes_total"]
 
 
-def test_explain_on_a_network_of_which_nothing_is_known(mpirun, trace):
+def test_explain_on_an_unknown_network(mpirun, trace):
     result = mpirun((3, ["compare", trace(3), "--transport", "mpi", "--explain"]))
     assert result.returncode != 0 and not result.stdout
     assert said(result) and all("--network" in line for line in said(result)), result.stderr
@@ -127,11 +127,11 @@ def test_explain_on_a_network_of_which_nothing_is_known(mpirun, trace):
 def test_a_calibration_of_one_node(mpirun, tmp_path):
     result = mpirun((3, ["calibrate", "--transport", "mpi", "--repeat", 3, "--out", "N.json"]),
                     options=["--enable-recovery"])
-    if said(result):  # too busy a machine is told so, on all workers, and nothing is written
+    if said(result):  # on a machine that is too busy all workers report that, and nothing is written
         assert len(said(result)) == 3 and all("repeat it" in line for line in said(result)), result.stderr
         assert not (tmp_path / "N.json").exists()
         return
-    assert result.stdout.count("inside a node") == 1, "rank 0 alone prints"
+    assert result.stdout.count("inside a node") == 1, "only rank 0 prints"
     links = json.loads((tmp_path / "N.json").read_text())["links"]
     assert links["inter"] is None and links["intra"]["rate_bps"] > 0
 
@@ -146,9 +146,9 @@ def test_predictions_from_a_network(mpirun, trace, tmp_path):
     result = mpirun((3, ["compare", made, *options, "--network", "N.json"]))
     assert result.returncode == 0, result.stderr
     (ring,) = json.loads((tmp_path / "mpi.json").read_text())["schemes"]
-    # All are on one node: it is the link inside it.
+    # All workers are on one node, so the link is the one within a node.
     assert ring["seconds_predicted"] == pytest.approx(4e-3 + ring["bytes_busiest"] * 8 / 1e8, rel=1e-3)
-    # All must have the same.
+    # All workers must get the same file.
     result = mpirun((2, ["compare", made, *options, "--network", "N.json"]), (1, ["compare", made, *options]),
                     options=["--enable-recovery"])
     assert len(said(result)) == 3 and all("--network is" in line for line in said(result)), result.stderr
@@ -163,7 +163,7 @@ def test_a_calibration_needs_two_workers(mpirun, tmp_path):
 def test_without_mpirun_it_says_how_to_start(refused, trace):
     made = trace(4)
     refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"],
-            environment={"LSAN_OPTIONS": f"print_suppressions=0:suppressions={CMAKE}/lsan_mpi.supp"})  # as in cmake/mpirun.sh
+            environment={"LSAN_OPTIONS": f"print_suppressions=0:suppressions={CMAKE}/lsan_mpi.supp"})  # same as in cmake/mpirun.sh
 
 
 def test_a_trace_for_another_number_of_workers(mpirun, trace):
@@ -179,7 +179,7 @@ def test_a_trace_for_another_number_of_workers(mpirun, trace):
     (["compare", "trace", "--transport", "mpi", "--chunk", "8KiB"], ["--chunk is 0 on worker 0 and 8192 on worker 2"]),
     (["compare", "absent", "--transport", "mpi"], ["'absent' is not a trace"]),
 ])
-def test_workers_that_differ_are_told_so_all(mpirun, trace, other, parts):
+def test_different_arguments_are_reported_by_all_workers(mpirun, trace, other, parts):
     trace(3)
     trace(3, seed=2, name="other")
     result = mpirun((2, ["compare", "trace", "--transport", "mpi"]), (1, other), options=["--enable-recovery"])

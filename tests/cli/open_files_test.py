@@ -1,4 +1,4 @@
-"""With few descriptors a command does its work, or says what ran out and leaves nothing behind."""
+"""With few file descriptors a command succeeds, or reports the error and leaves no files."""
 # ctest: LABELS quick counted
 
 import json
@@ -9,7 +9,7 @@ import pytest
 TRACE = ("trace", "synthetic", "--rows", 100, "--width", 2, "--density", 0.1, "--zipf", 1, "--workers", 2, "--steps", 2)
 COMPARE = ("compare", "T", "--schemes", "balanced", "--repeat", 1)
 
-# Below 4 the program itself cannot be loaded.
+# With fewer than 4 the program cannot be loaded.
 FEWEST, MOST = 4, 24
 
 

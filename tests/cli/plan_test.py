@@ -1,4 +1,4 @@
-"""`sparsesync plan`: growth against a naive one in NumPy and against real data, the theorem, crossovers, odd traces."""
+"""Tests `sparsesync plan`: growth against a simple NumPy version and real data, the theorem, crossovers, and unusual traces."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ def by_workers(planned):
 
 
 def drawn_sets(workers, steps, seed=1):
-    """sets[step][worker]: rows, of a law that is near Zipf's."""
+    """Returns sets[step][worker] of rows, drawn approximately by Zipf's law."""
     random = numpy.random.default_rng(seed)
     return [[sorted({*(random.zipf(1.3, 150) % ROWS).tolist()}) for _ in range(workers)] for _ in range(steps)]
 
@@ -41,7 +41,7 @@ def mean_rows(sets):
 
 
 def rarefied(sets, k):
-    """Rows that k of all workers' steps touch together, mean over all choices of them: the plainest way."""
+    """Returns the rows that k of all workers' steps touch together: the mean over all choices of k, in the simplest form."""
     touches = numpy.zeros(ROWS, int)
     for step in sets:
         for rows in step:
@@ -51,13 +51,13 @@ def rarefied(sets, k):
 
 
 def aligned(sets, k):
-    """Rows that aligned groups of k workers touch, mean over groups and steps."""
+    """Returns the rows that aligned groups of k workers touch: the mean over groups and steps."""
     groups = [step[i : i + k] for step in sets for i in range(0, len(step) - k + 1, k)]
     return numpy.mean([len(set().union(*group)) for group in groups])
 
 
 def grown(sets, k):
-    """Beyond a step's workers: as the union over steps grows."""
+    """Extrapolates beyond a step's workers in proportion to the union over steps."""
     workers = len(sets[0])
     return aligned(sets, workers) * rarefied(sets, k) / rarefied(sets, workers)
 
@@ -94,13 +94,13 @@ def test_every_key_of_the_contract(run, trace):
     assert planned["provenance"]["trace"] == trace
 
 
-def test_the_union_is_that_of_groups_and_grows_as_that_of_steps(run, trace, sets):
+def test_the_union_matches_groups_and_grows_like_that_of_steps(run, trace, sets):
     planned = by_workers(plan(run, trace, *FAST, "--workers", "2,3,4,5,8,9,16,24"))
-    for n, each in planned.items():  # 8 workers at 3 steps: up to 24 are told without a fit
+    for n, each in planned.items():  # 8 workers with 3 steps predict up to 24 workers without a fit
         expected = aligned(sets, n) if n <= 8 else grown(sets, n)
         assert each["densification"] == pytest.approx(expected / mean_rows(sets), rel=1e-9), n
     one_of_eight = [[step[0]] for step in sets]
-    for n in (2, 3):  # that one's three steps
+    for n in (2, 3):  # from the three steps of one worker
         told = planned[n]["densification_from_an_eighth"]
         assert told == pytest.approx(grown(one_of_eight, n) / mean_rows(one_of_eight), rel=1e-9)
 
@@ -114,7 +114,7 @@ def test_up_to_the_traces_workers_densification_is_that_of_profile(run, trace):
 
 
 def test_within_a_step_only_a_step_counts(run, tmp_path):
-    # All workers touch the same rows in a step, and others in the next.
+    # All workers touch the same rows in one step, and other rows in the next step.
     (planned,) = plan(run, trace_of(tmp_path, [[[0, 1]] * 4, [[2, 3]] * 4]), *FAST, "--workers", "4")["workers"]
     assert planned["densification"] == pytest.approx(1)
 
@@ -127,7 +127,7 @@ def test_beyond_the_trace_densification_grows_and_is_bounded(run, trace, sets):
     assert all(1 <= ratio <= min(2**i, most) for i, ratio in enumerate(told, 1))
 
 
-def test_growth_of_real_data_is_told_from_an_eighth_of_its_workers(run, real_data):
+def test_growth_of_real_data_is_predicted_from_an_eighth_of_its_workers(run, real_data):
     made = run(
         *("trace", "from-tokens", real_data / "lm1b_tokens.npy", "--rows", 793471, "--width", 32),
         *("--workers", 64, "--batch", 2494, "--out", "T"),
@@ -158,12 +158,12 @@ def test_bytes_are_those_that_compare_counts(run, tmp_path):
     told = {scheme["name"]: scheme for scheme in at_8["schemes"] if scheme["name"] in SCHEMES}
     _, counted = compare(run, trace)
     for name in ("dense_ring", "sparse_ps", "balanced", "balanced_hash", "block_ps", "owned"):
-        # Costs are worked out from sparsity statistics, not from the messages.
+        # Costs are computed from sparsity statistics, not from the messages.
         assert told[name]["bytes_busiest"] == pytest.approx(counted[name]["bytes_busiest"], rel=0.15), name
 
 
 def test_a_crossover_is_where_the_best_changes(run, trace):
-    # Few bytes and a slow start: what the best is depends on how many messages there are.
+    # With few bytes and a high start-up time the best scheme depends on the number of messages.
     link = ("--rate", "10gbit", "--latency", "20us")
     planned = plan(run, trace, *link, "--workers", "2..512")
     assert planned["crossovers"]
@@ -176,7 +176,7 @@ def test_a_crossover_is_where_the_best_changes(run, trace):
     assert len(planned["crossovers"]) == changes
 
 
-def test_a_network_is_read_and_a_rate_goes_before_it(run, trace, tmp_path):
+def test_a_rate_overrides_that_of_the_network(run, trace, tmp_path):
     fitted = {"latency_s": 1e-4, "rate_bps": 1e9, "ci": [[9e-5, 2e-4], [9e8, 2e9]]}
     loaded = {**fitted, "rate_bps": 9.5e8}
     network = {
@@ -186,11 +186,11 @@ def test_a_network_is_read_and_a_rate_goes_before_it(run, trace, tmp_path):
     }
     (tmp_path / "N.json").write_text(json.dumps(network))
     planned = plan(run, trace, "--network", "N.json", "--workers", "8")
-    assert planned["network"] == {"latency_s": 1e-4, "rate_bps": 9.5e8}, "the rate is that under load"
+    assert planned["network"] == {"latency_s": 1e-4, "rate_bps": 9.5e8}, "plan uses the rate under load"
     assert planned["provenance"]["network"] == "N.json"
     with_rate = plan(run, trace, "--network", "N.json", "--rate", "1gbit", "--workers", "8")
     assert with_rate["network"] == {"latency_s": 0, "rate_bps": 1e9}
-    # Processors stay those of the file: on the same link without it everything is quicker.
+    # CPU costs are those of the file. Without the file every scheme is faster on the same link.
     without = plan(run, trace, "--rate", "1gbit", "--workers", "8")
     for a, b in zip(
         sorted(with_rate["workers"][0]["schemes"], key=lambda scheme: scheme["name"]),
@@ -226,7 +226,7 @@ def test_tables_have_a_column_for_each_number_of_workers(run, trace):
     assert "extrapolated" not in run("plan", trace, *FAST, "--workers", "2..8").stdout
 
 
-# Odd traces: each gives a plan.
+# Unusual traces: plan accepts each of them.
 
 
 def finite(value):
@@ -288,7 +288,7 @@ def test_rows_beyond_two_to_the_31(run, tmp_path):
         ("plan --rate 1gbit", ["trace"]),
     ],
 )
-def test_what_is_refused(refused, trace, words, parts):
+def test_bad_input_is_refused(refused, trace, words, parts):
     refused(*words.split(), parts=parts)
 
 

@@ -1,4 +1,4 @@
-"""`sparsesync profile`: every measure against a naive one in NumPy; what real data is known to have; odd traces."""
+"""Tests `sparsesync profile`: every measure against a simple NumPy version, known figures of real data, and unusual traces."""
 
 import fractions
 import itertools
@@ -28,8 +28,9 @@ def overlap(a, b):
 
 
 def naive(tensor, sets, partitions, dense):
-    """All measures, from sets[step][worker] of rows and dense[step][worker], arrays of [rows, width], each in the
-    plainest way."""
+    """Computes all measures in the simplest form, from sets[step][worker] of rows and dense[step][worker], arrays of shape [rows,
+    width].
+    """
     rows, workers, steps = tensor["rows"], len(sets[0]), len(sets)
     flat = [rows_of for step in sets for rows_of in step]
     density = [len(rows_of) / rows for rows_of in flat]
@@ -110,7 +111,7 @@ def assert_close(seen, wanted, where):
 
 
 def assert_is_naive(run, folder, tensors, workers, steps, part, partitions=(8, 16, 64, 128)):
-    """`part`(worker, step, tensor) gives indices and values (or None), once for each."""
+    """Compares profile with naive(). `part`(worker, step, tensor) returns indices and values (or None), and is called once for each."""
     parts = {
         (worker, step, tensor["name"]): part(worker, step, tensor)
         for tensor in tensors
@@ -154,7 +155,7 @@ def test_every_measure_is_that_of_numpy(run, tmp_path, workers, steps, recorded)
     def part(_worker, _step, of):
         count = int(random.integers(0, of["rows"] + 1)) if random.random() < 0.8 else 0
         rows = (random.zipf(1.3, count) * 7) % of["rows"] if random.random() < 0.7 else random.permutation(of["rows"])[:count]
-        # Small whole numbers and many zeros: rows that occur several times may come to nothing.
+        # Small whole numbers and many zeros: repeated rows may add up to zero.
         values = random.integers(-1, 2, (len(rows), of["width"])) if recorded else None
         return rows, values
 
@@ -215,13 +216,13 @@ def test_the_exponent_of_a_drawn_trace_is_found(run, tmp_path, s):
     zipf = profile(run, "T")["tensors"][0]["zipf"]
     low, high = zipf["ci"]
     assert low < zipf["s"] < high
-    # Twice its half: one trace in 10,000 would fail, and this one is always the same.
+    # Twice the half width of the interval: one trace in 10,000 would fail, and this trace is always the same.
     assert zipf["s"] - 2 * (zipf["s"] - low) < s < zipf["s"] + 2 * (high - zipf["s"])
     assert high - low < 0.1
 
 
 def test_the_exponent_is_the_most_likely_one(run, tmp_path):
-    """The likelihood as docs/tools/profile.md has it, over all ranks and a fine grid of exponents."""
+    """Maximizes the likelihood of docs/tools/profile.md over all ranks and a fine grid of exponents."""
     rows, workers, steps = 400, 4, 5
     drawn = ("--rows", rows, "--width", 1, "--density", 0.1, "--zipf", 1.0, "--workers", workers, "--steps", steps)
     assert run("trace", "synthetic", *drawn, "--seed", 1, "--out", "T").returncode == 0
@@ -249,7 +250,7 @@ def test_the_exponent_is_the_most_likely_one(run, tmp_path):
     assert seen["zipf"]["ci"] == pytest.approx([inside[0], inside[-1]], abs=0.01)
 
 
-# The README of the data, to its digits: row density, overlap, densification at 2, 4, 8, 16, skewness at 8, 16, 64, 128,
+# The figures in the README of the data, to its digits: row density, overlap, densification at 2, 4, 8, 16, skewness at 8, 16, 64, 128, and
 # the union.
 README = {
     "lm1b": ("0.1495%", 0.264, [1.737, 2.946, 4.819, 7.636], [7.8, 15.2, 53.6, 94.2], 9058),
@@ -286,7 +287,7 @@ def test_real_data_has_what_its_readme_says(run, real_data, kind):
         (("T", "--json", "no/such/file"), ["no/such/file"]),
     ],
 )
-def test_what_is_refused(run, refused, words, parts):
+def test_bad_input_is_refused(run, refused, words, parts):
     assert run("trace", "synthetic", "--rows", 9, "--width", 1, "--density", 0.5, "--zipf", 1, "--workers", 2, "--out", "T").returncode == 0
     refused("profile", *words, parts=parts)
 

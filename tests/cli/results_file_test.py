@@ -1,4 +1,4 @@
-"""bench/results_file.py, and what bench/results has."""
+"""Tests bench/results_file.py, and the form of the files in bench/results."""
 
 import json
 import subprocess

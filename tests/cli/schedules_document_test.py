@@ -1,4 +1,4 @@
-"""docs/developers/schedules.md has the tables that its benches print; the commands and the model of docs/tools/simulate.md work."""
+"""Tests docs/developers/schedules.md, whose tables its benchmarks print, and the commands and the model of docs/tools/simulate.md."""
 
 import json
 import re
@@ -14,7 +14,7 @@ RESULTS = ROOT / "bench/results"
 
 
 def rows_of(name):
-    """A table of the engine's runs, as the document has it."""
+    """Returns a table of the engine's runs in the document's form."""
     for each in json.loads((RESULTS / name).read_text())["rows"]:
         yield (
             f"| {each['case']} | {each['schedule']} | {1e3 * each['simulated_s']:.0f} | {1e3 * each['run_s']:.0f} | "
@@ -35,7 +35,7 @@ def test_the_tables_are_those_that_the_bench_prints(program, tmp_path):
     assert kept["tables"] == json.loads((tmp_path / "s.json").read_text())["tables"], "run bench/analysis/schedule_claims.py --out"
     assert f"above takes {kept['grid_seconds']:.1f} s" in document
     assert f"65,536 workers {kept['all_models_65536_workers_seconds']:.1f} s" in document
-    assert missing([tables[0].replace("1", "2", 1)], document), "a table that differs is seen"
+    assert missing([tables[0].replace("1", "2", 1)], document), "a different table is found"
 
 
 @pytest.mark.parametrize("name", ["schedules_run.json", "schedules_lstm.json"])
@@ -51,7 +51,7 @@ def test_figures_to_reach_are_reached():
     assert all(abs(each["run_over_simulated"] - 1) <= 0.1 for each in run.values())
     for case in ("dense", "rows", "rows, announced"):
         dear = run[case, "dear"]
-        # The form leaves out what a step in PyTorch takes beyond its expected time: 79% to 100% of the gain is reached.
+        # The closed form leaves out the time that a step in PyTorch takes beyond its expected time. 79% to 100% of the gain is reached.
         assert dear["gain_over_wfbp"] - 1 >= 0.75 * (dear["closed_form_of_dear"] - 1), case
         assert dear["gather_hidden"] >= 0.8, case
     for each in json.loads((RESULTS / "schedules_lstm.json").read_text())["rows"]:

@@ -1,4 +1,4 @@
-"""docs/concepts/schemes.md: a section for each scheme of the program and no other, under its name its row of the design space."""
+"""Tests docs/concepts/schemes.md: it has one section for each scheme of the program, with its row of the design space below the heading."""
 # ctest: LABELS quick
 
 import json
@@ -18,7 +18,7 @@ OTHER_SECTIONS = {"At a glance", "Common properties", "The lower bound", "Automa
 
 
 def faults_of(text, schemes):
-    """What a document says wrongly of schemes: {name: line in italics}."""
+    """Returns the wrong statements of a document about schemes {name: line in italics}."""
     said, faults, fenced = {}, [], False
     lines = text.splitlines()
     for at, line in enumerate(lines):
@@ -72,6 +72,6 @@ def test_finds_a_missing_scheme(document, schemes):
     assert len(faults_of("", schemes)) == len(schemes)
 
 
-def test_finds_what_is_no_scheme(document, schemes):
+def test_finds_a_section_of_no_scheme(document, schemes):
     assert faults_of(document + "\n## telepathy\n*-*\n", schemes) == ["'telepathy' is no scheme"]
     assert faults_of(document + f"\n## owned\n{schemes['owned']}\n", schemes) == ["owned has two sections"]

@@ -1,4 +1,4 @@
-"""bench/side_by_side.py, with programs that stand for builds: it finds bytes that differ and schemes that are slower."""
+"""Tests bench/side_by_side.py with programs that replace the builds: it reports different bytes and slower schemes."""
 # ctest: LABELS counted
 
 import json
@@ -12,7 +12,7 @@ import pytest
 PROGRAM = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2])) / "bench/side_by_side.py"
 KEYS = ["bytes_busiest", "bytes_sent_max", "bytes_received_max", "bytes_total", "bytes_index", "bytes_values", "messages"]
 
-# `trace` makes nothing; `compare` prints a report.
+# `trace` writes nothing; `compare` prints a report.
 BUILD = """#!{python}
 import json, sys
 if sys.argv[1] == "compare":
@@ -24,7 +24,7 @@ OLD = [("balanced", 1.0, 100), ("owned", 2.0, 90), ("auto", 1.0, 7)]
 
 
 def build(folder, commit, schemes):
-    """A folder with a program that reports these schemes."""
+    """Makes a folder with a program that reports these schemes."""
     program = folder / "bin/sparsesync"
     program.parent.mkdir(parents=True)
     program.write_text(BUILD.format(python=sys.executable, keys=KEYS, schemes=schemes, commit=commit), encoding="utf-8")
@@ -32,7 +32,7 @@ def build(folder, commit, schemes):
 
 
 def compare(tmp_path, new, *options, old=OLD):
-    """Runs it. Returns its exit status, its output, and its JSON."""
+    """Runs the script. Returns its exit status, its output, and its JSON."""
     build(tmp_path / "old", "a", old)
     build(tmp_path / "new/build/release", "b", new)  # a checkout
     out = tmp_path / "out.json"
@@ -50,7 +50,7 @@ def test_builds_that_are_alike(tmp_path):
     assert "bytes and messages: all equal" in output
 
 
-def test_auto_may_choose_otherwise(tmp_path):
+def test_auto_may_choose_another_scheme(tmp_path):
     status, _, found = compare(tmp_path, [*OLD[:2], ("auto", 9.0, 8)], "--worst-ratio", "1.01")
     assert status == 0 and "auto" not in found["schemes"]
 

@@ -1,4 +1,4 @@
-"""`sparsesync simulate`: its JSON, every schedule on every model that is shipped, timelines, and what it refuses."""
+"""Tests `sparsesync simulate`: its JSON, every schedule on every shipped model, timelines, and rejected input."""
 # ctest: LABELS quick
 
 import importlib.util
@@ -136,7 +136,7 @@ def test_a_timeline_is_a_trace_that_adds_up(run, tmp_path):
         passes = [each for each in spans if each["tid"] == 0]
         assert len(passes) == 3 * 2 * len(LAYERS)
         assert sum(each["dur"] for each in passes) / 3e6 == pytest.approx(result["compute_s"])
-        for row in (1, 2):  # of no row two at once
+        for row in (1, 2):  # spans within a row do not overlap
             ends = 0.0
             for each in sorted((each for each in spans if each["tid"] == row), key=lambda each: each["ts"]):
                 assert each["ts"] >= ends - 1e-6
@@ -221,7 +221,7 @@ def test_a_build_has_all_models(tmp_path):
 def test_models_have_as_many_parameters_as_their_authors_count(tmp_path):
     spec = importlib.util.spec_from_file_location("generate", ROOT / "models" / "generate.py")
     generate = importlib.util.module_from_spec(spec)
-    sys.modules["generate"] = generate  # dataclasses look there
+    sys.modules["generate"] = generate  # dataclasses look up their module here
     spec.loader.exec_module(generate)
     told = {each.file: each.parameters for each in generate.models()}
     assert sorted(told) == [path.stem for path in MODELS]
@@ -262,7 +262,7 @@ def test_narrow_values_and_chunks(run, tmp_path):
         (("--wire", "narrow"), "narrow"),
     ],
 )
-def test_no_such_wire_or_chunks(run, tmp_path, words, said):
+def test_unknown_wire_or_chunks(run, tmp_path, words, said):
     result = run("simulate", model(tmp_path, LAYERS), *LINK, *words)
     assert result.returncode == 2
     assert said in result.stderr and len(result.stderr.splitlines()) == 1

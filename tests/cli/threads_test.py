@@ -1,4 +1,4 @@
-"""`sparsesync compare` where the system has no more threads: one line and exit status 1, never an abort."""
+"""Tests `sparsesync compare` when the system has no more threads: it prints one line and exits with status 1; it does not abort."""
 # ctest: LABELS quick counted
 
 import resource

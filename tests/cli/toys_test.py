@@ -1,4 +1,4 @@
-"""A scheme is one file: each of tests/toys/ is known to the registry, and `compare` counts what it moves."""
+"""A scheme is one file: the registry lists each scheme of tests/toys/, and `compare` counts its bytes."""
 
 import json
 import os
@@ -14,7 +14,7 @@ TOYS = sorted((ROOT / "tests/toys").glob("*.cpp"))
 
 @pytest.fixture(scope="session")
 def program():
-    """The program with the toys: the same objects, and theirs."""
+    """Returns the program that also contains the toy schemes."""
     return pathlib.Path(os.environ["SPARSESYNC_WITH_TOYS"])
 
 
@@ -42,14 +42,14 @@ def test_the_registry_knows_them(run):
     assert {toy.stem for toy in TOYS} <= names_in(run)
 
 
-def test_the_product_does_not(run):
+def test_the_released_program_does_not_know_them(run):
     names = names_in(lambda *words: run(*words, executable=str(PRODUCT)))
     assert "balanced" in names
     assert not {toy.stem for toy in TOYS} & names
 
 
 def test_compare_counts_one_server(run, tmp_path):
-    # 8 rows of 16 bytes each, worker by worker 4 further on: 16 in all.
+    # Each worker touches 8 rows of 16 bytes, 4 rows after the previous worker's: 16 distinct rows.
     tensors = [{"name": "t", "rows": 1000, "width": 4, "dtype": "f32"}]
     trace = write_trace(tmp_path / "T", tensors, 3, 1, lambda worker, *_: (range(4 * worker, 4 * worker + 8), None))
     report, figures = compare(run, trace)
@@ -58,10 +58,10 @@ def test_compare_counts_one_server(run, tmp_path):
     toy = figures["one_server"]
     assert toy["tensors"] == [{"index_code": "coo", "row_groups": 3, "column_slices": 1}]
     assert toy["seconds_predicted"] is None or toy["seconds_predicted"] > 0
-    empty = 32 + 16  # a header, and two numbers
+    empty = 32 + 16  # a header and two numbers
     push, pull = empty + 8 * (4 + 16), empty + 16 * (4 + 16)
-    # Worker 0 tells the other two all sums; to them it pushes nothing.
+    # Worker 0 sends all sums to the other two workers, and pushes nothing to them.
     assert toy["bytes_sent_max"] == 2 * pull + 2 * empty
-    # It has their pushes; they have its pull, and nothing from each other.
+    # Worker 0 receives their pushes. They receive its pull, and only headers from each other.
     assert toy["bytes_received_max"] == max(2 * push + 2 * empty, pull + 3 * empty)
     assert toy["bytes_total"] == 2 * push + 2 * pull + 8 * empty

@@ -1,4 +1,4 @@
-"""`sparsesync trace`: good traces are what they should be, bad input is refused in one line."""
+"""Tests `sparsesync trace`: the content of valid traces, and one-line errors for bad input."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def save(folder, name, array):
 
 
 def without(arguments, *names):
-    """`arguments` without those options and their values."""
+    """Returns `arguments` without these options and their values."""
     kept = list(arguments)
     for name in names:
         at = kept.index(name)
@@ -36,7 +36,7 @@ def without(arguments, *names):
 
 
 def read_safetensors(path):
-    """An independent reader of the format: name -> array."""
+    """Reads the format independently of the program. Returns {name: array}."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
@@ -54,7 +54,7 @@ def rows_of(trace, worker, step, tensor="embedding"):
     return arrays[f"{tensor}.indices"].tolist()
 
 
-# What works
+# Valid use
 
 
 def test_from_tokens_wraps_around(run, tmp_path):
@@ -187,7 +187,7 @@ def test_no_argument_is_a_short_help(run):
     assert "trace" in result.stderr and len(result.stderr.splitlines()) < 12
 
 
-# Wrong use
+# Invalid use
 
 
 def test_unknown_names_are_refused_with_the_known(refused):
@@ -302,7 +302,7 @@ def test_bad_fields(refused, tmp_path):
     refused(*FIELDS, "large.npy", *SMALL, parts=["counted"])
 
 
-def test_what_cannot_be_read(refused, tmp_path):
+def test_unreadable_input(refused, tmp_path):
     for command in (TOKENS, FIELDS, TEXT):
         rows = ("--rows", 5) if command == TOKENS else ()
         refused(*command, "none", *rows, *SMALL, parts=["'none'", "No such file"])
@@ -333,7 +333,7 @@ def test_force_never_removes_what_is_not_a_trace(refused, tmp_path):
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_out_that_cannot_be(refused):
+def test_invalid_out(refused):
     arguments = without(DRAWN, "--out")
     for out in ("no/such/T", "n" * 300, "", "/proc/T"):
         refused(*SYNTHETIC, *arguments, "--out", out, parts=[out[:100]])
@@ -372,7 +372,7 @@ def test_full_standard_output(program, tmp_path):
 
 
 def slow_arguments(program):
-    """A trace that takes many seconds, of many files."""
+    """Returns the arguments of a trace that takes many seconds and has many files."""
     arguments = ["--rows", 10**6, "--width", 4, "--density", 0.2, "--zipf", 1, "--workers", 1000, "--out", "T"]
     return [str(program), *SYNTHETIC, *map(str, arguments)]
 
@@ -383,7 +383,7 @@ def test_an_interrupted_run_leaves_nothing(program, tmp_path, number):
     deadline = time.monotonic() + 30
     while not list(tmp_path.glob(".T.*/w0001*")) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert list(tmp_path.glob(".T.*")), "it was to be caught while it writes"
+    assert list(tmp_path.glob(".T.*")), "the program ended before it could be interrupted"
     process.send_signal(number)
     assert process.wait(timeout=30) == -number
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""docs/tools/traces.md: its lines of Python run, and what they write is a trace, with the rows and values that were given."""
+"""Tests docs/tools/traces.md: its Python example runs and writes a trace with the given rows and values."""
 # ctest: LABELS quick
 
 import json
@@ -19,7 +19,7 @@ def the_lines():
 
 
 def gradient_of(worker, step):
-    """Rows in no order, one of them twice, and none at all once."""
+    """Returns rows in random order with one duplicate; for worker 1 in step 1 there are none."""
     if (worker, step) == (1, 1):
         return numpy.array([], int), numpy.zeros((0, 64))
     random = numpy.random.default_rng([worker, step])
@@ -35,7 +35,7 @@ def trace(tmp_path, monkeypatch):
     return "mine.trace"
 
 
-def test_they_are_few():
+def test_the_example_is_short():
     imports_and_constants = 4
     lines = [line for line in the_lines().splitlines() if line.strip()]
     assert len(lines) <= 10 + imports_and_constants

@@ -1,4 +1,4 @@
-"""docs/zen.md: its tables are what the bench prints that makes them, from real data."""
+"""Tests docs/zen.md: its tables match the output of the benchmark on real data."""
 # ctest: LABELS counted SLOW ALL
 
 from conftest import ROOT, tables_printed_by

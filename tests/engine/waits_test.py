@@ -1,4 +1,4 @@
-"""Every wait of the library and its bindings, each with what limits it. The Python package's are in tests/python/launch/starts_test.py."""
+"""Lists every wait of the library and its bindings with its limit. tests/python/launch/starts_test.py lists those of the Python package."""
 # ctest: LABELS quick
 
 import os
@@ -19,10 +19,10 @@ OF_CALLER = "until: the deadline of the step, from the session"
 OF_SESSION = "of a session: its phases end at its deadline"
 OF_MPI = "in the MPI thread, which do_in_thread() leaves behind at its deadline"
 OF_DEVICE = "work of this process on its device"
-# {file: {the call, as it is written: what limits it}}
+# {file: {call as written: its limit}}
 LIMITS = {
     "kernels/cuda/stream.cpp": {
-        "cudaStreamSynchronize(stream_)": "with a watch, the loop below it; else " + OF_DEVICE,
+        "cudaStreamSynchronize(stream_)": "with a watch: the loop below; otherwise " + OF_DEVICE,
         "cudaStreamSynchronize(stream.stream_)": OF_DEVICE,
         "cudaEventSynchronize(stream_.timing_[1])": OF_DEVICE,
         "cudaEventSynchronize(event)": "without a watch: " + OF_DEVICE,
@@ -31,18 +31,18 @@ LIMITS = {
     },
     "kernels/base/device_stream.h": {"sleep_for(kAsleep)": "20 us"},
     "kernels/base/threads.cpp": {
-        "helper.join()": "the helpers were told to stop",
+        "helper.join()": "the helpers are stopping",
         "done_.wait(lock, [&] { return working_ == 0; })": "computation of this process",
-        "wake_.wait(lock, [&] { return stopping_ || round_ != served; })": "of a helper: for work, or the end",
+        "wake_.wait(lock, [&] { return stopping_ || round_ != served; })": "a helper waits for work or its end",
     },
     "analysis/compare/rank_main.cpp": {"session.wait(session.announce(bucket, announced_))": OF_SESSION},
-    "engine/planner/calibration/measure_cpu.cpp": {"network.join(rank)": "takes an end"},
+    "engine/planner/calibration/measure_cpu.cpp": {"network.join(rank)": "returns immediately"},
     "engine/session/progress_thread.cpp": {
-        "thread_.join()": "the thread was told to stop; the phase that it is in ends at the deadline",
+        "thread_.join()": "the thread is stopping; its current phase ends at the deadline",
         "changed_.wait(lock, [&] { return phase.done && !phase.held; })": "the progress thread ends each phase by its deadline",
         "changed_.wait_for(lock, most, [&] { return phase.done && !phase.held; })": "most, from the caller",
         "changed_.wait(lock, [&] { return job.done; })": "the progress thread ends the phases before it by their deadlines",
-        "changed_.wait(lock)": "of the progress thread: for work, or the end",
+        "changed_.wait(lock)": "the progress thread waits for work or its end",
         "changed_.wait_until(lock, until)": "deadline_, from the session",
     },
     "engine/session/session.cpp": {
@@ -69,13 +69,13 @@ LIMITS = {
         "MPI_Comm_split(world_, color, rank_.value, &own)": OF_MPI,
         "state_->join(members, chunks, deadline.value_or(state_->deadline()))": "deadline, from the caller",
     },
-    "engine/transport/mpi_endpoint.cpp": {"MPI_Wait(&request, MPI_STATUS_IGNORE)": "the request was cancelled, or is done"},
+    "engine/transport/mpi_endpoint.cpp": {"MPI_Wait(&request, MPI_STATUS_IGNORE)": "the request is cancelled or complete"},
     "engine/transport/mpi_endpoint_worker.cpp": {
         "changed_.wait_until(lock, until)": OF_CALLER,
         "changed_.wait_until(lock, std::min(until, now + kPartingGrace))": OF_CALLER,
     },
     "engine/transport/nccl.cpp": {
-        "poll.pause()": "until: kEnding when it closes, kUntilALossIsKnown after an error, else the deadline of the step",
+        "poll.pause()": "until: kEnding on close, kUntilALossIsKnown after an error, otherwise the deadline of the step",
         "device_stream_->wait_for(group.headers_here)": "with a CancellationCheck, whose poll() throws at the deadline",
         "ended.wait_for(kEnding)": "kEnding",
         "thread.join()": "the thread has ended",
@@ -83,7 +83,7 @@ LIMITS = {
     "engine/transport/process_group.cpp": {
         "network_->wait(reason, until)": "kFarewell",
         "network_->wait(header, until_woken)": "kWaking",
-        "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, else the deadline of the step",
+        "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, otherwise the deadline of the step",
         "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
     },
     "engine/transport/worker_threads.cpp": {
@@ -97,17 +97,17 @@ LIMITS = {
         "stage.done.wait()": OF_DEVICE,
     },
     "analysis/launcher.cpp": {
-        "network_->join(rank)": "takes an end",
+        "network_->join(rank)": "returns immediately",
         "world_.join()": "the deadline of the world",
         "world_.join(chunks_)": "the deadline of the world",
     },
     "python/bindings/python_session.cpp": {
         "session.wait_for(ticket, std::chrono::milliseconds(0))": "0",
         "use().wait_for(*gather, std::chrono::milliseconds(0))": "0",
-        "session.wait_for(ticket.ticket, kSignals)": "kSignals: then Python looks for signals, and " + OF_SESSION,
-        "calls_ended_.wait(lock, [&] { return callers_.empty() && closer_ == std::thread::id(); })": "calls of others; " + OF_SESSION,
+        "session.wait_for(ticket.ticket, kSignals)": "kSignals; then Python handles signals, and " + OF_SESSION,
+        "calls_ended_.wait(lock, [&] { return callers_.empty() && closer_ == std::thread::id(); })": "other calls; " + OF_SESSION,
     },
-    "python/bindings/session.cpp": {"sleep_for(std::chrono::milliseconds(1))": "of the exit, for sessions that end in other threads"},
+    "python/bindings/session.cpp": {"sleep_for(std::chrono::milliseconds(1))": "at exit: sessions end in other threads"},
     "python/bindings/sparsifiers.cpp": {
         "changed_.wait_for(lock, most, [&] { return step_ != Step::awaited; })": "most, from the caller",
         "sparsifier_->wait_for(kSignals)": "kSignals",
@@ -115,18 +115,18 @@ LIMITS = {
         "session.is_final(last_->ticket); })": "the step's reduce; " + OF_SESSION,
     },
     "python/bindings/transports.cpp": {
-        "network_->join(Rank{rank})": "takes an end",
+        "network_->join(Rank{rank})": "returns immediately",
         "world.join(world.size(), {}, deadline)": "deadline, from the caller",
     },
 }
 
 
 def call_around(text: str, at: int) -> str:
-    """The call whose name is at this place: from its owner to its closing parenthesis, on one line."""
+    """Returns the call whose name begins at this index, from its object to its closing parenthesis, on one line."""
     owner = re.search(r"[\w.:>\[\]()-]*$", text[:at])
     assert owner
     begin = owner.start()
-    while text[begin:at].count("(") - text[begin:at].count(")") > 0:  # an open parenthesis is the statement's
+    while text[begin:at].count("(") - text[begin:at].count(")") > 0:  # an open parenthesis belongs to the statement
         begin = text.index("(", begin) + 1
     end, depth = text.index("(", at), 0
     while True:
@@ -138,7 +138,7 @@ def call_around(text: str, at: int) -> str:
 
 
 def waits_in(text: str) -> set[str]:
-    """All calls that wait, as they are written."""
+    """Returns all calls that wait, as written."""
     code = re.sub(r"//.*", "", re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text))
     return {call_around(code, found.start()) for found in WAITS.finditer(code)}
 
@@ -150,8 +150,8 @@ def test_every_wait_has_a_limit() -> None:
     found = {file: calls for file, calls in found.items() if calls}
     listed = {file: set(calls) for file, calls in LIMITS.items()}
     unlisted = {file: calls - listed.get(file, set()) for file, calls in found.items() if calls - listed.get(file, set())}
-    assert unlisted == {}, "say above what limits these"
-    assert found == listed, "listed above, and gone"
+    assert unlisted == {}, "add the limits of these to LIMITS"
+    assert found == listed, "remove these from LIMITS: they no longer exist"
 
 
 def test_a_wait_is_found() -> None:

@@ -27,10 +27,11 @@ PROGRAM = ROOT / "build/fuzz/bin/sparsesync_fuzz"
 FINDINGS = ROOT / "build/fuzz/findings"
 DICTIONARY = ROOT / "tests/fuzz/json.dict"
 OF_JSON = {"safetensors", "traces", "networks", "models"}
-# Limit of one input: a session with a liar may wait for its deadline of 2 s more than once.
+# Seconds for one input. A session with a peer that sends corrupted messages may wait for its deadline of 2 s more than once.
 TIMEOUT_S = 30
 MOST_MIB = 2048
-# Bytes of an input. Files are long and deep, too; decoders reach the same code by short inputs, of which they read four times as many.
+# Maximum bytes of an input. Files are long and deeply nested. Decoders reach the same code with short inputs, and run four times as many of
+# these.
 LONGEST = {"index_codes": 4096, "messages": 4096}
 LONGEST_OF_OTHERS = 200_000
 
@@ -47,15 +48,15 @@ class Outcome:
 
 
 def all_targets() -> list[str]:
-    """The program names them where it is given none."""
+    """Returns the targets, which the program lists if it gets none."""
     if not PROGRAM.exists():
-        sys.exit("scripts/stress fuzz: build/fuzz has no program: call scripts/stress fuzz, which builds it")
+        sys.exit("scripts/stress fuzz: build/fuzz has no program; run scripts/stress fuzz, which builds it")
     done = subprocess.run([str(PROGRAM)], env={**os.environ, "SPARSESYNC_FUZZ_TARGET": ""}, capture_output=True, text=True, check=False)
     return done.stderr.strip().rpartition(": ")[2].split()
 
 
 def fuzz(target: str, seed: int, seconds: float, inputs: int) -> Outcome:
-    """Runs one target until the time is over, the inputs are used up, or there is a finding."""
+    """Runs one target until the time is over (`seconds`), the inputs are used up, or there is a finding."""
     outcome = Outcome(target, seed)
     with tempfile.TemporaryDirectory(prefix="sparsesync-fuzz-") as folder:
         seeds = pathlib.Path(folder) / "seeds"
@@ -103,7 +104,7 @@ def fuzz(target: str, seed: int, seconds: float, inputs: int) -> Outcome:
 
 
 def provenance() -> dict[str, str]:
-    """Returns commit, compiler, processor and date of the figures."""
+    """Returns the commit, compiler, processor and date."""
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     clang = subprocess.run(["clang++-14", "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
     cpu = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
@@ -120,21 +121,21 @@ def runs_in(file: pathlib.Path) -> list[dict[str, Any]]:
     try:
         runs: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["runs"]
     except (ValueError, KeyError, TypeError):
-        sys.exit(f"scripts/stress fuzz: {file}: no result of scripts/stress fuzz: give --json another file")
+        sys.exit(f"scripts/stress fuzz: {file} is not a result of scripts/stress fuzz; pass another file with --json")
     return runs
 
 
 def main() -> int:
     every = all_targets()
     options = argparse.ArgumentParser(prog="scripts/stress fuzz", description=__doc__)
-    options.add_argument("--seconds", type=float, help="how long, in all (60, unless --inputs is given)")
-    options.add_argument("--inputs", type=int, help="how many inputs of each target")
+    options.add_argument("--seconds", type=float, help="duration of all targets together (60 without --inputs)")
+    options.add_argument("--inputs", type=int, help="inputs per target")
     options.add_argument("--target", action="append", choices=every, help="only this one; may be repeated")
-    options.add_argument("--seed", type=int, help="of the first job (drawn if not given)")
+    options.add_argument("--seed", type=int, help="seed of the first job (default: random)")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
     options.add_argument("--json", type=pathlib.Path, help="add inputs, findings and provenance of this run to this file")
     given = options.parse_args()
-    # Before the run, which a file of another kind must not cost.
+    # Read the file before the run, so that a file of another kind does not discard the results.
     runs = runs_in(given.json) if given.json and given.json.exists() else []
     targets = given.target or every
     jobs = min(given.jobs, len(targets))

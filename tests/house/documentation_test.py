@@ -1,4 +1,4 @@
-"""scripts/check-documentation: a header that follows the template is good, and each way of leaving it is found."""
+"""Tests scripts/check-documentation: it accepts a header that follows the template, and finds each deviation."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from trees import ROOT, tree
 
-pytestmark = pytest.mark.skipif(shutil.which("doxygen") is None, reason="no doxygen here")
+pytestmark = pytest.mark.skipif(shutil.which("doxygen") is None, reason="doxygen is not installed")
 
 HEADER = """\
 namespace sparsesync {

@@ -1,4 +1,4 @@
-"""The documents: relative links and named files exist, and the scripts in the README's commands can be run."""
+"""Checks the documents: relative links and named files exist, and the scripts in the README's commands are executable."""
 # ctest: LABELS quick
 
 import os
@@ -26,7 +26,7 @@ def broken_links(root):
 
 
 def broken_commands(root):
-    """Returns the scripts in the README's commands that cannot be run, and how many there are."""
+    """Returns the scripts in the README's commands that are not executable, and the number of scripts."""
     blocks = FENCED.findall((root / "README.md").read_text(encoding="utf-8"))
     commands = "\n".join(text for language, text in blocks if language in ("sh", "bash", "console"))
     names = re.findall(r"(?:^|\s|\./)(scripts/[\w./-]+)", re.sub(r"#.*", "", commands))
@@ -34,8 +34,9 @@ def broken_commands(root):
 
 
 def missing(root, document):
-    """Files that a document names and that do not exist. A name without an ending stands for a header or a source, one with
-    NAME for a file that the reader will write."""
+    """Returns the files that a document names and that do not exist. A name without an extension matches a header or a source. A name
+    with NAME is a file that the reader will write.
+    """
     text = (root / document).read_text(encoding="utf-8")
     return [
         name
@@ -50,7 +51,7 @@ def test_our_documents_name_files_that_exist(document):
     assert len(NAMED.findall((ROOT / document).read_text(encoding="utf-8"))) > 20
 
 
-def test_finds_a_name_of_nothing(tmp_path):
+def test_finds_a_name_without_a_file(tmp_path):
     text = "`kernels/a` `schemes/b.cpp` `schemes/gone` `kernels/a.cpp`"
     tree(tmp_path, {"kernels/a.h": "", "schemes/b.cpp": "", "docs/architecture.md": text})
     assert missing(tmp_path, "docs/architecture.md") == ["schemes/gone", "kernels/a.cpp"]

@@ -1,4 +1,4 @@
-"""scripts/gpu-bundle and scripts/gpu-run: a bundle of made-up programs, and of real ones where the build has the emulated GPU."""
+"""Tests scripts/gpu-bundle and scripts/gpu-run with a bundle of made-up programs, and with real ones in a build with the emulated GPU."""
 # ctest: COST 25
 
 import json
@@ -28,7 +28,7 @@ TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
 
 class Bundle:
-    """Programs of a build, and a bundle of them. `self.items`: name: what its line in CTestTestfile.cmake says."""
+    """Programs of a build, and a bundle of them. `self.items` is {name: its line in CTestTestfile.cmake}."""
 
     def __init__(self, folder):
         self.folder, self.items = folder, {}
@@ -60,7 +60,7 @@ class Bundle:
         return self.call(ROOT / "scripts/gpu-bundle", "--without-tools", self.folder / "build", self.folder / "bundle")[0]
 
     def run(self, *arguments, pack=True):
-        """(exit status, what the summary names: "WORD: NAME")"""
+        """Returns (exit status, the lines of the summary: "WORD: NAME")."""
         if pack:
             assert self.pack() == 0
             tree(self.folder, {"bundle/bin/info.json": (self.folder / "build/bin/info.json").read_text(encoding="utf-8")})
@@ -100,7 +100,7 @@ def test_the_time_limit_names_the_items_that_did_not_run(bundle):
     for name, text in (("kernels.a", PASSES), ("engine.b", "sleep 100\n"), ("engine.slow_c", PASSES)):
         bundle.add("test", name, text)
     assert bundle.run("--time-limit", "10", "-R", "^(kernels|engine)") == (3, {"not run: engine.b", "not run: engine.slow_c"})
-    # Another call goes on: an item that passed would fail now.
+    # A second call continues the first one: a passed item does not run again, although it would fail now.
     bundle.put("bundle/tests/engine.b", PASSES)
     bundle.put("bundle/tests/kernels.a", "exit 1\n")
     assert bundle.run("--continue", "-R", "^(kernels|engine)", pack=False) == (0, set())
@@ -115,7 +115,7 @@ def test_without_a_gpu_every_item_is_started_and_named(bundle):
     bundle.add("test", "engine.b", "echo no such library; exit 127\n")
     assert bundle.run("-R", "^engine.b") == (1, {"failed: engine.b"})
     bundle.set_machine(problem="no GPU: old driver", smi="echo NVIDIA H200")
-    assert bundle.run()[0] == 1, "a GPU that cannot be used is a failure"
+    assert bundle.run()[0] == 1, "an unusable GPU is a failure"
 
 
 @pytest.mark.parametrize(("runs", "errors", "status"), [(RAN, 0, 0), (RAN, 3, 86), (RAN, 3, 0), ("", 0, 0), (RAN, 0, 1)])
@@ -156,7 +156,7 @@ def test_nccl_that_does_not_share_a_gpu(bundle):
     assert bundle.outcomes()["engine.nccl_alone_cuda"] == "run"
 
 
-def test_what_a_bundle_refuses(bundle):
+def test_a_bundle_refuses_large_programs_and_other_folders(bundle):
     bundle.add("test", "kernels.a", PASSES)
     os.truncate(bundle.folder / "build/tests/kernels.a", 64 * 1024 * 1024 + 1)
     assert bundle.pack() == 1

@@ -1,4 +1,4 @@
-"""scripts/lint: what is good is analyzed once, and each kind of fault is found. On a tree of its own, with our script."""
+"""Tests scripts/lint on a separate tree: it analyzes good files once, and finds each kind of fault."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ GOOD = {path: (ROOT / path).read_text(encoding="utf-8") for path in COPIED} | {
 
 @pytest.fixture
 def lint(tmp_path):
-    """Runs scripts/lint on GOOD, changed: (exit status, output)."""
+    """Returns a function that runs scripts/lint on GOOD with changes. It returns (exit status, output)."""
     if not all(map(shutil.which, (ROOT / ".venv/bin/clang-tidy", "clang++-14", "shellcheck"))):
         pytest.skip("clang-tidy, clang++-14 or shellcheck is not installed; run scripts/setup --for test")
     environment = os.environ | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_DIR": str(tmp_path / ".git"), "GIT_WORK_TREE": str(tmp_path)}
@@ -55,7 +55,7 @@ def lint(tmp_path):
     return run
 
 
-def test_what_is_good_is_analyzed_once(lint):
+def test_good_files_are_analyzed_once(lint):
     status, output = lint({})
     assert status == 0 and "a.cpp.o" in output and "b.cpp.o" in output, output
     status, output = lint({"kernels/one.h": GOOD["kernels/one.h"].replace("1", "3")})

@@ -27,7 +27,7 @@ ADMONITIONS = re.compile(r"\{(?:note|tip|warning|important|seealso|admonition|dr
 SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][)\"'*]))(?<!\d\.)\s+(?=[\"'(`*\[]*[A-Z0-9])|\n{2,}")
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|vs|etc|cf|al|Fig|Sec|Eq|no|approx)\.$")
 
-# A comment that opens with one of these as a clause names nothing.
+# A comment that opens with a clause like these does not name its subject.
 NOUNLESS = re.compile(r"(?:what|of|where|as|those|which|who|whose|whatever|whoever)\b", re.IGNORECASE)
 
 # The style guide's words to avoid. Exceptions are the standard uses of a word: "there is no", "is no longer", "cross-entropy".
@@ -66,7 +66,7 @@ class Text:
 
 @dataclass
 class Prose:
-    """Measures of some texts."""
+    """The measures of a list of texts."""
 
     sentences: list[tuple[Text, str, int]] = field(default_factory=list)  # with the number of words
     openings: list[Text] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Prose:
         return len(self.openings) / max(1, self.texts)
 
     def avoided_rate(self) -> float:
-        """Words to avoid for each thousand words."""
+        """Returns the number of words to avoid per thousand words."""
         return 1000 * len(self.avoided) / max(1, self.words)
 
 
@@ -107,7 +107,7 @@ def words_of(text: str) -> list[str]:
 
 
 def markdown(path: Path, text: str, first_line: int = 0) -> Iterator[Text]:
-    """Paragraphs, items and headings. Inline code counts as one word; tables and blocks of code are left out."""
+    """Yields paragraphs, items and headings. Inline code counts as one word; tables and code blocks are left out."""
     heading = table = False
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         heading = token.type == "heading_open" or (heading and token.type != "heading_close")
@@ -126,7 +126,7 @@ def plain(token: Token) -> str:
 
 
 def comments(path: Path, source: str) -> Iterator[Text]:
-    """Comments and docstrings. Lines of // or # below each other are one comment, as long as they start in the same column."""
+    """Yields comments and docstrings. Consecutive lines of // or # are one comment if they start in the same column."""
     lexer = get_lexer_by_name(LEXERS.get(path.name) or LEXERS.get(path.suffix) or "bash")
     lines: list[str] = []
     start = last = column = 0
@@ -151,7 +151,7 @@ def clean(comment: str) -> str:
 
 
 def without_tags(comment: str) -> str:
-    """Doxygen's and Google's parts of a comment as paragraphs of their own; without code."""
+    """Splits the tags of Doxygen and Google style into separate paragraphs, and removes code."""
     text = re.sub(r"@code.*?@endcode|```.*?```|^>>> .*$", "", comment, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^\s*@(?:t?param(?:\[\w+\])?|throws)\s+\S+|^\s*@\w+", "\n\n", text, flags=re.MULTILINE)
     return re.sub(r"^\s{2,}(\w+): ", "\n\n", text, flags=re.MULTILINE)
@@ -202,7 +202,7 @@ def comments_of(paths: list[Path]) -> Prose:
 
 
 def faults(documents: Prose, comments: Prose) -> list[str]:
-    """The limits that are exceeded, in one line each."""
+    """Returns one line for each limit that is exceeded."""
     checks = [
         (documents.median() <= 16, f"documents: the median sentence has {documents.median():g} words, limit 16"),
         (documents.long_share() <= 0.06, f"documents: {documents.long_share():.1%} of sentences have over {LONG} words, limit 6%"),
@@ -225,7 +225,7 @@ def row(name: str, prose: Prose) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print each fault")
-    parser.add_argument("path", nargs="*", type=Path, help="files or folders; default: the whole checkout, held to its limits")
+    parser.add_argument("path", nargs="*", type=Path, help="files or folders; default: the whole checkout, with the limits checked")
     options = parser.parse_args()
     chosen = [path.resolve() for path in options.path]
     paths = [each for each in tracked(ROOT) if not chosen or any(each.is_relative_to(path) for path in chosen)]

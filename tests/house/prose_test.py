@@ -1,4 +1,4 @@
-"""The language of documents and comments stays within the limits of prose.py, which finds each kind of fault."""
+"""Checks that documents and comments stay within the limits of prose.py, and that prose.py finds each kind of fault."""
 
 from pathlib import Path
 

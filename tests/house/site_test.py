@@ -1,4 +1,4 @@
-"""scripts/docs: the site builds without a warning, its reference has every public name, and its pictures are up to date."""
+"""Tests scripts/docs: the site builds without warnings, its reference has every public name, and its pictures are up to date."""
 # ctest: NEEDS ANALYSIS PYTHON COST 40
 
 import json
@@ -12,7 +12,7 @@ import pytest
 from trees import ROOT
 
 BUILD = Path(os.environ.get("SPARSESYNC_BUILD_DIR", ROOT / "build/dev"))
-pytestmark = pytest.mark.skipif(shutil.which("doxygen") is None, reason="no doxygen here")
+pytestmark = pytest.mark.skipif(shutil.which("doxygen") is None, reason="doxygen is not installed")
 
 
 def build_site(root):
@@ -22,7 +22,7 @@ def build_site(root):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A checkout of its own, so that tests beside this one see no half-built site."""
+    """Makes a separate checkout, so that other tests do not see a half-built site."""
     root = tmp_path_factory.mktemp("site") / "checkout"
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
@@ -77,7 +77,7 @@ def test_the_reference_has_every_command(site):
         assert first_line in page or command == "trace"
 
 
-def test_the_pictures_are_those_that_are_drawn(tmp_path):
+def test_the_pictures_are_up_to_date(tmp_path):
     subprocess.run([ROOT / ".venv/bin/python", ROOT / "docs/pictures/draw.py", "--out", tmp_path], check=True)
     drawn = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.svg"))
     assert len(drawn) > 15

@@ -1,4 +1,4 @@
-"""Shared by the tests beside it: our tree, and trees that are made up."""
+"""Shared by the tests in this folder: the project's tree, and generated trees."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2]))
 
 
 def tree(root, files):
-    """`root`, with these files below it: {name: text}."""
+    """Writes these files below `root`: {name: text}. Returns `root`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What `cmake --install` leaves behind: a library that programs link, its public headers, the program and its models."""
+"""Tests the result of `cmake --install`: a library that programs link, its public headers, the program and its models."""
 # ctest: COST 30 PROCESSORS 2
 
 import os
@@ -13,9 +13,9 @@ BUILD = Path(os.environ.get("SPARSESYNC_BUILD_DIR", ROOT / "build/dev"))
 MPIRUN = ROOT / "cmake/mpirun.sh"
 EXAMPLES = ROOT / "examples/cpp"
 SKIPPED = 77
-# What each example prints, in any order.
+# Lines that each example prints, in any order.
 OUTPUT = {
-    # Rows 7 and 100 + rank: four workers add (1, 2) to the first one.
+    # Rows 7 and 100 + rank: four workers add (1, 2) to row 7.
     "threads": [f"worker {rank} has 5 rows; row 7 is 4 8" for rank in range(4)],
     "mpi": [f"step {step}: 5 words; the mean of row 7 is 1 2" for step in range(3)],
     # Workers add 1, 2 and 3; half of their sums is subtracted.
@@ -43,7 +43,7 @@ def prefix(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def examples(prefix, tmp_path_factory):
-    """The folder of examples/cpp, built against what was installed."""
+    """Builds examples/cpp against the installed package. Returns the build folder."""
     folder = tmp_path_factory.mktemp("examples")
     done("cmake", "-S", EXAMPLES, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}")
     done("cmake", "--build", folder)
@@ -83,7 +83,7 @@ def test_a_sparsifier(examples):
     printed = re.findall(line, done(examples / "sparsifier").stdout)
     assert [step for step, _ in printed] == ["0", "1", "2"]
     norms = [float(norm) for _, norm in printed]
-    assert 0 < norms[0] < norms[1] < norms[2], "what is not sent adds up"
+    assert 0 < norms[0] < norms[1] < norms[2], "unsent gradients add up in the residual"
 
 
 def test_getting_started_shows_an_example():
@@ -98,7 +98,7 @@ def test_the_program_runs_where_it_was_installed(prefix):
     assert "balanced" in done(prefix / "bin/sparsesync", "info", "--schemes").stdout
 
 
-def test_the_models_that_are_shipped_are_there(prefix):
+def test_the_shipped_models_are_installed(prefix):
     models = sorted(path.name for path in (prefix / "share/sparsesync/models").iterdir())
     assert models == sorted(path.name for path in (BUILD / "models").glob("*.json"))
     assert len(models) == 8
@@ -122,7 +122,7 @@ def test_each_public_header_compiles_alone_and_includes_public_headers_only(pref
 
 
 def test_another_version_is_refused(prefix, tmp_path):
-    """Also shows that the package is found by its own files, and not by chance."""
+    """Also shows that CMake finds the package by its installed files, not by accident."""
     script = tmp_path / "find.cmake"
     script.write_text(f"""
 foreach(version 0.1 0.2 1.0)

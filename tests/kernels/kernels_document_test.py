@@ -1,4 +1,4 @@
-"""docs/kernels.md: a row for each operation that kernels/*.h declares, and for no other."""
+"""Checks docs/kernels.md: it has one row for each operation that kernels/*.h declares, and no others."""
 # ctest: LABELS quick
 
 import os

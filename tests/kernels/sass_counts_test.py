@@ -1,4 +1,4 @@
-"""bench/kernels/sass_counts.py, on recorded text of cuobjdump: instructions by kind, and loops that lie in each other."""
+"""Tests bench/kernels/sass_counts.py on recorded output of cuobjdump: instructions by kind, and nested loops."""
 
 import importlib.util
 import os
@@ -12,11 +12,11 @@ ROOT = Path(os.environ.get("SPARSESYNC_SOURCE_DIR", Path(__file__).parents[2]))
 PROGRAM = ROOT / "bench/kernels/sass_counts.py"
 SPECIFICATION = importlib.util.spec_from_file_location("sass_counts", PROGRAM)
 sass_counts = importlib.util.module_from_spec(SPECIFICATION)
-sys.modules["sass_counts"] = sass_counts  # dataclasses look it up
+sys.modules["sass_counts"] = sass_counts  # dataclasses look up their module here
 SPECIFICATION.loader.exec_module(sass_counts)
 
-# As cuobjdump 13 writes it, shortened. The first kernel waits until a time has come. The second has a loop in a loop; a warp
-# that has diverged leaves by BRA.DIV for code behind EXIT, whose branch back (0xe0) closes no loop. A NOP is a branch's target.
+# Output of cuobjdump 13, shortened. The first kernel waits for a point in time. The second one has a nested loop; a diverged warp leaves by
+# BRA.DIV for code after EXIT, whose branch back (0xe0) closes no loop. A NOP is the target of a branch.
 SASS = """
 Fatbin elf code:
 ================
@@ -69,7 +69,7 @@ Resource usage:
 
 
 def counted(counts):
-    """The kinds that there are, and the bytes."""
+    """Returns the instruction kinds that occur, and the bytes."""
     return {kind: number for kind, number in counts.kinds.items() if number}, counts.loaded, counts.stored
 
 
@@ -101,7 +101,7 @@ def test_table_has_a_row_for_each_loop():
 
 
 def run(tmp_path, *arguments):
-    """The program with a cuobjdump that prints the recorded text for file.o and fails for others."""
+    """Runs the program with a cuobjdump that prints the recorded text for file.o and fails for other files."""
     for option, text in {"-sass": SASS, "-res-usage": RESOURCES}.items():
         (tmp_path / option).write_text(text, encoding="utf-8")
     program = tmp_path / "cuobjdump"

@@ -1,4 +1,4 @@
-"""`python -m sparsesync.report`: pages of what the program writes, opened in a browser; hostile names; bad files."""
+"""Tests `python -m sparsesync.report`: pages for all outputs of the program, opened in a browser; hostile names; bad files."""
 # ctest: COST 35 SLOW browser light_and_dark console
 
 import html.parser
@@ -42,7 +42,7 @@ def report(*arguments, folder):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A folder with the JSON of all commands, of a trace with two tensors, one of a hostile name."""
+    """Makes a folder with the JSON of all commands, for a trace with two tensors; one has a hostile name."""
     folder = tmp_path_factory.mktemp("report")
     random = numpy.random.default_rng(1)
     tensors = [
@@ -101,7 +101,7 @@ class Elements(html.parser.HTMLParser):
 def test_everything_is_in_the_page_and_nothing_comes_from_outside(page):
     text = page.read_text(encoding="utf-8")
     elements = Elements(text)
-    # Two tensors of six pictures each, two of compare, two of plan, two of a simulation, one of timelines.
+    # Six pictures for each of two tensors, two of compare, two of plan, two of a simulation, one of timelines.
     assert len(elements.of("figure")) == 2 * 6 + 2 + 2 + 2 + 1
     assert len(elements.of("svg")) == len(elements.of("figure"))
     assert all(attrs["role"] == "img" and len(attrs["aria-label"]) > 20 for attrs in elements.of("svg"))
@@ -126,7 +126,7 @@ def test_numbers_of_the_files_are_in_the_page(page, files):
 
 
 def cells_of(text, title):
-    """Rows of the table of a picture, as texts."""
+    """Returns the rows of a picture's table as lists of strings."""
     figure = re.search(rf"<figure(?:(?!</figure>).)*{title}.*?</figure>", text, re.DOTALL).group()
     rows = re.findall(r"<tr>(.*?)</tr>", figure, re.DOTALL)
     return [[html.unescape(cell.strip()) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL)] for row in rows]
@@ -149,13 +149,13 @@ def test_steps_of_a_simulation_are_what_its_file_says(page, files):
     assert header == ["workers", *most] and [row[0] for row in rows] == ["2", "4", "8", "16", "32", "64"]
 
 
-def test_timelines_tell_hidden_and_exposed_apart(page, files):
+def test_timelines_distinguish_hidden_and_exposed(page, files):
     eight = json.loads((files / "eight.json").read_text(encoding="utf-8"))["results"]
     _, *rows = cells_of(page.read_text(encoding="utf-8"), "When what crosses")
     assert [row[0] for row in rows] == ["wfbp, 8 workers", "dear, 8 workers"]
     for (_, _, passes, hidden, exposed), step in zip(rows, eight, strict=True):
         assert seconds_of(passes) == pytest.approx(3 * step["compute_s"], rel=0.006)
-        # Of three steps: what crosses behind the last passes is not seen.
+        # Three steps are simulated. Communication after the last passes is not part of the timeline.
         assert 2 * step["exposed_s"] * 0.99 <= seconds_of(exposed) <= 3 * step["exposed_s"] * 1.01
         crossed = seconds_of(hidden) + seconds_of(exposed)
         assert 2 * step["communication_s"] * 0.99 <= crossed <= 3 * step["communication_s"] * 1.01
@@ -252,7 +252,7 @@ def test_odd_traces(tmp_path, steps, workers, rows):
         ('{"tensors": [{"densification": {}, "overlap": {}}]}', ["as sparsesync writes it"]),
     ],
 )
-def test_what_is_refused_in_one_line(tmp_path, content, parts):
+def test_bad_input_is_refused_in_one_line(tmp_path, content, parts):
     if content is not None:
         (tmp_path / "bad.json").write_text(content, encoding="utf-8")
     made = report("bad.json", "-o", "page.html", folder=tmp_path)
@@ -349,7 +349,7 @@ def test_light_and_dark_are_what_they_are_called(page, width):
         pixels = matplotlib.image.imread(shot)[..., :3]
         assert pixels.shape[1] == width
         means[scheme] = pixels.mean()
-        # Something is drawn on it, all the way down.
+        # The picture is not blank, from top to bottom.
         for part in numpy.array_split(pixels, 6):
             assert part.std() > 0.02
     assert means["light"] > 0.8

@@ -1,4 +1,4 @@
-"""Over MPI a worker that is killed, or stopped, is a typed error on every survivor, in time."""
+"""Over MPI, a killed or stopped worker causes a typed error on every survivor within the time limit."""
 # ctest: NEEDS MPI PROCESSORS 2 SLOW ALL
 
 import contextlib
@@ -13,7 +13,7 @@ import pytest
 WORKERS = 4
 VICTIM = 2
 DEADLINE_S = 3
-LATE_S = 20  # on a machine that has much else to do
+LATE_S = 20  # seconds to spare on a busy machine
 SURVIVORS = [rank for rank in range(WORKERS) if rank != VICTIM]
 
 
@@ -26,7 +26,7 @@ def wait_for(paths, seconds):
 
 @pytest.fixture
 def run(tmp_path):
-    """The workers, at work: their process ids by rank, and their folder."""
+    """Starts the workers. Yields their process ids by rank, and their folder."""
     command = [os.environ["SPARSESYNC_SOURCE_DIR"] + "/cmake/mpirun.sh", "--enable-recovery", "-np", str(WORKERS),
                os.environ["SPARSESYNC_MPI_SURVIVOR"], str(tmp_path), str(DEADLINE_S * 1000)]
     with open(tmp_path / "output", "wb") as output:
@@ -46,7 +46,7 @@ def run(tmp_path):
 
 
 def statuses(folder, seconds):
-    """What the survivors said: [(type, seconds from their last good step, text)]."""
+    """Returns the survivors' errors: [(type, seconds since the last good step, text)]."""
     wait_for([folder / f"{rank}.status" for rank in SURVIVORS], seconds)
     said = [(folder / f"{rank}.status").read_text().split(maxsplit=2) for rank in SURVIVORS]
     print(said)
@@ -59,7 +59,7 @@ def test_a_killed_worker_is_lost_to_all_survivors(run, moment_s):
     time.sleep(moment_s)
     os.kill(processes[VICTIM], signal.SIGKILL)
     for kind, seconds, text in statuses(folder, DEADLINE_S + 30):
-        # Who saw it first tells the others why it ends.
+        # The worker that detects the loss first sends the reason to the others.
         assert kind in ("PeerLostError", "AbortedError"), text
         assert f"worker {VICTIM} left" in text
         assert seconds <= DEADLINE_S + LATE_S
@@ -72,7 +72,7 @@ def test_a_stopped_worker_is_a_deadline(run):
     for kind, seconds, text in said:
         assert kind in ("DeadlineError", "AbortedError"), text
         assert f"waited for worker {VICTIM}" in text or "until the deadline" in text
-        # One whose last step ended later than another's is told before its own deadline.
+        # A worker whose last step ended later than another's learns of it before its own deadline expires.
         assert seconds <= DEADLINE_S + LATE_S and (kind == "AbortedError" or seconds >= DEADLINE_S - 0.1)
     assert any(kind == "DeadlineError" and str(VICTIM) in text for kind, _, text in said)
 
@@ -84,5 +84,5 @@ def test_survivors_end_by_themselves_without_finalizing(run):
     end = time.monotonic() + 30
     for rank in SURVIVORS:
         while Path(f"/proc/{processes[rank]}").exists():
-            assert time.monotonic() < end, f"worker {rank} hangs: it waits for the dead one"
+            assert time.monotonic() < end, f"worker {rank} hangs: it waits for the dead worker"
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A program that initialized MPI itself: with too little thread support the world is refused, in words."""
+"""A program that initialized MPI with too little thread support gets an error that says so."""
 # ctest: NEEDS MPI SLOW ALL
 
 import os
