@@ -1,4 +1,4 @@
-// Dense matrices of random rows at any address, and what compact finds in them, row by row.
+// Dense matrices of random rows at any address, with the expected result of compact() row by row.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 
 namespace sparsesync::testing {
 
-/// A matrix some rows of which are not zero.
+/// A matrix with zero and nonzero rows.
 template <typename T>
 class DenseRows {
  public:
-  /// @param offset   bytes by which it misses a multiple of 64
-  /// @param density  of the rows that are not zero. Those that are zero have zeros of both signs
+  /// @param offset   distance in bytes from a multiple of 64
+  /// @param density  share of nonzero rows. Zero rows contain zeros of both signs.
   DenseRows(Random& random, Index rows, Index width, Index offset, double density)
       : DenseRows(random, rows, width, offset, [&](Index) { return random.uniform() < density; }) {}
 
-  /// @param is_nonzero  is_nonzero(row), asked for each row in order
+  /// @param is_nonzero  is_nonzero(row), called for each row in order
   template <typename Choose>
   requires std::is_invocable_r_v<bool, Choose, Index> DenseRows(Random& random, Index rows,
                                                                 Index width, Index offset,
@@ -30,7 +30,7 @@ class DenseRows {
         width_(width),
         bytes_(static_cast<std::size_t>(rows * width) * sizeof(T) + 128),
         begin_(round_up<Index>(address(), 64) - address() + offset) {
-    // Nothing but the matrix may be looked at: its surroundings are not zero.
+    // Surround the matrix with nonzero bytes, so that reads outside of it show.
     std::fill(bytes_.begin(), bytes_.end(), std::byte{0x11});
     std::vector<T> row(static_cast<std::size_t>(width));
     for (Index i = 0; i < rows; ++i) {
@@ -52,7 +52,7 @@ class DenseRows {
   ConstMatrix matrix() const {
     return {bytes_.data() + begin_, ValueTraits<T>::dtype, rows_, width_};
   }
-  /// The rows that are not zero.
+  /// Returns the nonzero rows.
   const std::vector<Index>& nonzero() const { return nonzero_; }
   std::vector<T> row(Index i) const {
     std::vector<T> elements(static_cast<std::size_t>(width_));
@@ -74,7 +74,7 @@ class DenseRows {
   std::vector<Index> nonzero_;
 };
 
-/// Chooses rows for DenseRows in runs of `run` neighbours: a run is chosen with probability
+/// Chooses rows for DenseRows in runs of `run` neighbours. Each run is chosen with probability
 /// `density`.
 inline auto in_runs(Random& random, Index run, double density) {
   return [&random, run, density, is_chosen = false](Index row) mutable {

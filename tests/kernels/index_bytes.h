@@ -1,4 +1,4 @@
-// What the tests of index codes share: indices to bytes and back, through memory that is watched.
+// Helpers for tests of index codes: convert indices to bytes and back, between guard bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace sparsesync {
 inline constexpr auto kGuard = std::byte{0xA5};
 inline constexpr std::size_t kGuardBytes = 16;
 
-/// The code of `indices`, written to an odd address between guards that must stay.
+/// Encodes `indices` at an odd address between guard bytes, and checks the guards.
 inline std::vector<std::byte> encoded(const Context& context, IndexCode code, IndexRange range,
                                       const std::vector<Index>& indices) {
   const auto size = static_cast<std::size_t>(
@@ -25,13 +25,13 @@ inline std::vector<std::byte> encoded(const Context& context, IndexCode code, In
   encode(context, code, range, indices, out);
   const auto is_guard = [](std::byte byte) { return byte == kGuard; };
   EXPECT_TRUE(std::all_of(buffer.begin(), buffer.begin() + kGuardBytes + 1, is_guard))
-      << "wrote before the output";
+      << "encode() wrote before the output";
   EXPECT_TRUE(std::all_of(buffer.end() - kGuardBytes, buffer.end(), is_guard))
-      << "wrote behind the output";
+      << "encode() wrote past the output";
   return {out.begin(), out.end()};
 }
 
-/// The indices that `bytes` hold, read from an odd address at the very end of their memory.
+/// Decodes `bytes` from an odd address at the very end of their memory block.
 inline std::vector<Index> decoded(const Context& context, IndexCode code, IndexRange range,
                                   std::span<const std::byte> bytes, Index count) {
   std::vector<std::byte> buffer(bytes.size() + 1);

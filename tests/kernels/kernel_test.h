@@ -1,4 +1,4 @@
-// For tests that launch kernels of their own on the emulated device.
+// Support for tests that launch their own kernels on the emulated device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,19 +11,19 @@
 
 namespace sparsesync::cuda {
 
-/// Blocks that the device runs at the same time.
+/// Number of blocks that the device runs concurrently.
 inline constexpr Index kBlocksAtOnce = emulated_cuda::kProcessors;
 
-/// A context on the emulated device.
+/// A fixture with a context on the emulated device.
 class KernelTest : public OperationTest {
  protected:
   void SetUp() override {
-    if (!testing::on_cuda()) GTEST_SKIP() << "on GPUs only";
+    if (!testing::on_cuda()) GTEST_SKIP() << "needs a GPU";
   }
 };
 
 /// Waits in a kernel until another block makes `condition` true.
-/// @return whether it became true within 5 minutes: no block runs beside this one otherwise
+/// @return whether it became true within 5 minutes. If not, no other block runs concurrently.
 template <typename Condition>
 bool wait_in_kernel(Condition condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);

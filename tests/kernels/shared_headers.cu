@@ -1,5 +1,6 @@
-// Uses every function that the CPU and the GPU share inside device code: it need not run, it must
-// compile. tests/CMakeLists.txt lists each header with SPARSESYNC_HOST_DEVICE in the one below.
+// Uses every function that the CPU and the GPU share in device code. It has to compile and is never
+// run. tests/CMakeLists.txt lists each header with SPARSESYNC_HOST_DEVICE in the header that is
+// included below.
 #include <cstddef>
 #include <cstdint>
 
@@ -105,7 +106,7 @@ __global__ void use_index_code(Index universe, Index count, Index* out) {
 
 }  // namespace
 
-/// Takes each kernel's address, so that none is unused; launching is for tests that have a GPU.
+/// Takes the address of each kernel, so that none is unused. Tests on a GPU launch these functions.
 void name_shared_kernels(const void** kernels) {
   kernels[0] = reinterpret_cast<const void*>(&use_bits);
   kernels[1] = reinterpret_cast<const void*>(&use_bijection);

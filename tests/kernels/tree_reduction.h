@@ -1,4 +1,4 @@
-// Oracle of tree reductions.
+// Reference implementation of tree reductions.
 #pragma once
 
 #include <algorithm>

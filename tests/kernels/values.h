@@ -1,5 +1,4 @@
-// What the tests of operations share: a context, values of every element type, and comparison by
-// bits.
+// Support for tests of operations: a context, values of every element type, and comparison of bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,11 +22,12 @@
 
 namespace sparsesync {
 
-/// A context of the device under test, whose memory is given back in full at the end of each test.
+/// A fixture with a context of the device under test. Expects that all its memory is returned at
+/// the end of each test.
 class OperationTest : public ::testing::Test {
  protected:
   void TearDown() override {
-    // Workspaces of the test's own body are gone by now.
+    // Workspaces in the body of the test have been destroyed already.
     EXPECT_EQ(memory_.in_use(), 0);
   }
 
@@ -43,20 +43,20 @@ inline std::uint64_t bits_of(double value) {
   return std::bit_cast<std::uint64_t>(value);
 }
 
-/// Rounded to nearest even by arithmetic alone: an oracle that shares no text with
+/// Rounds to nearest even by arithmetic. Serves as an oracle that shares no code with
 /// ValueTraits<bf16>::narrow().
 /// @param number  finite
 inline bf16 rounded_bf16(float number) {
   const double value = number;
-  // The two neighbours of a binary32 that has lost its lower half; double holds their distances
-  // exactly.
+  // The two neighbours of a binary32 without its lower half. A double represents the distances to
+  // them exactly.
   const auto upper = static_cast<std::uint16_t>(bits_of(static_cast<float>(value)) >> 16U);
   const auto at = [](std::uint16_t bits) {
     return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U));
   };
   const double towards_zero = value - at(upper);
   const auto away = static_cast<std::uint16_t>(upper + 1U);
-  // Beyond the largest number stands the infinity, as far away as the next number would be.
+  // Above the largest number is infinity, as far away as the next number would be.
   const double step = at(upper) - at(static_cast<std::uint16_t>(upper - 1U));
   const double away_at = (away & 0x7FFFU) == 0x7F80U ? at(upper) + step : at(away);
   const double from_zero = away_at - value;
@@ -66,19 +66,19 @@ inline bf16 rounded_bf16(float number) {
   return bf16{near < far ? upper : away};
 }
 
-/// The same for f16. Its numbers are the multiples of a power of two that falls with the number's
-/// exponent, to 2^-24; from the first that would be 2^16 on stands the infinity.
+/// Rounds to f16 in the same way. Its numbers are multiples of a power of two that shrinks with the
+/// exponent, down to 2^-24. From 2^16, the result is infinity.
 inline f16 rounded_f16(float number) {
   const double value = std::abs(static_cast<double>(number));
   const int exponent = value == 0 ? -14 : std::clamp(std::ilogb(value), -14, 16);
   const auto steps = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(value, 10 - exponent)));
-  // `steps` is 1024 to 2048 above the subnormals; 2048 is the next exponent's first.
+  // `steps` is 1024 to 2048 for normal numbers; 2048 is the first number of the next exponent.
   const std::uint32_t magnitude =
       exponent > 15 ? 0x7C00U : static_cast<std::uint32_t>(exponent + 14) * 1024U + steps;
   return f16{static_cast<std::uint16_t>((std::signbit(number) ? 0x8000U : 0U) | magnitude)};
 }
 
-/// The element type's rounding of a finite sum, by the oracles above.
+/// Rounds a finite sum to the element type with the oracles above.
 template <typename T>
 T rounded(typename ValueTraits<T>::Sum sum) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -90,8 +90,8 @@ T rounded(typename ValueTraits<T>::Sum sum) {
   }
 }
 
-/// A number that T holds: of at most 8 significant bits where it is narrow, whole where it is an
-/// integer.
+/// Converts a number that T can represent: at most 8 significant bits for narrow types, an integer
+/// for integer types.
 template <typename T>
 T value_of(double number) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -111,7 +111,7 @@ std::vector<T> values_of(const std::vector<double>& numbers) {
   return values;
 }
 
-/// Bits of each element: what "equal" means for values.
+/// Returns the bits of each element, because tests compare values by their bits.
 template <typename T>
 std::vector<std::uint64_t> bits_of(const std::vector<T>& values) {
   std::vector<std::uint64_t> bits;
@@ -133,7 +133,7 @@ ConstMatrix matrix_of(const std::vector<T>& values, Index width) {
           static_cast<Index>(values.size()) / width, width};
 }
 
-/// The same values at an odd address, as a message may hold them.
+/// Values at an odd address, as in a message.
 template <typename T>
 class Unaligned {
  public:
@@ -150,7 +150,8 @@ class Unaligned {
   ConstMatrix matrix_;
 };
 
-/// Values that begin some bytes after a multiple of 16, and bytes after them that must not change.
+/// Values that start `offset` bytes after a multiple of 16, followed by guard bytes that must not
+/// change.
 template <typename T>
 class Displaced {
  public:
@@ -161,7 +162,8 @@ class Displaced {
     if (count_ != 0) std::memcpy(data(), values.data(), count_ * sizeof(T));
   }
   Matrix matrix() { return {data(), ValueTraits<T>::dtype, 1, static_cast<Index>(count_)}; }
-  /// Only for an offset that is a multiple of T's alignment.
+  /// Returns the values in memory.
+  /// @pre the offset is a multiple of the alignment of T
   std::span<T> span() { return {reinterpret_cast<T*>(data()), count_}; }
   std::vector<T> values() {
     EXPECT_TRUE(std::all_of(bytes_.end() - kGuard, bytes_.end(),
@@ -182,8 +184,8 @@ class Displaced {
   std::vector<std::byte> bytes_;
 };
 
-/// Calls body(count, offset) for counts around what threads and blocks of a GPU process at once,
-/// and for an aligned address, one that is aligned to elements alone, and an odd one.
+/// Calls body(count, offset) for counts around the sizes that threads and blocks of a GPU process
+/// at once. Offsets give an aligned address, one aligned to elements only, and an odd one.
 template <typename Body>
 void for_each_extent(std::size_t element_bytes, Body&& body) {
   for (const Index count : {0, 1, 3, 17, 1023, 1024, 1025, 2047, 2048, 2053, 4096, 4099, 9001}) {
@@ -194,14 +196,14 @@ void for_each_extent(std::size_t element_bytes, Body&& body) {
   }
 }
 
-/// Sums of elements of type T, as one matrix.
+/// Returns sums of elements of type T as one matrix.
 template <typename T>
 Matrix sums_of(std::vector<typename ValueTraits<T>::Sum>& sums, Index width) {
   return {reinterpret_cast<std::byte*>(sums.data()), ValueTraits<T>::sum_dtype,
           static_cast<Index>(sums.size()) / width, width};
 }
 
-/// Runs `body` with a value of each element type.
+/// Calls `body` with a value of each element type.
 template <typename Body>
 void for_each_dtype(Body&& body) {
   for (const DType dtype : kDTypes) {
@@ -210,7 +212,7 @@ void for_each_dtype(Body&& body) {
   }
 }
 
-/// The same for those that have fractions, infinities and NaN.
+/// Calls `body` with a value of each floating-point element type.
 template <typename Body>
 void for_each_float_dtype(Body&& body) {
   for_each_dtype([&]<typename T>(T value) {

@@ -1,4 +1,4 @@
-// Buffer: grows, and only that; what it asks of its memory resource is counted.
+// Buffer: capacity only grows, and the memory resource counts each allocation.
 #include "kernels/base/buffer.h"
 
 #include <gtest/gtest.h>
@@ -13,13 +13,14 @@
 namespace sparsesync {
 namespace {
 
-/// Counts, checks that each block comes back as it was asked for, and refuses as it is told.
+/// A memory resource that counts allocations, checks that each block is returned with the size it
+/// was allocated with, and enforces a budget.
 class CountingMemory : public MemoryResource {
  public:
   explicit CountingMemory(std::int64_t budget) : budget_(budget) {}
   CountingMemory(const CountingMemory&) = delete;
   CountingMemory& operator=(const CountingMemory&) = delete;
-  ~CountingMemory() override { EXPECT_TRUE(blocks_.empty()) << "not given back"; }
+  ~CountingMemory() override { EXPECT_TRUE(blocks_.empty()) << "blocks that were not returned"; }
 
   void* allocate(std::size_t bytes, std::size_t alignment, Stream) override {
     ++calls_;
@@ -37,7 +38,7 @@ class CountingMemory : public MemoryResource {
 
   void deallocate(void* block, std::size_t bytes, std::size_t alignment, Stream) noexcept override {
     const auto found = blocks_.find(block);
-    ASSERT_NE(found, blocks_.end()) << "a block that is not of this resource";
+    ASSERT_NE(found, blocks_.end()) << "a block that this resource did not allocate";
     EXPECT_EQ(found->second, (std::pair{bytes, alignment}));
     blocks_.erase(found);
     in_use_ -= static_cast<std::int64_t>(bytes);
@@ -64,7 +65,7 @@ class CountingMemory : public MemoryResource {
 
 constexpr std::int64_t kPlenty = std::int64_t{1} << 30;
 
-TEST(Buffer, AsksForNothingUntilItIsUsed) {
+TEST(Buffer, AllocatesNothingUntilItIsUsed) {
   CountingMemory memory(kPlenty);
   Buffer<std::int64_t> buffer{Context(memory)};
   EXPECT_EQ(buffer.capacity(), 0);
@@ -84,7 +85,7 @@ TEST(Buffer, OnlyGrows) {
   EXPECT_EQ(buffer.capacity(), 112);
   EXPECT_EQ(memory.in_use(), 112 * 8);
   std::fill(first.begin(), first.end(), 7);
-  // All that fits in the slack costs nothing and keeps what is there.
+  // Requests that fit into the slack allocate nothing and keep the contents.
   for (const std::int64_t count : {0, 1, 100, 112}) {
     const std::span<std::int64_t> again = buffer.reserve(count);
     EXPECT_EQ(again.size(), static_cast<std::size_t>(count));
@@ -100,8 +101,8 @@ TEST(Buffer, OnlyGrows) {
   std::fill(larger.begin(), larger.end(), 8);
 }
 
-TEST(Buffer, GivesTheOldBlockBackFirst) {
-  // Room for the larger block, but not for both.
+TEST(Buffer, ReturnsTheOldBlockFirst) {
+  // Enough for the larger block, but not for both.
   CountingMemory memory(200 * 8);
   Buffer<std::int64_t> buffer{Context(memory)};
   buffer.reserve_exactly(150);
@@ -109,7 +110,7 @@ TEST(Buffer, GivesTheOldBlockBackFirst) {
   EXPECT_EQ(memory.in_use(), 200 * 8);
 }
 
-TEST(Buffer, ExactlyIsWithoutSlack) {
+TEST(Buffer, ReserveExactlyAddsNoSlack) {
   CountingMemory memory(kPlenty);
   Buffer<char> buffer{Context(memory)};
   EXPECT_EQ(buffer.reserve_exactly(1001).size(), 1001U);
@@ -120,7 +121,7 @@ TEST(Buffer, ExactlyIsWithoutSlack) {
   EXPECT_EQ(buffer.capacity(), 0);
 }
 
-TEST(Buffer, GivesUpTheSlackWhereTheBudgetHasNoneForIt) {
+TEST(Buffer, AddsNoSlackIfTheBudgetIsTooSmallForIt) {
   CountingMemory memory(110 * 8);
   Buffer<std::int64_t> buffer{Context(memory)};
   EXPECT_EQ(buffer.reserve(100).size(), 100U);
@@ -128,7 +129,7 @@ TEST(Buffer, GivesUpTheSlackWhereTheBudgetHasNoneForIt) {
   EXPECT_EQ(memory.in_use(), 100 * 8);
 }
 
-TEST(Buffer, IsUsableAfterARefusal) {
+TEST(Buffer, IsUsableAfterABudgetError) {
   CountingMemory memory(100 * 8);
   Buffer<std::int64_t> buffer{Context(memory)};
   buffer.reserve(50);
@@ -178,7 +179,7 @@ void expect_refuses_huge_counts() {
   }
 }
 
-TEST(Buffer, RefusesHugeCountsByItsBudget) {
+TEST(Buffer, RejectsHugeCountsThroughTheBudget) {
   expect_refuses_huge_counts<char>();
   expect_refuses_huge_counts<float>();
   expect_refuses_huge_counts<std::int64_t>();
@@ -188,7 +189,7 @@ TEST(Buffer, RefusesHugeCountsByItsBudget) {
   expect_refuses_huge_counts<Three>();
 }
 
-TEST(Buffer, ANegativeCountIsABug) {
+TEST(Buffer, ANegativeCountIsAContractError) {
   CountingMemory memory(kPlenty);
   Buffer<std::int64_t> buffer{Context(memory)};
   EXPECT_THROW(buffer.reserve(-1), ContractError);
@@ -204,8 +205,7 @@ TEST(Buffer, MovesWithItsMemory) {
   EXPECT_EQ(to.data(), room.data());
   EXPECT_EQ(to.capacity(), 11);
   EXPECT_EQ(to.reserve(10)[9], 42);
-  // What was moved from is empty, and may be used again.
-  // NOLINTBEGIN(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
+  // The moved-from buffer is empty and can be used again.
   EXPECT_EQ(from.data(), nullptr);
   EXPECT_EQ(from.capacity(), 0);
   EXPECT_EQ(memory.allocations(), 1);

@@ -15,7 +15,7 @@
 namespace sparsesync {
 namespace {
 
-TEST(Bf16, RoundsEveryNumberToTheNearestAndTiesToEven) {
+TEST(Bf16, RoundsEveryNumberToNearestAndTiesToEven) {
   for (std::uint32_t upper = 0; upper <= 0xFFFFU; ++upper) {
     for (const std::uint32_t lower :
          {0x0000U, 0x0001U, 0x1234U, 0x7FFFU, 0x8000U, 0x8001U, 0xCDEFU, 0xFFFFU}) {
@@ -24,7 +24,7 @@ TEST(Bf16, RoundsEveryNumberToTheNearestAndTiesToEven) {
       if (std::isnan(number)) {
         ASSERT_TRUE(std::isnan(ValueTraits<bf16>::widen(rounded)))
             << std::hex << upper << ' ' << lower;
-        ASSERT_EQ(rounded.bits & 0x8000U, upper & 0x8000U) << "the sign of a NaN";
+        ASSERT_EQ(rounded.bits & 0x8000U, upper & 0x8000U) << "sign of a NaN";
       } else if (std::isinf(number)) {
         ASSERT_EQ(rounded.bits, upper);
       } else {
@@ -34,7 +34,7 @@ TEST(Bf16, RoundsEveryNumberToTheNearestAndTiesToEven) {
   }
 }
 
-TEST(Bf16, RoundsTheseByHand) {
+TEST(Bf16, RoundsTheseExamples) {
   const auto narrow = [](float number) { return ValueTraits<bf16>::narrow(number).bits; };
   EXPECT_EQ(narrow(0.0F), 0x0000);
   EXPECT_EQ(narrow(-0.0F), 0x8000);
@@ -42,14 +42,14 @@ TEST(Bf16, RoundsTheseByHand) {
   EXPECT_EQ(narrow(1.0F + 0x1p-8F), 0x3F80);             // a tie: down to the even one
   EXPECT_EQ(narrow(1.0F + 0x1p-7F + 0x1p-8F), 0x3F82);   // a tie: up to the even one
   EXPECT_EQ(narrow(1.0F + 0x1p-8F + 0x1p-23F), 0x3F81);  // just above a tie
-  EXPECT_EQ(narrow(2.0F - 0x1p-23F), 0x4000);            // the carry goes to the exponent
+  EXPECT_EQ(narrow(2.0F - 0x1p-23F), 0x4000);            // the carry increments the exponent
   EXPECT_EQ(narrow(std::numeric_limits<float>::max()), 0x7F80);
   EXPECT_EQ(narrow(-std::numeric_limits<float>::max()), 0xFF80);
   EXPECT_EQ(narrow(0x1.FEp127F), 0x7F7F);      // the largest bf16
   EXPECT_EQ(narrow(0x1.FEFFFEp127F), 0x7F7F);  // just below the tie
   EXPECT_EQ(narrow(0x1p-149F), 0x0000);
   EXPECT_EQ(narrow(0x1p-133F), 0x0001);  // the smallest bf16
-  EXPECT_EQ(narrow(0x1p-134F), 0x0000);  // half of it: a tie
+  EXPECT_EQ(narrow(0x1p-134F), 0x0000);  // half of the smallest: a tie
 }
 
 TEST(Bf16, WidensExactly) {
@@ -63,7 +63,7 @@ TEST(Bf16, WidensExactly) {
   }
 }
 
-/// What the bits of an f16 say, by the definition.
+/// Computes the value of an f16 from its bits, by the definition of the format.
 double f16_number(std::uint32_t bits) {
   const int exponent = static_cast<int>((bits >> 10U) & 0x1FU);
   const auto fraction = static_cast<double>(bits & 0x3FFU);
@@ -72,7 +72,7 @@ double f16_number(std::uint32_t bits) {
   return (bits & 0x8000U) != 0 ? -magnitude : magnitude;
 }
 
-TEST(F16, WidensExactlyAndComesBack) {
+TEST(F16, WidensAndNarrowsBackExactly) {
   for (std::uint32_t bits = 0; bits <= 0xFFFFU; ++bits) {
     const f16 value{static_cast<std::uint16_t>(bits)};
     const float wide = ValueTraits<f16>::widen(value);
@@ -93,7 +93,7 @@ TEST(F16, WidensExactlyAndComesBack) {
     const f16 back = ValueTraits<f16>::narrow(wide);
     if (std::isnan(wide)) {
       ASSERT_TRUE(std::isnan(ValueTraits<f16>::widen(back))) << std::hex << bits;
-      ASSERT_EQ(back.bits & 0x8000U, bits & 0x8000U) << "the sign of a NaN";
+      ASSERT_EQ(back.bits & 0x8000U, bits & 0x8000U) << "sign of a NaN";
     } else {
       ASSERT_EQ(back.bits, bits);
     }
@@ -109,12 +109,12 @@ void expect_rounded_f16(float number) {
 #endif
 }
 
-// Each number, the tie above it, and what lies beside both.
-TEST(F16, RoundsEveryNumberToTheNearestAndTiesToEven) {
+// Tests each number, the tie above it, and the nearest numbers on both sides of both.
+TEST(F16, RoundsEveryNumberToNearestAndTiesToEven) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (std::uint32_t bits = 0; bits < 0x7C00U; ++bits) {
     const double here = f16_number(bits);
-    const double next = f16_number(bits + 1);  // 65536 after the largest
+    const double next = f16_number(bits + 1);  // 65536 after the largest f16
     for (const double at : {here, (here + next) / 2}) {
       const auto number = static_cast<float>(at);
       ASSERT_EQ(static_cast<double>(number), at);
@@ -136,7 +136,7 @@ TEST(F16, RoundsNumbersOfAllSizes) {
   }
 }
 
-TEST(F16, RoundsTheseByHand) {
+TEST(F16, RoundsTheseExamples) {
   const auto narrow = [](float number) { return ValueTraits<f16>::narrow(number).bits; };
   constexpr float kInf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(narrow(0.0F), 0x0000);
@@ -146,22 +146,22 @@ TEST(F16, RoundsTheseByHand) {
   EXPECT_EQ(narrow(1.0F + 0x1p-11F), 0x3C00);             // a tie: down to the even one
   EXPECT_EQ(narrow(1.0F + 0x1p-10F + 0x1p-11F), 0x3C02);  // a tie: up to the even one
   EXPECT_EQ(narrow(1.0F + 0x1p-11F + 0x1p-23F), 0x3C01);  // just above a tie
-  EXPECT_EQ(narrow(65504.0F), 0x7BFF);                    // the largest
+  EXPECT_EQ(narrow(65504.0F), 0x7BFF);                    // the largest f16
   EXPECT_EQ(narrow(65519.996F), 0x7BFF);
-  EXPECT_EQ(narrow(65520.0F), 0x7C00);  // the tie before 2^16
+  EXPECT_EQ(narrow(65520.0F), 0x7C00);  // the tie between the largest f16 and 2^16
   EXPECT_EQ(narrow(kInf), 0x7C00);
   EXPECT_EQ(narrow(-kInf), 0xFC00);
   EXPECT_EQ(narrow(std::numeric_limits<float>::max()), 0x7C00);
-  EXPECT_EQ(narrow(0x1p-14F), 0x0400);  // the smallest normal
-  EXPECT_EQ(narrow(0x1p-24F), 0x0001);  // the smallest
-  EXPECT_EQ(narrow(0x1p-25F), 0x0000);  // half of it: a tie
+  EXPECT_EQ(narrow(0x1p-14F), 0x0400);  // the smallest normal f16
+  EXPECT_EQ(narrow(0x1p-24F), 0x0001);  // the smallest subnormal f16
+  EXPECT_EQ(narrow(0x1p-25F), 0x0000);  // half of the smallest subnormal: a tie
   EXPECT_EQ(narrow(0x1.000002p-25F), 0x0001);
-  EXPECT_EQ(narrow(0x1.8p-24F), 0x0002);       // a tie between 1 and 2
-  EXPECT_EQ(narrow(0x1.FFFFFEp-15F), 0x0400);  // the carry makes it normal
+  EXPECT_EQ(narrow(0x1.8p-24F), 0x0002);       // a tie between 1 and 2 times 2^-24
+  EXPECT_EQ(narrow(0x1.FFFFFEp-15F), 0x0400);  // the carry makes the result normal
   EXPECT_EQ(narrow(0x1p-149F), 0x0000);
 }
 
-TEST(Zero, IsBothZerosAndNothingElse) {
+TEST(Zero, IncludesBothZerosAndNothingElse) {
   for (std::uint32_t bits = 0; bits <= 0xFFFFU; ++bits) {
     const bool zero = bits == 0 || bits == 0x8000U;
     const auto half = static_cast<std::uint16_t>(bits);
@@ -179,7 +179,7 @@ TEST(Zero, IsBothZerosAndNothingElse) {
   EXPECT_FALSE(ValueTraits<std::int64_t>::is_zero(std::int64_t{1} << 32));
 }
 
-TEST(Integers, WrapInTheirSums) {
+TEST(Integers, WrapInSums) {
   const auto sum = []<typename T>(T a, T b) {
     using Traits = ValueTraits<T>;
     return Traits::narrow(Traits::widen(a) + Traits::widen(b));
@@ -191,7 +191,7 @@ TEST(Integers, WrapInTheirSums) {
             std::numeric_limits<std::int64_t>::max());
 }
 
-TEST(F32, IsSummedAsItIs) {
+TEST(F32, IsSummedWithoutConversion) {
   for (const float number :
        {0.0F, -0.0F, 1.5F, 0x1p-149F, std::numeric_limits<float>::infinity()}) {
     EXPECT_EQ(bits_of(ValueTraits<float>::widen(number)), bits_of(number));
@@ -230,7 +230,7 @@ TEST(DTypes, HaveSizesAndNames) {
   EXPECT_EQ(dtype_names("|"), "f32|f64|f16|bf16|i32|i64");
 }
 
-TEST(DTypes, AnUnknownNameIsToldTheKnownOnes) {
+TEST(DTypes, TheErrorOfAnUnknownNameListsTheKnownNames) {
   for (const char* name : {"f8", "F32", "", "f32 ", "float"}) {
     try {
       dtype_named(name);
@@ -243,7 +243,7 @@ TEST(DTypes, AnUnknownNameIsToldTheKnownOnes) {
   }
 }
 
-TEST(DTypes, DispatchReturnsWhatTheBodyReturns) {
+TEST(DTypes, DispatchReturnsTheResultOfTheBody) {
   int number = 3;
   int& same = for_dtype(DType::bf16, [&](auto) -> int& { return number; });
   EXPECT_EQ(&same, &number);

@@ -1,4 +1,4 @@
-// Errors: what a broken contract prints, and what a refused budget says.
+// Error messages of broken contracts and of exceeded budgets.
 #include "kernels/base/error.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace sparsesync {
 namespace {
 
-// Two families: a caller that catches Error does not catch a bug.
+// There are two families of errors. A caller that catches Error does not catch a contract error.
 static_assert(std::is_base_of_v<Error, InputError>);
 static_assert(std::is_base_of_v<Error, BudgetError>);
 static_assert(std::is_base_of_v<Error, CorruptDataError>);
@@ -29,7 +29,7 @@ std::string contract_text(Body&& body) {
   return {};
 }
 
-TEST(Expect, PrintsThePlaceTheExpressionAndBothOperands) {
+TEST(Expect, PrintsTheLocationTheExpressionAndBothOperands) {
   const std::int64_t rows = -3;
   const int line = __LINE__ + 1;
   const std::string text = contract_text([&] { SPARSESYNC_EXPECT(rows, >=, std::int64_t{4}); });
@@ -58,7 +58,7 @@ TEST(Expect, PrintsEveryKindOfOperand) {
       "got 'f32' and 'bf16'");
 }
 
-TEST(Expect, LooksOnceAndStaysSilentWhereAllIsWell) {
+TEST(Expect, EvaluatesOperandsOnceAndIsSilentIfTheyMatch) {
   int left = 0;
   int right = 0;
   EXPECT_NO_THROW(SPARSESYNC_EXPECT(++left, ==, ++right));
@@ -68,7 +68,7 @@ TEST(Expect, LooksOnceAndStaysSilentWhereAllIsWell) {
   EXPECT_EQ(left, 2);
 }
 
-TEST(BudgetErrors, SayWhatWasNeededAndWhatThereIs) {
+TEST(BudgetErrors, ReportTheNeededAndTheAvailableBytes) {
   const BudgetError error(1000, 999, "workspace of a worker");
   EXPECT_EQ(error.needed(), 1000);
   EXPECT_EQ(error.budget(), 999);
@@ -76,7 +76,7 @@ TEST(BudgetErrors, SayWhatWasNeededAndWhatThereIs) {
                "workspace of a worker: 1000 bytes would be in use, the budget is 999");
 }
 
-TEST(BudgetErrors, DoNotNameANumberThatCannotBeCounted) {
+TEST(BudgetErrors, DoNotReportAByteCountThatOverflowed) {
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
   const BudgetError error(most, 999, "workspace");
   EXPECT_EQ(error.needed(), most);

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// fetch_pieces and upload_pieces: there and back, whatever the number and the length of pieces.
+// fetch_pieces and upload_pieces: round trips for any number and size of pieces.
 #include "kernels/base/host_copy.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Pieces = OperationTest;
 
-/// Pieces of so many words each, one behind the other with a word between.
+/// A layout of pieces with the given sizes in words, with one word between neighbours.
 struct Layout {
   explicit Layout(const std::vector<std::size_t>& words) {
     for (const std::size_t count : words) {
@@ -40,8 +40,8 @@ struct Layout {
   std::size_t total = 0;
 };
 
-// Pieces of one launch, words of one launch, and some around both.
-TEST_F(Pieces, go_there_and_come_back) {
+// Tests as many pieces or words as one launch processes, and a few more and fewer.
+TEST_F(Pieces, survive_a_round_trip) {
   std::vector<std::vector<std::size_t>> shapes{{},    {0},         {1},         {2, 2, 2},
                                                {300}, {256, 1, 0}, {255, 2, 5}, {1000, 3}};
   for (const std::size_t count : {63U, 64U, 65U, 200U}) shapes.emplace_back(count, 2);
@@ -65,7 +65,7 @@ TEST_F(Pieces, go_there_and_come_back) {
   }
 }
 
-TEST_F(Pieces, are_as_long_as_what_goes_there) {
+TEST_F(Pieces, must_match_the_size_of_the_data) {
   Layout layout({2, 1});
   const std::vector<Index> given(4);
   EXPECT_THROW(upload_pieces(context_, std::as_bytes(std::span(given)), layout.pieces()),

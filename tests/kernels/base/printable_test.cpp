@@ -1,4 +1,5 @@
-// Text from outside: nothing of it is obeyed by a terminal, hidden, or cut in two.
+// Text from outside: a terminal must not interpret or hide any part of it, and truncation must not
+// split a character.
 #include "kernels/base/printable.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace sparsesync {
 namespace {
 
-TEST(Printable, KeepsWhatIsVisible) {
+TEST(Printable, KeepsVisibleText) {
   for (const std::string_view text : {"", "a b", "embedding.weight", "4 × 10⁶ µs — Größe", "日本語",
                                       "\U0001F600", "C:\\x1b", "'\"<&>", "\u00A0", "e\u0301"}) {
     EXPECT_EQ(printable(text), text);
@@ -33,7 +34,8 @@ TEST(Printable, EscapesControlCharacters) {
   EXPECT_EQ(printable("\u009B31mred"), "\\u009b31mred");
 }
 
-/// A character in UTF-8. Literals of these would reorder the lines of this file.
+/// Encodes a character in UTF-8. As literals, these characters would reorder the lines of this
+/// file.
 std::string character(unsigned code) {
   const auto byte = [](unsigned value) { return static_cast<char>(value); };
   if (code < 0x800U) return {byte(0xC0U | code >> 6U), byte(0x80U | (code & 0x3FU))};
@@ -45,7 +47,7 @@ std::string character(unsigned code) {
           byte(0x80U | (code >> 6U & 0x3FU)), byte(0x80U | (code & 0x3FU))};
 }
 
-TEST(Printable, EscapesWhatReordersOrHidesText) {
+TEST(Printable, EscapesCharactersThatReorderOrHideText) {
   EXPECT_EQ(printable(fmt::format("a{}b{}", character(0x202E), character(0x202C))),
             "a\\u202eb\\u202c");
   EXPECT_EQ(printable(fmt::format("a{}", character(0xE0041))), "a\\U000e0041");
@@ -62,25 +64,25 @@ TEST(Printable, EscapesWhatReordersOrHidesText) {
 
 TEST(Printable, EscapesBytesThatAreNotUtf8) {
   EXPECT_EQ(printable("a\xFFz"), "a\\xffz");
-  EXPECT_EQ(printable("\x9B"), "\\x9b");           // alone: CSI in 8-bit terminals
-  EXPECT_EQ(printable("\xC1\x9B"), "\\xc1\\x9b");  // not the shortest form
+  EXPECT_EQ(printable("\x9B"), "\\x9b");           // a single byte: CSI in 8-bit terminals
+  EXPECT_EQ(printable("\xC1\x9B"), "\\xc1\\x9b");  // an overlong form
   EXPECT_EQ(printable("\xE0\x82\x9B"), "\\xe0\\x82\\x9b");
   EXPECT_EQ(printable("\xED\xA0\x80"), "\\xed\\xa0\\x80");  // a surrogate
   EXPECT_EQ(printable("\xF4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
-  EXPECT_EQ(printable("\xE2\x80"), "\\xe2\\x80");  // cut
+  EXPECT_EQ(printable("\xE2\x80"), "\\xe2\\x80");  // truncated
   EXPECT_EQ(printable("\xE2\x80z"), "\\xe2\\x80z");
 }
 
-TEST(Printable, ChangesNothingTheSecondTime) {
+TEST(Printable, IsIdempotent) {
   const std::string once = printable(fmt::format("a\x1b{}{}", character(0x202E), "\xFF\nü"));
   EXPECT_EQ(printable(once), once);
 }
 
-TEST(Printable, KeepsLineEndsWhereTheyAreWanted) {
+TEST(Printable, KeepsLineEndsOnRequest) {
   EXPECT_EQ(printable("a\nb\x1b\n", {.keeps_line_ends = true}), "a\nb\\x1b\n");
 }
 
-TEST(Printable, CutsBetweenCharacters) {
+TEST(Printable, TruncatesBetweenCharacters) {
   const auto cut = [](std::string_view text, std::size_t longest) {
     return printable(text, {.longest = longest});
   };

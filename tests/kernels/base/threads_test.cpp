@@ -1,4 +1,5 @@
-// Threads: every part once, the same cut at every count, failures carried to the caller.
+// Threads: every part runs once, the division does not depend on the number of threads, and
+// exceptions reach the caller.
 #include "kernels/base/threads.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ TEST(EvenRanges, CoverEverythingInOrderAndEvenly) {
   }
 }
 
-TEST(PartCount, IsAtMostOneAThreadAndNeverBelowTheGrain) {
+TEST(PartCount, IsAtMostTheThreadCountAndKeepsTheGrain) {
   HostMemory memory;
   Threads four(4);
   const Context alone(memory);
@@ -51,7 +52,7 @@ TEST(PartCount, IsAtMostOneAThreadAndNeverBelowTheGrain) {
   EXPECT_EQ(part_count(team, 1'000'000, 10), 4);
 }
 
-TEST(Threads, TakeEveryPartOnce) {
+TEST(Threads, RunEveryPartOnce) {
   for (int count = 1; count <= 8; ++count) {
     Threads threads(count);
     ASSERT_EQ(threads.count(), count);
@@ -63,9 +64,9 @@ TEST(Threads, TakeEveryPartOnce) {
   }
 }
 
-TEST(Threads, WorkAtTheSameTime) {
-  // Each waits for the other; one thread alone would never end. (A test's bodies may: they know
-  // that the team is idle.)
+TEST(Threads, RunConcurrently) {
+  // Each part waits for the other, so one thread alone would never finish. Bodies may normally not
+  // wait for each other; this test may, because it knows that the pool is idle.
   Threads threads(2);
   std::atomic<int> arrived = 0;
   std::array<std::thread::id, 2> who;
@@ -78,7 +79,7 @@ TEST(Threads, WorkAtTheSameTime) {
   EXPECT_NE(who[0], who[1]);
 }
 
-TEST(Threads, SeeWhatTheCallerWroteAndTheCallerWhatTheyWrote) {
+TEST(Threads, SeeTheCallersWritesAndTheCallerSeesTheirs) {
   Threads threads(3);
   std::vector<int> numbers(3);
   for (int round = 1; round <= 2000; ++round) {
@@ -88,7 +89,7 @@ TEST(Threads, SeeWhatTheCallerWroteAndTheCallerWhatTheyWrote) {
   EXPECT_EQ(numbers, (std::vector<int>{6'003'000, 6'005'000, 6'007'000}));
 }
 
-TEST(Threads, CarryTheFailureOfTheLowestPart) {
+TEST(Threads, RethrowTheExceptionOfTheLowestPart) {
   for (int count = 1; count <= 8; ++count) {
     Threads threads(count);
     for (const int lowest : {0, 1, 5, 11}) {
@@ -100,7 +101,7 @@ TEST(Threads, CarryTheFailureOfTheLowestPart) {
       } catch (const std::runtime_error& error) {
         EXPECT_EQ(error.what(), std::to_string(lowest));
       }
-      // And they go on working.
+      // The pool is still usable.
       std::atomic<int> calls = 0;
       threads.run(12, [&](int) { ++calls; });
       EXPECT_EQ(calls, 12);
@@ -108,7 +109,7 @@ TEST(Threads, CarryTheFailureOfTheLowestPart) {
   }
 }
 
-TEST(Threads, OfBusyThreadsTheCallerDoesTheWork) {
+TEST(Threads, ThatAreBusyLeaveTheWorkToTheCaller) {
   Threads threads(4);
   std::array<std::array<int, 9>, 4> calls{};
   std::atomic<int> elsewhere = 0;
@@ -123,7 +124,7 @@ TEST(Threads, OfBusyThreadsTheCallerDoesTheWork) {
   for (const auto& row : calls) {
     for (const int call : row) EXPECT_EQ(call, 1);
   }
-  // A failure inside comes out through both.
+  // An exception of a nested call passes through both calls.
   EXPECT_THROW(threads.run(4,
                            [&](int) {
                              threads.run(2, [&](int part) {
@@ -133,7 +134,7 @@ TEST(Threads, OfBusyThreadsTheCallerDoesTheWork) {
                std::runtime_error);
 }
 
-TEST(Threads, MayBeSharedByCallers) {
+TEST(Threads, MayServeSeveralCallers) {
   Threads threads(2);
   std::array<std::atomic<int>, 2> calls{};
   const auto work = [&](std::size_t caller) {
@@ -146,12 +147,12 @@ TEST(Threads, MayBeSharedByCallers) {
   EXPECT_EQ(calls[1], 1500);
 }
 
-TEST(Threads, AreAtLeastOne) {
+TEST(Threads, NeedAtLeastOne) {
   EXPECT_THROW(Threads(0), ContractError);
   EXPECT_THROW(Threads(-1), ContractError);
 }
 
-TEST(ParallelFor, CutsTheSameWhoeverRuns) {
+TEST(ParallelFor, DividesTheSameForEveryThreadCount) {
   HostMemory memory;
   for (int count = 1; count <= 8; ++count) {
     Threads threads(count);
@@ -182,8 +183,8 @@ TEST(ForEachPart, GivesEachPartItsRange) {
   }
 }
 
-TEST(Threads, ComputeInTheDefaultModes) {
-  if (!testing::kHasFlushToZero) GTEST_SKIP() << "no such mode";
+TEST(Threads, ComputeInTheDefaultFloatingPointModes) {
+  if (!testing::kHasFlushToZero) GTEST_SKIP() << "this processor has no flush-to-zero mode";
   std::optional<Threads> threads;
   {
     const testing::FlushToZero own;
@@ -195,7 +196,7 @@ TEST(Threads, ComputeInTheDefaultModes) {
   EXPECT_EQ(sums, (std::array{2 * least, 2 * least}));
 }
 
-TEST(Threads, ThatCannotBeStartedAreATypedError) {
+TEST(Threads, ThatCannotBeStartedThrowATypedError) {
   pthread_attr_t defaults;
   ASSERT_EQ(pthread_getattr_default_np(&defaults), 0);
   pthread_attr_t large = defaults;

@@ -19,8 +19,8 @@ class EmulatedDeviceTest : public KernelTest {
   }  // the device has threads
 };
 
-/// Whether all blocks of the grid have called this at the same time.
-/// @param blocks  number of blocks that have called
+/// Returns whether all blocks of the grid have called this at the same time.
+/// @param blocks  counter of the blocks that have called
 bool meet(unsigned* blocks) {
   atomicAdd(blocks, 1U);
   return wait_in_kernel([&] { return atomicAdd(blocks, 0U) == gridDim.x; });
@@ -30,7 +30,7 @@ __global__ void meet_all(unsigned* blocks, std::uint8_t* met) {
   met[blockIdx.x] = meet(blocks) ? 1 : 0;
 }
 
-TEST_F(EmulatedDeviceTest, RunsAsManyBlocksAtOnceAsItHasProcessors) {
+TEST_F(EmulatedDeviceTest, RunsAsManyConcurrentBlocksAsMultiprocessors) {
   std::vector<unsigned> blocks(1);
   std::vector<std::uint8_t> met(kBlocksAtOnce);
   for (int launched = 0; launched < 20; ++launched) {
@@ -63,7 +63,7 @@ __global__ void use_atomics(Sums* sums) {
   }
 }
 
-TEST_F(EmulatedDeviceTest, LosesNoAtomicOperationOfSeveralBlocks) {
+TEST_F(EmulatedDeviceTest, LosesNoAtomicOperationsOfSeveralBlocks) {
   std::vector<Sums> sums(1);
   constexpr Index kMany = 500;
   for (int launched = 0; launched < 10; ++launched) {
@@ -90,7 +90,7 @@ __global__ void sum_block(unsigned* blocks, unsigned* sums) {
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-TEST_F(EmulatedDeviceTest, GivesEachBlockSharedMemoryOfItsOwn) {
+TEST_F(EmulatedDeviceTest, GivesEachBlockSeparateSharedMemory) {
   std::vector<unsigned> blocks(1);
   std::vector<unsigned> sums(kBlocksAtOnce);
   launch<sum_block>(context_, kBlocksAtOnce, kBlock, blocks.data(), sums.data());

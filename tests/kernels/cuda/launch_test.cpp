@@ -22,7 +22,7 @@ __global__ void count_blocks(unsigned* count) {
   if (threadIdx.x == 0) atomicAdd(count, 1U);
 }
 
-TEST_F(Launch, more_blocks_than_a_grid_has_are_refused) {
+TEST_F(Launch, more_blocks_than_a_grid_can_have_are_rejected) {
   std::vector<unsigned> count(1);
   const auto launch_blocks = [&](Index blocks) {
     launch<count_blocks>(context_, blocks, 32, count.data());
@@ -30,7 +30,7 @@ TEST_F(Launch, more_blocks_than_a_grid_has_are_refused) {
   };
   launch_blocks(0);
   launch_blocks(3);
-  // As an unsigned of 32 bits it would be 1.
+  // Converted to a 32-bit unsigned number, this count would be 1.
   EXPECT_THROW(launch_blocks((Index{1} << 32) + 1), ContractError);
   EXPECT_THROW(launch_blocks(kMostBlocks + 1), ContractError);
   EXPECT_THROW(launch_blocks(-1), ContractError);

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// Red zones between slices of scratch (kernels/cuda/stream.h), on the emulated device.
+// Red zones between slices of scratch memory (kernels/cuda/stream.h), on the emulated device.
 #include <gtest/gtest.h>
 
 #if defined(SPARSESYNC_WITH_CUDA)
@@ -23,7 +23,7 @@
 namespace sparsesync::cuda {
 namespace {
 
-/// Hides a kernel's accesses from AddressSanitizer, which would end the program.
+/// Hides a kernel's accesses from AddressSanitizer, which would otherwise end the program.
 #if defined(__SANITIZE_ADDRESS__)
 #define SPARSESYNC_UNSEEN __attribute__((no_sanitize_address))
 #else
@@ -37,8 +37,8 @@ __global__ SPARSESYNC_UNSEEN void write_element(float* elements, Index place) {
 
 class ScratchTest : public KernelTest {
  protected:
-  /// An operation with three slices, of 100, 64 and no elements. Writes one element, counted from
-  /// the begin of a slice.
+  /// Runs an operation with three slices, of 100, 64 and 0 elements. It writes one element at index
+  /// `place` of a slice.
   void operation(const Context& context, std::size_t slice, Index place) {
     Scratch scratch(context);
     const std::array<std::span<float>, 3> slices{
@@ -46,7 +46,7 @@ class ScratchTest : public KernelTest {
     launch<write_element>(context, 1, 32, slices.at(slice).data(), place);
   }
 
-  /// The error of the next synchronization; empty: there is none.
+  /// Returns the error of the next synchronization, or an empty string if there is none.
   std::string error_of(std::size_t slice, Index place) {
     operation(context_, slice, place);
     try {
@@ -67,12 +67,12 @@ TEST_F(ScratchTest, writes_inside_a_slice_are_no_error) {
 TEST_F(ScratchTest, a_write_behind_a_slice_is_an_error_that_names_the_slice) {
   const std::string text = "scratch: a kernel wrote 0 bytes past the end of slice ";
   EXPECT_EQ(error_of(0, 100), text + "1 of 3, which has 400 bytes");
-  // Where the next slice would begin.
+  // The address at which the next slice would begin without red zones.
   EXPECT_EQ(error_of(1, 64), text + "2 of 3, which has 256 bytes");
   EXPECT_EQ(error_of(2, 0), text + "3 of 3, which has 0 bytes");
   // In front of a slice.
   EXPECT_NE(error_of(1, -1).find("of slice 1 of 3"), std::string::npos);
-  EXPECT_EQ(error_of(1, 0), "") << "an error is thrown once";
+  EXPECT_EQ(error_of(1, 0), "") << "the same error was thrown twice";
 }
 
 TEST_F(ScratchTest, an_operation_inside_another_one_is_checked_with_it) {
@@ -111,7 +111,7 @@ TEST_F(ScratchTest, address_sanitizer_knows_the_red_zones) {
 }
 #endif
 
-TEST_F(ScratchTest, a_queue_that_is_not_checked_has_none) {
+TEST_F(ScratchTest, an_unchecked_stream_has_no_red_zones) {
   const testing::DeviceUnderTest device(false);
   const Context context = device.context(memory_);
   const DeviceStream::Counters before = device.device_stream()->counters();

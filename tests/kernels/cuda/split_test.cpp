@@ -20,7 +20,7 @@ struct Found {
   unsigned all;
 };
 
-/// One tile: warp w has counts[w * groups + group] rows.
+/// Splits one tile. Warp w has counts[w * groups + group] rows.
 __global__ void split_one(TileSums sums, const unsigned* counts, Found* found, unsigned* next,
                           Index* to, unsigned* fitting) {
   __shared__ Split<256> split;
@@ -56,7 +56,7 @@ TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
       const TileSums sums =
           fresh_tile_sums(context_, scratch, tile + 2, groups, room, counts.data());
       context_.device_stream()->synchronize();
-      // Of the tiles before, each has its own count, or, as far as it has come, all.
+      // Each earlier tile has published either its count or its complete prefix.
       std::vector<Index> before(many);
       const Index last_complete = random.below(tile + 1);
       sums.words[0] = static_cast<std::uint64_t>(tile);
@@ -90,11 +90,12 @@ TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
         const Index own = at - begin;
         const Index left = std::max<Index>(room - before[group], 0);
         ASSERT_EQ(to[group], static_cast<Index>(group) * room + before[group] - begin);
-        // What of all rows stands before the group's end, as fits() is asked by it alone.
+        // The number of rows of the tile, counted without groups, that precede the end of the
+        // group's capacity. fits() is called for this group only.
         ASSERT_EQ(fitting[group], begin + std::min(left, own));
         ASSERT_EQ(sums.words[kWordsBefore + tile * groups + static_cast<Index>(group)],
                   static_cast<std::uint64_t>(before[group] + own) << 2U | 2U);
-        ASSERT_EQ(counts[group], tile == 0 ? own : -1) << "written by the last tile alone";
+        ASSERT_EQ(counts[group], tile == 0 ? own : -1) << "only the last tile writes counts";
       }
       ASSERT_EQ(found[0].all, at);
     }
@@ -103,8 +104,8 @@ TEST_F(SplitTest, LooksBackAtTilesInEveryState) {
 
 constexpr Index kTiles = kBlocksAtOnce;
 
-/// Tile t has t + g + 1 rows of group g. The first tile publishes its counts only when all others
-/// have published counts of their own, which they can look back from no earlier.
+/// Tile t has t + g + 1 rows of group g. The first tile publishes its counts only after all others
+/// have published counts without a prefix. They cannot finish looking back earlier.
 __global__ void split_late_first(TileSums sums, std::uint8_t* waited, Index* to) {
   __shared__ Split<256> split;
   const Index tile = split.next_tile(sums);
@@ -124,7 +125,7 @@ __global__ void split_late_first(TileSums sums, std::uint8_t* waited, Index* to)
   if (threadIdx.x < sums.groups) to[tile * sums.groups + threadIdx.x] = split.to(threadIdx.x, 0);
 }
 
-TEST_F(SplitTest, WaitsForATileThatHasNotCounted) {
+TEST_F(SplitTest, WaitsForATileThatHasNotPublished) {
   for (const Index groups : {1, 2, 3, 8, 31}) {
     for (int launched = 0; launched < 20; ++launched) {
       SCOPED_TRACE(::testing::Message() << groups << " groups");
@@ -143,7 +144,7 @@ TEST_F(SplitTest, WaitsForATileThatHasNotCounted) {
         for (Index tile = 0; tile < kTiles; ++tile) {
           const auto at = static_cast<std::size_t>(tile * groups + group);
           ASSERT_EQ(waited[at], tile == 0 ? 0 : 1);
-          // to() counts from the begin of the tile: the rows of its groups before this one.
+          // to() counts from the start of the tile, so subtract the rows of earlier groups.
           const Index begin = group * (tile + 1) + group * (group - 1) / 2;
           EXPECT_EQ(to[at], group * kRoom + before - begin);
           before += tile + group + 1;

@@ -16,7 +16,7 @@ using testing::Random;
 
 using TileScanTest = KernelTest;
 
-// How a tile's word is read: kernels/cuda/tile_scan.h.
+// Format of a tile's word; see kernels/cuda/tile_scan.h.
 constexpr std::uint64_t kOwn = 1;
 constexpr std::uint64_t kAll = 2;
 constexpr unsigned kStateBits = 2;
@@ -26,7 +26,7 @@ struct Found {
   Index before;
 };
 
-/// One tile.
+/// Scans one tile.
 __global__ void scan_one(Tiles tiles, Index count, Found* found) {
   __shared__ Index shared;
   const Index tile = tiles.next_tile(&shared);
@@ -41,7 +41,7 @@ TEST_F(TileScanTest, LooksBackAtTilesInEveryState) {
       SCOPED_TRACE(::testing::Message() << "tile " << tile);
       std::vector<std::uint64_t> words(static_cast<std::size_t>(Tiles::words(tile + 1)));
       words[0] = static_cast<std::uint64_t>(tile);
-      // The first tile has looked back, and some of those up to the last complete one.
+      // The first tile has a complete prefix, and so have some tiles up to the last complete one.
       const Index last_complete = random.below(tile + 1);
       Index before = 0;
       for (Index i = 0; i < tile; ++i) {
@@ -65,8 +65,8 @@ TEST_F(TileScanTest, LooksBackAtTilesInEveryState) {
 
 constexpr Index kTiles = kBlocksAtOnce;
 
-/// The first tile counts only when all others have published counts of their own, which they can
-/// look back from no earlier.
+/// The first tile counts only after all others have published counts without a prefix. They cannot
+/// finish looking back earlier.
 __global__ void scan_late_first(Tiles tiles, std::uint64_t* words, std::uint8_t* waited,
                                 Index* before) {
   __shared__ Index shared;
@@ -83,7 +83,7 @@ __global__ void scan_late_first(Tiles tiles, std::uint64_t* words, std::uint8_t*
   before[tile] = tiles.before(tile, 10 + tile, &shared);
 }
 
-TEST_F(TileScanTest, WaitsForATileThatHasNotCounted) {
+TEST_F(TileScanTest, WaitsForATileThatHasNotPublished) {
   for (int launched = 0; launched < 20; ++launched) {
     std::vector<std::uint64_t> words(static_cast<std::size_t>(Tiles::words(kTiles)));
     std::vector<std::uint8_t> waited(kTiles);

@@ -1,6 +1,5 @@
 // ctest: DEVICES
-// The index codes: one suite that every code passes, on bytes that are not trusted, and the choice
-// among them.
+// Index codes: a suite that every code passes, including untrusted bytes, and the choice of a code.
 #include "kernels/indices/index_code.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +21,8 @@ using testing::Random;
 
 class IndexCodes : public OperationTest, public ::testing::WithParamInterface<IndexCode> {
  protected:
-  /// Whether a test has room for the code: a bitmap's bytes go by the range, whatever is in it.
+  /// Returns whether the encoded size is small enough for a test. A bitmap's size depends on the
+  /// range, whatever its contents.
   static bool has_room(Index universe) {
     return encoded_bytes(GetParam(), universe, 1) <= Index{1} << 15;
   }
@@ -34,7 +34,7 @@ class IndexCodes : public OperationTest, public ::testing::WithParamInterface<In
   }
 };
 
-TEST_P(IndexCodes, BringBackEverySmallSet) {
+TEST_P(IndexCodes, RoundTripEverySmallSet) {
   for (Index universe = 1; universe <= 10; ++universe) {
     for (unsigned set = 0; set < (1U << static_cast<unsigned>(universe)); ++set) {
       std::vector<Index> indices;
@@ -47,16 +47,16 @@ TEST_P(IndexCodes, BringBackEverySmallSet) {
   }
 }
 
-TEST_P(IndexCodes, BringBackEveryCountInEverySmallUniverse) {
+TEST_P(IndexCodes, RoundTripEveryCountInEverySmallUniverse) {
   Random random(testing::seed());
-  // A launch and a wait for each: not all of them on a GPU.
+  // Each round trip needs a launch and a wait, so a GPU runs only a sample.
   const Index step = testing::on_cuda() ? 17 : 1;
   for (Index universe = 1; universe <= 200; universe += step) {
     for (Index count = 0; count <= universe; ++count) {
       expect_round_trip({0, universe}, distinct_rows(random, universe, count));
       if (HasFatalFailure()) return;
     }
-    // One index, everywhere; and all but one.
+    // Each single index, and all indices but one.
     for (Index only = 0; only < universe; ++only) {
       expect_round_trip({0, universe}, {only});
       std::vector<Index> others;
@@ -69,7 +69,7 @@ TEST_P(IndexCodes, BringBackEveryCountInEverySmallUniverse) {
   }
 }
 
-TEST_P(IndexCodes, BringBackRandomSetsOfEveryDensity) {
+TEST_P(IndexCodes, RoundTripRandomSetsOfEveryDensity) {
   Random random(testing::seed());
   for (const int k : {10, 16, 20, 24, 31, 32, 33, 40, 53, 60, 61}) {
     for (const Index universe :
@@ -91,7 +91,7 @@ TEST_P(IndexCodes, BringBackRandomSetsOfEveryDensity) {
       }
     }
   }
-  // Dense ones, and all of them.
+  // Dense sets and the complete set.
   for (const double density : {0.5, 0.9, 1.0}) {
     const Index universe = 10'000;
     std::vector<Index> indices = distinct_rows(
@@ -99,7 +99,7 @@ TEST_P(IndexCodes, BringBackRandomSetsOfEveryDensity) {
     for (Index& index : indices) index += 77;
     expect_round_trip({77, 77 + universe}, indices);
   }
-  // Crowded at either end.
+  // Sets crowded at either end.
   for (const Index universe : {Index{1} << 18, Index{1} << 40}) {
     if (!has_room(universe)) continue;
     std::vector<Index> low;
@@ -113,9 +113,9 @@ TEST_P(IndexCodes, BringBackRandomSetsOfEveryDensity) {
   }
 }
 
-TEST_P(IndexCodes, BringBackNumbersOfUpTo62Bits) {
-  if (!has_room(Index{1} << 59)) GTEST_SKIP() << "no room for a code of 2^59 bits";
-  // From 59 low bits on a number may lie in nine bytes.
+TEST_P(IndexCodes, RoundTripNumbersOfUpTo62Bits) {
+  if (!has_room(Index{1} << 59)) GTEST_SKIP() << "a code of 2^59 bits does not fit into memory";
+  // With 59 or more low bits, a number may span nine bytes.
   Random random(testing::seed());
   for (const Index universe :
        {Index{1} << 59, Index{1} << 60, Index{3} << 60, (Index{1} << 62) - 1, Index{1} << 62}) {
@@ -132,7 +132,7 @@ TEST_P(IndexCodes, BringBackNumbersOfUpTo62Bits) {
   }
 }
 
-TEST_P(IndexCodes, RefuseEverySizeButTheirOwn) {
+TEST_P(IndexCodes, RejectEveryOtherSize) {
   Random random(testing::seed());
   for (const Index universe : {Index{100}, Index{5000}, Index{1} << 33}) {
     if (!has_room(universe)) continue;
@@ -153,7 +153,7 @@ TEST_P(IndexCodes, RefuseEverySizeButTheirOwn) {
   }
 }
 
-TEST_P(IndexCodes, RefuseAnotherCount) {
+TEST_P(IndexCodes, RejectAnotherCount) {
   Random random(testing::seed());
   for (const Index universe : {Index{100}, Index{5000}, Index{1} << 33}) {
     if (!has_room(universe)) continue;
@@ -169,8 +169,8 @@ TEST_P(IndexCodes, RefuseAnotherCount) {
   }
 }
 
-TEST_P(IndexCodes, RefuseMoreIndicesThanThereAre) {
-  // 9 indices below 8: of the right size, whatever it says.
+TEST_P(IndexCodes, RejectMoreIndicesThanTheUniverseHas) {
+  // 9 indices below 8 are impossible, even if the size is right for them.
   for (const Index count : {9, 10, 1000}) {
     for (Index size = 0; size < 100; ++size) {
       const std::vector<std::byte> bytes(static_cast<std::size_t>(size));
@@ -180,7 +180,7 @@ TEST_P(IndexCodes, RefuseMoreIndicesThanThereAre) {
   EXPECT_THROW(decoded(context_, GetParam(), {5, 5}, {}, 1), CorruptDataError);
 }
 
-TEST_P(IndexCodes, NothingIsNoBytes) {
+TEST_P(IndexCodes, EncodeAnEmptySetInNoBytes) {
   for (const Index universe : {Index{0}, Index{1}, Index{64}, Index{1} << 61}) {
     EXPECT_EQ(encoded_bytes(GetParam(), universe, 0), 0);
     encode(context_, GetParam(), {7, 7 + universe}, {}, {});
@@ -190,7 +190,7 @@ TEST_P(IndexCodes, NothingIsNoBytes) {
   }
 }
 
-TEST_P(IndexCodes, GiveIncreasingIndicesInRangeOrRefuse) {
+TEST_P(IndexCodes, DecodeToIncreasingIndicesInRangeOrThrow) {
   Random random(testing::seed());
   int accepted = 0;
   int refused = 0;
@@ -207,7 +207,7 @@ TEST_P(IndexCodes, GiveIncreasingIndicesInRangeOrRefuse) {
     if (round % 5 == 0) {
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));
     } else if (round % 5 == 1) {
-      // Two bits change places: as many are set as before.
+      // Swap two bits, so that the number of set bits stays the same.
       const auto bits = static_cast<Index>(bytes.size()) * 8;
       const auto one = static_cast<std::size_t>(random.below(bits));
       const auto other = static_cast<std::size_t>(random.below(bits));
@@ -231,19 +231,19 @@ TEST_P(IndexCodes, GiveIncreasingIndicesInRangeOrRefuse) {
       ++accepted;
       for (std::size_t i = 0; i < got.size(); ++i) {
         ASSERT_TRUE(got[i] >= range.begin && got[i] < range.end)
-            << got[i] << " outside " << universe;
-        ASSERT_TRUE(i == 0 || got[i - 1] < got[i]) << got[i - 1] << " before " << got[i];
+            << got[i] << " is outside of " << universe;
+        ASSERT_TRUE(i == 0 || got[i - 1] < got[i]) << got[i - 1] << " precedes " << got[i];
       }
     } catch (const CorruptDataError&) {
       ++refused;
     }
   }
-  // Both ways out were taken.
+  // Both outcomes occurred.
   EXPECT_GT(accepted, rounds / 20);
   EXPECT_GT(refused, rounds / 20);
 }
 
-TEST_P(IndexCodes, WantExactlyTheirBytes) {
+TEST_P(IndexCodes, RequireAnOutputOfTheExactSize) {
   const std::vector<Index> indices{1, 2};
   std::vector<std::byte> out(static_cast<std::size_t>(encoded_bytes(GetParam(), 100, 2)) + 1);
   EXPECT_THROW(encode(context_, GetParam(), {0, 100}, indices, out), ContractError);
@@ -252,7 +252,7 @@ TEST_P(IndexCodes, WantExactlyTheirBytes) {
 INSTANTIATE_TEST_SUITE_P(All, IndexCodes, ::testing::ValuesIn(kIndexCodes),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST(CheapestCode, IsTheSmallest) {
+TEST(CheapestCode, HasTheSmallestSize) {
   Random random(testing::seed());
   std::map<IndexCode, int> taken;
   const auto expect = [&](Index universe, Index count) {
@@ -265,7 +265,7 @@ TEST(CheapestCode, IsTheSmallest) {
     }
     ++taken[cheapest];
   };
-  // A launch and a wait for each: not all of them on a GPU.
+  // Each case needs a launch and a wait, so a GPU runs only a sample.
   const Index step = testing::on_cuda() ? 17 : 1;
   for (Index universe = 1; universe <= 200; universe += step) {
     for (Index count = 0; count <= universe; ++count) expect(universe, count);
@@ -274,10 +274,10 @@ TEST(CheapestCode, IsTheSmallest) {
     const Index universe = 1 + random.below(Index{1} << (1 + random.below(61)));
     expect(universe, random.below(std::min<Index>(universe, 1 << 20) + 1));
   }
-  // One of 2^32 takes 4 bytes in COO, and one byte more in Elias-Fano.
+  // One of 2^32 indices takes 4 bytes in COO, and one byte more in Elias-Fano.
   EXPECT_EQ(cheapest_code(Index{1} << 32, 1), IndexCode::coo);
   EXPECT_EQ(cheapest_code(793'471, 1186), IndexCode::elias_fano);
-  // From a density of about a quarter on.
+  // The bitmap is cheaper from a density of about a quarter.
   EXPECT_EQ(cheapest_code(10'000, 2'300), IndexCode::elias_fano);
   EXPECT_EQ(cheapest_code(10'000, 2'700), IndexCode::bitmap);
   EXPECT_EQ(cheapest_code(10'000, 9'999), IndexCode::bitmap);
@@ -288,7 +288,7 @@ TEST(CheapestCode, IsTheSmallest) {
   EXPECT_GT(taken[IndexCode::bitmap], 1000);
 }
 
-TEST(IndexCodeNames, AreThoseOfTheTables) {
+TEST(IndexCodeNames, MatchTheTables) {
   EXPECT_EQ(name_of(IndexCode::coo), "coo");
   EXPECT_EQ(name_of(IndexCode::elias_fano), "elias_fano");
   EXPECT_EQ(name_of(IndexCode::bitmap), "bitmap");

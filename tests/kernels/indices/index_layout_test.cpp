@@ -1,6 +1,6 @@
 // ctest: NEEDS ANALYSIS LIBRARIES sparsesync_analysis
-// The bytes of each index code: their number in closed form, where each bit lies, and what else is
-// refused.
+// The bytes of each index code: their number in closed form, the position of each bit, and rejected
+// input that is specific to a code.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ TEST_F(CooCode, TakesFourBytesUpToTwoToThe32AndThenEight) {
   }
 }
 
-TEST_F(CooCode, IsLittleEndianFromTheRangesBegin) {
+TEST_F(CooCode, IsLittleEndianRelativeToTheStartOfTheRange) {
   const std::vector<std::byte> bytes =
       encoded(context_, IndexCode::coo, {1000, 100'000}, {1001, 1000 + 0x010203});
   EXPECT_EQ(bytes,
@@ -46,7 +46,7 @@ TEST_F(CooCode, IsLittleEndianFromTheRangesBegin) {
                                     std::byte{3}, std::byte{2}, std::byte{1}, std::byte{0}}));
 }
 
-TEST_F(CooCode, RefusesWhatIsOutsideOrDoesNotIncrease) {
+TEST_F(CooCode, RejectsIndicesOutsideTheRangeOrNotIncreasing) {
   const auto refused = [&](Index universe, const std::vector<std::uint64_t>& stored) {
     std::vector<std::byte> bytes;
     for (const std::uint64_t number : stored) {
@@ -74,12 +74,12 @@ TEST_F(CooCode, RefusesWhatIsOutsideOrDoesNotIncrease) {
   EXPECT_TRUE(refused(large, {std::uint64_t{1} << 63}));
 }
 
-TEST_F(EliasFanoCode, IsTheCodeThatTheHeaderSays) {
-  // 4 of 32: 3 low bits would take 4 + 3 + 12 bits, 2 take 4 + 7 + 8.
+TEST_F(EliasFanoCode, MatchesTheDescriptionInItsHeader) {
+  // 4 of 32 indices: 3 low bits would take 4 + 3 + 12 bits; 2 low bits take 4 + 7 + 8.
   const auto layout = EliasFano::layout(32, 4);
   const std::vector<Index> indices{0, 5, 6, 31};
   const std::vector<std::byte> bytes = encoded(context_, IndexCode::elias_fano, {0, 32}, indices);
-  // By the definition, bit by bit.
+  // Build the expected bytes bit by bit from the definition.
   std::vector<std::byte> expected(layout.bytes());
   const auto set = [&](std::uint64_t bit) {
     expected[bit / 8] |= static_cast<std::byte>(1U << (bit % 8));
@@ -96,7 +96,8 @@ TEST_F(EliasFanoCode, IsTheCodeThatTheHeaderSays) {
   EXPECT_EQ(bytes, expected);
 }
 
-/// Bytes with this many low bits, in arithmetic of its own; nothing where they cannot be counted.
+/// Returns the size in bytes with this number of low bits, computed independently. Empty if the
+/// size overflows.
 std::optional<std::uint64_t> bytes_with(std::uint64_t universe, std::uint64_t count,
                                         unsigned low_bits) {
   if (low_bits > 0 && count > (std::numeric_limits<std::uint64_t>::max() >> 1U) / low_bits)
@@ -118,7 +119,7 @@ void expect_fewest_bytes(std::uint64_t universe, std::uint64_t count) {
     const std::optional<std::uint64_t> bytes = bytes_with(universe, count, low_bits);
     if (!bytes) break;
     ASSERT_LE(layout.bytes(), *bytes) << count << " of " << universe << ": " << layout.low_bits
-                                      << " low bits, where " << low_bits << " are better";
+                                      << " low bits, but " << low_bits << " take fewer bytes";
   }
 }
 
@@ -156,10 +157,11 @@ TEST_F(EliasFanoCode, StaysCloseToTheEntropy) {
       const double entropy =
           log2_choose(static_cast<double>(universe), static_cast<double>(count)) /
           static_cast<double>(count);
-      EXPECT_GE(bits, entropy) << "no code is below the entropy";
-      // With universe / count = 2^l · x, 1 <= x < 2, it is l + 1 + x bits. Of sparse sets the
-      // entropy is l + log2 x + log2 e, at most 0.557 less; at density d it is about d / 2 · log2 e
-      // less again: 0.6 at 1/17, 0.66 at 1/8.
+      EXPECT_GE(bits, entropy) << "a code cannot take fewer bits than the entropy";
+      // Let universe / count = 2^l · x with 1 <= x < 2. Then Elias-Fano takes l + 1 + x bits per
+      // index. The entropy of a sparse set is l + log2 x + log2 e, at most 0.557 bits less. At
+      // density d the entropy is about d / 2 · log2 e lower still. The difference is thus 0.6 at d
+      // = 1/17 and 0.66 at d = 1/8.
       EXPECT_LE(bits, entropy + (density <= 0.06 ? 0.6 : 0.66)) << count << " of " << universe;
     }
   }
@@ -167,7 +169,7 @@ TEST_F(EliasFanoCode, StaysCloseToTheEntropy) {
 
 class BitmapCode : public OperationTest {};
 
-TEST_F(BitmapCode, IsABitForEachIndexOfTheRange) {
+TEST_F(BitmapCode, HasOneBitPerIndexOfTheRange) {
   EXPECT_EQ(encoded_bytes(IndexCode::bitmap, 1, 1), 1);
   EXPECT_EQ(encoded_bytes(IndexCode::bitmap, 8, 3), 1);
   EXPECT_EQ(encoded_bytes(IndexCode::bitmap, 9, 9), 2);
@@ -177,7 +179,7 @@ TEST_F(BitmapCode, IsABitForEachIndexOfTheRange) {
   EXPECT_EQ(bytes, (std::vector<std::byte>{std::byte{0x89}, std::byte{0x01}, std::byte{0x04}}));
 }
 
-TEST_F(BitmapCode, RefusesPaddingThatIsNotZeroAndAnotherNumberOfBits) {
+TEST_F(BitmapCode, RejectsNonzeroPaddingAndAnotherNumberOfBits) {
   for (Index universe = 1; universe <= 130; ++universe) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(Bitmap::bytes(universe, 1)));
     for (Index bit = 0; bit < Bitmap::bytes(universe, 1) * 8; ++bit) {
@@ -203,7 +205,7 @@ TEST_F(BitmapCode, RefusesPaddingThatIsNotZeroAndAnotherNumberOfBits) {
 
 class AllCode : public OperationTest {};
 
-TEST_F(AllCode, IsEveryIndexInNoBytes) {
+TEST_F(AllCode, EncodesEveryIndexInNoBytes) {
   const IndexRange range{7, 107};
   std::vector<Index> indices(100);
   std::iota(indices.begin(), indices.end(), range.begin);

@@ -1,6 +1,6 @@
 // ctest: DEVICES
-// Operations on several jobs at once: each job as if it were alone, in numbers around those that
-// one launch takes, some of them empty.
+// Operations on several jobs at once give each job the result of a separate call. Job counts lie
+// around the number that one launch processes, and some jobs are empty.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -26,7 +26,7 @@ class Jobs : public OperationTest {
                                       std::size_t{16}, std::size_t{17}, std::size_t{40}};
   static constexpr Index kRows = 3000;
 
-  /// Increasing rows of each job; of every fifth none.
+  /// Draws increasing rows for each job. Every fifth job is empty.
   std::vector<std::vector<Index>> sets(std::size_t count) {
     std::vector<std::vector<Index>> all;
     for (std::size_t i = 0; i < count; ++i) {
@@ -67,7 +67,7 @@ TEST_F(Jobs, encode_and_decode) {
   }
 }
 
-TEST_F(Jobs, a_code_of_a_wrong_size_is_refused_before_anything_is_written) {
+TEST_F(Jobs, a_code_of_a_wrong_size_is_rejected_before_any_write) {
   std::vector<std::byte> bytes(8);
   std::vector<Index> right(2, -1);
   std::vector<Index> wrong(1, -1);
@@ -98,8 +98,8 @@ TEST_F(Jobs, gather_and_scatter) {
         ASSERT_EQ(out[i][2 * k + 1], static_cast<float>(first + 1));
       }
     }
-    // Back to where they came from, over zeros: a job for each of three slices, as no two may write
-    // the same element.
+    // Scatter back over zeros. No two jobs may write the same element, so there is one job for each
+    // of three column slices.
     std::vector<float> to(from.size());
     std::vector<ScatterJob> scatters;
     for (std::size_t i = 0; i < std::min<std::size_t>(count, 3); ++i) {
@@ -147,7 +147,7 @@ TEST_F(Jobs, rows_at_positions) {
   }
 }
 
-TEST_F(Jobs, a_position_that_holds_no_row_is_seen_in_any_job) {
+TEST_F(Jobs, a_position_without_a_row_is_found_in_any_job) {
   const RowGroups groups({.rows = 10, .groups = 2, .seed = 5});
   const std::vector<Index> right{0, 4};
   const std::vector<Index> wrong{5};
@@ -162,7 +162,7 @@ TEST_F(Jobs, a_position_that_holds_no_row_is_seen_in_any_job) {
       CorruptDataError);
 }
 
-TEST_F(Jobs, places_and_rows_of_owners) {
+TEST_F(Jobs, positions_and_rows_of_owners) {
   const std::vector<Index> united = distinct_rows(random_, 2 * kRows, kRows);
   std::vector<std::int32_t> owners;
   for (std::size_t i = 0; i < united.size(); ++i) {
@@ -174,7 +174,7 @@ TEST_F(Jobs, places_and_rows_of_owners) {
       std::vector<Index>& of_job = rows.emplace_back();
       for (const Index place : places) of_job.push_back(united[static_cast<std::size_t>(place)]);
     }
-    if (count > 1) rows[1].back() = 2 * kRows;  // not there
+    if (count > 1) rows[1].back() = 2 * kRows;  // not in the union
     std::vector<std::vector<Index>> places;
     std::vector<std::vector<Index>> kept;
     for (const std::vector<Index>& of_job : rows) {
@@ -213,8 +213,8 @@ TEST_F(Jobs, places_and_rows_of_owners) {
   }
 }
 
-// As aggregate() where the host knows how many rows there are.
-TEST_F(Jobs, sums_of_rows_that_are_counted_on_the_device) {
+// Like aggregate(), but with row counts that only the device knows.
+TEST_F(Jobs, sums_of_rows_that_the_device_counts) {
   constexpr Index kWidth = 3;
   AggregateWorkspace workspace(context_);
   for (const Index rows : {Index{0}, Index{1}, Index{700}}) {
@@ -243,7 +243,7 @@ TEST_F(Jobs, sums_of_rows_that_are_counted_on_the_device) {
     aggregate(context_, std::span(united).first(there), parts, 2, matrix_of(expected, kWidth),
               workspace);
     synchronize(context_);
-    // What is not there was not written.
+    // Rows beyond the count were not written.
     expected.resize(sums.size(), -1);
     EXPECT_EQ(sums, expected) << rows;
   }

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// sort_keys and sort_with_order: against std::stable_sort.
+// sort_keys and sort_with_order, compared with std::stable_sort.
 #include "kernels/indices/sort.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::Random;
 
 using Sort = OperationTest;
 
-/// Sorts `keys` both ways and compares.
+/// Sorts `keys` with both functions and checks the results.
 void expect_sorts(const Context& context, const std::vector<Index>& keys, Index bound,
                   SortWorkspace& workspace) {
   std::vector<Index> expected(keys.size());
@@ -50,7 +50,7 @@ TEST_F(Sort, IsStable) {
   EXPECT_EQ(order, (std::vector<Index>{1, 5, 6, 2, 4, 8, 0, 3, 7}));
 }
 
-TEST_F(Sort, TakesEveryBound) {
+TEST_F(Sort, AcceptsEveryBound) {
   Random random(testing::seed());
   SortWorkspace workspace(context_);
   for (const Index bound :
@@ -65,7 +65,7 @@ TEST_F(Sort, TakesEveryBound) {
   }
 }
 
-/// Spread, crowded at one end, and all the same.
+/// Keys that are spread, crowded at one end, and all equal.
 std::vector<std::vector<Index>> many_keys(Random& random, Index bound, std::size_t count) {
   std::vector<Index> spread(count);
   std::vector<Index> crowded(count);
@@ -76,7 +76,7 @@ std::vector<std::vector<Index>> many_keys(Random& random, Index bound, std::size
   return {spread, crowded, std::vector<Index>(count, bound - 1)};
 }
 
-TEST_F(Sort, TakesManyKeys) {
+TEST_F(Sort, SortsManyKeys) {
   Random random(testing::seed());
   SortWorkspace workspace(context_);
   for (const Index bound : {Index{3}, Index{100'000'007}, Index{1} << 62}) {
@@ -90,9 +90,9 @@ TEST_F(Sort, TakesManyKeys) {
   }
 }
 
-TEST_F(Sort, OfManyKeysIsTheSameAtEveryNumberOfThreads) {
-  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU implementation's";
-  // Enough that each of several threads gets a part.
+TEST_F(Sort, OfManyKeysIsTheSameForEveryNumberOfThreads) {
+  if (testing::on_cuda()) GTEST_SKIP() << "only the CPU implementation uses threads";
+  // Enough keys that each of several threads gets a part.
   Random random(testing::seed());
   for (const Index bound : {Index{3}, Index{100'000'007}, Index{1} << 62}) {
     for (const std::vector<Index>& keys : many_keys(random, bound, 150'001)) {
@@ -107,7 +107,7 @@ TEST_F(Sort, OfManyKeysIsTheSameAtEveryNumberOfThreads) {
   }
 }
 
-TEST_F(Sort, LeavesWhatIsInOrder) {
+TEST_F(Sort, KeepsSortedKeys) {
   SortWorkspace workspace(context_);
   for (const std::size_t count : {std::size_t{1000}, std::size_t{10'000}}) {
     std::vector<Index> keys(count);
@@ -123,7 +123,7 @@ TEST_F(Sort, LeavesWhatIsInOrder) {
   }
 }
 
-TEST_F(Sort, NothingStaysNothing) {
+TEST_F(Sort, AcceptsAnEmptyInput) {
   SortWorkspace workspace(context_);
   for (const Index bound : {Index{0}, Index{1}, Index{1} << 61}) {
     sort_with_order(context_, {}, {}, bound, workspace);
@@ -131,7 +131,7 @@ TEST_F(Sort, NothingStaysNothing) {
   }
 }
 
-TEST_F(Sort, WantsAPlaceForEachKey) {
+TEST_F(Sort, RequiresAnOutputElementForEachKey) {
   SortWorkspace workspace(context_);
   std::vector<Index> keys{1, 0};
   std::vector<Index> order{7};
@@ -139,7 +139,7 @@ TEST_F(Sort, WantsAPlaceForEachKey) {
 }
 
 TEST_F(Sort, AllocatesNothingOnceItsWorkspaceIsLargeEnough) {
-  if (testing::on_cuda()) GTEST_SKIP() << "the workspace is the CPU implementation's";
+  if (testing::on_cuda()) GTEST_SKIP() << "only the CPU implementation uses the workspace";
   Threads threads(2);
   const Context context(memory_, threads);
   for (const std::size_t count : {std::size_t{4}, std::size_t{100'000}}) {

@@ -1,5 +1,5 @@
 // ctest: DEVICES RACES
-// unite: against sets.
+// unite(), compared with unions of std::set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::vector<Index> united(const Context& context, IndexRange range, const Sets& 
   Index total = 0;
   for (const std::vector<Index>& set : sets) total += static_cast<Index>(set.size());
   const Index room = std::min(total, range.size());
-  // No more room than is asked for, and a guard behind it.
+  // Exactly the requested capacity, followed by a guard element.
   std::vector<Index> out(static_cast<std::size_t>(room + 1), -77);
   std::vector<Index> count(1, -1);
   unite(context, range, views, std::span(out).first(static_cast<std::size_t>(room)),
@@ -43,7 +43,7 @@ std::vector<Index> expected_union(const Sets& sets) {
   return {all.begin(), all.end()};
 }
 
-TEST_F(Unite, ByAddressAndByMerging) {
+TEST_F(Unite, ByDirectAddressingAndByMerging) {
   AggregateWorkspace workspace(context_);
   const Sets sets{{0, 5, 63, 64}, {}, {5, 65, 127}, {0, 127}};
   const std::vector<Index> expected{0, 5, 63, 64, 65, 127};
@@ -52,7 +52,7 @@ TEST_F(Unite, ByAddressAndByMerging) {
   EXPECT_EQ(united(context_, {0, Index{1} << 40}, sets, workspace), expected);
 }
 
-TEST_F(Unite, NothingIsUnitedToNothing) {
+TEST_F(Unite, OfEmptySetsIsEmpty) {
   AggregateWorkspace workspace(context_);
   for (const IndexRange range :
        {IndexRange{0, 0}, IndexRange{5, 6}, IndexRange{0, 1000}, IndexRange{7, Index{1} << 61}}) {
@@ -61,7 +61,7 @@ TEST_F(Unite, NothingIsUnitedToNothing) {
   }
 }
 
-TEST_F(Unite, KeepsWhatIsAtTheEnds) {
+TEST_F(Unite, KeepsIndicesAtBothEndsOfTheRange) {
   AggregateWorkspace workspace(context_);
   for (const Index begin : {Index{0}, Index{1}, Index{63}, Index{1} << 50}) {
     for (const Index size :
@@ -74,8 +74,8 @@ TEST_F(Unite, KeepsWhatIsAtTheEnds) {
   }
 }
 
-TEST_F(Unite, OnBothSidesOfTheBorder) {
-  // 1024 of range for each index: on the border, and one past it.
+TEST_F(Unite, OnBothSidesOfTheThreshold) {
+  // The threshold is 1024 elements of the range per index. Test at it and just above it.
   AggregateWorkspace workspace(context_);
   Random random(testing::seed());
   for (const Index total : {1, 10, 300}) {
@@ -94,7 +94,7 @@ TEST_F(Unite, OnBothSidesOfTheBorder) {
   }
 }
 
-TEST_F(Unite, RandomSets) {
+TEST_F(Unite, OfRandomSets) {
   AggregateWorkspace workspace(context_);
   Random random(testing::seed());
   int by_address = 0;
@@ -104,7 +104,7 @@ TEST_F(Unite, RandomSets) {
     const Index begin = random.below(Index{1} << 50);
     Sets sets(static_cast<std::size_t>(random.below(9)));
     Index total = 0;
-    // Crowded, so that sets overlap.
+    // Crowd the indices, so that sets overlap.
     const Index crowd = std::min<Index>(size, 1 + random.below(1000));
     for (std::vector<Index>& set : sets) {
       set = distinct_rows(random, crowd, random.below(crowd + 1));
@@ -119,7 +119,7 @@ TEST_F(Unite, RandomSets) {
   EXPECT_GT(by_merging, 20);
 }
 
-TEST_F(Unite, TakesTheWorkspaceThatItSays) {
+TEST_F(Unite, AllocatesTheWorkspaceThatItReports) {
   Random random(testing::seed());
   for (const Index range : {Index{64'000}, Index{1} << 24, Index{1} << 40}) {
     const Sets sets{distinct_rows(random, range, 400), distinct_rows(random, range, 600)};
@@ -129,14 +129,14 @@ TEST_F(Unite, TakesTheWorkspaceThatItSays) {
     united(context, {0, range}, sets, workspace);
     const Index says = unite_workspace_bytes(range, 1000);
     EXPECT_GE(memory.in_use(), says) << range;
-    EXPECT_LE(memory.in_use(), says + says / 8) << range;  // a buffer's slack
+    EXPECT_LE(memory.in_use(), says + says / 8) << range;  // slack of a buffer
     const std::int64_t before = memory.allocations();
     united(context, {0, range}, sets, workspace);
-    EXPECT_EQ(memory.allocations(), before) << "the second time allocates";
+    EXPECT_EQ(memory.allocations(), before) << "the second call allocates";
   }
 }
 
-TEST_F(Unite, KeepsTheBudget) {
+TEST_F(Unite, RespectsTheBudget) {
   HostMemory memory(1000);
   const Context context(memory);
   AggregateWorkspace workspace(context);
@@ -148,12 +148,12 @@ TEST_F(Unite, KeepsTheBudget) {
   EXPECT_THROW(unite(context, {0, 100'000}, views, out, Count(&count), workspace), BudgetError);
   EXPECT_THROW(unite(context, {0, Index{1} << 40}, views, out, Count(&count), workspace),
                BudgetError);
-  // A smaller one goes on working.
+  // A smaller union still works.
   EXPECT_EQ(united(context, {0, 640}, {{1, 2}, {2, 639}}, workspace),
             (std::vector<Index>{1, 2, 639}));
 }
 
-TEST_F(Unite, WantsRoomForAll) {
+TEST_F(Unite, RequiresCapacityForAllIndices) {
   AggregateWorkspace workspace(context_);
   const std::vector<Index> set{1, 2};
   const std::vector<std::span<const Index>> views{set, set};
@@ -163,8 +163,8 @@ TEST_F(Unite, WantsRoomForAll) {
                ContractError);
 }
 
-TEST_F(Unite, LargeSets) {
-  // Many tiles and many blocks, dense and sparse, by address and by merging.
+TEST_F(Unite, OfLargeSets) {
+  // Many tiles and many blocks, for dense and sparse sets, by direct addressing and by merging.
   AggregateWorkspace workspace(context_);
   Random random(testing::seed());
   struct Case {
@@ -181,13 +181,13 @@ TEST_F(Unite, LargeSets) {
        }) {
     Sets sets;
     for (const Index size : sizes) sets.push_back(distinct_rows(random, range, size));
-    // What all have is there once.
+    // Duplicates appear once in the union.
     sets.push_back(sets.front());
     EXPECT_EQ(united(context_, {0, range}, sets, workspace), expected_union(sets)) << range;
   }
 }
 
-TEST_F(Unite, ManySets) {
+TEST_F(Unite, OfManySets) {
   AggregateWorkspace workspace(context_);
   Random random(testing::seed());
   for (const Index range : {Index{5'000}, Index{1} << 40}) {
@@ -199,8 +199,8 @@ TEST_F(Unite, ManySets) {
   }
 }
 
-TEST_F(Unite, OnAGpuWritesInsideItsMemoryWhateverTheIndices) {
-  if (!testing::on_cuda()) GTEST_SKIP() << "undefined; on a GPU a decoder's fault comes later";
+TEST_F(Unite, OnAGpuStaysInsideItsMemoryForInvalidIndices) {
+  if (!testing::on_cuda()) GTEST_SKIP() << "undefined on the CPU; GPUs report decoder faults late";
   AggregateWorkspace workspace(context_);
   const IndexRange range{100, 200'000};
   const Sets sets{{-5, 0, 99, 100, 150}, {Index{1} << 62, 7, 199'999, 200'000, -1}};

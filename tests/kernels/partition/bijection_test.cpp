@@ -1,5 +1,5 @@
-// The keyed bijection and its row groups: a permutation whatever the number of rows, balanced
-// whatever the rows.
+// The keyed bijection and its row groups: a permutation for any number of rows, with balanced
+// groups for any rows.
 #include "kernels/partition/bijection.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Bijection, IsAPermutationOfEverySmallNumberOfRows) {
   }
 }
 
-TEST(Bijection, IsAPermutationBesidePowersOfTwo) {
+TEST(Bijection, IsAPermutationNextToPowersOfTwo) {
   for (const int k : {9, 10, 13, 16, 17}) {
     const std::int64_t power = std::int64_t{1} << k;
     for (const std::int64_t rows : {power - 1, power, power + 1}) {
@@ -51,7 +51,7 @@ TEST(Bijection, IsAPermutationBesidePowersOfTwo) {
   expect_permutation(793'471, kSeed);
 }
 
-TEST(Bijection, ComesBackAtSizesThatNoTableHolds) {
+TEST(Bijection, InvertsAtSizesBeyondAnyTable) {
   Random random(testing::seed());
   std::vector<std::int64_t> sizes;
   for (const int k : {24, 31, 32, 33, 40, 61, 62}) {
@@ -68,7 +68,7 @@ TEST(Bijection, ComesBackAtSizesThatNoTableHolds) {
       const std::int64_t image = bijection.forward(row);
       ASSERT_TRUE(image >= 0 && image < rows) << image << " of " << rows;
       ASSERT_EQ(bijection.backward(image), row) << "rows " << rows;
-      // Every number is an image too.
+      // Every number is also an image.
       const std::int64_t source = bijection.backward(row);
       ASSERT_TRUE(source >= 0 && source < rows) << source << " of " << rows;
       ASSERT_EQ(bijection.forward(source), row) << "rows " << rows;
@@ -94,7 +94,7 @@ static_assert(RowGroups({.rows = 10, .groups = 4}).universe() == 3);
 static_assert(RowGroups({.rows = 12, .groups = 4}).universe() == 3);
 static_assert(RowGroups({.rows = 3, .groups = 8}).universe() == 1);
 
-TEST(Bijection, AnotherSeedIsAnotherPermutation) {
+TEST(Bijection, AnotherSeedGivesAnotherPermutation) {
   constexpr std::int64_t kRows = 10'000;
   std::vector<std::vector<std::int64_t>> images;
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
@@ -105,8 +105,8 @@ TEST(Bijection, AnotherSeedIsAnotherPermutation) {
       image.push_back(bijection.forward(row));
       ASSERT_EQ(again.forward(row), image.back());
     }
-    // Two random permutations agree at one row on average (Poisson): ten is beyond one in 10^7
-    // pairs.
+    // Two random permutations agree at one row on average (Poisson). Ten rows are less likely than
+    // one in 10^7 pairs.
     for (const std::vector<std::int64_t>& other : images) {
       int same = 0;
       for (std::size_t row = 0; row < other.size(); ++row) same += other[row] == image[row] ? 1 : 0;
@@ -116,7 +116,7 @@ TEST(Bijection, AnotherSeedIsAnotherPermutation) {
   }
 }
 
-TEST(RowGroups, ArePartsThatDifferByOneRow) {
+TEST(RowGroups, DifferInSizeByAtMostOneRow) {
   for (const std::int64_t rows : {1, 2, 3, 7, 8, 9, 100, 255, 256, 257, 1000}) {
     for (const std::int64_t count : {1, 2, 3, 7, 8, 16, 100, 1001}) {
       for (const std::int64_t offset : {std::int64_t{0}, count / 2, count - 1}) {
@@ -134,7 +134,7 @@ TEST(RowGroups, ArePartsThatDifferByOneRow) {
           ASSERT_TRUE(place.position >= 0 && place.position < groups.universe()) << place.position;
           std::int64_t& there =
               at[static_cast<std::size_t>(place.group)][static_cast<std::size_t>(place.position)];
-          ASSERT_EQ(there, -1) << "two rows at one place";
+          ASSERT_EQ(there, -1) << "two rows at the same position";
           there = row;
           ASSERT_EQ(groups.row(place), row);
         }
@@ -154,7 +154,7 @@ TEST(RowGroups, ArePartsThatDifferByOneRow) {
   }
 }
 
-TEST(RowGroups, AnOffsetTurnsTheGroups) {
+TEST(RowGroups, AnOffsetRotatesTheGroups) {
   constexpr std::int64_t kRows = 1003;
   for (const std::int64_t count : {1, 2, 7, 16}) {
     const RowGroups plain({.rows = kRows, .groups = count, .seed = kSeed});
@@ -198,9 +198,9 @@ std::vector<std::int64_t> group_sizes(const RowGroups::Division& division, std::
   return sizes;
 }
 
-// The seeds of these two are fixed, so they pass always or never.
+// The next two tests have fixed seeds, so that they either always pass or never.
 
-TEST(RowGroups, TouchedRowsFallEvenlyWhateverTheirOrder) {
+TEST(RowGroups, AreEvenlyFilledWhateverTheOrderOfRows) {
   struct Case {
     std::int64_t rows, touched, stride;
   };
@@ -216,16 +216,16 @@ TEST(RowGroups, TouchedRowsFallEvenlyWhateverTheirOrder) {
         const std::vector<std::int64_t> sizes =
             group_sizes({.rows = c.rows, .groups = count, .seed = seed}, c.touched, c.stride);
         const auto largest = static_cast<double>(*std::max_element(sizes.begin(), sizes.end()));
-        // Five standard deviations of a binomial number; for 10'000 rows that is within 1.20 of the
-        // mean.
+        // Five standard deviations of a binomial count. For 10,000 rows this is within 1.20 times
+        // the mean.
         EXPECT_LE(largest, mean + 5 * std::sqrt(mean));
         double chi_square = 0;
         for (const std::int64_t size : sizes) {
           chi_square +=
               (static_cast<double>(size) - mean) * (static_cast<double>(size) - mean) / mean;
         }
-        // Mean count - 1, variance 2·(count - 1): six standard deviations above, as its tail is
-        // heavy.
+        // Mean count - 1 and variance 2·(count - 1). Six standard deviations above the mean,
+        // because the tail of the distribution is heavy.
         EXPECT_LE(chi_square, static_cast<double>(count - 1) +
                                   6 * std::sqrt(2.0 * static_cast<double>(count - 1)));
       }
@@ -233,9 +233,9 @@ TEST(RowGroups, TouchedRowsFallEvenlyWhateverTheirOrder) {
   }
 }
 
-TEST(RowGroups, SeedsSpreadAsDrawsWould) {
-  // Over 200 seeds the mean of chi-square is its degrees of freedom: a mixer that is too regular or
-  // too coarse for strided rows would be off.
+TEST(RowGroups, SeedsSpreadRowsLikeRandomDraws) {
+  // Over 200 seeds, the mean of chi-square equals its degrees of freedom. A mixer that is too
+  // regular or too coarse for strided rows would miss it.
   constexpr int kSeeds = 200;
   constexpr std::int64_t kGroups = 16;
   for (const std::int64_t stride : {1, 16, 79}) {

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// The domains of hash bitmaps: they divide the rows, and positions in them lead back.
+// Domains of hash bitmaps: they divide the rows, and positions in them map back to the rows.
 #include "kernels/partition/hash_bitmap.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST_F(Domains, DivideTheRowsByTheirHash) {
   }
 }
 
-TEST_F(Domains, PositionsLeadBackAndFollowEachOtherInARange) {
+TEST_F(Domains, PositionsMapBackAndAreContiguousInARange) {
   Random random(testing::seed());
   const Index rows = 50'000;
   const RowHash hash(5, random.next());
@@ -78,7 +78,7 @@ TEST_F(Domains, PositionsLeadBackAndFollowEachOtherInARange) {
     }
     EXPECT_EQ(below[first], 0);
     EXPECT_EQ(below[first + 3], domains.size(partition));
-    // A row of another partition has no position here.
+    // A row of another partition has no position in this domain.
     const std::vector<Index> stranger = domain_of(context_, domains, (partition + 1) % 5);
     std::vector<Index> one(1);
     EXPECT_THROW(
@@ -92,7 +92,7 @@ TEST_F(Domains, PositionsLeadBackAndFollowEachOtherInARange) {
   }
 }
 
-TEST_F(Domains, MayBeEmpty) {
+TEST_F(Domains, CanBeEmpty) {
   // One row in many partitions.
   const RowHash hash(7, 3);
   HashDomains domains(context_);
@@ -118,7 +118,7 @@ TEST_F(Domains, MayBeEmpty) {
   EXPECT_THROW(count_below(context_, domains, edges, short_of_one), ContractError);
 }
 
-TEST_F(Domains, BitmapsOfAllPartitionsTakeABitARow) {
+TEST_F(Domains, BitmapsOfAllPartitionsTakeOneBitPerRow) {
   const Index rows = 100'000;
   for (const Index partitions : {1, 4, 64}) {
     const RowHash hash(partitions, 7);
@@ -133,7 +133,7 @@ TEST_F(Domains, BitmapsOfAllPartitionsTakeABitARow) {
   }
 }
 
-TEST_F(Domains, TakeFourBytesARowAndRefuseWhatDoesNotFit) {
+TEST_F(Domains, TakeFourBytesPerRowAndRespectTheBudget) {
   EXPECT_EQ(domain_entry_bytes(Index{1} << 32), 4);
   EXPECT_EQ(domain_entry_bytes((Index{1} << 32) + 1), 8);
   HashDomains domains(context_);

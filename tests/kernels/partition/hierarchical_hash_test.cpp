@@ -1,6 +1,6 @@
 // ctest: DEVICES
-// Hierarchical hashing: nothing is lost whatever the threads do, the same result from run to run,
-// and what the paper's write-then-read-back loses.
+// Hierarchical hashing: no row is lost whatever the timing of threads, and every run has the same
+// result. A model shows the rows that the paper's write-then-read-back loses.
 #include "kernels/partition/hierarchical_hash.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class HierarchicalHash : public OperationTest {
     return result;
   }
 
-  /// By the definition: each partition's rows, in the order of the input.
+  /// Computes the result by the definition: each partition's rows, in input order.
   static Result expected(const RowHash& hash, const std::vector<Index>& rows) {
     Result result;
     result.begin.push_back(0);
@@ -56,7 +56,7 @@ class HierarchicalHash : public OperationTest {
     return result;
   }
 
-  /// `count` rows that h0 all sends to one partition.
+  /// Returns `count` rows that h0 maps to one partition.
   static std::vector<Index> rows_of_one_partition(const RowHash& hash, Index count) {
     std::vector<Index> rows;
     for (Index row = 0; static_cast<Index>(rows.size()) < count; ++row) {
@@ -83,9 +83,10 @@ TEST_F(HierarchicalHash, DividesRowsByTheFirstHash) {
   }
 }
 
-// Many rows for few cells, so that threads meet; a row lost, doubled or out of its order shows.
-TEST_F(HierarchicalHash, LosesNothingWhereThreadsMeet) {
-  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU implementation's";
+// Many rows compete for few cells, so that threads collide. A lost, duplicated or misplaced row
+// shows in the result.
+TEST_F(HierarchicalHash, LosesNothingWhenThreadsCollide) {
+  if (testing::on_cuda()) GTEST_SKIP() << "only the CPU implementation uses threads";
   Threads threads(8);
   const Context team(memory_, threads);
   Random random(testing::seed());
@@ -103,12 +104,12 @@ TEST_F(HierarchicalHash, LosesNothingWhereThreadsMeet) {
 TEST_F(HierarchicalHash, DividesManyRows) {
   Random random(testing::seed());
   HashMemory memory(context_);
-  // From few to many and back: memory that is larger than needed, too.
+  // Sizes grow and shrink, so that memory is sometimes larger than needed.
   for (const Index count : {31, 32, 33, 1025, 40'000, 256, 257, 4097}) {
     for (const Index partitions : {1, 5, 256, 300, 1000}) {
       const RowHash hash(partitions, random.next());
       std::vector<Index> rows = distinct_rows(random, 1'000'000, count);
-      // They need not be sorted.
+      // Rows do not have to be sorted.
       for (std::size_t i = rows.size(); i > 1; --i) {
         std::swap(rows[i - 1], rows[static_cast<std::size_t>(random.below(static_cast<Index>(i)))]);
       }
@@ -119,20 +120,20 @@ TEST_F(HierarchicalHash, DividesManyRows) {
   }
 }
 
-TEST_F(HierarchicalHash, GrowsSerialMemoryWhereAllRowsFallIntoOnePartition) {
+TEST_F(HierarchicalHash, GrowsSerialMemoryIfAllRowsFallIntoOnePartition) {
   Threads threads(4);
   const RowHash hash(16, 5);
   const std::vector<Index> rows = rows_of_one_partition(hash, 20'000);
   for (const Context& context : {context_, Context(memory_, threads)}) {
     HashMemory memory(context);
     const Result result = partitioned(context, hash, rows, memory);
-    // 2500 parallel cells and 250 serial ones for 20,000 rows.
+    // 2500 parallel cells and 250 serial cells for 20,000 rows.
     EXPECT_GE(result.repeats, 1);
     EXPECT_GE(memory.serial_cells, 17'500);
     EXPECT_EQ(result.rows, rows);
     EXPECT_EQ(result.begin[1], 0);
     EXPECT_EQ(result.begin[2], 20'000);
-    // The memory has grown: not again.
+    // The memory keeps its size, so the next call needs no repetition.
     EXPECT_EQ(partitioned(context, hash, rows, memory).repeats, 0);
     const std::int64_t before = memory_.allocations();
     EXPECT_EQ(partitioned(context, hash, rows, memory).rows, rows);
@@ -140,7 +141,7 @@ TEST_F(HierarchicalHash, GrowsSerialMemoryWhereAllRowsFallIntoOnePartition) {
   }
 }
 
-TEST_F(HierarchicalHash, ReportsTheNeedAndLeavesTheRestOut) {
+TEST_F(HierarchicalHash, ReportsTheNeededCellsAndLeavesRowsOut) {
   const RowHash hash(4, 9);
   const std::vector<Index> rows = rows_of_one_partition(hash, 100);
   HashMemory memory(context_);
@@ -151,7 +152,7 @@ TEST_F(HierarchicalHash, ReportsTheNeedAndLeavesTheRestOut) {
   EXPECT_EQ(hash_rows(context_, hash, rows, memory), 99);
 }
 
-TEST_F(HierarchicalHash, NeedsNoRepeatForOrdinaryRows) {
+TEST_F(HierarchicalHash, NeedsNoRepetitionForOrdinaryRows) {
   Random random(testing::seed());
   for (int round = 0; round < 20; ++round) {
     const RowHash hash(8, random.next());
@@ -161,7 +162,7 @@ TEST_F(HierarchicalHash, NeedsNoRepeatForOrdinaryRows) {
   }
 }
 
-TEST_F(HierarchicalHash, ABudgetIsKept) {
+TEST_F(HierarchicalHash, RespectsTheBudget) {
   testing::TestMemory small(100'000);
   const Context context = device_.context(small);
   HashMemory memory(context);
@@ -173,8 +174,8 @@ TEST_F(HierarchicalHash, ABudgetIsKept) {
                BudgetError);
 }
 
-TEST(RowHashes, AreMurmursFinalizerAndSpreadRows) {
-  // From the reference implementation of MurmurHash3.
+TEST(RowHashes, UseTheFinalizerOfMurmurHash3AndSpreadRows) {
+  // Values of the reference implementation of MurmurHash3.
   EXPECT_EQ(murmur_fmix64(0), 0U);
   EXPECT_EQ(murmur_fmix64(1), 0xB456BCFC34C2CB2CU);
   const RowHash hash(8, 3);
@@ -186,26 +187,27 @@ TEST(RowHashes, AreMurmursFinalizerAndSpreadRows) {
     same += hash.partition(row) == other.partition(row) ? 1 : 0;
   }
   for (const int count : counts) EXPECT_NEAR(count, 10'000, 500);
-  EXPECT_NEAR(same, 10'000, 500) << "another seed is another hash";
+  EXPECT_NEAR(same, 10'000, 500) << "another seed gives another hash";
 }
 
-// ---- What the paper's way to take a cell loses. Two rows want the same cell; their threads are
-// taken step by step through every order in which their accesses to memory can happen.
+// ---- Rows that the paper's method of claiming a cell loses. Two rows want the same cell. The
+// model runs their threads step by step, in every possible order of their memory accesses.
 
-/// One thread with one row: a step is one access to memory.
+/// A thread that claims a cell for one row. A step is one memory access.
 class Taker {
  public:
   virtual ~Taker() = default;
   virtual int steps() const = 0;
   virtual void step(int number, Index& cell) = 0;
-  /// Whether it believes that its row is in the cell; else it goes on to another one.
+  /// Returns whether the thread believes that its row is in the cell. If not, it tries another
+  /// cell.
   bool took() const { return took_; }
 
  protected:
   bool took_ = false;
 };
 
-/// Sees the cell free, writes, reads its own value back.
+/// Reads the cell as free, writes its row, then reads the cell back.
 class WriteThenReadBack : public Taker {
  public:
   explicit WriteThenReadBack(Index row) : row_(row) {}
@@ -221,7 +223,7 @@ class WriteThenReadBack : public Taker {
   bool free_ = false;
 };
 
-/// Sees the cell free, then compares and swaps in one access.
+/// Reads the cell as free, then claims it with one compare-and-swap.
 class CompareAndSwap : public Taker {
  public:
   explicit CompareAndSwap(Index row) : row_(row) {}
@@ -241,14 +243,14 @@ class CompareAndSwap : public Taker {
 
 struct Orders {
   int all = 0;
-  int losing = 0;  // a row that is nowhere, though its thread is content
+  int losing = 0;  // orders that lose a row, although its thread believes that it has a cell
 };
 
 template <typename Kind>
 Orders every_order() {
   Orders orders;
   const int steps = Kind(0).steps();
-  // A bit for each access: whose it is.
+  // One bit per access selects the thread that makes it.
   for (unsigned order = 0; order < 1U << static_cast<unsigned>(2 * steps); ++order) {
     if (std::popcount(order) != steps) continue;
     Index cell = HashMemory::kFree;
@@ -266,10 +268,10 @@ Orders every_order() {
   return orders;
 }
 
-TEST(TakingACell, ByWritingAndReadingBackLosesRowsAndByCompareAndSwapDoesNot) {
+TEST(TakingACell, LosesRowsByReadingBackButNotByCompareAndSwap) {
   const Orders read_back = every_order<WriteThenReadBack>();
   EXPECT_EQ(read_back.all, 20);
-  // Both saw the cell free; one wrote after the other had read back.
+  // Both threads read the cell as free. One wrote after the other had read its value back.
   EXPECT_EQ(read_back.losing, 4);
   const Orders swap = every_order<CompareAndSwap>();
   EXPECT_EQ(swap.all, 6);

@@ -1,6 +1,6 @@
 // ctest: DEVICES RACES
-// Owners: each row has one of its touchers, what workers send and receive is even, and the places
-// and orders are those that brute force finds.
+// Owners: each row belongs to one of the workers that touched it, and the workers' traffic is even.
+// Positions and orders match a brute-force search.
 #include "kernels/partition/owners.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using FindPlaces = OperationTest;
 using OrderByOwner = OperationTest;
 using RowsOfOwner = OperationTest;
 
-/// Sets of rows, their union, and where each set's rows are in it.
+/// Sets of rows, their union, and the positions of each set's rows in it.
 struct Touched {
   std::vector<std::vector<Index>> sets;
   std::vector<Index> united;
@@ -50,7 +50,7 @@ struct Touched {
   }
 };
 
-/// Rows of which low numbers are touched by many.
+/// Draws sets in which many workers touch the rows with low numbers.
 std::vector<std::vector<Index>> skewed_sets(Random& random, int workers, Index rows, Index draws) {
   std::vector<std::vector<Index>> sets;
   for (int worker = 0; worker < workers; ++worker) {
@@ -67,7 +67,7 @@ std::vector<std::vector<Index>> skewed_sets(Random& random, int workers, Index r
   return sets;
 }
 
-TEST(OwnerBatches, are_equal_at_first_and_then_halved) {
+TEST(OwnerBatches, are_equal_at_first_and_later_halved) {
   const auto sizes_of = [](Index rows) {
     std::vector<Index> sizes;
     Index end = 0;
@@ -88,7 +88,7 @@ TEST(OwnerBatches, are_equal_at_first_and_then_halved) {
   EXPECT_EQ(sizes_of(1600), of_many);
 }
 
-TEST_F(Owners, each_row_has_one_of_its_touchers) {
+TEST_F(Owners, each_row_belongs_to_a_worker_that_touched_it) {
   Random random(seed());
   for (const int workers : {1, 2, 3, 5, 16, 100}) {
     for (const Index rows : {1, 7, 300, 20'000}) {
@@ -105,7 +105,7 @@ TEST_F(Owners, each_row_has_one_of_its_touchers) {
   }
 }
 
-TEST_F(Owners, workers_send_and_receive_nearly_the_same) {
+TEST_F(Owners, workers_send_and_receive_nearly_the_same_amount) {
   Random random(seed());
   for (const int workers : {3, 4, 8, 16, 64}) {
     const Touched touched(skewed_sets(random, workers, 60'000, 3'000));
@@ -123,7 +123,7 @@ TEST_F(Owners, workers_send_and_receive_nearly_the_same) {
       sent[owner] += workers - 2;
       received[owner] += touchers[place] - 2;
     }
-    // Their means are the same: every row sent is received.
+    // Both means are equal, because every row that is sent is also received.
     const double mean = std::accumulate(sent.begin(), sent.end(), 0.0) / workers;
     EXPECT_NEAR(std::accumulate(received.begin(), received.end(), 0.0) / workers, mean, 1e-6);
     EXPECT_LE(*std::max_element(sent.begin(), sent.end()), 1.03 * mean) << workers;
@@ -131,7 +131,7 @@ TEST_F(Owners, workers_send_and_receive_nearly_the_same) {
   }
 }
 
-TEST_F(Owners, threads_and_devices_change_no_choice) {
+TEST_F(Owners, threads_and_devices_do_not_change_the_choice) {
   Random random(seed());
   const Touched touched(skewed_sets(random, 8, 1'000'000, 200'000));
   HostMemory memory;
@@ -141,7 +141,7 @@ TEST_F(Owners, threads_and_devices_change_no_choice) {
   EXPECT_EQ(touched.owners(context_), alone);
 }
 
-TEST_F(Owners, the_choice_of_the_cpu) {
+TEST_F(Owners, the_choice_is_that_of_the_cpu) {
   HostMemory memory;
   Random random(seed());
   for (const int workers : {1, 2, 3, 31, 33, 63, 64, 65, 200, 1'000, 1'024, 1'025, 2'000}) {
@@ -154,7 +154,7 @@ TEST_F(Owners, the_choice_of_the_cpu) {
   }
 }
 
-TEST_F(Owners, the_choice_of_the_cpu_where_loads_are_uneven) {
+TEST_F(Owners, the_choice_is_that_of_the_cpu_for_uneven_loads) {
   HostMemory memory;
   Random random(seed());
   const auto some = [&](Index rows, Index count) { return distinct_rows(random, rows, count); };
@@ -174,7 +174,7 @@ TEST_F(Owners, the_choice_of_the_cpu_where_loads_are_uneven) {
   }
 }
 
-TEST_F(Owners, rows_that_all_touched_are_spread) {
+TEST_F(Owners, rows_that_all_workers_touched_are_spread) {
   for (const int workers : {2, 5}) {
     std::vector<Index> all(1000);
     std::iota(all.begin(), all.end(), Index{0});
@@ -185,11 +185,11 @@ TEST_F(Owners, rows_that_all_touched_are_spread) {
   }
 }
 
-TEST_F(Owners, nothing_touched) {
+TEST_F(Owners, no_touched_rows_have_no_owners) {
   EXPECT_TRUE(Touched({3, std::vector<Index>{}}).owners(context_).empty());
 }
 
-/// What find_places() says and writes.
+/// The output of find_places().
 struct Found {
   std::vector<Index> places;
   std::vector<Index> count;
@@ -200,7 +200,7 @@ struct Found {
   }
 };
 
-TEST_F(FindPlaces, finds_all_or_names_the_first_that_is_missing) {
+TEST_F(FindPlaces, finds_all_rows_or_reports_the_first_missing_one) {
   const std::vector<Index> set{2, 3, 5, 8, Index{1} << 40};
   const auto find = [&](const std::vector<Index>& rows) {
     return Found(context_, set, rows).count[0];
@@ -214,7 +214,7 @@ TEST_F(FindPlaces, finds_all_or_names_the_first_that_is_missing) {
   EXPECT_EQ(Found(context_, {}, {3, 4}).count[0], 0);
 }
 
-TEST_F(FindPlaces, among_many) {
+TEST_F(FindPlaces, finds_rows_among_many) {
   Random random(seed());
   for (const Index size : {1, 31, 33, 1'023, 1'024, 1'025, 4'097, 60'000}) {
     const std::vector<Index> set = distinct_rows(random, 3 * size, size);
@@ -225,7 +225,7 @@ TEST_F(FindPlaces, among_many) {
       const Found all(context_, set, rows);
       EXPECT_EQ(all.count[0], count);
       EXPECT_EQ(all.places, expected);
-      // Without some of the set.
+      // Remove some rows from the set.
       for (int without = 0; without < 3; ++without) {
         const auto missing = static_cast<std::size_t>(random.below(count));
         std::vector<Index> fewer = set;
@@ -271,7 +271,7 @@ TEST_F(OrderByOwner, is_stable_and_counts) {
   }
 }
 
-TEST_F(RowsOfOwner, keeps_their_order) {
+TEST_F(RowsOfOwner, keeps_the_order_of_rows) {
   const std::vector<std::int32_t> owners{1, 0, 1, 1, 2};
   const std::vector<Index> rows{10, 20, 40, 50};
   const std::vector<Index> places{0, 1, 3, 4};
@@ -286,7 +286,7 @@ TEST_F(RowsOfOwner, keeps_their_order) {
   EXPECT_EQ(of(3), (std::vector<Index>{}));
 }
 
-TEST_F(RowsOfOwner, of_many) {
+TEST_F(RowsOfOwner, finds_many_rows) {
   Random random(seed());
   for (const Index size : {0, 1, 32, 255, 2'047, 2'048, 2'049, 50'000}) {
     std::vector<std::int32_t> owners;

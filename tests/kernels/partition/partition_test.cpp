@@ -1,5 +1,5 @@
 // ctest: NOT_QUICK DEVICES
-// partition and rows_at: against a stable sort by (group, position), there and back.
+// partition() and rows_at(): compared with a stable sort by (group, position), and round trips.
 #include "kernels/partition/partition.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST_F(Partition, SortsByGroupAndPosition) {
                      << count << " of " << rows << " rows, " << groups << " groups");
         std::vector<Index> touched = testing::distinct_rows(random, rows, count);
         expect_partition(context_, row_groups, touched, workspace);
-        // They need not be sorted.
+        // Rows do not have to be sorted.
         for (std::size_t i = touched.size(); i > 1; --i) {
           std::swap(touched[i - 1],
                     touched[static_cast<std::size_t>(random.below(static_cast<Index>(i)))]);
@@ -81,7 +81,7 @@ TEST_F(Partition, SortsByGroupAndPosition) {
   }
 }
 
-/// At the borders of 32 bits, too: all images, keys and groups have 32 bits, or some have not.
+/// Row counts around 32 bits: images, keys and groups all fit into 32 bits, or some do not.
 constexpr Index kTwo32 = Index{1} << 32;
 const std::vector<Index> kManyRows{
     100'000'007, (Index{1} << 27) - 1, (Index{1} << 26) + 1, kTwo32 - 1, kTwo32, kTwo32 + 1};
@@ -103,8 +103,8 @@ TEST_F(Partition, OfManyRows) {
   }
 }
 
-TEST_F(Partition, OfManyRowsIsTheSameAtEveryNumberOfThreads) {
-  if (testing::on_cuda()) GTEST_SKIP() << "threads are the CPU implementation's";
+TEST_F(Partition, OfManyRowsIsTheSameForEveryNumberOfThreads) {
+  if (testing::on_cuda()) GTEST_SKIP() << "only the CPU implementation uses threads";
   Random random(testing::seed());
   for (const Index rows : kManyRows) {
     for (const Index groups : {Index{1}, Index{7}, Index{64}, Index{1001}}) {
@@ -166,7 +166,7 @@ TEST_F(Partition, EvenRangesDivideSomeOfManyRows) {
   }
 }
 
-TEST_F(Partition, TakesMoreGroupsThanRowsBeyondAnyBit) {
+TEST_F(Partition, AcceptsMoreGroupsThanRows) {
   Random random(testing::seed());
   SortWorkspace workspace(context_);
   for (const Index groups : {Index{100'000}, Index{1} << 20}) {
@@ -197,7 +197,7 @@ TEST_F(Partition, OfAllRowsFillsEveryPosition) {
   std::vector<Index> begin(5);
   partition(context_, groups, rows, positions, sources, begin, workspace);
   for (std::size_t group = 0; group < 4; ++group) {
-    // Images 0..102: residue 3 lacks one; residue r is group r + 1, turned by the offset.
+    // Images are 0 to 102, so residue 3 has one row less. The offset makes residue r group r + 1.
     EXPECT_EQ(begin[group + 1] - begin[group], group == 0 ? 25 : 26) << group;
     for (Index i = begin[group]; i < begin[group + 1]; ++i) {
       EXPECT_EQ(positions[static_cast<std::size_t>(i)], i - begin[group]);
@@ -205,15 +205,15 @@ TEST_F(Partition, OfAllRowsFillsEveryPosition) {
   }
 }
 
-TEST_F(Partition, WantsAPlaceForEveryBoundary) {
+TEST_F(Partition, RequiresAnOutputElementForEveryBoundary) {
   SortWorkspace workspace(context_);
   std::vector<Index> begin(4);
   const RowGroups groups({.rows = 10, .groups = 4, .seed = 1});
   EXPECT_THROW(partition(context_, groups, {}, {}, {}, begin, workspace), ContractError);
 }
 
-TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
-  // 10 rows in 4 groups: groups of residues 0 and 1 have 3, those of 2 and 3 have 2.
+TEST_F(RowsAt, RejectsPositionsWithoutARow) {
+  // 10 rows in 4 groups: the groups of residues 0 and 1 have 3 rows, those of 2 and 3 have 2.
   const RowGroups groups({.rows = 10, .groups = 4, .seed = 1});
   std::vector<Index> rows(1);
   const auto at = [&](Index group, Index position) {
@@ -226,8 +226,8 @@ TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
   EXPECT_THROW(at(3, 2), CorruptDataError);
   EXPECT_THROW(at(0, 3), CorruptDataError);
   EXPECT_THROW(at(0, -1), CorruptDataError);
-  EXPECT_THROW(at(0, Index{1} << 32), CorruptDataError);  // 0, had it only 32 bits
-  // With more groups than rows some groups hold nothing.
+  EXPECT_THROW(at(0, Index{1} << 32), CorruptDataError);  // 0 if it were truncated to 32 bits
+  // With more groups than rows, some groups are empty.
   const RowGroups many({.rows = 3, .groups = 8, .seed = 1});
   const std::vector<Index> first{0};
   for (Index group = 0; group < 8; ++group) {
@@ -239,7 +239,7 @@ TEST_F(RowsAt, RefusesPositionsThatHoldNoRow) {
   }
 }
 
-TEST_F(Partition, EvenRangesDivideRowsByNumber) {
+TEST_F(Partition, EvenRangesDivideRowsByRowNumber) {
   for (const Index rows : {1, 2, 5, 16, 100, 103}) {
     for (const Index parts : {1, 2, 3, 7, 16, 200}) {
       const EvenRanges ranges(rows, parts);
@@ -262,7 +262,7 @@ TEST_F(Partition, EvenRangesDivideRowsByNumber) {
       }
     }
   }
-  // Some rows of many; and none.
+  // A few rows of a large range, and none at all.
   const EvenRanges ranges(Index{1} << 40, 4);
   const std::vector<Index> rows{5, (Index{1} << 38) - 1, Index{1} << 38, Index{3} << 38};
   std::vector<Index> begin(5);

@@ -1,5 +1,5 @@
 // ctest: DEVICES RACES
-// aggregate: against maps, by the bits.
+// aggregate(), compared bit by bit with sums in a std::map.
 #include "kernels/rows/aggregate.h"
 
 #include <gtest/gtest.h>
@@ -22,14 +22,14 @@ using testing::Random;
 
 using Aggregate = OperationTest;
 
-/// A worker's part.
+/// The rows of one worker.
 template <typename T>
 struct Part {
   std::vector<Index> indices;
   std::vector<T> values;
 };
 
-/// The rows that any of them has.
+/// Returns the union of the rows of all parts.
 template <typename T>
 std::vector<Index> union_of(const std::vector<Part<T>>& parts) {
   std::set<Index> all;
@@ -37,7 +37,7 @@ std::vector<Index> union_of(const std::vector<Part<T>>& parts) {
   return {all.begin(), all.end()};
 }
 
-/// The sums of `parts`, whose values lie at odd addresses unless they are to be aligned.
+/// Sums `parts` with aggregate(). Their values lie at odd addresses unless `aligned`.
 template <typename T>
 std::vector<T> aggregated(const Context& context, const std::vector<Index>& rows,
                           const std::vector<Part<T>>& parts, Index width, double scale,
@@ -50,13 +50,13 @@ std::vector<T> aggregated(const Context& context, const std::vector<Index>& rows
     views.push_back({part.indices, values});
   }
   std::vector<T> out(rows.size() * static_cast<std::size_t>(width));
-  // What is there before does not matter; all bits set is a NaN where there is one.
+  // Previous contents must not matter. All bits set is a NaN in floating-point types.
   if (!out.empty()) std::memset(static_cast<void*>(out.data()), 0xFF, out.size() * sizeof(T));
   aggregate(context, rows, views, scale, matrix_of(out, width), workspace);
   return out;
 }
 
-/// The same by the definition.
+/// Computes the same sums by the definition.
 template <typename T>
 std::vector<T> expected_sums(const std::vector<Index>& rows, const std::vector<Part<T>>& parts,
                              Index width, double scale) {
@@ -78,7 +78,7 @@ std::vector<T> expected_sums(const std::vector<Index>& rows, const std::vector<P
   return expected;
 }
 
-TEST_F(Aggregate, SumsPartByPart) {
+TEST_F(Aggregate, SumsAllParts) {
   for_each_dtype([&]<typename T>(T) {
     AggregateWorkspace workspace(context_);
     const std::vector<Part<T>> parts{{{1, 5}, values_of<T>({1, 10, 2, 20})},
@@ -87,7 +87,7 @@ TEST_F(Aggregate, SumsPartByPart) {
                                      {{5}, values_of<T>({6, 60})}};
     EXPECT_EQ(bits_of(aggregated<T>(context_, {0, 1, 5, 9}, parts, 2, 1, workspace)),
               bits_of(values_of<T>({3, 30, 1, 10, 12, 120, 5, 50})));
-    // An announced row that nobody touched is zero.
+    // A row of the union that no part contains is zero.
     EXPECT_EQ(bits_of(aggregated<T>(context_, {0, 1, 3, 5, 9}, parts, 2, 1, workspace)),
               bits_of(values_of<T>({3, 30, 1, 10, 0, 0, 12, 120, 5, 50})));
     EXPECT_EQ(bits_of(aggregated<T>(context_, {3}, {}, 2, 1, workspace)),
@@ -110,7 +110,7 @@ TEST_F(Aggregate, SumsBf16InF32AndRoundsOnce) {
   AggregateWorkspace workspace(context_);
   const Part<bf16> large{{0}, values_of<bf16>({256})};
   const Part<bf16> one{{0}, values_of<bf16>({1})};
-  // Rounded after each addition it would be 256 in every order that begins with 256.
+  // If each addition were rounded, the sum would be 256 in every order that begins with 256.
   EXPECT_EQ(bits_of(aggregated<bf16>(context_, {0}, {large, one, one}, 1, 1, workspace)),
             bits_of(values_of<bf16>({258})));
   EXPECT_EQ(bits_of(aggregated<bf16>(context_, {0}, {large, one}, 1, 1, workspace)),
@@ -121,17 +121,18 @@ TEST_F(Aggregate, SumsBf16InF32AndRoundsOnce) {
 
 TEST_F(Aggregate, SumsF64InF64AndF16InF32) {
   AggregateWorkspace workspace(context_);
-  // f32 holds no such sum.
+  // f32 cannot represent this sum.
   const std::vector<Part<double>> wide{{{0}, {0x1p40}}, {{0}, {1}}, {{0}, {0x1p-12}}};
   EXPECT_EQ(aggregated<double>(context_, {0}, wide, 1, 1, workspace)[0], 0x1p40 + 1 + 0x1p-12);
-  // f16 holds integers up to 2048: rounded after each addition it would stay there.
+  // f16 represents all integers up to 2048. If each addition were rounded, the sum would stay at
+  // 2048.
   const Part<f16> large{{0}, values_of<f16>({2048})};
   const Part<f16> one{{0}, values_of<f16>({1})};
   EXPECT_EQ(bits_of(aggregated<f16>(context_, {0}, {large, one, one}, 1, 1, workspace)),
             bits_of(values_of<f16>({2050})));
   EXPECT_EQ(bits_of(aggregated<f16>(context_, {0}, {large, one}, 1, 1, workspace)),
             bits_of(values_of<f16>({2048})));
-  // Past its largest number and back.
+  // A partial sum exceeds the largest f16, and the total does not.
   const Part<f16> most{{0}, values_of<f16>({65504})};
   const Part<f16> least{{0}, values_of<f16>({-65504})};
   EXPECT_EQ(bits_of(aggregated<f16>(context_, {0}, {most, most, least}, 1, 1, workspace)),
@@ -150,13 +151,14 @@ TEST_F(Aggregate, IntegersWrap) {
   wrap(std::int64_t{});
 }
 
-/// The mean of three numbers as it must be, and that other ways to make it show.
+/// Checks that a mean of three numbers is one multiplication of their sum, with inputs for which
+/// other computations give other bits.
 template <typename T>
 void expect_one_multiplication(const Context& context) {
   AggregateWorkspace workspace(context);
   constexpr double kScale = 1.0 / 3;
   constexpr T kThird = T{1} / 3;
-  // Where a division, or a multiplication of each, gives other bits.
+  // Set if a division, or a multiplication of each number, gives other bits.
   bool unlike_division = false;
   bool unlike_each = false;
   for (int i = 1; i < 100; ++i) {
@@ -176,8 +178,8 @@ void expect_one_multiplication(const Context& context) {
 TEST_F(Aggregate, AMeanIsOneMultiplicationAfterTheSum) {
   expect_one_multiplication<float>(context_);
   expect_one_multiplication<double>(context_);
-  // bf16: the product is rounded, not the sum. 257 · 0.75 is 192.75; had 257 been rounded to 256 it
-  // were 192.
+  // For bf16, only the product is rounded, not the sum. 257 · 0.75 is 192.75, which rounds to 193.
+  // With the sum rounded to 256 first, the result would be 192.
   AggregateWorkspace workspace(context_);
   const std::vector<Part<bf16>> parts{{{0}, values_of<bf16>({256})}, {{0}, values_of<bf16>({1})}};
   EXPECT_EQ(bits_of(aggregated<bf16>(context_, {0}, parts, 1, 0.75, workspace)),
@@ -197,7 +199,7 @@ TEST_F(Aggregate, NegativeZerosSumToZero) {
   });
 }
 
-TEST_F(Aggregate, NanAndInfinityTravel) {
+TEST_F(Aggregate, NanAndInfinityPropagate) {
   for_each_float_dtype([&]<typename T>(T) {
     AggregateWorkspace workspace(context_);
     constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -242,17 +244,17 @@ void expect_random_sums(const Context& context, Random& random) {
         << "reversed, round " << round;
     order_shows = order_shows || bits_of(out) != bits_of(reversed);
   }
-  // f16 and bf16 keep so few of the bits that it seldom shows; integers have no order.
+  // f16 and bf16 keep so few bits that the order rarely matters; integer sums do not depend on it.
   EXPECT_TRUE(order_shows || sizeof(T) == 2 || std::is_integral_v<T>)
-      << "no case in which the order of the parts changes a bit";
+      << "the order of the parts changed no bit in any case";
 }
 
-TEST_F(Aggregate, GivesTheBitsOfSummingInOrder) {
+TEST_F(Aggregate, HasTheBitsOfSummingInOrder) {
   Random random(testing::seed());
   for_each_dtype([&]<typename T>(T) { expect_random_sums<T>(context_, random); });
 }
 
-/// Numbers whose sums depend on their order.
+/// Draws numbers whose sums depend on the order of addition.
 template <typename T>
 std::vector<T> random_values(Random& random, Index count) {
   std::vector<T> values(static_cast<std::size_t>(count));
@@ -262,13 +264,13 @@ std::vector<T> random_values(Random& random, Index count) {
   return values;
 }
 
-/// Parts of `universe` rows, the first of which most parts have.
+/// Draws parts of `universe` rows. Most parts contain the first rows.
 template <typename T>
 std::vector<Part<T>> skewed_parts(Random& random, Index number, Index universe, Index width) {
   std::vector<Part<T>> parts(static_cast<std::size_t>(number));
   for (Part<T>& part : parts) {
     for (Index row = 0; row < universe; ++row) {
-      // Of every hundred rows some that all have.
+      // Some hot rows per hundred, which most parts contain.
       const bool hot = row % 100 < 10 && row < universe / 2;
       if (random.below(hot ? 8 : 7) >= (hot ? 1 : 6)) part.indices.push_back(row * row + 3);
     }
@@ -300,7 +302,7 @@ TEST_F(Aggregate, RowsOfAnyWidth) {
   });
 }
 
-TEST_F(Aggregate, FewRowsThatAreWide) {
+TEST_F(Aggregate, FewWideRows) {
   Random random(testing::seed());
   for_each_dtype([&]<typename T>(T) {
     for (const Index width : {2'048, 5'003}) {
@@ -334,7 +336,7 @@ TEST_F(Aggregate, RowsWithoutColumns) {
   aggregate(context_, rows, parts, 1, {nullptr, DType::f32, 2, 0}, workspace);
 }
 
-TEST_F(Aggregate, PartsAreAsTheResultIs) {
+TEST_F(Aggregate, PartsMustMatchTheResult) {
   AggregateWorkspace workspace(context_);
   const std::vector<Index> rows{2};
   std::vector<float> sums(2);
@@ -345,7 +347,7 @@ TEST_F(Aggregate, PartsAreAsTheResultIs) {
   }
 }
 
-TEST_F(Aggregate, AnIndexThatIsNotInTheUnionIsABug) {
+TEST_F(Aggregate, AnIndexThatIsNotInTheUnionIsAContractError) {
   AggregateWorkspace workspace(context_);
   for (const Index index : {0, 2, 4, 6}) {
     EXPECT_THROW(aggregated<float>(context_, {1, 3, 5}, {{{index}, {1}}}, 1, 1, workspace),
@@ -353,7 +355,7 @@ TEST_F(Aggregate, AnIndexThatIsNotInTheUnionIsABug) {
         << index;
   }
   EXPECT_THROW(aggregated<float>(context_, {}, {{{0}, {1}}}, 1, 1, workspace), ContractError);
-  // Where there are several blocks, too: below the union, between two rows of it, above it.
+  // The same with several blocks: an index below the union, between two of its rows, and above it.
   std::vector<Index> rows(3'000);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 10 + 2 * static_cast<Index>(i);
   for (const Index index : {Index{9}, Index{521}, Index{4'107}, Index{6'009}, Index{1} << 60}) {
@@ -363,8 +365,8 @@ TEST_F(Aggregate, AnIndexThatIsNotInTheUnionIsABug) {
   }
 }
 
-TEST_F(Aggregate, OnAGpuReadsInsideItsMemoryWhateverTheIndices) {
-  if (!testing::on_cuda()) GTEST_SKIP() << "undefined; on a GPU a decoder's fault comes later";
+TEST_F(Aggregate, OnAGpuStaysInsideItsMemoryForInvalidIndices) {
+  if (!testing::on_cuda()) GTEST_SKIP() << "undefined on the CPU; GPUs report decoder faults late";
   AggregateWorkspace workspace(context_);
   Random random(testing::seed());
   std::vector<Index> rows(700);
@@ -380,7 +382,7 @@ TEST_F(Aggregate, OnAGpuReadsInsideItsMemoryWhateverTheIndices) {
   }
 }
 
-TEST_F(Aggregate, AllocatesNothingTheSecondTime) {
+TEST_F(Aggregate, AllocatesNothingInTheSecondCall) {
   for_each_dtype([&]<typename T>(T) {
     AggregateWorkspace workspace(context_);
     const std::vector<Part<T>> parts{{{1, 5}, values_of<T>({1, 2})}, {{5}, values_of<T>({3})}};

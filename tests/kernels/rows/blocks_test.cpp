@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// blocks: rows to the blocks they lie in and back, against the flat array itself.
+// Blocks: converts rows to blocks and back, compared with the flat array.
 #include "kernels/rows/blocks.h"
 
 #include <gtest/gtest.h>
@@ -24,13 +24,14 @@ using Blocks = OperationTest;
 
 constexpr Index kUntouched = -77;
 
-/// What an operation made, with room for `room`; what lies behind the room must stay.
+/// The output of an operation, with a capacity of `room` rows or blocks. The element past the
+/// capacity must stay unchanged.
 template <typename T>
 struct Found {
   std::vector<Index> numbers;
   std::vector<T> values;
   std::vector<Index> count_of_one = std::vector<Index>(1, -1);
-  Index count = 0;  // once settle() was called
+  Index count = 0;  // valid after read_count()
 
   Found(Index room, Index width)
       : numbers(static_cast<std::size_t>(room + 1), kUntouched),
@@ -42,13 +43,13 @@ struct Found {
     return all;
   }
   Count counted() { return Count(count_of_one.data()); }
-  void settle() { count = count_of_one[0]; }
+  void read_count() { count = count_of_one[0]; }
   void expect_nothing_behind(Index width) const {
     EXPECT_EQ(numbers.back(), kUntouched);
     const std::vector<T> behind(values.end() - width, values.end());
     EXPECT_EQ(bits_of(behind), bits_of(std::vector<T>(behind.size(), value_of<T>(-77))));
   }
-  /// Cuts off what is not used.
+  /// Truncates the output to the used part.
   void keep(Index width) {
     expect_nothing_behind(width);
     ASSERT_LE(count, static_cast<Index>(numbers.size()) - 1);
@@ -57,7 +58,7 @@ struct Found {
   }
 };
 
-/// The same from both, where there was room.
+/// Expects the same output from both, if the capacity was sufficient.
 template <typename T>
 void expect_same(const Found<T>& one, const Found<T>& other) {
   ASSERT_EQ(one.count, other.count);
@@ -66,18 +67,18 @@ void expect_same(const Found<T>& one, const Found<T>& other) {
   EXPECT_EQ(bits_of(one.values), bits_of(other.values));
 }
 
-/// From values at an odd address, and at one of their own.
+/// Converts to blocks from unaligned values and from aligned values, and expects the same output.
 template <typename T>
 Found<T> to_blocks(const Context& context, const std::vector<Index>& rows,
                    const std::vector<T>& values, Index width, Index block, Index room) {
   Found<T> found(room, block);
   rows_to_blocks(context, {rows, Unaligned<T>(values, width).matrix()}, found.room(),
                  found.matrix(block), found.counted());
-  found.settle();
+  found.read_count();
   Found<T> again(room, block);
   rows_to_blocks(context, {rows, matrix_of(values, width)}, again.room(), again.matrix(block),
                  again.counted());
-  again.settle();
+  again.read_count();
   expect_same(found, again);
   return found;
 }
@@ -89,18 +90,19 @@ Found<T> to_rows(const Context& context, const std::vector<Index>& blocks,
   Found<T> found(room, width);
   blocks_to_rows(context, {blocks, Unaligned<T>(values, block).matrix()}, total_rows, found.room(),
                  found.matrix(width), found.counted());
-  found.settle();
+  found.read_count();
   Found<T> again(room, width);
   blocks_to_rows(context, {blocks, matrix_of(values, block)}, total_rows, again.room(),
                  again.matrix(width), again.counted());
-  again.settle();
+  again.read_count();
   expect_same(found, again);
   return found;
 }
 
-TEST_F(Blocks, HoldTheRowsAndZeros) {
+TEST_F(Blocks, HoldRowsPaddedWithZeros) {
   for_each_dtype([&]<typename T>(T) {
-    // Rows of 3 in blocks of 4: row 1 is 3 | 4 5, row 3 is 9 10 11.
+    // Rows of 3 elements in blocks of 4. Row 1 is element 3 of block 0 and elements 4 and 5 of
+    // block 1. Row 3 is elements 9 to 11, in block 2.
     Found<T> found = to_blocks(context_, {1, 3}, values_of<T>({1, 2, 3, 4, 5, 6}), 3, 4, 3);
     found.keep(4);
     EXPECT_EQ(found.numbers, (std::vector<Index>{0, 1, 2}));
@@ -112,7 +114,7 @@ TEST_F(Blocks, HoldTheRowsAndZeros) {
   });
 }
 
-TEST_F(Blocks, HoldTouchedRowsThatAreZero) {
+TEST_F(Blocks, KeepTouchedRowsThatAreZero) {
   Found<float> found = to_blocks<float>(context_, {2}, {0, -0.0F}, 2, 2, 1);
   found.keep(2);
   EXPECT_EQ(found.numbers, (std::vector<Index>{2}));
@@ -121,7 +123,7 @@ TEST_F(Blocks, HoldTouchedRowsThatAreZero) {
   EXPECT_EQ(back.count, 0) << "-0.0 counts as zero";
 }
 
-TEST_F(Blocks, RowsKeepNegativeZeroBesideOthersNanAndInfinity) {
+TEST_F(Blocks, RowsKeepNegativeZeroNanAndInfinity) {
   for_each_float_dtype([&]<typename T>(T) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -134,15 +136,15 @@ TEST_F(Blocks, RowsKeepNegativeZeroBesideOthersNanAndInfinity) {
   });
 }
 
-// Row 1 is elements 5 to 9; of its blocks of 2 the first and the third are there.
-TEST_F(Blocks, BlocksThatAreNotThereAreZero) {
+// Row 1 is elements 5 to 9. The first and the third of its blocks of 2 elements are present.
+TEST_F(Blocks, MissingBlocksAreZero) {
   Found<float> found = to_rows<float>(context_, {2, 4}, {1, 2, 3, 4}, 2, 3, 5, 3);
   found.keep(5);
   EXPECT_EQ(found.numbers, (std::vector<Index>{0, 1}));
   EXPECT_EQ(found.values, (std::vector<float>{0, 0, 0, 0, 1, 2, 0, 0, 3, 4}));
 }
 
-TEST_F(Blocks, WhatPadsTheLastBlockIsNoRow) {
+TEST_F(Blocks, PaddingOfTheLastBlockIsNotARow) {
   Found<float> found = to_rows<float>(context_, {1}, {1, 2, 3, 4}, 4, 3, 2, 3);
   found.keep(2);
   EXPECT_EQ(found.numbers, (std::vector<Index>{2}));
@@ -158,7 +160,7 @@ TEST_F(Blocks, WhatPadsTheLastBlockIsNoRow) {
   EXPECT_EQ(all.values, expected);
 }
 
-TEST_F(Blocks, SayHowMuchRoomIsMissing) {
+TEST_F(Blocks, ReportTheNeededCapacity) {
   const std::vector<Index> rows{0, 1, 5};
   const std::vector<float> values{1, 2, 3, 4, 5, 6};
   for (const Index room : {0, 1, 2}) {
@@ -171,7 +173,7 @@ TEST_F(Blocks, SayHowMuchRoomIsMissing) {
   }
 }
 
-TEST_F(Blocks, NothingIsNothing) {
+TEST_F(Blocks, OfNoRowsAreEmpty) {
   EXPECT_EQ(to_blocks<float>(context_, {}, {}, 3, 4, 2).count, 0);
   EXPECT_EQ(to_rows<float>(context_, {}, {}, 4, 10, 3, 2).count, 0);
 }
@@ -187,7 +189,7 @@ TEST_F(Blocks, FarBeyond2To32) {
   EXPECT_EQ(back.values, (std::vector<float>{1, 2, 3, 4}));
 }
 
-/// The flat array itself, padded to whole blocks.
+/// Builds the flat array, padded to whole blocks.
 template <typename T>
 std::vector<T> flat(const std::vector<Index>& numbers, const std::vector<T>& values, Index width,
                     std::size_t elements) {
@@ -208,7 +210,7 @@ void expect_there_and_back(const Context& context, Random& random, Index total_r
   const std::vector<Index> rows =
       testing::distinct_rows(random, total_rows, random.below(std::min(total_rows, most_rows) + 1));
   std::vector<T> values;
-  // Many zeros, or nothing but zeros in most of a row.
+  // Many zeros; sometimes most elements of a row are zero.
   const bool few = random.below(2) == 0;
   for (std::size_t i = 0; i < rows.size() * static_cast<std::size_t>(width); ++i) {
     const bool is_zero = few && random.below(width) != 0;
@@ -233,7 +235,7 @@ void expect_there_and_back(const Context& context, Random& random, Index total_r
   }
   ASSERT_EQ(bits_of(found.values), bits_of(expected));
 
-  // Some blocks are lost on the way.
+  // Drop some blocks before converting back.
   std::vector<Index> kept;
   std::vector<T> kept_values;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -260,7 +262,7 @@ void expect_there_and_back(const Context& context, Random& random, Index total_r
   ASSERT_EQ(bits_of(back.values), bits_of(expected));
 }
 
-TEST_F(Blocks, ThereAndBackAtAnySize) {
+TEST_F(Blocks, RoundTripsOfAnySize) {
   Random random(testing::seed());
   for_each_dtype([&]<typename T>(T) {
     for (int i = 0; i < 150; ++i) {
@@ -273,7 +275,7 @@ TEST_F(Blocks, ThereAndBackAtAnySize) {
   });
 }
 
-TEST_F(Blocks, ManyOfThemAndLargeOnes) {
+TEST_F(Blocks, ManyBlocksAndLargeBlocks) {
   Random random(testing::seed() + 2);
   for (const Index most : {300, 1'500, 30'000}) {
     expect_there_and_back<float>(context_, random, 40'000, 1, 256, most);
@@ -285,7 +287,8 @@ TEST_F(Blocks, ManyOfThemAndLargeOnes) {
   }
   expect_there_and_back<float>(context_, random, 3'000, 128, 64, 2'000);
   expect_there_and_back<float>(context_, random, 3'000, 100, 256, 2'000);
-  // Rows of many blocks, blocks of many rows, and blocks that are cut into pieces.
+  // Rows that span many blocks, blocks that span many rows, and blocks that are divided among
+  // threads.
   expect_there_and_back<std::int64_t>(context_, random, 90, 4'001, 3'000, 60);
   for (int i = 0; i < 4; ++i) {
     expect_there_and_back<bf16>(context_, random, 40, 30'000, 7, 30);
@@ -296,7 +299,7 @@ TEST_F(Blocks, ManyOfThemAndLargeOnes) {
   expect_there_and_back<double>(context_, random, 20, 70'001, 60'000, 15);
 }
 
-TEST_F(Blocks, MissingRoomOfMany) {
+TEST_F(Blocks, ReportTheNeededCapacityForManyRows) {
   std::vector<Index> rows(20'000);
   std::iota(rows.begin(), rows.end(), Index{0});
   const std::vector<float> values(rows.size() * 16, 1);
@@ -311,7 +314,7 @@ TEST_F(Blocks, MissingRoomOfMany) {
 }
 
 TEST_F(Blocks, ThreadsChangeNothing) {
-  if (testing::on_cuda()) GTEST_SKIP() << "of the CPU's threads";
+  if (testing::on_cuda()) GTEST_SKIP() << "only the CPU implementation uses threads";
   Random random(testing::seed() + 1);
   for (const int count : {2, 3, 5}) {
     Threads threads(count);
@@ -320,7 +323,7 @@ TEST_F(Blocks, ThreadsChangeNothing) {
     expect_there_and_back<float>(context, random, 40'000, 3, 256, 30'000);
     expect_there_and_back<float>(context, random, 3'000, 333, 64, 2'000);
     expect_there_and_back<std::int64_t>(context, random, 90, 4'001, 3'000, 60);
-    // Room is missing.
+    // Too little capacity.
     std::vector<Index> rows(20'000);
     std::iota(rows.begin(), rows.end(), Index{0});
     const std::vector<float> values(rows.size() * 16, 1);
@@ -329,7 +332,7 @@ TEST_F(Blocks, ThreadsChangeNothing) {
   }
 }
 
-TEST_F(Blocks, WantViewsThatFit) {
+TEST_F(Blocks, RequireViewsOfTheRightSize) {
   std::vector<float> values(4);
   std::vector<Index> one{0};
   std::vector<Index> count(1);

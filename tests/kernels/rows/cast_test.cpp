@@ -18,9 +18,9 @@ namespace {
 
 using Casts = OperationTest;
 
-/// All that lies at, just below and just above the middle between two numbers of the type T that
-/// follow each other, and the bits that it rounds to by the definition: the nearer number, of a tie
-/// the one whose last bit is 0.
+/// Adds numbers at, just below and just above the midpoint of two neighbouring numbers of type T.
+/// Also adds the bits that each rounds to by the definition: the nearer number, or for a tie the
+/// one whose last bit is 0.
 template <typename T>
 void add_neighbourhood(std::uint16_t lower, double from, double to, std::vector<double>& numbers,
                        std::vector<T>& expected) {
@@ -36,14 +36,14 @@ void add_neighbourhood(std::uint16_t lower, double from, double to, std::vector<
   add(middle, even);
   add(std::nextafter(middle, 0.0), lower);
   add(std::nextafter(middle, kInfinity), upper);
-  // Off by so much that an f32 may hold it, and by so little that it cannot.
+  // Distances that an f32 can represent, and distances that are too small for it.
   for (const double part : {0x1p-3, 0x1p-12, 0x1p-15, 0x1p-20, 0x1p-35}) {
     add(middle - (to - from) * part, lower);
     add(middle + (to - from) * part, upper);
   }
 }
 
-/// @param infinity  bits of the infinity
+/// @param infinity  bits of infinity in type T
 template <typename T>
 void expect_one_rounding(const Context& context, std::uint16_t infinity) {
   std::vector<double> numbers;
@@ -53,7 +53,7 @@ void expect_one_rounding(const Context& context, std::uint16_t infinity) {
   };
   for (std::uint16_t bits = 0; bits < infinity; ++bits) {
     const auto next = static_cast<std::uint16_t>(bits + 1U);
-    // Numbers round to the infinity as if it were the power of two that follows the largest one.
+    // Rounding treats infinity like the power of two that follows the largest number.
     const double last_step = number_of(bits) - number_of(static_cast<std::uint16_t>(bits - 1U));
     const double to = next == infinity ? number_of(bits) + last_step : number_of(next);
     add_neighbourhood(bits, number_of(bits), to, numbers, expected);
@@ -74,7 +74,7 @@ TEST_F(Casts, RoundEachF64OnceToBf16) {
   expect_one_rounding<bf16>(context_, 0x7F80U);
 }
 
-TEST_F(Casts, KeepWhatIsNoFiniteNumber) {
+TEST_F(Casts, KeepInfinitiesAndNan) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kMost = std::numeric_limits<double>::max();
   constexpr double kLeast = std::numeric_limits<double>::denorm_min();
@@ -89,7 +89,7 @@ TEST_F(Casts, KeepWhatIsNoFiniteNumber) {
   EXPECT_TRUE(std::isnan(ValueTraits<f16>::widen(out.back())));
 }
 
-TEST_F(Casts, CountWhatIsNotFinite) {
+TEST_F(Casts, CountNonFiniteResults) {
   const std::vector<double> numbers{1e300, HUGE_VAL, -HUGE_VAL, std::nan(""), 0};
   const auto found = std::make_unique<Index>(-1);
   count_non_finite(context_, matrix_of(numbers, 1), Count(found.get()));

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// check_indices and coalesce: which rows, and the very bits of their sums.
+// check_indices() and coalesce(): the resulting rows, and the exact bits of their sums.
 #include "kernels/rows/coalesce.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::Random;
 using CheckIndices = OperationTest;
 using Coalesce = OperationTest;
 
-TEST_F(CheckIndices, FindsTheFirstThatIsOutside) {
+TEST_F(CheckIndices, FindsTheFirstIndexThatIsOutside) {
   const auto outside = [&](Index rows, const std::vector<Index>& indices) {
     return check_indices(context_, rows, indices).outside;
   };
@@ -37,7 +37,7 @@ TEST_F(CheckIndices, FindsTheFirstThatIsOutside) {
   EXPECT_EQ(outside(0, {0}), 0);
 }
 
-TEST_F(CheckIndices, KnowsWhatIsCoalesced) {
+TEST_F(CheckIndices, RecognizesCoalescedIndices) {
   const auto coalesced = [&](const std::vector<Index>& indices) {
     return check_indices(context_, 10, indices).coalesced;
   };
@@ -50,12 +50,12 @@ TEST_F(CheckIndices, KnowsWhatIsCoalesced) {
   EXPECT_FALSE(coalesced({0, 5, 4, 9}));
 }
 
-TEST_F(CheckIndices, FindsWhatIsAnywhereInMany) {
+TEST_F(CheckIndices, FindsFaultsAnywhereInManyIndices) {
   Random random(testing::seed());
   for (const Index count : {1, 31, 32, 33, 255, 256, 257, 1025, 70'000}) {
     for (int trial = 0; trial < 20; ++trial) {
       std::vector<Index> indices = testing::distinct_rows(random, Index{1} << 40, count);
-      // Some that are equal to the one before, some outside.
+      // Repeat some indices, and move some outside of the range.
       IndexCheck expected;
       for (Index spoiled = random.below(3); spoiled > 0 && count > 1; --spoiled) {
         const auto at = static_cast<std::size_t>(1 + random.below(count - 1));
@@ -102,7 +102,7 @@ Coalesced<T> coalesced(const Context& context, const std::vector<Index>& indices
   return out;
 }
 
-TEST_F(Coalesce, SumsWhatIsRepeatedAndSortsTheRest) {
+TEST_F(Coalesce, SumsRepeatedRowsAndSorts) {
   for_each_dtype([&]<typename T>(T) {
     CoalesceWorkspace workspace(context_);
     const std::vector<T> values = values_of<T>({1, 10, 2, 20, 3, 30, 4, 40, 5, 50});
@@ -123,7 +123,7 @@ TEST_F(Coalesce, AddsTheFirstRow) {
   EXPECT_EQ(out.values, (std::vector<float>{3, 3}));
 }
 
-TEST_F(Coalesce, NothingGivesNothing) {
+TEST_F(Coalesce, AcceptsAnEmptyInput) {
   CoalesceWorkspace workspace(context_);
   const std::vector<float> none;
   EXPECT_TRUE(coalesced<float>(context_, {}, matrix_of(none, 4), 8, 3, workspace).indices.empty());
@@ -135,14 +135,14 @@ TEST_F(Coalesce, NothingGivesNothing) {
 
 TEST_F(Coalesce, SumsInTheOrderOfTheInput) {
   CoalesceWorkspace workspace(context_);
-  // 2^24 + 1 + 1 stays at 2^24 from the left; from the right it is 2^24 + 2.
+  // From the left, 2^24 + 1 + 1 stays at 2^24; from the right, it is 2^24 + 2.
   const std::vector<float> falling{0x1p24F, 1, 1};
   const std::vector<float> rising{1, 1, 0x1p24F};
   EXPECT_EQ(coalesced<float>(context_, {5, 5, 5}, matrix_of(falling, 1), 6, 0, workspace).values,
             (std::vector<float>{0x1p24F}));
   EXPECT_EQ(coalesced<float>(context_, {5, 5, 5}, matrix_of(rising, 1), 6, 0, workspace).values,
             (std::vector<float>{0x1p24F + 2}));
-  // And so with another row between them.
+  // The same with other rows in between.
   const std::vector<float> between{0x1p24F, 8, 1, 9, 1};
   EXPECT_EQ(
       coalesced<float>(context_, {5, 1, 5, 0, 5}, matrix_of(between, 1), 6, 0, workspace).values,
@@ -151,12 +151,14 @@ TEST_F(Coalesce, SumsInTheOrderOfTheInput) {
 
 TEST_F(Coalesce, SumsBf16InF32AndRoundsOnce) {
   CoalesceWorkspace workspace(context_);
-  // bf16 has 8 significant bits: 256 + 1 rounds to 256 each time, but 256 + 1 + 1 is 258.
+  // bf16 has 8 significant bits. 256 + 1 rounds to 256, and so would every further addition of 1,
+  // but 256 + 1 + 1 is 258.
   const std::vector<bf16> values = values_of<bf16>({256, 1, 1});
   EXPECT_EQ(
       bits_of(coalesced<bf16>(context_, {0, 0, 0}, matrix_of(values, 1), 1, 0, workspace).values),
       bits_of(values_of<bf16>({258})));
-  // 257 lies between 256 and 258, and 259 between 258 and 260: ties go to the even one.
+  // 257 lies halfway between 256 and 258, and 259 halfway between 258 and 260. Ties go to the
+  // number whose last bit is 0.
   const std::vector<bf16> ties = values_of<bf16>({256, 1, 258, 1});
   EXPECT_EQ(
       bits_of(coalesced<bf16>(context_, {0, 0, 1, 1}, matrix_of(ties, 1), 2, 0, workspace).values),
@@ -186,14 +188,15 @@ TEST_F(Coalesce, RowsThatCancelStay) {
   const Coalesced<float> out =
       coalesced<float>(context_, {4, 4}, matrix_of(values, 2), 5, 0, workspace);
   EXPECT_EQ(out.indices, (std::vector<Index>{4}));
-  // A sum begins at +0, so it is +0 in both.
+  // A sum begins at +0, so both sums are +0.
   EXPECT_EQ(bits_of(out.values), bits_of(std::vector<float>{0.0F, 0.0F}));
 }
 
 template <typename T>
 void expect_in_order_sums(const Context& context, Random& random) {
   using Sum = typename ValueTraits<T>::Sum;
-  constexpr double kLarge = std::is_same_v<T, f16> ? 0x1p12 : 0x1p20;  // f16 ends at 65504
+  // f16 has no finite numbers above 65504.
+  constexpr double kLarge = std::is_same_v<T, f16> ? 0x1p12 : 0x1p20;
   CoalesceWorkspace workspace(context);
   for (const Index width : {1, 3, 32}) {
     for (const Index rows : {Index{1}, Index{10}, Index{1000}, Index{1} << 33}) {
@@ -230,12 +233,12 @@ void expect_in_order_sums(const Context& context, Random& random) {
   }
 }
 
-TEST_F(Coalesce, GivesTheBitsOfSummingInOrder) {
+TEST_F(Coalesce, HasTheBitsOfSummingInOrder) {
   Random random(testing::seed());
   for_each_dtype([&]<typename T>(T) { expect_in_order_sums<T>(context_, random); });
 }
 
-/// Indices of so many terms, of which some rows have as many as a list says.
+/// Draws `others` random indices, and one more row with terms[i] terms for each i.
 std::vector<Index> crowded_indices(Random& random, Index rows, Index others,
                                    const std::vector<Index>& terms) {
   std::vector<Index> indices;
@@ -250,8 +253,8 @@ std::vector<Index> crowded_indices(Random& random, Index rows, Index others,
   return indices;
 }
 
-/// Against plain sums in the order of the input.
-/// @param offset_bytes  how far behind a multiple of 16 bytes values lie
+/// Compares coalesce() with plain sums in input order.
+/// @param offset_bytes  distance of the values from a multiple of 16 bytes
 template <typename T>
 void expect_same_as_plain_sums(const Context& context, Random& random,
                                const std::vector<Index>& indices, Index rows, Index width,
@@ -298,7 +301,7 @@ TEST_F(Coalesce, OfManyTermsHasTheBitsOfPlainSums) {
   Random random(testing::seed());
   CoalesceWorkspace workspace(context_);
   for_each_dtype([&]<typename T>(T) {
-    // 64 terms are many on a GPU, which brings them near in stages of 32 to 128.
+    // A GPU treats 64 terms as many. It loads them into shared memory in stages of 32 to 128.
     const std::vector<Index> terms{2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 1000};
     for (const Index width : {1, 2, 4, 7, 8, 31, 32, 33, 40, 72}) {
       const std::vector<Index> indices = crowded_indices(random, 5000, 700, terms);
@@ -314,7 +317,8 @@ TEST_F(Coalesce, OfAnyNumberOfTerms) {
   Random random(testing::seed());
   CoalesceWorkspace workspace(context_);
   for (const Index count : {1, 31, 32, 33, 255, 256, 257, 2047, 2048, 2049, 4097, 30'000}) {
-    // Nearly all distinct; all of few rows; all of one; of so many rows that places do not fit.
+    // Nearly all indices distinct; few distinct rows; one row; too many rows for positions to fit
+    // into the sort key.
     for (const Index rows : {Index{1} << 30, Index{20}, Index{1}, Index{1} << 61}) {
       std::vector<Index> indices;
       for (Index i = 0; i < count; ++i) indices.push_back(random.below(rows));
@@ -324,7 +328,7 @@ TEST_F(Coalesce, OfAnyNumberOfTerms) {
   }
 }
 
-TEST_F(Coalesce, WantsRoomForEveryRow) {
+TEST_F(Coalesce, RequiresCapacityForEveryRow) {
   CoalesceWorkspace workspace(context_);
   const std::vector<float> values{1, 2};
   const std::vector<Index> indices{0, 0};

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// compact_groups: against the rows one by one, in groups of every number.
+// compact_groups(), compared with a row-by-row reference, for many numbers of groups.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,15 +21,15 @@ using CompactGroups = OperationTest;
 
 constexpr Index kUntouched = -77;
 
-/// @param room   of each group
-/// @param extra  rows of the result that are of no group
+/// @param room   capacity of each group, in rows
+/// @param extra  rows of the result that belong to no group
 template <typename T>
 void expect_groups(const Context& context, const DenseRows<T>& dense, Index first_row,
                    const RowGroups& groups, Index room, Index extra = 0) {
   const ConstMatrix matrix = dense.matrix();
   SCOPED_TRACE(::testing::Message()
                << matrix.rows << " rows of " << matrix.width << ", " << dense.nonzero().size()
-               << " not zero, " << groups.groups() << " groups with room for " << room);
+               << " nonzero, " << groups.groups() << " groups with a capacity of " << room);
   std::vector<std::vector<Index>> expected(static_cast<std::size_t>(groups.groups()));
   for (const Index row : dense.nonzero()) {
     expected[static_cast<std::size_t>(groups.locate(first_row + row).group)].push_back(row);
@@ -84,7 +84,7 @@ TEST_F(CompactGroups, AtAnyAddressOfAnyWidth) {
   });
 }
 
-TEST_F(CompactGroups, OfEveryNumber) {
+TEST_F(CompactGroups, ForAnyNumberOfGroups) {
   Random random(testing::seed() + 1);
   const Index rows = 6000;
   for (const Index count : {1,  2,  3,  4,   5,   7,   8,   9,   16,  31,  32,  33,
@@ -101,7 +101,7 @@ TEST_F(CompactGroups, OfEveryNumber) {
 
 TEST_F(CompactGroups, ManyBlocks) {
   Random random(testing::seed() + 2);
-  // Parts that are full, beside others in which there is nothing or little.
+  // Full parts, next to parts that are empty or nearly empty.
   const auto in_parts = [&](Index row) {
     switch (row / 5000 % 4) {
       case 0:
@@ -127,20 +127,22 @@ TEST_F(CompactGroups, ManyBlocks) {
                 random_groups(random, 2'300'000, 64), 3'000);
 }
 
-/// Rows of sizeof(T) * width bytes, in clusters of every size: from no row of a tile to all rows.
+/// Tests rows of sizeof(T) * width bytes in clusters of every size, so that a tile has no nonzero
+/// rows, some, or only such rows.
 template <typename T>
 void expect_clustered(const Context& context, Random& random, Index width) {
   const Index row_bytes = static_cast<Index>(sizeof(T)) * width;
-  const Index tile = (Index{1} << 17) / row_bytes;  // rows of the largest
+  const Index tile = (Index{1} << 17) / row_bytes;  // rows of the largest tile
   for (const Index count : {1, 2, 16, 64, 65, 128, 129}) {
     for (const Index run : {Index{1}, Index{3}, Index{64}, Index{512}, tile, 3 * tile}) {
       for (const double density : {random.uniform() * 0.2, random.uniform(), 1.0}) {
-        // Short runs fill all lists alike, so that one density beyond them is enough.
+        // Short runs fill all lists equally, so one density above the capacity of the lists is
+        // enough.
         if (density == 1.0 && run > 1) continue;
         const Index rows = tile + random.below(tile);
         const Index offset = random.below(16 / row_bytes) * row_bytes;
         SCOPED_TRACE(::testing::Message()
-                     << "in runs of " << run << " of density " << density << ", offset " << offset);
+                     << "runs of " << run << ", density " << density << ", offset " << offset);
         const DenseRows<T> dense(random, rows, width, offset,
                                  testing::in_runs(random, run, density));
         const Index first_row = random.below(1000);
@@ -194,7 +196,7 @@ TEST_F(CompactGroups, NoRows) {
 }
 
 TEST_F(CompactGroups, ThreadsChangeNothing) {
-  if (testing::on_cuda()) GTEST_SKIP() << "of the CPU's threads";
+  if (testing::on_cuda()) GTEST_SKIP() << "only the CPU implementation uses threads";
   Random random(testing::seed() + 4);
   for (const int count : {2, 3, 8}) {
     Threads threads(count);
@@ -209,7 +211,7 @@ TEST_F(CompactGroups, ThreadsChangeNothing) {
   }
 }
 
-TEST_F(CompactGroups, WantsViewsThatFit) {
+TEST_F(CompactGroups, RequiresViewsOfTheRightSize) {
   const std::vector<float> dense{1, 2};
   std::vector<Index> indices(2);
   std::vector<float> values(4);

@@ -1,5 +1,5 @@
 // ctest: DEVICES RACES
-// compact: what is a zero row, and what happens where there is no room.
+// compact(): the definition of a zero row, and results that exceed the capacity.
 #include "kernels/rows/compact.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::Random;
 
 using Compact = OperationTest;
 
-/// What compact() made, with room for `room` rows.
+/// The output of compact(), with a capacity of `room` rows.
 template <typename T>
 struct Found {
   std::vector<Index> indices;
@@ -32,7 +32,7 @@ constexpr Index kUntouched = -77;
 template <typename T>
 Found<T> compacted(const Context& context, const std::vector<T>& dense, Index width,
                    Index first_row, Index room) {
-  // Two more than there is room for, to see that they stay.
+  // Allocate two rows more than the capacity, to check that they stay unchanged.
   Found<T> found;
   found.indices.assign(static_cast<std::size_t>(room + 2), kUntouched);
   found.values.assign(static_cast<std::size_t>((room + 2) * width), value_of<T>(-77));
@@ -57,7 +57,7 @@ TEST_F(Compact, KeepsRowsThatSumToZero) {
   });
 }
 
-/// The smallest number of a floating-point dtype.
+/// Returns the smallest positive number of a floating-point dtype.
 double smallest(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -80,13 +80,13 @@ TEST_F(Compact, DropsNegativeZeroAndKeepsTheSmallestNumbers) {
     EXPECT_EQ(found.count, 2);
     EXPECT_EQ(found.indices[0], 2);
     EXPECT_EQ(found.indices[1], 3);
-    // Beside a number that is not zero -0.0 stays as it is.
+    // Next to a nonzero element, -0.0 keeps its bits.
     const std::vector<T> kept(found.values.begin(), found.values.begin() + 4);
     EXPECT_EQ(bits_of(kept), bits_of(values_of<T>({denormal, -0.0, 0.0, -denormal})));
   });
 }
 
-TEST_F(Compact, NanAndInfinityTravel) {
+TEST_F(Compact, KeepsNanAndInfinity) {
   for_each_float_dtype([&]<typename T>(T) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -101,7 +101,7 @@ TEST_F(Compact, NanAndInfinityTravel) {
   });
 }
 
-TEST_F(Compact, FindsAnElementWhereverItIs) {
+TEST_F(Compact, FindsANonzeroElementInAnyPosition) {
   for_each_dtype([&]<typename T>(T) {
     for (const Index width : {1, 3, 128}) {
       for (Index column = 0; column < width; ++column) {
@@ -119,7 +119,7 @@ TEST_F(Compact, FindsAnElementWhereverItIs) {
   });
 }
 
-TEST_F(Compact, NamesRowsFromTheFirst) {
+TEST_F(Compact, NumbersRowsFromTheFirst) {
   const std::vector<float> dense{0, 1, 2, 0};
   const Index first = (Index{1} << 33) + 5;
   EXPECT_EQ(
@@ -127,7 +127,7 @@ TEST_F(Compact, NamesRowsFromTheFirst) {
       (std::vector<Index>{first + 1, first + 2, kUntouched, kUntouched, kUntouched, kUntouched}));
 }
 
-TEST_F(Compact, SaysHowMuchRoomItNeedsAndWritesWhatFits) {
+TEST_F(Compact, ReportsTheNeededCapacityAndWritesTheRowsThatFit) {
   for_each_dtype([&]<typename T>(T) {
     const std::vector<T> dense = values_of<T>({1, 0, 2, 3, 0, 4});
     for (Index room = 0; room <= 6; ++room) {
@@ -145,7 +145,7 @@ TEST_F(Compact, SaysHowMuchRoomItNeedsAndWritesWhatFits) {
   });
 }
 
-TEST_F(Compact, NoRowsAndNoRowsThatAreNotZero) {
+TEST_F(Compact, AcceptsNoRowsAndNoNonzeroRows) {
   for_each_dtype([&]<typename T>(T) {
     EXPECT_EQ(compacted(context_, std::vector<T>{}, 3, 7, 2).count, 0);
     EXPECT_EQ(compacted(context_, std::vector<T>(300), 3, 7, 2).count, 0);
@@ -153,7 +153,7 @@ TEST_F(Compact, NoRowsAndNoRowsThatAreNotZero) {
     compact(context_, ConstMatrix{nullptr, ValueTraits<T>::dtype, 0, 3}, 0, {},
             Matrix{nullptr, ValueTraits<T>::dtype, 0, 3}, Count(count.data()));
     EXPECT_EQ(count[0], 0);
-    // Of rows without elements none is not zero.
+    // A row without elements is a zero row.
     count[0] = -1;
     compact(context_, ConstMatrix{nullptr, ValueTraits<T>::dtype, 5, 0}, 0, {},
             Matrix{nullptr, ValueTraits<T>::dtype, 0, 0}, Count(count.data()));
@@ -188,7 +188,7 @@ TEST_F(Compact, FindsRandomRows) {
   });
 }
 
-TEST_F(Compact, WantsARowForEachIndex) {
+TEST_F(Compact, RequiresARowForEachIndex) {
   const std::vector<float> dense{1, 2};
   std::vector<Index> indices(2);
   std::vector<float> values(4);
@@ -201,12 +201,12 @@ TEST_F(Compact, WantsARowForEachIndex) {
       ContractError);
 }
 
-/// compact() of a matrix, with some room, against its rows one by one.
+/// Compares compact() with a row-by-row reference.
 template <typename T>
 void expect_compacted(const Context& context, const DenseRows<T>& dense, Index room) {
   const ConstMatrix matrix = dense.matrix();
   SCOPED_TRACE(::testing::Message() << matrix.rows << " rows of " << matrix.width << ", "
-                                    << dense.nonzero().size() << " not zero, room for " << room);
+                                    << dense.nonzero().size() << " nonzero, capacity " << room);
   constexpr Index kFirst = 1'000'000'007;
   std::vector<Index> indices(static_cast<std::size_t>(room + 1), kUntouched);
   std::vector<T> values(static_cast<std::size_t>((room + 1) * matrix.width), value_of<T>(-77));
@@ -264,7 +264,7 @@ TEST_F(Compact, AroundTheSizesOfBlocks) {
 
 TEST_F(Compact, ManyBlocks) {
   Random random(testing::seed() + 3);
-  // Parts that are full, beside others in which there is nothing or little.
+  // Full parts, next to parts that are empty or nearly empty.
   const auto in_parts = [&](Index row) {
     switch (row / 5000 % 4) {
       case 0:
@@ -283,15 +283,16 @@ TEST_F(Compact, ManyBlocks) {
   expect_compacted(context_, DenseRows<f16>(random, 60'000, 3, 0, in_parts), 20'000);
   expect_compacted(context_, DenseRows<std::int64_t>(random, 9'000, 20, 8, in_parts), 9'000);
   expect_compacted(context_, DenseRows<float>(random, 40, 20'000, 4, 0.5), 40);
-  // Tiles of several steps, the lists of which do not hold parts that are full.
+  // Tiles of several steps, whose lists are too small for full parts.
   expect_compacted(context_, DenseRows<float>(random, 700'000, 1, 0, in_parts), 600'000);
   expect_compacted(context_, DenseRows<bf16>(random, 1'300'000, 1, 2, in_parts), 1'300'000);
-  // So much that tiles are as large as they get.
+  // Inputs so large that tiles have their maximum size.
   expect_compacted(context_, DenseRows<float>(random, 2'300'000, 1, 12, 0.052), 2'300'000);
   expect_compacted(context_, DenseRows<float>(random, 20'000, 128, 0, 0.052), 20'000);
 }
 
-/// Rows of sizeof(T) * width bytes, in clusters of every size: from no row of a tile to all rows.
+/// Tests rows of sizeof(T) * width bytes in clusters of every size, so that a tile has no nonzero
+/// rows, some, or only such rows.
 template <typename T>
 void expect_clustered(const Context& context, Random& random, Index width, Index tile_bytes) {
   const Index row_bytes = static_cast<Index>(sizeof(T)) * width;
@@ -301,7 +302,7 @@ void expect_clustered(const Context& context, Random& random, Index width, Index
       const Index rows = 16 * tile + random.below(tile);
       const Index offset = random.below(16 / row_bytes) * row_bytes;
       SCOPED_TRACE(::testing::Message()
-                   << "in runs of " << run << " of density " << density << ", offset " << offset);
+                   << "runs of " << run << ", density " << density << ", offset " << offset);
       const DenseRows<T> dense(random, rows, width, offset, testing::in_runs(random, run, density));
       const auto found = std::ssize(dense.nonzero());
       expect_compacted(context, dense, random.below(2) == 0 ? found : random.below(found + 1));
@@ -312,13 +313,13 @@ void expect_clustered(const Context& context, Random& random, Index width, Index
 
 TEST_F(Compact, ManyClusters) {
   Random random(testing::seed() + 4);
-  // Tiles are as small as they get.
+  // Tiles of the minimum size.
   constexpr Index kTile = Index{1} << 14;
   expect_clustered<bf16>(context_, random, 1, kTile);
   expect_clustered<float>(context_, random, 1, kTile);
   expect_clustered<double>(context_, random, 1, kTile);
   expect_clustered<float>(context_, random, 4, kTile);
-  // Tiles are as large as they get.
+  // Tiles of the maximum size.
   expect_compacted(context_,
                    DenseRows<float>(random, 2'300'000, 1, 4, testing::in_runs(random, 512, 0.052)),
                    2'300'000);

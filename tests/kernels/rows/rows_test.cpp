@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// The operations that move and add rows.
+// Operations that copy and add rows.
 #include "kernels/rows/rows.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using testing::Random;
 
 using Rows = OperationTest;
 
-TEST_F(Rows, GatherTakesColumnsOfRows) {
+TEST_F(Rows, GatherCopiesColumnsOfRows) {
   for_each_dtype([&]<typename T>(T) {
     const std::vector<T> from = values_of<T>({0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23});
     const std::vector<Index> rows{2, 0, 2};
@@ -39,7 +39,7 @@ TEST_F(Rows, GatherTakesColumnsOfRows) {
   });
 }
 
-TEST_F(Rows, ScatterPutsColumnsOfRowsAndLeavesTheOthers) {
+TEST_F(Rows, ScatterWritesColumnsOfRowsAndNoOthers) {
   for_each_dtype([&]<typename T>(T) {
     const std::vector<T> from = values_of<T>({1, 2, 3, 4});
     std::vector<T> out(12, value_of<T>(-7));
@@ -154,7 +154,7 @@ TEST_F(Rows, ShiftNumberAndInvert) {
   invert(context_, {}, {});
 }
 
-TEST_F(Rows, StartSumsIsZeroAndThenAdding) {
+TEST_F(Rows, StartSumsEqualsZeroingAndAdding) {
   for_each_dtype([&]<typename T>(T) {
     using Sum = typename ValueTraits<T>::Sum;
     const std::vector<T> from = values_of<T>({1, 10, 2, 20});
@@ -183,7 +183,8 @@ TEST_F(Rows, AddRowsAddsWithRepeats) {
   });
 }
 
-/// @param large  the first of which the sum type swallows 1 alone, but not 1 + 1
+/// @param large  a power of two. Adding 1 in the sum type does not change it, but adding 1 + 1
+///         does.
 template <typename T>
 void expect_order_of_addition(const Context& context, T large) {
   using Sum = typename ValueTraits<T>::Sum;
@@ -203,14 +204,15 @@ TEST_F(Rows, AddRowsAddsInOrder) {
   expect_order_of_addition<float>(context_, 0x1p24F);
   expect_order_of_addition<bf16>(context_, value_of<bf16>(0x1p24));
   expect_order_of_addition<double>(context_, 0x1p53);
-  // The sums of f16 hold what f16 does not: 2048 + 1 + 1 in any order.
+  // The sums of f16 are f32, which represents 2048 + 1 + 1 in any order of additions. f16 does not.
   std::vector<float> sum{0};
   const std::vector<f16> values = values_of<f16>({2048, 1, 1});
   add_rows(context_, matrix_of(values, 1), std::vector<Index>{0, 0, 0}, sums_of<f16>(sum, 1));
   EXPECT_EQ(sum[0], 2050);
 }
 
-/// The head words of a Zipf distribution: a row of many terms among others of a few.
+/// Rows like the most frequent words of a Zipf distribution: a row of many terms among rows of a
+/// few.
 TEST_F(Rows, AddRowsAddsManyTermsOfARowInOrder) {
   testing::Random random(testing::seed());
   constexpr Index kTerms = 700;
@@ -262,7 +264,8 @@ TEST_F(Rows, AddAddsElements) {
   EXPECT_EQ(bits_of(sums), bits_of(std::vector<float>{3, 0, 1}));
 }
 
-/// The sums of `values` in row 0, as an element; and those of twice as many by add().
+/// Returns the sum of `values`, computed by add_rows() into one row, as an element. The second
+/// result is twice that sum, computed by add().
 template <typename T>
 std::pair<T, T> wrapped_sums(const Context& context, const std::vector<T>& values) {
   using Sum = typename ValueTraits<T>::Sum;
@@ -293,7 +296,7 @@ TEST_F(Rows, IntegersWrap) {
   using Pair64 = std::pair<std::int64_t, std::int64_t>;
   EXPECT_EQ(wrapped_sums<std::int64_t>(context_, {kMost64, 1}), (Pair64{kLeast64, 0}));
   EXPECT_EQ(wrapped_sums<std::int64_t>(context_, {kMost64, kMost64, 5}), (Pair64{3, 6}));
-  // What no double holds.
+  // Sums that a double cannot represent.
   EXPECT_EQ(wrapped_sums<std::int64_t>(context_, {std::int64_t{1} << 53, 1}),
             (Pair64{(std::int64_t{1} << 53) + 1, (std::int64_t{1} << 54) + 2}));
 }
@@ -350,7 +353,7 @@ TEST_F(Rows, RoundSumsWritesToAnyAddress) {
   });
 }
 
-TEST_F(Rows, CountNonFiniteSeesAllElements) {
+TEST_F(Rows, CountNonFiniteChecksAllElements) {
   for_each_float_dtype([&]<typename T>(T) {
     const T bad[] = {value_of<T>(std::numeric_limits<double>::infinity()),
                      value_of<T>(-std::numeric_limits<double>::infinity()),
@@ -373,7 +376,7 @@ TEST_F(Rows, CountNonFiniteSeesAllElements) {
   });
 }
 
-/// Whole numbers in [-127, 127], which every element type holds.
+/// Returns integers in [-127, 127], which every element type can represent.
 template <typename T>
 std::vector<T> small_numbers(Index count) {
   std::vector<T> values;
@@ -411,7 +414,7 @@ TEST_F(Rows, SumsOfElementsAtAnyAddress) {
       std::vector<Sum> expected;
       for (const T number : numbers) expected.push_back(ValueTraits<T>::widen(number));
       ASSERT_EQ(sums, expected);
-      // The sums as they lie in memory are elements of their own type.
+      // The sums in memory are elements of their own dtype, which add() accepts, too.
       for_dtype(ValueTraits<T>::sum_dtype, [&]<typename S>(S) {
         Displaced<S> more(small_numbers<S>(count), offset);
         add(context_, as_const(more.matrix()), sums_row);
@@ -459,7 +462,7 @@ TEST_F(Rows, CountNonFiniteAtAnyAddress) {
   });
 }
 
-TEST_F(Rows, WantViewsThatFit) {
+TEST_F(Rows, RequireViewsOfTheRightSize) {
   std::vector<float> two(2);
   std::vector<Index> one(1);
   EXPECT_THROW(gather_rows(context_, matrix_of(std::as_const(two), 1), one, 0, matrix_of(two, 1)),
@@ -477,7 +480,7 @@ TEST_F(Rows, WantViewsThatFit) {
   EXPECT_THROW(invert(context_, {}, one), ContractError);
 }
 
-TEST_F(Rows, WantSumsOfTheRightType) {
+TEST_F(Rows, RequireSumsOfTheRightDtype) {
   std::vector<float> f32(2);
   std::vector<double> f64(2);
   std::vector<f16> narrow(2);

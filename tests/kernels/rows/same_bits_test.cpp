@@ -1,5 +1,5 @@
-// The same bits whatever the number of threads: operations that cut their work, on inputs that are
-// large enough to be cut.
+// Results have the same bits for any number of threads. The inputs are large enough for operations
+// to divide their work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using testing::Random;
 
 using SameBits = OperationTest;
 
-/// Calls body(context) with contexts of one and of several threads.
+/// Calls body(context) with contexts of one thread and of several threads.
 template <typename Body>
 void for_each_team(HostMemory& memory, Body&& body) {
   for (const int count : {1, 2, 3, 7}) {
@@ -31,7 +31,7 @@ void for_each_team(HostMemory& memory, Body&& body) {
   }
 }
 
-/// Numbers whose sums depend on their order.
+/// Draws numbers whose sums depend on the order of addition.
 template <typename T>
 std::vector<T> random_values(Random& random, Index count) {
   std::vector<T> values(static_cast<std::size_t>(count));
@@ -41,7 +41,7 @@ std::vector<T> random_values(Random& random, Index count) {
   return values;
 }
 
-/// What compact() says and writes, where there is room for `room` rows.
+/// The output of compact(), with a capacity of `room` rows.
 template <typename T>
 struct Compacted {
   std::vector<Index> indices;
@@ -52,7 +52,7 @@ struct Compacted {
       : indices(static_cast<std::size_t>(room), -1),
         values(static_cast<std::size_t>(room * width)) {
     compact(context, matrix_of(dense, width), 5, indices, matrix_of(values, width), Count(&count));
-    // Room that is not needed may be scribbled on.
+    // compact() may overwrite capacity that it does not need.
     indices.resize(static_cast<std::size_t>(std::min(count, room)));
     values.resize(indices.size() * static_cast<std::size_t>(width));
   }
@@ -64,8 +64,8 @@ void expect_same_compact(HostMemory& memory, const std::vector<T>& dense, Index 
   for_each_team(memory, [&](const Context& context) {
     const Compacted<T> found(context, dense, width, room);
     EXPECT_EQ(found.count, expected.count);
-    EXPECT_EQ(found.indices, expected.indices) << "room for " << room;
-    EXPECT_EQ(bits_of(found.values), bits_of(expected.values)) << "room for " << room;
+    EXPECT_EQ(found.indices, expected.indices) << "capacity " << room;
+    EXPECT_EQ(bits_of(found.values), bits_of(expected.values)) << "capacity " << room;
   });
 }
 
@@ -82,7 +82,7 @@ TEST_F(SameBits, Compact) {
       for (const Index room : {rows / 10, rows, rows / 10 - 1, rows / 20, Index{1}, Index{0}}) {
         expect_same_compact(memory_, dense, width, room);
       }
-      // All in one part, so that they have no room in its share.
+      // All nonzero rows lie in one thread's part, so that they exceed its share of the capacity.
       std::fill(dense.begin(), dense.end(), T{});
       for (Index row = rows / 2; row < rows / 2 + rows / 20; ++row) touch(row);
       for (const Index room : {rows / 20, rows / 30}) {
@@ -125,7 +125,7 @@ TEST_F(SameBits, Coalesce) {
   for_each_dtype([&]<typename T>(T) {
     for (const Index width : {1, 7, 40}) {
       const Index count = 300'000 / width / static_cast<Index>(sizeof(T));
-      // The second: one row takes more than a part.
+      // With 2 rows, the terms of one row span more than one thread's part.
       for (const Index rows : {count / 3, Index{2}}) {
         std::vector<Index> indices(static_cast<std::size_t>(count));
         for (Index& index : indices) index = random.below(rows);
@@ -182,7 +182,7 @@ TEST_F(SameBits, Aggregate) {
   });
 }
 
-TEST_F(SameBits, AnIndexOutsideTheUnionIsFoundOnEveryThread) {
+TEST_F(SameBits, EveryThreadFindsAnIndexOutsideTheUnion) {
   constexpr Index kRows = 100'000;
   std::vector<Index> united;
   for (Index i = 0; i < kRows; ++i) united.push_back(2 * i + 10);
@@ -200,20 +200,20 @@ TEST_F(SameBits, AnIndexOutsideTheUnionIsFoundOnEveryThread) {
                               2 * kRows + 9, 2 * kRows + 10, Index{1} << 40}) {
       expect_refused({index});
     }
-    // Between the rows of one thread and those of the next.
+    // Between the rows of one thread and the rows of the next.
     for (int part = 1; part < thread_count(context); ++part) {
       expect_refused({2 * EvenRanges(kRows, thread_count(context)).range(part).begin + 9});
     }
-    // What is not coalesced.
+    // Indices that are not coalesced.
     expect_refused(std::vector<Index>(5000, 10));
     expect_refused(std::vector<Index>(5000, 2 * kRows + 8));
     expect_refused({12, 10});
   });
 }
 
-TEST_F(SameBits, BlocksOfAnyShapeHaveTheirPlaces) {
-  // Rows that lie together and far apart: the ranges into which a block is cut are then crowded or
-  // empty.
+TEST_F(SameBits, BlocksOfAnyShapeHaveTheSamePositions) {
+  // Rows are close together or far apart, so that the ranges into which a block is divided are
+  // crowded or empty.
   Random random(testing::seed());
   for (int round = 0; round < 20; ++round) {
     std::vector<Index> united;

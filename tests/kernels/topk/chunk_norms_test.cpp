@@ -17,7 +17,7 @@ namespace {
 using testing::Random;
 using ChunkNorms = OperationTest;
 
-TEST_F(ChunkNorms, AreSumsOfAbsoluteValuesInTheOrderThatIsTold) {
+TEST_F(ChunkNorms, AreSumsOfAbsoluteValuesInTheReductionOrder) {
   Random random(testing::seed());
   for (const Index size : {0, 1, 31, 1000, 4097, 30000}) {
     std::vector<float> values;
@@ -39,7 +39,7 @@ TEST_F(ChunkNorms, AreSumsOfAbsoluteValuesInTheOrderThatIsTold) {
   }
 }
 
-TEST_F(ChunkNorms, RefuseOtherNumbersOfChunks) {
+TEST_F(ChunkNorms, RejectOtherNumbersOfChunks) {
   const std::vector<float> values(10);
   std::vector<double> norms(3);
   EXPECT_THROW(chunk_norms(context_, values, 3, norms), ContractError);

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// What is owed: gradients added and removed, rows taken and given back.
+// The residual: gradients added and removed, rows extracted and given back.
 #include "kernels/topk/residual.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ void for_each_owed_dtype(Body&& body) {
   }
 }
 
-/// Whole numbers in [-8, 8], which every type and every sum of some holds.
+/// Draws integers in [-8, 8]. Every type can represent them and the sums of a few.
 template <typename T>
 std::vector<T> whole_numbers(Random& random, Index count) {
   std::vector<T> values;
@@ -44,7 +44,7 @@ std::vector<float> widened(const std::vector<T>& values) {
   return wide;
 }
 
-TEST_F(Residual, GrowsByTheGradientTimesItsFactor) {
+TEST_F(Residual, GrowsByTheGradientTimesTheFactor) {
   Random random(testing::seed());
   for_each_owed_dtype([&]<typename T>(T) {
     for (const Index count : {0, 1, 15, 1000, 70000}) {
@@ -67,7 +67,8 @@ TEST_F(Residual, GrowsByTheGradientTimesItsFactor) {
   });
 }
 
-/// By the words of the paper, in double: all numbers are whole multiples of a power of two.
+/// Follows the paper literally, in double. All numbers are multiples of a power of two, so this is
+/// exact.
 struct Reference {
   std::vector<double> residual;
   std::vector<double> velocity;
@@ -118,7 +119,7 @@ TEST_F(Residual, GrowsByAVelocityThatDecays) {
   });
 }
 
-TEST_F(Residual, NeverTakesInWhatIsNotFinite) {
+TEST_F(Residual, NeverAddsNonFiniteElements) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   const std::vector<float> gradient{1, kInfinity, -kInfinity, std::nanf(""), kLargest, 2};
   const std::vector<float> before{10, 20, 30, 40, kLargest, 60};
@@ -182,7 +183,7 @@ TEST_F(Residual, GradientsAtAnyAddress) {
   });
 }
 
-TEST_F(Residual, RowsThatAreTakenLeaveWhatRoundingLost) {
+TEST_F(Residual, KeepsTheRoundingErrorOfExtractedRows) {
   Random random(testing::seed());
   for_each_owed_dtype([&]<typename T>(T) {
     for (const Index width : {1, 4, 7, 8, 132, 1030, 4096}) {
@@ -207,7 +208,7 @@ TEST_F(Residual, RowsThatAreTakenLeaveWhatRoundingLost) {
           ASSERT_EQ(bits_of(std::vector<T>{value}),
                     bits_of(std::vector<T>{rounded<T>(before[at])}));
           expected[at] -= ValueTraits<T>::widen(value);
-          // Sent and kept together are what was there, with no rounding.
+          // The extracted value and the rest add up to the old value exactly.
           ASSERT_EQ(
               static_cast<double>(expected[at]) + static_cast<double>(ValueTraits<T>::widen(value)),
               static_cast<double>(before[at]));
@@ -262,7 +263,7 @@ TEST_F(Residual, RowsAtAnyAddress) {
   });
 }
 
-TEST_F(Residual, WhatATypeDoesNotHoldStaysAndIsCounted) {
+TEST_F(Residual, KeepsAndCountsElementsThatOverflow) {
   std::vector<float> residual{1e6F, 3, -1e6F, 5};
   const std::vector<float> before = residual;
   std::vector<f16> taken(2);
@@ -278,7 +279,7 @@ TEST_F(Residual, WhatATypeDoesNotHoldStaysAndIsCounted) {
   EXPECT_EQ(residual, before);
 }
 
-TEST_F(Residual, RefusesOtherTypesAndSizes) {
+TEST_F(Residual, RejectsOtherTypesAndSizes) {
   std::vector<float> residual(4);
   const std::vector<double> wide(4);
   const std::vector<float> three(3);

@@ -38,7 +38,7 @@ void expect_sum(const Context& context, Random& random, Index count) {
   EXPECT_EQ(bits_of(sum[0]), bits_of(once + once)) << count << " elements";
 }
 
-TEST_F(Squares, AreAddedUpInTheOrderThatIsToldWhateverTheirNumber) {
+TEST_F(Squares, AreSummedInTheReductionOrderForAnyCount) {
   Random random(testing::seed());
   for_each_float_dtype([&]<typename T>(T) {
     for (const Index count :
@@ -53,7 +53,7 @@ TEST_F(Squares, OfMoreSegmentsThanPartialSums) {
   expect_sum<float>(context_, random, 40 * 4096 + 4097);
 }
 
-TEST_F(Squares, OfWhatIsNotFiniteAreNotFinite) {
+TEST_F(Squares, OfNonFiniteValuesAreNotFinite) {
   std::vector<float> values(300, 1.0F);
   values[270] = HUGE_VALF;
   std::vector<double> sums(2);

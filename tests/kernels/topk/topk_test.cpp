@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// Elements of the largest magnitudes, beside a sort of all of them.
+// Top-k selection, compared with a sort of all elements.
 #include "kernels/topk/topk.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class Magnitude : public OperationTest {
   }
 };
 
-/// The places that top-k takes, increasing.
+/// Returns the positions that top-k selects, in increasing order.
 std::vector<Index> expected_places(const std::vector<float>& values, Index k) {
   std::vector<Index> places(values.size());
   std::iota(places.begin(), places.end(), Index{0});
@@ -55,7 +55,7 @@ struct Shape {
   Draw draw;
 };
 
-/// What samples are misled by, too.
+/// Distributions of values, including some that mislead sampling.
 std::vector<Shape> shapes() {
   return {
       {"normal",
@@ -89,7 +89,7 @@ std::vector<float> drawn(const Shape& shape, Random& random, Index count) {
   return values;
 }
 
-TEST_F(Magnitude, TheLargestAreTakenAndOfEqualOnesTheFirst) {
+TEST_F(Magnitude, TheLargestAreSelectedAndTiesGoToTheFirst) {
   Random random(testing::seed());
   for (const Shape& shape : shapes()) {
     for (const Index count : {1, 2, 17, 1000, 70001}) {
@@ -133,8 +133,8 @@ TEST_F(Magnitude, TheLargestAreTakenAndOfEqualOnesTheFirst) {
 }
 
 #if defined(SPARSESYNC_WITH_CUDA)
-TEST_F(Magnitude, SeveralLaunchesTakeTheSame) {
-  if (context_.device() != Device::cuda) GTEST_SKIP() << "not a device of CUDA";
+TEST_F(Magnitude, SeveralLaunchesSelectTheSame) {
+  if (context_.device() != Device::cuda) GTEST_SKIP() << "needs a CUDA device";
   Random random(testing::seed());
   for (const Shape& shape : shapes()) {
     const std::vector<float> values = drawn(shape, random, 40001);
@@ -162,7 +162,7 @@ TEST_F(Magnitude, SeveralLaunchesTakeTheSame) {
 }
 #endif
 
-TEST_F(Magnitude, ValuesThatAreAlignedToElementsAlone) {
+TEST_F(Magnitude, ValuesThatAreOnlyAlignedToElements) {
   Random random(testing::seed());
   for (const Shape& shape : shapes()) {
     for (const Index count : {1, 2047, 2049, 70001}) {
@@ -186,7 +186,7 @@ TEST_F(Magnitude, ValuesThatAreAlignedToElementsAlone) {
   }
 }
 
-TEST_F(Magnitude, WhatDoesNotFitStaysAndIsCounted) {
+TEST_F(Magnitude, ElementsBeyondTheCapacityStayAndAreCounted) {
   std::vector<float> residual{5, -1, 3, -4, 2};
   const std::vector<MagnitudeCut> cut{cut_of(residual, 4)};
   std::vector<Index> indices(2);
@@ -201,7 +201,7 @@ TEST_F(Magnitude, WhatDoesNotFitStaysAndIsCounted) {
   EXPECT_EQ(residual, (std::vector<float>{0, -1, 0, -4, 2}));
 }
 
-TEST_F(Magnitude, WhatRoundingLosesStays) {
+TEST_F(Magnitude, RoundingErrorsStay) {
   const std::vector<float> before{1.0F + 0x1p-20F, -2.0F, 1e6F, 0.1F};
   std::vector<float> residual = before;
   const std::vector<MagnitudeCut> cut{cut_of(residual, 3)};
@@ -219,14 +219,14 @@ TEST_F(Magnitude, WhatRoundingLosesStays) {
   EXPECT_EQ(residual, before);
 }
 
-TEST_F(Magnitude, OfNaNsLiesAboveInfinitys) {
+TEST_F(Magnitude, OfNaNsIsAboveInfinity) {
   const std::vector<float> values{1, std::nanf(""), -HUGE_VALF, 7};
   EXPECT_EQ(cut_of(values, 1).level, magnitude_of(values[1]));
   EXPECT_EQ(cut_of(values, 2).level, magnitude_of(HUGE_VALF));
   EXPECT_EQ(cut_of(values, 3).level, magnitude_of(7));
 }
 
-TEST_F(Magnitude, RefusesOtherSizesAndTypes) {
+TEST_F(Magnitude, RejectsOtherSizesAndTypes) {
   std::vector<float> residual(4, 1.0F);
   std::vector<float> shorter(3);
   const std::vector<MagnitudeCut> cut(1);
@@ -250,8 +250,8 @@ TEST_F(Magnitude, RefusesOtherSizesAndTypes) {
   EXPECT_THROW(cut_of(residual, -1), ContractError);
 }
 
-// Of the CPU alone: a GPU has no threads.
-TEST(MagnitudeThreads, TakeTheSame) {
+// For the CPU implementation only, because a GPU context has no threads.
+TEST(MagnitudeThreads, SelectTheSame) {
   Random random(testing::seed());
   HostMemory memory;
   for (const Shape& shape : shapes()) {
