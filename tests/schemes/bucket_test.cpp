@@ -1,4 +1,4 @@
-// Buckets: row spaces, the door, and what a gradient becomes inside.
+// Buckets: row spaces, input checks, and the conversion of gradients to coalesced rows.
 #include "schemes/bucket.h"
 #include "schemes/bucket_input.h"
 
@@ -22,7 +22,7 @@
 namespace sparsesync::testing {
 namespace {
 
-TEST(RowSpaces, tensors_of_one_dtype_and_width_follow_each_other) {
+TEST(RowSpaces, tensors_of_one_dtype_and_width_are_adjacent) {
   const std::vector<TensorSpec> tensors{{"a", 10, 4, DType::f32},
                                         {"b", 20, 8, DType::f32},
                                         {"c", 30, 4, DType::f32},
@@ -38,7 +38,7 @@ TEST(RowSpaces, tensors_of_one_dtype_and_width_follow_each_other) {
   EXPECT_EQ(spaces[2].row_bytes(), 8);
 }
 
-TEST(BucketSpec, is_checked_and_the_tensor_is_named) {
+TEST(BucketSpec, is_checked_and_errors_name_the_tensor) {
   const auto text = [](const BucketSpec& spec) -> std::string {
     try {
       validate(spec);
@@ -62,7 +62,7 @@ TEST(BucketSpec, is_checked_and_the_tensor_is_named) {
   EXPECT_EQ(text(most), "");
 }
 
-TEST(BucketSpec, a_mean_of_integers_is_refused) {
+TEST(BucketSpec, a_mean_of_integers_is_rejected) {
   for (const DType dtype : kDTypes) {
     BucketSpec spec{"b", {{"w", 5, 2, DType::f32}, {"t", 5, 2, dtype}}};
     validate(spec);
@@ -117,23 +117,23 @@ TEST_F(Inputs, of_any_layout_become_one_coalesced_row_space) {
   EXPECT_EQ(sums[7 * 2 + 1], 22);
   EXPECT_EQ(sums[11 * 2 + 1], 5);
   EXPECT_EQ(sums[0], 0);
-  EXPECT_FALSE(std::signbit(sums[12 * 2]));  // of -0
+  EXPECT_FALSE(std::signbit(sums[12 * 2]));  // input -0
 }
 
-TEST_F(Inputs, values_that_are_coalesced_already_are_not_copied) {
+TEST_F(Inputs, coalesced_values_are_not_copied) {
   spec_.tensors.pop_back();
   BucketInput input(context_, spec_);
   const std::vector<Index> rows{2, 7};
   const std::vector<float> values{1, 2, 3, 4};
   const std::array gradients{Gradient::row_sparse(rows, bytes(values))};
-  input.set(gradients);  // has room for indices now
+  input.set(gradients);  // allocates memory for indices
   const std::int64_t before = memory_.allocations();
   input.set(gradients);
   EXPECT_EQ(input.coalesced(0).values.data, bytes(values));
   EXPECT_EQ(memory_.allocations(), before);
 }
 
-TEST_F(Inputs, indices_that_change_after_the_check_are_not_seen) {
+TEST_F(Inputs, indices_that_change_after_the_check_have_no_effect) {
   spec_.tensors.pop_back();
   const std::vector<float> values{1, 2, 3, 4};
   for (const std::vector<Index>& given : {std::vector<Index>{2, 7}, {7, 2}, {7, 7}}) {
@@ -148,7 +148,7 @@ TEST_F(Inputs, indices_that_change_after_the_check_are_not_seen) {
   }
 }
 
-TEST_F(Inputs, are_checked_at_the_door) {
+TEST_F(Inputs, are_checked_before_use) {
   BucketInput input(context_, spec_);
   const std::vector<float> values(8);
   for (const std::vector<Index>& rows :
@@ -158,13 +158,13 @@ TEST_F(Inputs, are_checked_at_the_door) {
         InputError);
   }
   EXPECT_THROW(input.set(std::array{Gradient::empty()}), InputError);
-  // What was refused leaves nothing behind.
+  // A rejected input leaves no trace.
   input.set(std::array{Gradient::empty(), Gradient::empty()});
   EXPECT_TRUE(input.coalesced(0).indices.empty());
   EXPECT_EQ(input.touched(0), 0);
 }
 
-/// Changes the caller's memory when an operation allocates.
+/// Changes the caller's memory during an allocation of an operation.
 class InterferingUpstream : public std::pmr::memory_resource {
  public:
   std::function<void()> interfere = [] {};
@@ -180,7 +180,7 @@ class InterferingUpstream : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
 
-TEST(BucketInput, a_gradient_that_gains_rows_between_two_passes_is_refused) {
+TEST(BucketInput, a_gradient_that_gains_rows_between_two_passes_is_rejected) {
   for (const int tensors : {1, 2}) {
     InterferingUpstream upstream;
     HostMemory memory(std::nullopt, &upstream);
@@ -210,7 +210,7 @@ TEST(BucketInput, a_gradient_that_gains_rows_between_two_passes_is_refused) {
   }
 }
 
-TEST(BucketInput, a_gradient_that_loses_rows_between_two_passes_names_no_row_twice) {
+TEST(BucketInput, a_gradient_that_loses_rows_between_two_passes_repeats_no_row) {
   InterferingUpstream upstream;
   HostMemory memory(std::nullopt, &upstream);
   std::vector<float> values(400 * 4, 1);

@@ -1,5 +1,6 @@
 // ctest: COST 20 DEVICES SHARDS 8 LIBRARIES sparsesync_toys SLOW exact_sums_on_every_shape
-// The schemes' conformance suite among threads, and what holds without a network.
+// The conformance suite of schemes, with threads as workers, and properties of schemes that need no
+// network.
 #include "tests/support/scheme_suite.h"
 
 namespace sparsesync::testing {
@@ -26,9 +27,9 @@ std::vector<std::string> names() {
   return names;
 }
 
-// Word from each worker reaches all others by the end of a reduce phase: what agreement on a
-// refusal needs.
-TEST_P(Patterns, word_from_each_worker_reaches_all_in_the_reduce_phase) {
+// By the end of a reduce phase, information from each worker must have reached all others. Workers
+// could otherwise not agree on a refused step.
+TEST_P(Patterns, information_from_each_worker_reaches_all_in_the_reduce_phase) {
   HostMemory memory;
   const BucketSpec bucket = GetParam().bucket({{"t", 100, 4, DType::f32}});
   for (int size = 1; size <= 9; ++size) {
@@ -62,7 +63,7 @@ TEST_P(Patterns, word_from_each_worker_reaches_all_in_the_reduce_phase) {
   }
 }
 
-/// What worker 0 ends with, made dense.
+/// Returns the result of worker 0, converted to a dense tensor.
 std::vector<float> dense_result(const BucketSpec& bucket, const Inputs& inputs) {
   const TensorSpec& tensor = bucket.tensors.front();
   std::vector<float> dense(static_cast<std::size_t>(tensor.rows * tensor.width));
@@ -78,7 +79,7 @@ std::vector<float> dense_result(const BucketSpec& bucket, const Inputs& inputs) 
   return dense;
 }
 
-TEST(AllGather, makes_the_same_bits_in_every_variant) {
+TEST(AllGather, gives_the_same_bits_in_every_variant) {
   const TensorSpec tensor{"t", 400, 7, DType::f32};
   for (const int size : {2, 5, 8}) {
     Random random(seed());
@@ -94,7 +95,7 @@ TEST(AllGather, makes_the_same_bits_in_every_variant) {
   }
 }
 
-TEST(RecursiveDoubling, sums_in_the_order_that_it_names) {
+TEST(RecursiveDoubling, sums_in_the_documented_order) {
   const TensorSpec tensor{"t", 60, 7, DType::f32};
   for (const auto& [size, paired] : {std::pair{1, 1}, {2, 2}, {3, 2}, {4, 4}, {7, 4}, {8, 8}}) {
     Random random(seed());
@@ -123,15 +124,17 @@ TEST(RecursiveDoubling, sums_in_the_order_that_it_names) {
   }
 }
 
-// What crosses dense has zeros for rows that nobody touched: they are not in the result.
-TEST(DynamicSplit, gives_no_rows_that_nobody_touched) {
+// Ranges that are sent dense contain zeros for untouched rows. These rows must not be part of the
+// result.
+TEST(DynamicSplit, leaves_out_rows_that_no_worker_touched) {
   const TensorSpec tensor{"t", 100, 4, DType::f32};
   const int size = 4;
   for (const int rounds : {1, 3}) {
     expect_no_errors(run_sessions(size, [&](Session& session, HostMemory&) {
       const BucketId id =
           session.register_bucket({"b", {tensor}, "dynamic_split", Reduction::sum, rounds});
-      // All workers: nearly all of ranges 0 and 1. Range 2: dense only together. Range 3: sparse.
+      // All workers touch nearly all of ranges 0 and 1. Range 2 is dense only in the union. Range 3
+      // is sparse.
       std::vector<Index> rows;
       std::vector<Index> united;
       for (Index row = 0; row < 100; ++row) {
@@ -157,7 +160,7 @@ TEST(Registry, knows_its_schemes_and_lists_them) {
   EXPECT_TRUE(std::is_sorted(sorted.begin(), sorted.end()));
   try {
     scheme_named("telepathy");
-    FAIL() << "found";
+    FAIL() << "an unknown scheme was found";
   } catch (const InputError& error) {
     for (const std::string& name : names()) {
       EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();

@@ -1,5 +1,5 @@
 // ctest: LIBRARIES sparsesync_toys
-// Costs: what is expected from statistics is near what is counted from index sets.
+// Costs: traffic expected from statistics is close to traffic counted from index sets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,13 +54,14 @@ TEST(Cost, expected_is_near_counted) {
                                          .statistics = statistics,
                                          .options = variant.options})
                                   .bytes_busiest();
-      // Imbalance is a mean over keys: within 5% of this one; the ring's largest parts within 10%.
+      // The expected imbalance is a mean over hash keys. With this key, the imbalance is within 5%
+      // of it. The largest parts of the ring are within 10%.
       EXPECT_NEAR(expected / counted, 1, 0.1) << variant.label << ", " << size << " workers";
     }
   }
 }
 
-TEST(Cost, one_worker_moves_nothing) {
+TEST(Cost, one_worker_sends_nothing) {
   HostMemory memory;
   for (const SchemeVariant& variant : scheme_variants()) {
     if (!variant.fits(1)) continue;
@@ -83,7 +84,7 @@ TEST(Cost, one_worker_moves_nothing) {
   }
 }
 
-TEST(Cost, dense_ring_moves_2_n_minus_1_over_n_of_the_dense_bytes) {
+TEST(Cost, dense_ring_sends_2_n_minus_1_over_n_of_the_dense_bytes) {
   HostMemory memory;
   for (const int size : {2, 3, 4, 8}) {
     const BucketSpec bucket{"b", {{"t", 48, 7, DType::f32}}, "dense_ring", Reduction::sum, 1};
@@ -96,7 +97,7 @@ TEST(Cost, dense_ring_moves_2_n_minus_1_over_n_of_the_dense_bytes) {
   }
 }
 
-TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
+TEST(Cost, all_gather_sends_the_bytes_of_the_ring_formula) {
   HostMemory memory;
   Random random(seed());
   const int size = 5;
@@ -106,8 +107,8 @@ TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
   const OwnedIndexSets sets = random_sets(random, 1000, size, 100);
   const Traffic traffic = scheme->traffic(std::vector<IndexSets>{views_of(sets)});
   for (std::size_t worker = 0; worker < 5; ++worker) {
-    // Its own and all it passes on: everything but what its right neighbour had. 16 bytes of
-    // numbers and at most 20 of alignment stand in each message.
+    // A worker sends its rows and all that it forwards: everything except the rows of its right
+    // neighbour. Each message also has a 16-byte header and at most 20 bytes of alignment.
     std::int64_t rows = 0;
     for (std::size_t other = 0; other < 5; ++other) {
       if (other != (worker + 1) % 5) rows += static_cast<std::int64_t>(sets[other].size());
@@ -118,8 +119,9 @@ TEST(Cost, all_gather_moves_what_the_ring_formula_says) {
   }
 }
 
-// One worker touched much that nobody else did: it must send that to all, and owned's cost says so.
-TEST(Cost, owned_is_known_to_be_uneven_where_the_gradient_is) {
+// One worker touches many rows that no other worker touches. It must send them to all others, and
+// the cost of `owned` must include this.
+TEST(Cost, owned_has_an_uneven_cost_for_an_uneven_gradient) {
   HostMemory memory;
   Random random(seed());
   constexpr Index kRows = 20'000;
@@ -138,44 +140,45 @@ TEST(Cost, owned_is_known_to_be_uneven_where_the_gradient_is) {
   EXPECT_GT(counted, 1.5 * (statistics[0].touched_mean + 0.75 * statistics[0].united) * 256);
 }
 
-// A row that t workers touched takes t - 1 transfers to become one sum and n - 1 to be everywhere:
-// owned moves just that, and what a worker moves is near the mean, (k + (n - 2) / n |U|) rows.
-TEST(Cost, owned_moves_as_few_rows_as_can_be) {
+// Summing a row that t workers touched takes t - 1 transfers, and distributing the sum takes n - 1.
+// `owned` makes exactly these transfers. Each worker's traffic is close to the mean, (k + (n - 2) /
+// n |U|) rows.
+TEST(Cost, owned_makes_the_fewest_possible_transfers) {
   HostMemory memory;
   Random random(seed());
   constexpr Index kRows = 4'000;
-  const TensorSpec tensor{"t", kRows, 16, DType::f32};  // a row is 64 bytes: no alignment between
+  const TensorSpec tensor{"t", kRows, 16, DType::f32};  // 64-byte rows need no alignment
   for (const int size : {2, 3, 4, 8, 13}) {
     const BucketSpec bucket{"b", {tensor}, "owned", Reduction::sum, 1};
     const auto scheme =
         scheme_named("owned").create({Context(memory), &bucket, Rank{0}, size, seed()});
     const OwnedIndexSets sets = random_sets(random, kRows, size, 700);
-    std::vector<Index> touchers(kRows);
+    std::vector<Index> workers_of_row(kRows);
     for (const std::vector<Index>& set : sets) {
-      for (const Index row : set) ++touchers[static_cast<std::size_t>(row)];
+      for (const Index row : set) ++workers_of_row[static_cast<std::size_t>(row)];
     }
     Index transfers = 0;
     double rows = 0;
-    for (const Index t : touchers) {
+    for (const Index t : workers_of_row) {
       if (t > 0) transfers += t - 1 + size - 1;
       rows += static_cast<double>(t) / size + (t > 0 ? (size - 2.0) / size : 0);
     }
-    Index told = 0;  // by the index sets, 16 bytes of numbers among them
+    Index announced = 0;  // bytes of the index sets, with headers of 16 bytes
     for (const std::vector<Index>& set : sets) {
       const auto count = static_cast<Index>(set.size());
-      told += 16 + encoded_bytes(cheapest_code(kRows, count), kRows, count);
+      announced += 16 + encoded_bytes(cheapest_code(kRows, count), kRows, count);
     }
     const Traffic traffic = scheme->traffic(std::vector<IndexSets>{views_of(sets)});
     Index moved = 0;
     for (const Index sent : traffic.payload_sent) moved += sent;
     const Index peers = size - 1;
-    EXPECT_EQ(moved - peers * told - 2 * size * peers * 16, transfers * 64) << size;
+    EXPECT_EQ(moved - peers * announced - 2 * size * peers * 16, transfers * 64) << size;
     EXPECT_NEAR(static_cast<double>(transfers) / size, rows, 1e-6) << size;
     EXPECT_LE(busiest(traffic), 1.08 * rows * 64) << size;
   }
 }
 
-/// What one tensor's sets make a scheme move.
+/// Counts the traffic of a scheme for the index sets of one tensor.
 Traffic traffic_of(const std::string& scheme, const TensorSpec& tensor, const OwnedIndexSets& sets,
                    const SchemeOptions& options = {}, int rounds = 1) {
   HostMemory memory;
@@ -186,15 +189,15 @@ Traffic traffic_of(const std::string& scheme, const TensorSpec& tensor, const Ow
       ->traffic(std::vector<IndexSets>{views_of(sets)});
 }
 
-/// `rows` rows from `begin` on.
+/// Returns `rows` consecutive rows, starting at `begin`.
 std::vector<Index> consecutive(Index begin, Index rows) {
   std::vector<Index> all(static_cast<std::size_t>(rows));
   std::iota(all.begin(), all.end(), begin);
   return all;
 }
 
-TEST(Cost, recursive_doubling_doubles_what_is_disjoint_and_not_what_is_shared) {
-  // Width 3 and an index are 16 bytes: no alignment but that of the numbers.
+TEST(Cost, recursive_doubling_doubles_disjoint_sets_and_not_equal_ones) {
+  // Three values and an index take 16 bytes, so only the header needs alignment.
   const TensorSpec tensor{"t", 8'000, 3, DType::f32};
   constexpr Index kRows = 100;
   constexpr std::int64_t kPart = kRows * 16;
@@ -213,7 +216,7 @@ TEST(Cost, recursive_doubling_doubles_what_is_disjoint_and_not_what_is_shared) {
   }
 }
 
-TEST(Cost, recursive_doubling_folds_what_is_past_a_power_of_two) {
+TEST(Cost, recursive_doubling_folds_workers_past_a_power_of_two) {
   const TensorSpec tensor{"t", 8'000, 3, DType::f32};
   OwnedIndexSets sets;
   for (Index worker = 0; worker < 5; ++worker) {
@@ -223,7 +226,7 @@ TEST(Cost, recursive_doubling_folds_what_is_past_a_power_of_two) {
   const auto parts = [](std::int64_t count, std::int64_t messages) {
     return count * 1'600 + messages * 16;
   };
-  // Worker 4 gives its part to worker 0, and has all five from it.
+  // Worker 4 sends its part to worker 0 and receives all five parts from it.
   EXPECT_EQ(traffic.payload_sent,
             (std::vector<std::int64_t>{parts(2 + 3 + 5, 3), parts(1 + 3, 2), parts(1 + 2, 2),
                                        parts(1 + 2, 2), parts(1, 1)}));
@@ -232,7 +235,7 @@ TEST(Cost, recursive_doubling_folds_what_is_past_a_power_of_two) {
                                        parts(1 + 3, 2), parts(5, 1)}));
 }
 
-TEST(Cost, all_gather_by_a_hierarchy_moves_the_bytes_of_the_ring_in_fewer_messages) {
+TEST(Cost, all_gather_by_a_hierarchy_sends_the_bytes_of_the_ring_in_fewer_messages) {
   const TensorSpec tensor{"t", 10'000, 3, DType::f32};
   for (int size = 2; size <= 17; ++size) {
     Random random(seed());
@@ -253,7 +256,7 @@ TEST(Cost, all_gather_by_a_hierarchy_moves_the_bytes_of_the_ring_in_fewer_messag
   }
 }
 
-TEST(Cost, dynamic_split_moves_no_more_than_split_all_gather_nor_than_dense) {
+TEST(Cost, dynamic_split_sends_no_more_than_split_all_gather_or_dense) {
   const TensorSpec tensor{"t", 1'003, 2, DType::f32};
   Random random(seed());
   for (const int size : {2, 3, 8}) {
@@ -267,10 +270,11 @@ TEST(Cost, dynamic_split_moves_no_more_than_split_all_gather_nor_than_dense) {
         const Traffic dynamic = traffic_of("dynamic_split", tensor, sets, {}, rounds);
         const Traffic dense = traffic_of("dense_ring", tensor, sets, {}, rounds);
         for (std::size_t worker = 0; worker < sets.size(); ++worker) {
-          // Alignment goes by what stands before.
+          // Alignment depends on the preceding sections.
           const std::int64_t messages = dynamic.messages_sent[worker];
           EXPECT_LE(dynamic.payload_sent[worker], split.payload_sent[worker] + 16 * messages);
-          // A range, where dense_ring's chunks are of elements; numbers and alignment.
+          // dynamic_split divides by rows and dense_ring by elements, so allow one row per message,
+          // plus header and alignment.
           EXPECT_LE(dynamic.payload_sent[worker],
                     dense.payload_sent[worker] + messages * (tensor.width * 4 + 2 * 16))
               << touched << " rows, " << size << " workers";
@@ -284,7 +288,7 @@ TEST(Cost, dynamic_split_moves_no_more_than_split_all_gather_nor_than_dense) {
   }
 }
 
-TEST(Cost, a_range_with_all_rows_goes_all_around_the_ring_and_only_doubles_in_a_hierarchy) {
+TEST(Cost, a_dense_range_is_forwarded_by_the_whole_ring_but_only_doubles_in_a_hierarchy) {
   const std::vector<RowSpace> spaces =
       row_spaces(std::vector<TensorSpec>{{"t", 8'000, 31, DType::f32}});
   OwnedIndexSets sets;
@@ -298,14 +302,14 @@ TEST(Cost, a_range_with_all_rows_goes_all_around_the_ring_and_only_doubles_in_a_
                .options = {.pattern = variant}})
         .gather;
   };
-  // 1,000 rows of 128 bytes, and little else.
+  // 1,000 rows of 128 bytes, plus a small overhead.
   EXPECT_NEAR(gather(Communication::ring).bytes_sent, 128'000, 500);
   EXPECT_NEAR(gather(Communication::ring).bytes_chained, 7 * 128'000, 500);
   EXPECT_NEAR(gather(Communication::hierarchy).bytes_busiest(), 3 * 128'000, 500);
   EXPECT_NEAR(gather(Communication::point_to_point).bytes_busiest(), 7 * 128'000, 500);
 }
 
-TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
+TEST(Messages, one_per_peer_and_phase_for_any_number_of_tensors) {
   HostMemory memory;
   std::vector<TensorSpec> many;
   for (int i = 0; i < 26; ++i)
@@ -343,7 +347,7 @@ TEST(Messages, one_for_each_peer_and_phase_whatever_the_number_of_tensors) {
   }
 }
 
-TEST(Cost, processors_handle_all_that_is_touched) {
+TEST(Cost, processors_handle_all_touched_rows) {
   const std::vector<TensorSpec> tensors{{"t", 50'000, 16, DType::f32}};
   const std::vector<RowSpace> spaces = row_spaces(tensors);
   const double row = 16 * 4;
@@ -355,7 +359,7 @@ TEST(Cost, processors_handle_all_that_is_touched) {
     const Cost cost = cost_of(scheme);
     const Work& reduce = cost.reduce.work;
     const Work gather = cost.gather.all_work();
-    // Slices of columns are moved one by one.
+    // Column slices are processed one by one.
     const bool has_slices = scheme == std::string("balanced");
     const double slices =
         has_slices ? cheapest_grid(spaces.front(), 4, statistics.front()).column_slices : 1;
@@ -363,10 +367,11 @@ TEST(Cost, processors_handle_all_that_is_touched) {
     EXPECT_EQ(reduce.encoded_bytes, 2100 * row) << scheme;
     EXPECT_NEAR(reduce.aggregated_rows, 2000 * slices, 2000 * slices * 0.05) << scheme;
     EXPECT_NEAR(reduce.aggregated_bytes, 2000 * row, 2000 * row * 0.05) << scheme;
-    // Its own sums into a message, and everybody's to their places.
+    // The worker encodes its own sums into a message and copies all servers' sums to their
+    // positions.
     EXPECT_NEAR(gather.encoded_rows, 1500 + 6000 * slices, 1500 * 0.05) << scheme;
     EXPECT_NEAR(gather.encoded_bytes, 7500 * row, 1500 * row * 0.05) << scheme;
-    // Even ranges are in order as they come.
+    // Even ranges arrive in sorted order.
     EXPECT_EQ(gather.sorted_rows, scheme == std::string("sparse_ps") ? 0 : 6000) << scheme;
     EXPECT_EQ(cost.reduce.all_work().messages, 3) << scheme;
     EXPECT_EQ(cost.gather.all_work().steps, 1) << scheme;
@@ -376,11 +381,11 @@ TEST(Cost, processors_handle_all_that_is_touched) {
   EXPECT_EQ(gathered.aggregated_bytes, 4 * 2000 * row);
   EXPECT_EQ(cost_of("all_gather").gather.all_work().aggregated_rows, 0);
   EXPECT_EQ(cost_of("owned").reduce.work.owned_rows, 4 * 2000);
-  // Cleared, and all but the own part added.
+  // The buffer is cleared, and all parts but the worker's own are added.
   EXPECT_EQ(cost_of("dense_ring").reduce.work.added_bytes, 50'000 * row * 7 / 4);
 }
 
-TEST(Cost, a_union_is_made_by_address_or_by_sorting) {
+TEST(Cost, a_union_is_built_by_direct_addressing_or_by_sorting) {
   EXPECT_EQ(work_of_union(1 << 20, 1 << 10).added_bytes, 2 * (1 << 20) / 8);
   EXPECT_EQ(work_of_union(1 << 20, 1 << 10).sorted_rows, 0);
   EXPECT_EQ(work_of_union(1 << 30, 1 << 10).added_bytes, 0);
@@ -393,12 +398,12 @@ TEST(Statistics, seconds_are_latency_and_bytes_of_each_phase) {
   cost.gather = {.steps = 1, .messages = 7, .bytes_sent = 500, .bytes_received = 100};
   EXPECT_EQ(cost.bytes_busiest(), 2100);
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 0.5);
-  // No worker moves so much, but messages wait for each other.
+  // Messages that wait for each other count even if no single worker sends as many bytes.
   cost.gather.bytes_chained = 3000;
   EXPECT_EQ(cost.bytes_busiest(), 2100);
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 3.0);
   cost.gather.bytes_chained = 0;
-  // Processors count where it is known what their work costs them.
+  // CPU work counts if the processor's speed is known.
   cost.reduce.work.encoded_bytes = 300;
   cost.gather.work.aggregated_bytes = 200;
   EXPECT_DOUBLE_EQ(cost.seconds({0.001, 8000}), 4 * 0.001 + 2.0 + 0.5);

@@ -1,4 +1,4 @@
-// The grids of `balanced`: those that fit, and the cheapest one.
+// Grids of `balanced`: the valid ones, and the cheapest one.
 #include "schemes/push_pull/grid.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Grid, divides_workers_and_width_and_keeps_slices_wide) {
   EXPECT_EQ(slices(12, DType::f32, 12), (std::vector<int>{1, 2, 3}));
 }
 
-TEST(Grid, the_cheapest_has_the_fewest_slices_that_hardly_cost_bytes) {
+TEST(Grid, the_cheapest_has_the_fewest_slices_at_nearly_minimal_bytes) {
   const RowSpace space{DType::f32, 128, 793'471, {}};
   for (const double united : {1300.0, 5717.0, 40'000.0, 200'000.0}) {
     SCOPED_TRACE(united);
@@ -45,7 +45,7 @@ TEST(Grid, the_cheapest_has_the_fewest_slices_that_hardly_cost_bytes) {
       }
     }
   }
-  // Few wide rows: columns divide evenly, rows do not; many rows divide evenly too.
+  // A few wide rows divide evenly by columns but not by rows. Many rows divide evenly by rows, too.
   EXPECT_EQ(cheapest_grid(space, 8, {1, 1, 8}).column_slices, 8);
   EXPECT_EQ(cheapest_grid(space, 8, {50'000, 50'000, 200'000}).column_slices, 1);
   EXPECT_EQ(cheapest_grid({DType::f32, 1, 793'471, {}}, 8, {1, 1, 8}).column_slices, 1);

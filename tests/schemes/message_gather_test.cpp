@@ -1,5 +1,6 @@
-// The all-gather of messages: every message reaches every worker whole, in every way and again in
-// memory that has to grow, and in two pieces; payloads that are not what they say are refused.
+// All-gather of messages: every message reaches every worker intact, with every communication
+// pattern, repeatedly in memory that has to grow, and in two pieces. Payloads with wrong lengths
+// are rejected.
 #include "schemes/message/message_gather.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,8 @@
 namespace sparsesync::testing {
 namespace {
 
-/// A message: how long it is (8 bytes), then bytes that its worker and its number tell.
+/// Returns the length of a test message. A message is its length (8 bytes), followed by bytes that
+/// depend on its worker and its number.
 std::int64_t length_of(std::uint64_t number, int worker) {
   return 8 + static_cast<std::int64_t>(mix64(number * 100 + static_cast<std::uint64_t>(worker)) %
                                        (number % 2 == 0 ? 40 : 4000));
@@ -48,7 +50,7 @@ std::int64_t length_at(std::span<const std::byte> bytes) {
   return length;
 }
 
-/// Memory whose blocks stand one right behind the other. What is given back is written over.
+/// Memory whose blocks are adjacent. Released blocks are overwritten.
 class Adjacent : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment, Stream) override {
@@ -86,7 +88,8 @@ class MessageGathers : public ::testing::TestWithParam<Communication> {
       try {
         body(gather, exchange);
       } catch (...) {
-        // Leaves before its messages go: others may still be reading them.
+        // Leave the network before the messages are destroyed, because others may still be reading
+        // them.
         transport.reset();
         throw;
       }
@@ -94,7 +97,7 @@ class MessageGathers : public ::testing::TestWithParam<Communication> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(ways, MessageGathers, ::testing::ValuesIn(kCommunications),
+INSTANTIATE_TEST_SUITE_P(communications, MessageGathers, ::testing::ValuesIn(kCommunications),
                          [](const auto& each) { return std::string(name_of(each.param)); });
 
 TEST_P(MessageGathers, every_message_reaches_every_worker) {
@@ -114,7 +117,7 @@ TEST_P(MessageGathers, every_message_reaches_every_worker) {
         });
         EXPECT_EQ(order.front(), rank);
         EXPECT_EQ(static_cast<int>(order.size()), size);
-        // After the last step: nothing that was read has moved or was written over.
+        // After the last step, no message that was read has moved or has been overwritten.
         for (int worker = 0; worker < size; ++worker) {
           const std::span<const std::byte> message = messages[static_cast<std::size_t>(worker)];
           ASSERT_EQ(static_cast<std::int64_t>(message.size()), length_of(number, worker));
@@ -129,8 +132,8 @@ TEST_P(MessageGathers, every_message_reaches_every_worker) {
   }
 }
 
-TEST_P(MessageGathers, blocks_may_stand_side_by_side) {
-  constexpr std::int64_t kBytes = 4096;  // of a message, without a gap to the next block
+TEST_P(MessageGathers, blocks_may_be_adjacent) {
+  constexpr std::int64_t kBytes = 4096;  // length of a message, without a gap before the next block
   for (int size = 1; size <= 9; ++size) {
     expect_no_errors(run<Adjacent>(size, 1, [&](MessageGather& gather, Exchange& exchange) {
       const auto fill_of = [](Rank worker) { return static_cast<std::byte>(worker.value + 1); };
@@ -148,7 +151,7 @@ TEST_P(MessageGathers, blocks_may_stand_side_by_side) {
   }
 }
 
-TEST(MessagesInPieces, all_heads_come_ahead_of_all_bodies) {
+TEST(MessagesInPieces, all_heads_arrive_before_all_bodies) {
   constexpr std::int64_t kHead = 8;
   constexpr std::uint64_t kRounds = 4;
   for (int size = 1; size <= 9; ++size) {
@@ -197,7 +200,7 @@ TEST(MessagesInPieces, all_heads_come_ahead_of_all_bodies) {
   }
 }
 
-TEST(MessagesInPieces, are_those_of_a_pull_of_96_kilobytes_of_values) {
+TEST(MessagesInPieces, are_used_for_a_pull_of_at_least_96_kilobytes_of_values) {
   HostMemory memory;
   const TensorSpec tensor{"t", 20'000, 64, DType::f32};
   const std::vector<RowSpace> spaces = row_spaces(std::vector{tensor});
@@ -209,7 +212,7 @@ TEST(MessagesInPieces, are_those_of_a_pull_of_96_kilobytes_of_values) {
       const auto scheme = scheme_named(name).create({Context(memory), &bucket, Rank{0}, size, 1});
       std::array<double, 2> messages{};
       for (const bool ahead : {false, true}) {
-        // 256 bytes a row, of each server in each round.
+        // Each server sends rows of 256 bytes in each round.
         const Index rows = Index{375} * size * rounds - (ahead ? 0 : 1);
         const std::vector<Index> set = distinct_rows(random, tensor.rows, rows);
         const std::vector<IndexSets> sets{IndexSets(static_cast<std::size_t>(size), set)};
@@ -222,7 +225,7 @@ TEST(MessagesInPieces, are_those_of_a_pull_of_96_kilobytes_of_values) {
                 .cost({.spaces = spaces, .size = size, .statistics = statistics})
                 .gather.messages;
       }
-      // A cost is that of one round.
+      // The cost is per round.
       if (rounds == 1) {
         EXPECT_EQ(messages[1] - messages[0], size - 1);
       }
@@ -230,8 +233,8 @@ TEST(MessagesInPieces, are_those_of_a_pull_of_96_kilobytes_of_values) {
   }
 }
 
-/// Worker 1 writes a message and lies about it; some other worker must notice.
-std::vector<std::exception_ptr> after_a_lie(
+/// Worker 1 sends a message with a wrong length, which some other worker must detect.
+std::vector<std::exception_ptr> errors_of_wrong_length(
     const std::function<std::vector<std::exception_ptr>(
         int, int, const std::function<void(MessageGather&, Exchange&)>&)>& run,
     std::int64_t bytes, std::int64_t length, std::int64_t limit) {
@@ -248,17 +251,18 @@ std::vector<std::exception_ptr> after_a_lie(
   });
 }
 
-TEST_P(MessageGathers, refuse_what_is_not_as_long_as_it_says) {
+TEST_P(MessageGathers, reject_wrong_lengths) {
   const auto noticed = [](const std::vector<std::exception_ptr>& errors, auto&& is_it) {
     EXPECT_TRUE(std::any_of(errors.begin(), errors.end(), is_it))
         << text_of(errors[0]) << text_of(errors[2]);
   };
-  // Shorter than it is, by more than alignment; longer than all that came; no number at all.
+  // A length that is too short by more than the alignment, one that exceeds the received bytes, and
+  // a negative one.
   for (const std::int64_t length : {std::int64_t{8}, std::int64_t{6400}, std::int64_t{-8}}) {
-    noticed(after_a_lie(run<HostMemory>, 64, length, 4096), is<CorruptDataError>);
+    noticed(errors_of_wrong_length(run<HostMemory>, 64, length, 4096), is<CorruptDataError>);
   }
-  // Longer than a message may be.
-  noticed(after_a_lie(run<HostMemory>, 100'000, 100'000, 4096), is<ProtocolError>);
+  // A length above the limit.
+  noticed(errors_of_wrong_length(run<HostMemory>, 100'000, 100'000, 4096), is<ProtocolError>);
 }
 
 }  // namespace

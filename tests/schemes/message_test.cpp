@@ -1,4 +1,4 @@
-// The layout of messages: round trips, and bytes from the network that are not what they say.
+// The layout of messages: round trips, and bytes from the network with wrong counts.
 #include "schemes/message/message.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ const std::vector<SectionSpec> kSpecs{{{0, 1000}, 1000, 12, std::nullopt},
                                       {{500, 700}, 300, 4, IndexCode::coo},
                                       {{0, Index{1} << 40}, 10, 2, std::nullopt}};
 
-TEST(Message, comes_back_as_it_was_laid_out) {
+TEST(Message, survives_a_round_trip) {
   Random random(seed());
   for (int run = 0; run < 200; ++run) {
     const std::vector<SectionCounts> counts{{random.below(50), random.below(50)},
@@ -55,7 +55,7 @@ TEST(Message, comes_back_as_it_was_laid_out) {
       for (const std::byte byte : read[i].indices) EXPECT_EQ(byte, static_cast<std::byte>(i + 1));
       for (const std::byte byte : read[i].values) EXPECT_EQ(byte, static_cast<std::byte>(i + 101));
     }
-    // And in two pieces.
+    // The same in two pieces.
     const auto head = static_cast<std::size_t>(head_bytes(kSpecs, counts));
     const std::vector<std::byte> body(message.begin() + static_cast<std::ptrdiff_t>(head),
                                       message.end());
@@ -73,7 +73,7 @@ TEST(Message, comes_back_as_it_was_laid_out) {
   }
 }
 
-TEST(Message, whose_pieces_lie_is_refused) {
+TEST(Message, with_corrupt_pieces_is_rejected) {
   const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
   std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
   std::vector<Section> sections;
@@ -94,7 +94,7 @@ TEST(Message, whose_pieces_lie_is_refused) {
   }
 }
 
-TEST(Message, that_lies_is_refused) {
+TEST(Message, with_corrupt_counts_is_rejected) {
   const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
   std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
   std::vector<Section> sections;
@@ -117,7 +117,7 @@ TEST(Message, that_lies_is_refused) {
       std::memcpy(wrong.data() + number * 8, &lie, 8);
       try {
         read_layout(kContext, kSpecs, wrong, counts_read, read);
-        // The same size by chance: the sections still lie within the message.
+        // The wrong counts happen to give the same size. The sections still lie within the message.
         for (const ConstSection& section : read) {
           EXPECT_GE(section.values.data(), wrong.data());
           EXPECT_LE(section.values.data() + section.values.size(), wrong.data() + wrong.size());
@@ -128,7 +128,7 @@ TEST(Message, that_lies_is_refused) {
   }
 }
 
-TEST(Message, is_read_at_the_head_of_others) {
+TEST(Message, is_read_in_front_of_other_messages) {
   const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
   const auto bytes = static_cast<std::size_t>(message_bytes(kSpecs, counts));
   std::vector<std::byte> two(bytes + 100);
@@ -146,8 +146,8 @@ TEST(Message, is_read_at_the_head_of_others) {
   }
 }
 
-TEST(Message, crosses_dense_where_that_takes_fewer_bytes) {
-  // 12 bytes a row, and 4 for an index: three quarters of the rows.
+TEST(Message, is_sent_dense_if_that_takes_fewer_bytes) {
+  // A row takes 12 bytes and its index 4, so dense is smaller above three quarters of the rows.
   const SectionSpec spec{{100, 200}, 100, 12, IndexCode::coo, true};
   for (Index rows = 0; rows <= 100; ++rows) {
     const SectionCounts counts = crossing(spec, rows);
@@ -167,8 +167,8 @@ TEST(Message, crosses_dense_where_that_takes_fewer_bytes) {
   EXPECT_EQ(crossing({{0, huge}, huge, Index{1} << 30, IndexCode::coo, true}, 7).rows, 7);
 }
 
-// The more rows, the more bytes: so the bytes tell how many rows there are.
-TEST(Message, of_wide_rows_tells_its_numbers_by_its_bytes) {
+// More rows take more bytes, so the size determines the number of rows.
+TEST(Message, of_wide_rows_has_counts_that_follow_from_its_size) {
   for (const Index universe : {Index{1}, Index{7}, Index{1000}, Index{99'184}, Index{1} << 40}) {
     for (const std::optional<IndexCode> code :
          {std::optional<IndexCode>{}, std::optional(IndexCode::coo),
@@ -181,7 +181,7 @@ TEST(Message, of_wide_rows_tells_its_numbers_by_its_bytes) {
       for (Index rows = 0; rows <= std::min<Index>(universe, 70'000); ++rows) {
         const std::vector<SectionCounts> counts{{rows, rows}};
         const Index bytes = message_bytes(specs, counts);
-        // All rows of a range need no code, and may take the bytes of fewer.
+        // All rows of a range need no index code, so they may take as many bytes as fewer rows.
         if (bytes == all) {
           ASSERT_FALSE(numbers_of_bytes(specs, bytes));
           continue;
@@ -189,10 +189,10 @@ TEST(Message, of_wide_rows_tells_its_numbers_by_its_bytes) {
         ASSERT_GT(bytes, before) << rows << " of " << universe;
         before = bytes;
         if (rows % 97 != 0 && rows < universe - 2) continue;
-        const std::optional<SectionCounts> told = numbers_of_bytes(specs, bytes);
-        ASSERT_TRUE(told);
-        ASSERT_EQ(told->rows, rows);
-        ASSERT_EQ(told->indices, rows);
+        const std::optional<SectionCounts> found = numbers_of_bytes(specs, bytes);
+        ASSERT_TRUE(found);
+        ASSERT_EQ(found->rows, rows);
+        ASSERT_EQ(found->indices, rows);
         if (bytes + 1 == all) continue;
         EXPECT_THROW(numbers_of_bytes(specs, bytes + 1), CorruptDataError);
       }
@@ -200,14 +200,15 @@ TEST(Message, of_wide_rows_tells_its_numbers_by_its_bytes) {
   }
   EXPECT_THROW(numbers_of_bytes(std::vector<SectionSpec>{{{0, 10}, 10, 32, std::nullopt}}, 0),
                CorruptDataError);
-  // Narrow rows, several row spaces, and what may cross dense say nothing.
+  // The size does not determine the counts for narrow rows, several row spaces, or sections that
+  // may be sent dense.
   EXPECT_FALSE(numbers_of_bytes(kSpecs, 100));
   EXPECT_FALSE(numbers_of_bytes(std::vector<SectionSpec>{{{0, 10}, 10, 4, std::nullopt}}, 56));
   EXPECT_FALSE(
       numbers_of_bytes(std::vector<SectionSpec>{{{0, 10}, 10, 32, IndexCode::coo, true}}, 64));
 }
 
-TEST(KnownNumbers, are_compared_with_what_messages_say) {
+TEST(KnownNumbers, are_compared_with_the_counts_in_messages) {
   const std::vector<SectionCounts> counts{{5, 5}, {2, 2}, {1, 1}};
   std::vector<std::byte> message(static_cast<std::size_t>(message_bytes(kSpecs, counts)));
   std::vector<Section> sections;
@@ -222,7 +223,7 @@ TEST(KnownNumbers, are_compared_with_what_messages_say) {
   known.expect(message, counts);
   message[8] ^= std::byte{1};
   EXPECT_THROW(known.verify({}, {}), CorruptDataError);
-  known.verify({}, {});  // forgotten
+  known.verify({}, {});  // verify() has cleared the known numbers
   std::vector<SectionCounts> read;
   known.fetch(kSpecs.size(), std::array{std::span<const std::byte>(message)}, read);
   EXPECT_EQ(read[0].rows, 4);

@@ -1,5 +1,5 @@
-// Statistics: of index sets, of what schemes make of their rows, and estimates of what nobody
-// looked at.
+// Statistics: of index sets, of the rows that schemes derive from them, and estimates of unmeasured
+// values.
 #include "schemes/statistics.h"
 
 #include <gtest/gtest.h>
@@ -23,15 +23,16 @@ TEST(Statistics, unions_of_groups) {
   EXPECT_NEAR(united_by(known, 3, 5), 5.55, 0.01);  // 4 · (3 / 2)^(log2 7 / 4)
   EXPECT_EQ(united_by(known, 4, 5), 7);
   EXPECT_EQ(united_by(known, 5, 5), 7);
-  // Where nobody looked: disjoint sets, the same ones, none.
+  // Estimates without measured group unions: for disjoint sets, equal sets, and empty sets.
   EXPECT_NEAR(united_by({10, 10, 80}, 4, 8), 40, 1e-9);
   EXPECT_EQ(united_by({10, 10, 10}, 4, 8), 10);
   EXPECT_EQ(united_by({0, 0, 0}, 4, 8), 0);
   EXPECT_EQ(united_by({7, 7, 7}, 1, 1), 7);
 }
 
-// Where nobody looked, blocks and node unions are estimated: well where rows lie anywhere.
-TEST(Statistics, what_becomes_of_rows_is_estimated_where_nobody_looked) {
+// Blocks and node unions are estimated if they were not measured. The estimate is accurate for rows
+// at random positions.
+TEST(Statistics, unmeasured_blocks_and_node_unions_are_estimated) {
   Random random(seed());
   SchemeOptions options;
   options.workers_per_node = 2;

@@ -101,8 +101,8 @@ Found<T> to_rows(const Context& context, const std::vector<Index>& blocks,
 
 TEST_F(Blocks, HoldRowsPaddedWithZeros) {
   for_each_dtype([&]<typename T>(T) {
-    // Rows of 3 elements in blocks of 4. Row 1 is element 3 of block 0 and elements 4 and 5 of
-    // block 1. Row 3 is elements 9 to 11, in block 2.
+    // Rows of 3 elements, in blocks of 4 elements. Row 1 is flat elements 3 to 5 and spans two
+    // blocks. Row 3 is flat elements 9 to 11, all in block 2.
     Found<T> found = to_blocks(context_, {1, 3}, values_of<T>({1, 2, 3, 4, 5, 6}), 3, 4, 3);
     found.keep(4);
     EXPECT_EQ(found.numbers, (std::vector<Index>{0, 1, 2}));
