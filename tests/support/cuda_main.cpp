@@ -1,5 +1,5 @@
-// The main() of a program of tests that may run on a GPU. Exit status 77: they were to, and there
-// is none that they can use; it says why.
+// The main() of test programs that may run on a GPU. If tests are to run on a GPU and none is
+// usable, it prints the reason and exits with status 77.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   }
   const int status = RUN_ALL_TESTS();
   std::fflush(nullptr);
-  // Memory goes with the GPU's context: nobody's destructor is to look at it after that.
+  // Device memory is freed together with the GPU's context. No destructor may access it later.
   cudaDeviceReset();
   std::_Exit(status);
 }

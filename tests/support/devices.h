@@ -1,7 +1,7 @@
-// The device that a test runs on: the CPU, or, with SPARSESYNC_TEST_DEVICE=cuda, a GPU. There all
-// that `new` gives is memory that the GPU reaches, too (managed_new.cpp), and each operation is
-// waited for; so a test is the same text for both, as long as what operations read and write lies
-// in no array or variable of a function.
+// The device that a test runs on: the CPU, or a GPU if SPARSESYNC_TEST_DEVICE=cuda. On a GPU, `new`
+// returns memory that the GPU can access, too (managed_new.cpp), and each operation is waited for.
+// The same test thus runs on both devices, as long as operations do not access arrays or variables
+// on the stack.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@
 namespace sparsesync::testing {
 
 inline bool on_cuda() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets it
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code sets it
   const char* const device = std::getenv("SPARSESYNC_TEST_DEVICE");
   return device != nullptr && std::string_view(device) == "cuda";
 }
@@ -52,9 +52,9 @@ inline void* allocate_reachable(std::size_t bytes) {
   return pointer;
 }
 
-/// Reachable memory, kept by stream and size when it is released. Nothing returns to the driver:
-/// that would wait for the whole device, which may wait for a worker in another thread of this
-/// process. The links are not in the memory itself, because the GPU may still work on it.
+/// A cache of reachable memory, by stream and size. It never returns memory to the driver: that
+/// would wait for the whole device, which may wait for a worker in another thread of this process.
+/// Free lists are stored outside the memory, because the GPU may still be using it.
 class ReachableMemory {
  public:
   /// @throws std::bad_alloc
@@ -81,8 +81,8 @@ class ReachableMemory {
 };
 #endif
 
-/// Memory that the device under test and the tests reach. On a GPU, released memory is used again
-/// in the same stream only, whose work on it may not have ended.
+/// Memory that both the device under test and the tests can access. On a GPU, released memory is
+/// reused only in the same stream, where earlier work on it may not have finished.
 class TestMemory : public HostMemory {
  public:
   explicit TestMemory(std::optional<std::int64_t> budget = std::nullopt) : HostMemory(budget) {}
@@ -123,7 +123,7 @@ class TestMemory : public HostMemory {
   static void give_back_reachable(void* pointer, std::size_t bytes, Stream stream) {
     reachable().deallocate(pointer, bytes, stream.handle);
   }
-  /// Never destroyed: memory of static objects may be released after it would have been.
+  /// Never destroyed, because static objects may release memory later.
   static ReachableMemory& reachable() {
     static auto* const memory = new ReachableMemory;
     return *memory;
@@ -134,7 +134,7 @@ class TestMemory : public HostMemory {
 /// A stream of the device under test, if it has one.
 class DeviceUnderTest {
  public:
-  /// @param memory  for scratch; null: its own
+  /// @param memory  for scratch; null: memory of this object
   explicit DeviceUnderTest(bool checked = true, MemoryResource* memory = nullptr) {
     if (!on_cuda()) return;
     device_stream_ =
@@ -153,7 +153,7 @@ class DeviceUnderTest {
   std::unique_ptr<DeviceStream> device_stream_;
 };
 
-/// A context on the device under test of the calling thread's own.
+/// Returns a context on the device under test that belongs to the calling thread.
 inline const Context& own_context() {
   static thread_local TestMemory memory;
   static thread_local const DeviceUnderTest device(false);

@@ -1,4 +1,4 @@
-// Memory that runs out at one allocation.
+// Memory in which one allocation fails.
 #pragma once
 
 #include <atomic>
@@ -11,20 +11,20 @@
 
 namespace sparsesync::testing {
 
-/// How an allocation fails.
+/// The failure of an allocation: a budget error or std::bad_alloc.
 enum class Failure : std::uint8_t { budget, out_of_memory };
 
-/// Memory in which one allocation fails, and those after it do not.
+/// Memory in which one allocation fails and later ones succeed.
 class FailingMemory : public MemoryResource {
  public:
   explicit FailingMemory(MemoryResource& memory) : memory_(memory) {}
 
-  /// The k-th allocation from now on fails; 1: the next one.
+  /// Makes the k-th allocation from now fail; 1 is the next one.
   void fail(std::int64_t k, Failure failure) {
     failure_ = failure;
     left_ = k;
   }
-  /// Whether it has.
+  /// Returns whether the allocation has failed.
   bool has_failed() const { return left_ <= 0; }
   void stop_failing() { left_ = 0; }
 

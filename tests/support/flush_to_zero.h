@@ -1,4 +1,4 @@
-// The modes of floating-point arithmetic that a program may have set for itself.
+// Floating-point modes that a program may have set for itself.
 #pragma once
 
 #ifdef __SSE2__
@@ -13,14 +13,14 @@ inline constexpr bool kHasFlushToZero = true;
 inline constexpr bool kHasFlushToZero = false;
 #endif
 
-/// Computes in this thread without denormals while it lives, as torch.set_flush_denormal(True)
-/// does, and rounds towards zero.
+/// Flushes denormals to zero in this thread during its lifetime, like
+/// torch.set_flush_denormal(True), and rounds towards zero.
 class [[nodiscard]] FlushToZero {
  public:
 #ifdef __SSE2__
   FlushToZero() : before_(_mm_getcsr()) {
     _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
-    _mm_setcsr(_mm_getcsr() | 0x0040U);  // denormals are zeros
+    _mm_setcsr(_mm_getcsr() | 0x0040U);  // treats denormals as zeros
     _MM_SET_ROUNDING_MODE(_MM_ROUND_TOWARD_ZERO);
   }
   ~FlushToZero() {

@@ -1,4 +1,4 @@
-// A transport for tests that change some calls of another one.
+// A base class for tests that change some calls of a transport.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace sparsesync::testing {
 
-/// Forwards each call to another transport. A test derives from it to change one of them.
+/// Forwards each call to another transport. Derive from it to override some of them.
 class ForwardingTransport : public Transport {
  public:
   explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}

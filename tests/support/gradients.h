@@ -1,5 +1,5 @@
-// Gradients whose sum is known: exactly, by small integers in floats and a map of all workers'
-// rows; or one whose bits tell in which order it was made.
+// Gradients with known sums. Small integers in floats give exact sums, which a map of all workers'
+// rows computes. Other gradients have sums whose bits depend on the order of addition.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace sparsesync::testing {
 
-/// One worker's gradient of one tensor, with the memory that it needs.
+/// One worker's gradient of one tensor, with its memory.
 struct OwnedGradient {
   Gradient::Layout layout = Gradient::Layout::row_sparse;
   std::vector<Index> indices;
@@ -28,7 +28,7 @@ struct OwnedGradient {
   }
 };
 
-/// Calls `value` that often, and appends what it returns.
+/// Calls `value` `count` times and appends the results.
 template <typename Value>
 void append_values(std::vector<std::byte>& values, DType dtype, Index count, const Value& value) {
   for_dtype(dtype, [&]<typename T>(T) {
@@ -69,7 +69,7 @@ T element_of(const OwnedGradient& gradient, std::size_t element) {
   return value;
 }
 
-/// A gradient whose sums depend on their order.
+/// Draws a gradient whose sums depend on the order of addition.
 inline OwnedGradient inexact_gradient(Random& random, const TensorSpec& tensor, Index rows) {
   OwnedGradient gradient;
   gradient.indices = distinct_rows(random, tensor.rows, rows);
@@ -80,7 +80,7 @@ inline OwnedGradient inexact_gradient(Random& random, const TensorSpec& tensor, 
   return gradient;
 }
 
-/// Integers from -4 to 4: with a few dozen of them in a row, sums are exact in every dtype.
+/// Draws integers from -4 to 4. Sums of a few dozen of them are exact in every dtype.
 inline OwnedGradient random_gradient(Random& random, const TensorSpec& tensor,
                                      std::vector<Index> indices) {
   OwnedGradient gradient;
@@ -91,7 +91,7 @@ inline OwnedGradient random_gradient(Random& random, const TensorSpec& tensor,
   return gradient;
 }
 
-/// The sum over the workers of one tensor: what every worker must end with.
+/// The sum of one tensor over all workers, which every worker must receive.
 class ExactSum {
  public:
   explicit ExactSum(TensorSpec tensor) : tensor_(std::move(tensor)) {}
@@ -113,7 +113,7 @@ class ExactSum {
     }
   }
 
-  /// Rows of which some element is not zero, increasing.
+  /// Returns the nonzero rows, in increasing order.
   std::vector<Index> nonzero_rows() const {
     std::vector<Index> rows;
     for (const auto& [row, sum] : sums_) {
@@ -123,7 +123,7 @@ class ExactSum {
     return rows;
   }
 
-  /// What is wrong with a result, in words; "" if nothing is. NaN equals NaN.
+  /// Describes the first fault of a result, or returns "" if there is none. NaN equals NaN.
   std::string difference(const TensorResult& result, double scale = 1) const {
     if (result.values.dtype != tensor_.dtype || result.values.width != tensor_.width)
       return "shape";
@@ -159,7 +159,7 @@ class ExactSum {
   std::map<Index, std::vector<double>> sums_;
 };
 
-/// The bits of a result: equal on all workers, from run to run.
+/// Returns the bits of a result. They must be equal on all workers and in every run.
 inline std::string bits_of(const TensorResult& result) {
   const auto* indices = reinterpret_cast<const char*>(result.indices.data());
   const auto* values = reinterpret_cast<const char*>(result.values.data);

@@ -1,4 +1,4 @@
-// Index sets drawn at random.
+// Random index sets.
 #pragma once
 
 #include "schemes/statistics.h"
@@ -6,7 +6,7 @@
 
 namespace sparsesync::testing {
 
-/// For each worker `touched` distinct rows, or up to a tenth more.
+/// Draws between `touched` and 1.1 times as many distinct rows for each worker.
 inline OwnedIndexSets random_sets(Random& random, Index rows, int size, Index touched) {
   OwnedIndexSets sets;
   for (int worker = 0; worker < size; ++worker) {

@@ -1,4 +1,4 @@
-// A network of point-to-point calls between threads, that has no more than PointToPoint asks for.
+// A point-to-point network between threads that implements only the interface of PointToPoint.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 
 namespace sparsesync::testing {
 
-/// What the ends of all workers share. A send and its receive meet here; whoever comes second
-/// copies.
+/// State shared by the endpoints of all workers. A send and its receive meet here, and the later
+/// one copies.
 class Mailboxes {
  public:
   explicit Mailboxes(int size) : left_(static_cast<std::size_t>(size)) {}
 
-  /// The end of a worker.
+  /// Returns the endpoint of a worker.
   static std::unique_ptr<PointToPoint> end(const std::shared_ptr<Mailboxes>& boxes, Rank rank) {
     return std::make_unique<End>(boxes, rank);
   }
@@ -116,7 +116,7 @@ class Mailboxes {
   PointToPoint::Call next_call_ = 1;
 };
 
-/// Workers that are threads of this process and have nothing but such calls.
+/// Returns workers that are threads of this process and communicate only through Mailboxes.
 inline WorkersUnderTest mailbox_workers() {
   WorkersUnderTest workers = local_workers("mailboxes", {});
   workers.relays_aborts = true;

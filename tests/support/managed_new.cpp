@@ -1,4 +1,4 @@
-// With SPARSESYNC_TEST_DEVICE=cuda all that `new` gives is memory that the GPU reaches.
+// With SPARSESYNC_TEST_DEVICE=cuda, `new` returns memory that the GPU can access, too.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using sparsesync::round_up;
 using sparsesync::testing::on_cuda;
 using sparsesync::testing::ReachableMemory;
 
-// What CUDA and the pool themselves allocate is the host's.
+// Set while CUDA or the pool allocates. Such memory comes from the host's heap.
 thread_local bool inside = false;
 struct Inside {
   Inside() { inside = true; }
@@ -25,10 +25,10 @@ struct Inside {
   bool before = inside;
 };
 
-/// Large pieces of reachable memory.
+/// Large blocks of reachable memory.
 class Pieces : public std::pmr::memory_resource {
   void* do_allocate(std::size_t bytes, std::size_t) override {
-    const Inside here;  // the pool also comes here when a thread ends
+    const Inside here;  // the pool also releases memory here when a thread ends
     return memory_.allocate(bytes, nullptr);
   }
   void do_deallocate(void* pointer, std::size_t bytes, std::size_t) override {
@@ -40,8 +40,8 @@ class Pieces : public std::pmr::memory_resource {
   ReachableMemory memory_;
 };
 
-/// Cuts large pieces into small ones. Never destroyed: objects of static storage may be deleted
-/// after it would have been.
+/// Divides large blocks into small ones. Never destroyed, because objects of static storage may be
+/// deleted later.
 std::pmr::synchronized_pool_resource& pool() {
   struct Pool {
     Pieces pieces;
@@ -53,7 +53,7 @@ std::pmr::synchronized_pool_resource& pool() {
   return pool->small;
 }
 
-/// Whether there is a GPU. Where there is none the test says so (cuda_main.cpp), and needs memory
+/// Returns whether there is a GPU. If not, cuda_main.cpp reports it, and the program needs memory
 /// until then.
 bool has_gpu() {
   static const bool has = [] {
@@ -63,15 +63,15 @@ bool has_gpu() {
   return has;
 }
 
-/// Stands before each piece: where its memory begins, and how long it is in the pool.
+/// Header in front of each block: start of its memory, and its size in the pool.
 struct Piece {
   void* begin;
-  std::size_t bytes_of_pool;  // 0: it is not of the pool
+  std::size_t bytes_of_pool;  // 0 if it is not from the pool
 };
 
 void* take(std::size_t bytes, std::size_t alignment) {
   alignment = std::max(alignment, alignof(std::max_align_t));
-  // The pool is not trusted with alignments.
+  // The pool is not trusted to align.
   const std::size_t all = bytes + alignment + sizeof(Piece);
   Piece piece{nullptr, 0};
   if (!inside && on_cuda()) {

@@ -1,9 +1,10 @@
-// The main() of a program of tests under mpirun: rank 0 prints all, the others what fails.
+// The main() of test programs under mpirun. Rank 0 prints everything, and the others print only
+// failures.
 #include "tests/support/mpi_workers.h"
 
 namespace {
 
-/// Prints failures alone.
+/// Prints only failures.
 class Failures : public ::testing::EmptyTestEventListener {
  public:
   explicit Failures(int rank) : rank_(rank) {}

@@ -1,6 +1,6 @@
-// Runs a body as each of n workers that are processes of one mpirun. Every process runs the same
-// tests; those beyond n sit a run out. What workers threw is known to all of them afterwards, over
-// a file that all have mapped: MPI itself is what is tested.
+// Runs a body as each of n workers, which are processes of one mpirun. Every process runs the same
+// tests; processes beyond n skip a run. Afterwards all processes know the workers' exceptions,
+// through a file that all have mapped. MPI cannot transport them, because MPI itself is under test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,15 +24,15 @@
 
 namespace sparsesync::testing {
 
-/// Memory that all processes see. The launcher names its file.
+/// Memory that all processes share. The launcher sets the name of its file.
 class Board {
  public:
-  /// What a worker threw.
+  /// An exception that a worker threw.
   struct Error {
     int kind = 0;  // 0: none
     char text[1020] = {};
   };
-  /// What the file holds.
+  /// The contents of the file.
   struct Content {
     std::atomic<int> arrived;
     std::atomic<int> counter;
@@ -57,14 +57,14 @@ class Board {
 
   Content& content() { return *content_; }
 
-  /// Waits for all processes. One that does not come fails the test, here.
+  /// Waits for all processes. Fails the test if one does not arrive.
   void barrier(int processes) {
     static_assert(std::atomic<int>::is_always_lock_free);
     std::atomic<int>& arrived = content_->arrived;
     const int before = arrived++;
     const int target = (before / processes + 1) * processes;
-    // std::atomic::wait() works inside one process only. Processes that poll would take a third of
-    // the processors from those that still run.
+    // std::atomic::wait() works only within a process. Polling would take a third of the processor
+    // time from the processes that still run.
     if (before + 1 == target) syscall(SYS_futex, &arrived, FUTEX_WAKE, processes);
     const timespec second{1, 0};
     const Clock::time_point deadline = Clock::now() + 4 * kDeadline;
@@ -81,7 +81,7 @@ class Board {
   Content* content_ = nullptr;
 };
 
-/// The errors that tests ask for; others arrive as Error.
+/// Exception types that tests check for. Other exceptions arrive as Error.
 template <typename... Kinds>
 struct ErrorKinds {
   static int number_of(const std::exception_ptr& error) {
@@ -148,7 +148,7 @@ class MpiProcesses {
     return board_.content().notes.at(static_cast<std::size_t>(rank));
   }
 
-  /// The one object; made when it is first asked for, gone when the tests are over.
+  /// Returns the only object. It is created on first use and destroyed after the tests.
   static std::unique_ptr<MpiProcesses>& instance() {
     static std::unique_ptr<MpiProcesses> processes;
     return processes;

@@ -1,9 +1,9 @@
-// Random numbers of the tests: the same on every machine, and every failure names the seed that
-// repeats it.
+// Random numbers for tests. They are the same on every machine, and every failure prints the seed
+// that reproduces it.
 //
-// The seed is SPARSESYNC_SEED where that is set, else a fixed one. Who includes this header gets it
-// printed when the program starts and beside every test that fails. Inside namespace sparsesync say
-// ::testing for GoogleTest's own.
+// The seed is SPARSESYNC_SEED if that is set, otherwise a constant. A program that includes this
+// header prints the seed when it starts and for every test that fails. Inside namespace sparsesync,
+// use ::testing for GoogleTest's namespace.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@
 
 namespace sparsesync::testing {
 
-/// The seed of this run.
-/// @throws InputError if SPARSESYNC_SEED is not a whole number
+/// Returns the seed of this run.
+/// @throws InputError if SPARSESYNC_SEED is not an integer
 inline std::uint64_t seed() {
   constexpr std::uint64_t kDefault = 20'240'607;
   const char* given = std::getenv("SPARSESYNC_SEED");  // NOLINT(concurrency-mt-unsafe): one thread
@@ -41,20 +41,20 @@ inline std::uint64_t seed() {
   return value;
 }
 
-/// Numbers from a counter and a seed: for each seed another sequence.
+/// A counter-based random number generator. Each seed gives another sequence.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : key_(mix64(seed)) {}
 
   std::uint64_t next() { return mix64(key_ + counter_++); }
 
-  /// In [0, bound). @param bound >= 1
+  /// Returns an integer in [0, bound). bound >= 1.
   std::int64_t below(std::int64_t bound) {
     SPARSESYNC_EXPECT(bound, >=, std::int64_t{1});
     return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
   }
 
-  /// In [0, 1).
+  /// Returns a number in [0, 1).
   double uniform() { return static_cast<double>(next() >> 11U) * 0x1p-53; }
 
  private:
@@ -62,8 +62,8 @@ class Random {
   std::uint64_t counter_ = 0;
 };
 
-/// `count` distinct rows of [0, rows), increasing; every set is equally likely (R. W. Floyd's
-/// algorithm: Bentley, "Programming pearls", CACM 30(9), 1987).
+/// Draws `count` distinct rows of [0, rows), in increasing order. Every set is equally likely (R.
+/// W. Floyd's algorithm: Bentley, "Programming pearls", CACM 30(9), 1987).
 /// @pre 0 <= count <= rows
 inline std::vector<Index> distinct_rows(Random& random, Index rows, Index count) {
   SPARSESYNC_EXPECT(count, <=, rows);
@@ -93,7 +93,7 @@ class SeedPrinter : public ::testing::EmptyTestEventListener {
 };
 
 inline bool print_seed() {
-  ::testing::UnitTest::GetInstance()->listeners().Append(new SeedPrinter);  // which owns it
+  ::testing::UnitTest::GetInstance()->listeners().Append(new SeedPrinter);  // the listeners own it
   return true;
 }
 inline const bool kPrintsSeed = print_seed();

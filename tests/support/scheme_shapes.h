@@ -1,4 +1,4 @@
-// The inputs of the schemes' conformance suite: every odd shape that a gradient may have.
+// Inputs of the conformance suite of schemes: every unusual shape that a gradient may have.
 #pragma once
 
 #include <cmath>
@@ -12,17 +12,17 @@
 
 namespace sparsesync::testing {
 
-/// What the workers put into a bucket: [worker][tensor].
+/// Gradients that workers submit to a bucket: [worker][tensor].
 using Inputs = std::vector<std::vector<OwnedGradient>>;
 
-/// A kind of input. `make` gives one worker's gradients of one tensor.
+/// A kind of input. `make` returns one worker's gradient of one tensor.
 struct Shape {
   const char* name;
-  std::vector<TensorSpec> tensors;  // dtype is filled in, where one is given
+  std::vector<TensorSpec> tensors;  // dtype is set by the suite if a test varies it
   std::function<OwnedGradient(Random&, const TensorSpec&, int worker, int size)> make;
   int rounds = 1;
-  bool small = true;   // else more than a dense tensor or a table of its rows may take: kBudget
-  bool finite = true;  // else not for integers
+  bool small = true;   // false: a dense tensor or a table of all rows exceeds kBudget
+  bool finite = true;  // false: has no integer counterpart
 };
 
 inline OwnedGradient some_rows(Random& random, const TensorSpec& tensor, Index most) {
@@ -143,10 +143,12 @@ inline std::vector<Shape> shapes() {
   };
 }
 
-/// For "beyond": neither a dense tensor nor a table of its rows fits into this.
+/// Memory budget for the "beyond" shapes. It is too small for a dense tensor or a table of its
+/// rows.
 inline constexpr std::int64_t kBudget = std::int64_t{48} << 20U;
 
-/// The rows of a gradient that are touched, increasing: of a dense one those that are not zero.
+/// Returns the touched rows of a gradient, in increasing order. For a dense gradient these are the
+/// nonzero rows.
 inline std::vector<Index> touched_rows(const Gradient& gradient, const TensorSpec& tensor) {
   std::vector<Index> rows(gradient.indices().begin(), gradient.indices().end());
   if (gradient.layout() == Gradient::Layout::dense) {
@@ -163,7 +165,7 @@ inline std::vector<Index> touched_rows(const Gradient& gradient, const TensorSpe
   return rows;
 }
 
-/// Ones, as many as a tensor of a test may have elements of.
+/// Ones, for as many elements as a tensor of a test may have.
 inline const std::vector<std::byte> kOnes = [] {
   std::vector<std::byte> ones;
   for (int i = 0; i < 1000; ++i) append_value(ones, DType::f32, 1);
@@ -190,8 +192,8 @@ inline std::vector<IndexSets> index_sets(const std::vector<RowSpace>& spaces, co
   return sets;
 }
 
-/// Where groups of so many workers add up their dense tensors first: without the rows that are then
-/// zero, which nobody sees any more.
+/// Drops rows that cancel in the sum of a group. Groups of `workers` workers add their dense
+/// tensors first, so no other worker sees a row that is then zero.
 inline void drop_cancelled(const std::vector<RowSpace>& spaces, const Inputs& inputs,
                            const std::vector<TensorSpec>& tensors, int workers,
                            std::vector<OwnedIndexSets>& sets) {

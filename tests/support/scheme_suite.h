@@ -1,6 +1,6 @@
-// The conformance suite of schemes, over any transport: every scheme x dtype x shape x number of
-// workers ends with the exact sum, the same bits on all workers and over every transport, and moves
-// exactly the bytes that its own account says.
+// The conformance suite of schemes, over any transport. It runs every combination of scheme, dtype,
+// shape and number of workers. Every worker must receive the exact sum. The bits must be equal on
+// all workers and over every transport. The bytes sent must equal the scheme's predicted traffic.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,24 +22,24 @@
 
 namespace sparsesync::testing {
 
-/// Sanitizers see every way once: what depends on the number of workers is seen without them.
+/// With sanitizers, every code path runs once. The numbers of workers are swept without sanitizers.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
 
-/// A scheme, and how its workers are connected.
+/// A scheme and the connection of its workers.
 struct SchemeUnderTest {
   SchemeVariant variant;
   WorkersUnderTest workers;
   int most_workers = 9;
-  /// Every number of workers for the first dtype, some for the second; the others take the same
-  /// ways.
+  /// Numbers of workers: all for the first dtype, some for the second, and a few for the others,
+  /// which use the same code paths.
   std::array<std::vector<int>, 3> sizes;
 };
 
-// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest requires this name
 inline void PrintTo(const SchemeUnderTest& under_test, std::ostream* out) {
   *out << under_test.variant.label << " over " << under_test.workers.name;
 }
@@ -50,7 +50,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
   static const std::string& name() { return variant().label; }
   static SchemeEntry entry() { return variant().entry(); }
   static const WorkersUnderTest& workers() { return GetParam().workers; }
-  /// Of `sizes` those that can be run.
+  /// Returns those of `sizes` that can run.
   static std::vector<int> sizes(std::vector<int> sizes) {
     std::erase_if(sizes,
                   [](int size) { return size > GetParam().most_workers || !variant().fits(size); });
@@ -60,15 +60,15 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
     const std::array<std::vector<int>, 3>& all = GetParam().sizes;
     return sizes(dtype == DType::f32 ? all[0] : dtype == DType::bf16 ? all[1] : all[2]);
   }
-  /// One seed, or many under SPARSESYNC_FULL.
+  /// Returns one seed, or 20 with SPARSESYNC_FULL.
   static std::vector<std::uint64_t> seeds() {
     std::vector<std::uint64_t> seeds;
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread is there yet
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread exists yet
     const bool full = std::getenv("SPARSESYNC_FULL") != nullptr;
     for (std::uint64_t i = 0; i < (full ? 20U : 1U); ++i) seeds.push_back(seed() + i);
     return seeds;
   }
-  /// Whether the scheme says that few rows of these tensors fit into kBudget.
+  /// Returns whether the scheme reports that a few rows of these tensors fit into kBudget.
   static bool fits(const std::vector<TensorSpec>& tensors, int size) {
     const std::vector<RowSpace> spaces = row_spaces(tensors);
     const Statistics few(spaces.size(), {60, 60, 60.0 * size});
@@ -77,11 +77,12 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
            static_cast<double>(kBudget);
   }
 
-  /// Runs three steps (adapting after the first), the first and the last with the same input.
-  /// @param dtype  of all tensors; nothing: their own
+  /// Runs three steps, and adapts after the first one. The first and the last step have the same
+  /// input.
+  /// @param dtype  dtype of all tensors; none: the dtype of each tensor
   static void check(Shape shape, std::optional<DType> dtype, int size, std::uint64_t seed) {
     for (TensorSpec& tensor : shape.tensors) tensor.dtype = dtype.value_or(tensor.dtype);
-    if (!fits(shape.tensors, size)) return;  // refuses_what_does_not_fit, below
+    if (!fits(shape.tensors, size)) return;  // tested by refuses_what_does_not_fit
     SCOPED_TRACE(::testing::Message()
                  << name() << ", " << (dtype ? name_of(*dtype) : "several dtypes") << ", "
                  << shape.name << ", " << size << " workers, seed " << seed);
@@ -113,7 +114,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
         [&](Session& session, HostMemory&) {
           const auto rank = static_cast<std::size_t>(session.rank().value);
           const BucketId id = session.register_bucket(bucket);
-          // Of a type that has them: integers are no gradients.
+          // Only floating-point buckets have squares, because integers are not gradients.
           const bool squares = std::ranges::none_of(
               bucket.tensors, [](const TensorSpec& tensor) { return is_integer(tensor.dtype); });
           const auto own_squares = std::make_unique<double>();
@@ -145,15 +146,15 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
           workers().note(session.rank().value) = digest_of(bits.back());
           session.barrier();
         },
-        // The account is of the scheme's own messages.
+        // Late refusals are off, because the predicted traffic covers only the scheme's messages.
         {.deadline = kDeadline, .seed = seed, .late_refusals = false},
         shape.small ? std::nullopt : std::optional(kBudget)));
     for (int worker = 1; worker < size; ++worker) {
-      EXPECT_EQ(workers().note(worker), workers().note(0)) << "the bits of worker " << worker;
+      EXPECT_EQ(workers().note(worker), workers().note(0)) << "bits of worker " << worker;
     }
   }
 
-  /// Appends a digest of what each worker ends with in one step.
+  /// Appends a digest of each worker's result after one step.
   static void add_digests(const WorkersUnderTest& workers, const TensorSpec& tensor,
                           const Inputs& inputs, int threads, std::vector<std::uint64_t>& digests) {
     const auto size = static_cast<int>(inputs.size());
@@ -172,7 +173,8 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
   static std::uint64_t digest_of(const std::string& bits) { return std::hash<std::string>{}(bits); }
 
  private:
-  /// What workers own before the gather is the result, each value once: so are its squares.
+  /// The owned partitions before the gather phase contain each value of the result once. Their
+  /// squares must add up to those of the result.
   static void check_squares(Session& session, BucketId bucket, std::size_t tensors, double own) {
     double of_result = 0;
     for (std::size_t t = 0; t < tensors; ++t) {
@@ -207,11 +209,11 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
     EXPECT_EQ(after.messages_sent - before.messages_sent, traffic.messages_sent[rank]);
     EXPECT_EQ(after.bytes_sent - before.bytes_sent,
               traffic.payload_sent[rank] + kHeaderBytes * traffic.messages_sent[rank])
-        << "by worker " << rank;
+        << "worker " << rank;
     EXPECT_EQ(after.bytes_received - before.bytes_received,
               traffic.payload_received[rank] +
                   kHeaderBytes * (after.messages_received - before.messages_received))
-        << "by worker " << rank;
+        << "worker " << rank;
   }
 };
 
@@ -227,7 +229,7 @@ TEST_P(SchemeSuite, exact_sums_on_every_shape_dtype_and_number_of_workers) {
 }
 
 TEST_P(SchemeSuite, every_dtype_in_one_bucket) {
-  // Odd sizes: what follows a narrow type is not where it would lie by itself.
+  // Odd sizes, so that tensors after a narrow dtype are misaligned.
   const Shape shape{"mixed",
                     {{"a", 7, 3, DType::f16},
                      {"b", 50, 1, DType::f64},
@@ -248,8 +250,8 @@ TEST_P(SchemeSuite, every_dtype_in_one_bucket) {
   }
 }
 
-/// What the workers of `inputs` end with, made dense, by a bucket of one tensor: those of this
-/// process see that it is the very bits of `expected`.
+/// Synchronizes a bucket of one tensor. Expects that the workers in this process receive exactly
+/// the bits of `expected`, as a dense tensor.
 template <typename T>
 void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor, Reduction reduction,
                    const Inputs& inputs, const std::vector<T>& expected) {
@@ -269,7 +271,7 @@ void expect_result(const SchemeUnderTest& under_test, const TensorSpec& tensor, 
         const auto differs = std::mismatch(got.begin(), got.end(), wanted.begin()).first;
         EXPECT_EQ(differs - got.begin(), static_cast<std::ptrdiff_t>(got.size()))
             << name_of(tensor.dtype) << ", worker " << rank << " of " << size
-            << ": the first byte that differs, and all of them";
+            << ": index of the first different byte, and number of bytes";
       }));
 }
 
@@ -283,7 +285,7 @@ void expect_integers_to_wrap(const SchemeUnderTest& under_test) {
     std::vector<std::uint64_t> expected(18);
     for (int worker = 0; worker < size; ++worker) {
       OwnedGradient gradient;
-      gradient.indices = {5, 0, 3, 0};  // repeats wrap too
+      gradient.indices = {5, 0, 3, 0};  // repeated rows must wrap, too
       for (std::size_t i = 0; i < 12; ++i) {
         const T value = std::numeric_limits<T>::max() - static_cast<T>(random.below(5));
         gradient.values.resize((i + 1) * sizeof(T));
@@ -304,7 +306,7 @@ TEST_P(SchemeSuite, integers_wrap) {
   expect_integers_to_wrap<std::int64_t>(GetParam());
 }
 
-/// The very bits of (the sum in the sum type) · (1 / n in the sum type), rounded once.
+/// Expects the exact bits of (the sum in the sum type) · (1 / n in the sum type), rounded once.
 template <typename T>
 void expect_mean(const SchemeUnderTest& under_test) {
   using Sum = typename ValueTraits<T>::Sum;
@@ -336,7 +338,7 @@ TEST_P(SchemeSuite, a_mean_is_one_multiplication_after_the_sum) {
   expect_mean<bf16>(GetParam());
 }
 
-TEST_P(SchemeSuite, the_same_bits_in_every_run_and_over_every_transport_where_sums_are_not_exact) {
+TEST_P(SchemeSuite, inexact_sums_have_the_same_bits_in_every_run_and_over_every_transport) {
   const TensorSpec tensor{"t", 400, 7, DType::f32};
   for (const int size : sizes({3, 7, 8})) {
     Random random(seed() + 5);
@@ -352,7 +354,7 @@ TEST_P(SchemeSuite, the_same_bits_in_every_run_and_over_every_transport_where_su
 }
 
 TEST_P(SchemeSuite, threads_change_no_bit) {
-  // Large enough for kernels to be cut.
+  // Large enough for kernels to divide their work.
   const TensorSpec tensor{"t", 30'000, 48, DType::f32};
   Random random(seed() + 6);
   Inputs inputs;
@@ -365,8 +367,8 @@ TEST_P(SchemeSuite, threads_change_no_bit) {
   for (const std::uint64_t digest : digests) EXPECT_EQ(digest, digests.front());
 }
 
-// What a scheme's nature cannot hold it refuses by its budget, before anything moves; the session
-// goes on.
+// A scheme that needs too much memory rejects the bucket with a budget error before it sends
+// anything. The session stays usable.
 TEST_P(SchemeSuite, refuses_what_does_not_fit) {
   const TensorSpec huge{"t", Index{1} << 33, 1, DType::f32};
   const int size = variant().fits(3) ? 3 : 4;
@@ -377,7 +379,7 @@ TEST_P(SchemeSuite, refuses_what_does_not_fit) {
       [&](Session& session, HostMemory&) {
         const TransportCounters before = session.counters();
         EXPECT_THROW(session.register_bucket(variant().bucket({huge})), BudgetError);
-        // A few hundred bytes of agreement, no values.
+        // A few hundred bytes of agreement, and no values.
         EXPECT_LT(session.counters().bytes_sent - before.bytes_sent, 2000);
         const BucketId id = session.register_bucket(variant().bucket({small}));
         synchronize(session, id, variant(), std::array{Gradient::empty()}, {small});
@@ -385,12 +387,13 @@ TEST_P(SchemeSuite, refuses_what_does_not_fit) {
       {kDeadline, 1}, kBudget));
 }
 
-/// The first ticket of a step that worker `bad` refused because of an index, and the later ones.
+/// Checks the tickets of a step that worker `bad` refused because of an index: the first ticket,
+/// and the later ones.
 inline void expect_refused(Session& session, std::span<const Session::Ticket> tickets, int bad) {
   const int rank = session.rank().value;
   try {
     session.wait(tickets.front());
-    ADD_FAILURE() << "worker " << rank << " was not told";
+    ADD_FAILURE() << "worker " << rank << " did not report the refused step";
   } catch (const InputError& error) {
     EXPECT_EQ(rank, bad);
     EXPECT_NE(std::string(error.what()).find("tensor 't': index 100"), std::string::npos)
@@ -405,7 +408,7 @@ inline void expect_refused(Session& session, std::span<const Session::Ticket> ti
   }
 }
 
-/// Steps of which worker `bad` refuses the second and the third.
+/// Runs four steps. Worker `bad` refuses the second and the third.
 inline void refuse_two_steps(Session& session, BucketId id, const SchemeVariant& variant, int bad,
                              const Gradient& good, const ExactSum& sum) {
   const std::vector<Index> outside{3, 100};
@@ -427,7 +430,8 @@ inline void refuse_two_steps(Session& session, BucketId id, const SchemeVariant&
   }
 }
 
-// One worker refuses a step; all know it, on every pattern of messages; the next step works.
+// If one worker refuses a step, all workers learn it, with every message pattern. The next step
+// works.
 TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
   const TensorSpec tensor{"t", 100, 4, DType::f32};
   for (const int size : sizes({1, 2, 3, 6})) {
@@ -452,11 +456,12 @@ TEST_P(SchemeSuite, a_refused_step_is_agreed_and_the_next_one_works) {
   }
 }
 
-/// The ticket of a step that worker 0 refused because of a row that it had not announced.
+/// Checks the ticket of a step that worker 0 refused because it had touched a row that it had not
+/// announced.
 inline void expect_unannounced(Session& session, const Session::Ticket& ticket) {
   try {
     session.wait(ticket);
-    ADD_FAILURE() << "worker " << session.rank().value << " was not told";
+    ADD_FAILURE() << "worker " << session.rank().value << " did not report the refused step";
   } catch (const InputError& error) {
     EXPECT_EQ(session.rank(), Rank{0});
     EXPECT_EQ(std::string(error.what()).find("tensor 'b': row 1 was touched and not"), 0U)
@@ -466,8 +471,9 @@ inline void expect_unannounced(Session& session, const Session::Ticket& ticket) 
   }
 }
 
-/// Steps of a worker that announces its rows of two tensors: repeated, in any order, and more than
-/// it touches. In the second one worker 0 touches all of tensor b without a word.
+/// Runs three steps in which a worker announces its rows of two tensors: with repeats, in any
+/// order, and more than it touches. In the second step, worker 0 touches all of tensor b and does
+/// not announce it.
 inline void announce_more_and_less(Session& session, BucketId id,
                                    const std::vector<OwnedGradient>& inputs,
                                    std::span<const ExactSum> sums) {
@@ -497,8 +503,8 @@ inline void announce_more_and_less(Session& session, BucketId id,
   }
 }
 
-// What was announced and stays zero is sent as zeros; what was touched and not announced is
-// refused, agreed by all, and the next step works.
+// Announced rows without values are sent as zeros. Touched rows that were not announced are
+// refused. All workers agree on that, and the next step works.
 TEST_P(SchemeSuite, announced_rows_are_at_least_those_touched) {
   if (!variant().announce) GTEST_SKIP() << name() << " announces nothing";
   const std::vector<TensorSpec> tensors{{"a", 100, 4, DType::f32}, {"b", 70, 4, DType::f32}};
@@ -523,7 +529,7 @@ TEST_P(SchemeSuite, announced_rows_are_at_least_those_touched) {
   }
 }
 
-/// For INSTANTIATE_TEST_SUITE_P: all schemes that these workers can run.
+/// Returns all schemes that these workers can run, for INSTANTIATE_TEST_SUITE_P.
 inline std::vector<SchemeUnderTest> all_schemes_over(const WorkersUnderTest& workers,
                                                      int most_workers,
                                                      const std::array<std::vector<int>, 3>& sizes) {

@@ -1,5 +1,5 @@
-// Every scheme that exists, with every way to communicate that it has and with options that matter
-// to it; and a step of each.
+// All schemes, with every communication pattern and with the relevant options, and a function that
+// runs a step.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace sparsesync::testing {
 
 struct SchemeVariant {
-  std::string label;  // a word
+  std::string label;  // a single word
   std::string scheme;
   SchemeOptions options = {};
   bool announce = false;
@@ -22,12 +22,13 @@ struct SchemeVariant {
                     Reduction reduction = Reduction::sum) const {
     return {"b", std::move(tensors), scheme, reduction, rounds, options, announce};
   }
-  /// Workers that add up their dense tensors before what is not zero in them goes on; 1: none do.
+  /// Returns the number of workers that add their dense tensors before they send the nonzero rows;
+  /// 1 if none do.
   int added_densely(int size) const {
     const bool two_levels = scheme == "two_level" && options.workers_per_node < size;
     return two_levels ? options.workers_per_node : 1;
   }
-  /// Whether its options fit so many workers.
+  /// Returns whether the options allow this number of workers.
   bool fits(int size) const {
     const SchemeEntry of = entry();
     if (of.check == nullptr) return true;
@@ -60,7 +61,7 @@ inline std::vector<SchemeVariant> scheme_variants() {
   add_two_level(3, "sparse_ps");
   for (const SchemeEntry& entry : all_schemes()) {
     const std::string name(entry.name);
-    if (name == "two_level") continue;  // above: its nodes have to be told
+    if (name == "two_level") continue;  // added above, because its options need the size of a node
     if (entry.heeds.has(SchemeOption::pattern)) {
       for (const Communication pattern : kCommunications) {
         variants.push_back({name + "_" + std::string(name_of(pattern)), name, {pattern}});
@@ -74,7 +75,7 @@ inline std::vector<SchemeVariant> scheme_variants() {
   return variants;
 }
 
-/// A step; one that announces the very rows that it touches, where the scheme under test does.
+/// Runs a step. If the variant announces rows, it announces exactly the touched rows.
 inline void synchronize(Session& session, BucketId bucket, const SchemeVariant& variant,
                         std::span<const Gradient> gradients,
                         const std::vector<TensorSpec>& tensors) {

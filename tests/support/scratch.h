@@ -1,5 +1,5 @@
-// What the tests of files share: a folder of their own, whole files, what an error says, and files
-// that were changed at random.
+// Support for tests of files: a temporary folder, whole files, error messages, and randomly
+// corrupted files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace sparsesync {
 
-/// A folder that is removed at the end.
+/// A temporary folder that the destructor removes.
 class Scratch {
  public:
   Scratch() {
@@ -38,7 +38,7 @@ class Scratch {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
 
-  /// The names in the folder, hidden ones too, sorted.
+  /// Returns the sorted names in the folder, including hidden ones.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {
@@ -64,7 +64,8 @@ inline void write_all(const std::filesystem::path& path, const std::string& byte
   ASSERT_TRUE(file.good()) << path;
 }
 
-/// The text of the `Expected` that `body` throws; anything else fails the test.
+/// Returns the message of the `Expected` exception that `body` throws. Fails the test for any other
+/// outcome.
 template <typename Expected, typename Body>
 std::string error_of(Body&& body) {
   try {
@@ -81,7 +82,7 @@ std::string error_of(Body&& body) {
   return {};
 }
 
-/// Expects that `body` throws `Expected`, and that the text has every one of `parts`.
+/// Expects that `body` throws `Expected`, and that the message contains each of `parts`.
 template <typename Expected, typename Body>
 void expect_error(Body&& body, const std::vector<std::string>& parts) {
   const std::string text = error_of<Expected>(body);
@@ -90,8 +91,8 @@ void expect_error(Body&& body, const std::vector<std::string>& parts) {
   }
 }
 
-/// Changes the bytes of a good file at random, a thousand times: each time `read`(bytes) takes them
-/// or throws an InputError of one line, which a fifth at least must do.
+/// Changes bytes of a valid file at random, 1000 times. Each time, `read`(bytes) must either
+/// succeed or throw an InputError of one line. More than a fifth must throw.
 template <typename Read>
 void expect_changed_files_are_read_or_refused(const std::string& good, Read&& read) {
   const unsigned seed = std::random_device{}();
@@ -115,7 +116,7 @@ void expect_changed_files_are_read_or_refused(const std::string& good, Read&& re
   EXPECT_GT(refused, 200);
 }
 
-/// The real index data, or an empty path where it is not there.
+/// Returns the folder of the real index data, or an empty path if it is not available.
 inline std::filesystem::path real_data() {
   // NOLINTBEGIN(concurrency-mt-unsafe): one thread
   const char* const given = std::getenv("SPARSESYNC_DATA");

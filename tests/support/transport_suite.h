@@ -1,5 +1,5 @@
-// The conformance suite of the Transport port. A transport is tested by saying how workers are run
-// that it connects.
+// The conformance suite of the Transport interface. A transport is tested by defining how the
+// workers that it connects are run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@
 
 namespace sparsesync::testing {
 
-/// Runs each case between the workers that a transport is tested with.
+/// Runs each case with the workers of the transport under test.
 class TransportSuite : public ::testing::TestWithParam<WorkersUnderTest> {
  protected:
   static std::vector<std::exception_ptr> run(int size, const WorkersUnderTest::Body& body) {
     return GetParam().run(size, body);
   }
-  /// For what workers tell each other beside the transport.
+  /// A counter through which workers communicate outside of the transport.
   static std::atomic<int>& counter() { return GetParam().counter(); }
   static void wait_for_counter(int value) {
     while (counter() < value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -43,20 +43,20 @@ class TransportSuite : public ::testing::TestWithParam<WorkersUnderTest> {
     return transport.post(own_context(), {}, sends, {}, unused);
   }
 
-  /// Waits until sends are done, on a GPU too: what was sent may go.
+  /// Waits until sends are done, on a GPU, too. Their memory may be released afterwards.
   static void finish(Transport& transport, GroupId group, Clock::time_point until) {
     transport.finish(group, until);
     synchronize(own_context());
   }
 };
 
-/// Takes every payload.
+/// Accepts every payload.
 class Taker : public ReceiveProvider {
  public:
   explicit Taker(std::size_t receives) : payloads(receives) {}
   Taker(const Taker&) = delete;
   Taker& operator=(const Taker&) = delete;
-  ~Taker() override { synchronize(own_context()); }  // payloads may still be on their way there
+  ~Taker() override { synchronize(own_context()); }  // payloads may still be arriving
   std::byte* provide(std::size_t receive, const Header& header) override {
     payloads[receive].resize(header.bytes);
     return payloads[receive].data();
@@ -64,14 +64,15 @@ class Taker : public ReceiveProvider {
   std::vector<std::vector<std::byte>> payloads;
 };
 
-/// No transport takes a message of so many bytes before its receiver asks for it.
+/// A message size that no transport buffers before the receiver asks for the message.
 inline constexpr std::size_t kMoreThanIsUnderWay = 16 << 20;
 
 inline Clock::time_point soon() {
   return Clock::now() + kDeadline;
 }
 
-/// What worker `from` sends worker `to` in a step: its size and bytes differ for each.
+/// Returns the message that worker `from` sends to worker `to` in a step. Size and contents differ
+/// for each message.
 inline std::vector<std::byte> payload_of(int from, int to, int step, std::size_t scale) {
   std::vector<std::byte> bytes(scale * static_cast<std::size_t>((from * 7 + to * 3 + step) % 11));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -81,7 +82,7 @@ inline std::vector<std::byte> payload_of(int from, int to, int step, std::size_t
   return bytes;
 }
 
-/// One step in which everybody sends to everybody.
+/// Runs one step in which every worker sends to every worker.
 inline void exchange_all(Transport& transport, int step, std::size_t scale) {
   const int rank = transport.rank().value;
   std::vector<std::vector<std::byte>> outgoing;
@@ -107,11 +108,11 @@ inline void exchange_all(Transport& transport, int step, std::size_t scale) {
     ASSERT_EQ(arrival->header.bytes, expected.size());
   }
   transport.finish(group, soon());
-  synchronize(own_context());  // what was sent goes
+  synchronize(own_context());  // the sent memory is released afterwards
   for (const int times : seen) ASSERT_EQ(times, 1);
 }
 
-TEST_P(TransportSuite, everybody_sends_to_everybody) {
+TEST_P(TransportSuite, every_worker_sends_to_every_worker) {
   for (const int size : {1, 2, 3, 4, 7}) {
     expect_no_errors(run(size, [&](std::unique_ptr<Transport>& transport) {
       EXPECT_EQ(transport->size(), size);
@@ -142,7 +143,7 @@ TEST_P(TransportSuite, counters_count_payloads_and_headers) {
   }));
 }
 
-TEST_P(TransportSuite, a_send_takes_a_count_that_a_kernel_computes) {
+TEST_P(TransportSuite, a_send_uses_a_count_that_a_kernel_computes) {
   expect_no_errors(run(2, [&](std::unique_ptr<Transport>& transport) {
     std::vector<std::int64_t> computed{5};
     const std::vector<std::byte> data(8);
@@ -159,7 +160,7 @@ TEST_P(TransportSuite, a_send_takes_a_count_that_a_kernel_computes) {
   }));
 }
 
-TEST_P(TransportSuite, several_groups_are_open_at_a_time) {
+TEST_P(TransportSuite, several_groups_are_open_at_the_same_time) {
   expect_no_errors(run(3, [&](std::unique_ptr<Transport>& transport) {
     const int right = (transport->rank().value + 1) % 3;
     const int left = (transport->rank().value + 2) % 3;
@@ -178,7 +179,7 @@ TEST_P(TransportSuite, several_groups_are_open_at_a_time) {
                                        {1, 0, static_cast<std::uint64_t>(step), 0, 0}, sends,
                                        receives, *takers.back()));
     }
-    // Asked for in the reverse order, each still gets its own.
+    // Waiting in reverse order must still return the message of each group.
     for (std::size_t step = 4; step-- > 0;) {
       const auto arrival = transport->next(groups[step], soon());
       ASSERT_TRUE(arrival.has_value());
@@ -191,7 +192,7 @@ TEST_P(TransportSuite, several_groups_are_open_at_a_time) {
   }));
 }
 
-TEST_P(TransportSuite, messages_of_several_groups_find_their_own_whenever_they_come) {
+TEST_P(TransportSuite, messages_of_several_groups_match_in_any_order_of_arrival) {
   constexpr int kSize = 5;
   expect_no_errors(run(kSize, [&](std::unique_ptr<Transport>& transport) {
     const int rank = transport->rank().value;
@@ -227,7 +228,7 @@ TEST_P(TransportSuite, messages_of_several_groups_find_their_own_whenever_they_c
   }));
 }
 
-TEST_P(TransportSuite, a_payload_can_be_thrown_away) {
+TEST_P(TransportSuite, a_payload_can_be_discarded) {
   class Refuser : public ReceiveProvider {
    public:
     std::byte* provide(std::size_t, const Header& header) override {
@@ -279,7 +280,7 @@ TEST_P(TransportSuite, a_message_of_another_step_is_an_error) {
   EXPECT_GE(protocol, 1);
 }
 
-TEST_P(TransportSuite, a_silent_worker_is_a_deadline_on_the_others) {
+TEST_P(TransportSuite, a_silent_worker_causes_a_deadline_error_on_the_others) {
   const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
     if (transport->rank().value == 1) {
       wait_for_counter(2);
@@ -301,7 +302,7 @@ TEST_P(TransportSuite, a_silent_worker_is_a_deadline_on_the_others) {
   EXPECT_NE(text_of(errors[0]).find("worker 1"), std::string::npos) << text_of(errors[0]);
 }
 
-TEST_P(TransportSuite, a_send_that_nobody_takes_is_a_deadline) {
+TEST_P(TransportSuite, a_send_that_is_not_received_causes_a_deadline_error) {
   const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
     if (transport->rank().value == 1) {
       wait_for_counter(1);
@@ -321,7 +322,7 @@ TEST_P(TransportSuite, a_send_that_nobody_takes_is_a_deadline) {
   EXPECT_TRUE(is<DeadlineError>(errors[0])) << text_of(errors[0]);
 }
 
-TEST_P(TransportSuite, a_worker_that_leaves_is_lost_to_all_others) {
+TEST_P(TransportSuite, a_worker_that_leaves_causes_a_peer_lost_error_on_all_others) {
   const auto errors = run(4, [&](std::unique_ptr<Transport>& transport) {
     exchange_all(*transport, 0, 100);
     if (transport->rank().value == 2) return;
@@ -331,13 +332,14 @@ TEST_P(TransportSuite, a_worker_that_leaves_is_lost_to_all_others) {
     if (rank == 2) {
       EXPECT_FALSE(errors[rank]);
     } else {
-      // Who saw it first may have left before the others looked: they then lost that one, too.
+      // A worker that noticed first may have left before others polled. They then report this
+      // worker as lost.
       EXPECT_TRUE(is<PeerLostError>(errors[rank])) << rank << ": " << text_of(errors[rank]);
     }
   }
 }
 
-TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothing_down) {
+TEST_P(TransportSuite, a_worker_may_leave_while_its_message_is_pending) {
   const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
     Taker taker(1);
     if (transport->rank().value == 0) {
@@ -345,7 +347,7 @@ TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothin
       post_send(*transport, Rank{1}, data, taker);
       transport.reset();
       ++counter();
-      return;  // and the data with it
+      return;  // destroys the data of the pending send
     }
     wait_for_counter(1);
     const GroupId group = post_receive(*transport, Rank{0}, taker);
@@ -354,7 +356,7 @@ TEST_P(TransportSuite, a_worker_that_leaves_while_its_message_waits_takes_nothin
   EXPECT_TRUE(is<PeerLostError>(errors[1])) << text_of(errors[1]);
 }
 
-TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) {
+TEST_P(TransportSuite, sent_memory_is_not_read_after_an_error) {
   const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
     Taker taker(1);
     const int rank = transport->rank().value;
@@ -367,7 +369,7 @@ TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) 
         EXPECT_THROW(transport->next(group, Clock::now() + std::chrono::milliseconds(50)),
                      DeadlineError);
       }
-      ++counter();  // gone is the data, with the transport still there
+      ++counter();  // the data no longer exists, but the transport does
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       return;
     }
@@ -380,12 +382,12 @@ TEST_P(TransportSuite, after_an_error_nobody_reads_the_memory_of_what_was_sent) 
   EXPECT_TRUE(is<PeerLostError>(errors[1])) << text_of(errors[1]);
 }
 
-TEST_P(TransportSuite, nobody_writes_into_the_memory_of_a_worker_that_left) {
+TEST_P(TransportSuite, the_memory_of_a_worker_that_left_is_not_written) {
   const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
     Taker taker(2);
     if (const int rank = transport->rank().value; rank != 0) {
       const std::vector<std::byte> data(rank == 1 ? 100 : kMoreThanIsUnderWay, std::byte{7});
-      if (rank == 1) wait_for_counter(1);  // until the long message was posted
+      if (rank == 1) wait_for_counter(1);  // wait until the long message is posted
       const GroupId group = post_send(*transport, Rank{0}, data, taker);
       if (rank == 2) ++counter();
       finish(*transport, group, soon());
@@ -394,7 +396,7 @@ TEST_P(TransportSuite, nobody_writes_into_the_memory_of_a_worker_that_left) {
     const std::array receives{Receive{Rank{2}}, Receive{Rank{1}}};
     const GroupId group = transport->post(own_context(), {}, {}, receives, taker);
     ASSERT_TRUE(transport->next(group, soon()).has_value());
-    transport.reset();  // in the middle of the long one, where the short one comes before its end
+    transport.reset();  // during the long message, if the short one arrives before its end
     synchronize(own_context());
     std::vector<std::byte>& payload = taker.payloads[0];
     std::ranges::fill(payload, std::byte{0});
@@ -405,14 +407,14 @@ TEST_P(TransportSuite, nobody_writes_into_the_memory_of_a_worker_that_left) {
   EXPECT_TRUE(!errors[2] || is<PeerLostError>(errors[2])) << text_of(errors[2]);
 }
 
-TEST_P(TransportSuite, abort_reaches_everybody_who_waits_and_everybody_who_will) {
+TEST_P(TransportSuite, abort_reaches_every_worker_that_waits_now_or_later) {
   const auto errors = run(4, [&](std::unique_ptr<Transport>& transport) {
     const int rank = transport->rank().value;
     if (rank == 3) {
       transport->abort("out of luck");
       return;
     }
-    // In a circle without the aborter, or in a chain with it at its end.
+    // The others wait in a cycle without the aborting worker, or in a chain that ends at it.
     const Rank next{GetParam().relays_aborts ? rank + 1 : (rank + 1) % 3};
     Taker taker(1);
     const GroupId group = post_receive(*transport, next, taker);
@@ -427,7 +429,7 @@ TEST_P(TransportSuite, abort_reaches_everybody_who_waits_and_everybody_who_will)
 }
 
 TEST_P(TransportSuite, a_long_reason_arrives_as_an_abort) {
-  std::string reason = "x";  // a cut after an even number of bytes would be inside a character
+  std::string reason = "x";  // truncation at even lengths would split a character
   for (int i = 0; i < 3000; ++i) reason += "\u00e9";
   const auto errors = run(2, [&](std::unique_ptr<Transport>& transport) {
     if (transport->rank().value == 1) {
@@ -444,7 +446,7 @@ TEST_P(TransportSuite, a_long_reason_arrives_as_an_abort) {
   EXPECT_TRUE(text.ends_with("\u00e9\u00e9")) << text;
 }
 
-TEST_P(TransportSuite, a_provider_that_refuses_is_heard) {
+TEST_P(TransportSuite, an_exception_of_a_provider_is_reported) {
   class Budget : public ReceiveProvider {
    public:
     std::byte* provide(std::size_t, const Header& header) override {
@@ -463,8 +465,8 @@ TEST_P(TransportSuite, a_provider_that_refuses_is_heard) {
   EXPECT_TRUE(is<BudgetError>(errors[0]) || is<BudgetError>(errors[1]));
 }
 
-TEST_P(TransportSuite, an_all_reduce_adds_up_where_there_is_one) {
-  // One piece, several, none; whole numbers wrap.
+TEST_P(TransportSuite, an_all_reduce_sums_if_the_transport_has_one) {
+  // One piece, several pieces, and none. Integer sums wrap.
   for (const int size : {1, 2, 3, 4, 7}) {
     for (const std::size_t elements : {std::size_t{0}, std::size_t{5}, std::size_t{5'000'000}}) {
       if (elements > 5 && size > 2) continue;
@@ -497,7 +499,7 @@ TEST_P(TransportSuite, an_all_reduce_adds_up_where_there_is_one) {
   }
 }
 
-TEST_P(TransportSuite, an_all_reduce_without_one_of_them_is_a_typed_error) {
+TEST_P(TransportSuite, an_all_reduce_without_all_workers_is_a_typed_error) {
   for (const bool leaves : {false, true}) {
     const auto errors = run(3, [&](std::unique_ptr<Transport>& transport) {
       if (!transport->has_all_reduce()) return;
@@ -509,15 +511,15 @@ TEST_P(TransportSuite, an_all_reduce_without_one_of_them_is_a_typed_error) {
       try {
         transport->all_reduce(own_context(), DType::f32, std::as_writable_bytes(std::span(numbers)),
                               leaves ? soon() : Clock::now() + std::chrono::milliseconds(300));
-        ADD_FAILURE() << "it ended";
+        ADD_FAILURE() << "the all-reduce succeeded without worker 2";
       } catch (const Error&) {
         ++counter();
-        if (!leaves) wait_for_counter(2);  // who leaves is lost to the other
+        if (!leaves) wait_for_counter(2);  // the other worker must not lose this one
         throw;
       }
     });
     for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
-      if (errors[0] == nullptr && errors[1] == nullptr) continue;  // there is none here
+      if (errors[0] == nullptr && errors[1] == nullptr) continue;  // no all-reduce here
       EXPECT_TRUE(leaves ? is<PeerLostError>(errors[rank]) : is<DeadlineError>(errors[rank]))
           << text_of(errors[rank]);
     }

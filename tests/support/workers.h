@@ -1,4 +1,4 @@
-// Runs a body as each of n workers, in threads of one process, and collects what they throw.
+// Runs a body as each of n workers, in threads of one process, and collects exceptions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,26 +23,26 @@
 
 namespace sparsesync::testing {
 
-/// Long enough for a loaded machine; tests that wait for a deadline take a short one of their own.
+/// Long enough for a loaded machine. Tests that wait for a deadline use a shorter one.
 inline constexpr std::chrono::milliseconds kDeadline{120'000};
 
-/// How the workers of a test are connected.
+/// The connection of the workers of a test.
 struct WorkersUnderTest {
   using Body = std::function<void(std::unique_ptr<Transport>&)>;
   std::string name;
-  /// Runs body(transport) as each of n workers. What each threw, by rank; null where nothing was.
+  /// Runs body(transport) as each of n workers. Returns the exception of each rank, or null.
   std::function<std::vector<std::exception_ptr>(int size, const Body& body)> run;
-  /// A counter that all workers see, whatever connects them; 0 when a run begins.
+  /// Returns a counter that all workers share, whatever connects them. It is 0 when a run begins.
   std::function<std::atomic<int>&()> counter;
-  /// A number that a worker leaves for all of them to see after a run.
+  /// Returns a number that a worker sets and all workers can read after a run.
   std::function<std::uint64_t&(int rank)> note;
   bool has_all_reduce = false;
-  /// Whether an abort reaches those alone who wait for a worker that knows of it.
+  /// Whether an abort reaches only workers that wait for a worker that knows of it.
   bool relays_aborts = false;
 };
 
-/// Runs body(transport) in a thread for each worker. What each threw, by rank; null where nothing
-/// was thrown. A transport is gone as soon as its body has returned, unless the body took it.
+/// Runs body(transport) in a thread for each worker. Returns the exception of each rank, or null. A
+/// transport is destroyed when its body returns, unless the body moved from it.
 inline std::vector<std::exception_ptr> run_transports(
     LocalNetwork& network, int size, const std::function<void(std::unique_ptr<Transport>&)>& body) {
   std::vector<std::unique_ptr<Transport>> ends;
@@ -51,8 +51,8 @@ inline std::vector<std::exception_ptr> run_transports(
                         [&](std::unique_ptr<Transport>& end, std::size_t) { body(end); });
 }
 
-/// Workers that are threads of this process.
-/// @param workers_per_node  what the network tells of nodes; all on one where there is nothing
+/// Returns workers that are threads of this process.
+/// @param workers_per_node  node size that the network reports; none: all workers on one node
 inline WorkersUnderTest local_workers(const std::string& name, LocalLink link,
                                       std::optional<int> workers_per_node = std::nullopt) {
   struct Shared {
@@ -71,21 +71,21 @@ inline WorkersUnderTest local_workers(const std::string& name, LocalLink link,
       [=](int rank) -> std::uint64_t& { return shared->notes.at(static_cast<std::size_t>(rank)); }};
 }
 
-/// How a worker starts its session.
+/// Options with which a worker starts its session.
 struct SessionStart {
   SessionOptions options{kDeadline, 1};
-  std::optional<std::int64_t> budget = std::nullopt;  // bytes of its memory
+  std::optional<std::int64_t> budget = std::nullopt;  // memory budget in bytes
 };
 
-/// Runs body(session, memory) as each worker, on the device under test, each with memory of its own
-/// for its workspaces and started as `start` says for its rank.
+/// Runs body(session, memory) as each worker, on the device under test. Each worker has separate
+/// memory for its workspaces and starts with `start`(rank).
 template <typename Start>
 requires std::is_invocable_r_v<SessionStart, const Start&, Rank> std::vector<std::exception_ptr>
 run_sessions(const WorkersUnderTest& workers, int size,
              const std::function<void(Session&, HostMemory&)>& body, const Start& start) {
   return workers.run(size, [&](std::unique_ptr<Transport>& transport) {
     SessionStart own = start(transport->rank());
-    HostMemory words;  // of the host, where the workspaces are elsewhere
+    HostMemory words;  // memory on the host, because workspaces may be on the device
     TestMemory memory(own.budget);
     const DeviceUnderTest device(false, &memory);
     if (device.device_stream() != nullptr) {
@@ -96,7 +96,7 @@ run_sessions(const WorkersUnderTest& workers, int size,
   });
 }
 
-/// The same, all started alike.
+/// Does the same with equal options for all workers.
 inline std::vector<std::exception_ptr> run_sessions(
     const WorkersUnderTest& workers, int size,
     const std::function<void(Session&, HostMemory&)>& body, SessionOptions options = {kDeadline, 1},
@@ -104,14 +104,14 @@ inline std::vector<std::exception_ptr> run_sessions(
   return run_sessions(workers, size, body, [&](Rank) { return SessionStart{options, budget}; });
 }
 
-/// The same in a thread for each worker.
+/// Does the same with a thread for each worker.
 inline std::vector<std::exception_ptr> run_sessions(
     int size, const std::function<void(Session&, HostMemory&)>& body,
     SessionOptions options = {kDeadline, 1}, std::optional<std::int64_t> budget = std::nullopt) {
   return run_sessions(local_workers("local", {}), size, body, options, budget);
 }
 
-/// The text of an error; "" for none.
+/// Returns the message of an error, or "" for none.
 inline std::string text_of(const std::exception_ptr& error) {
   if (!error) return "";
   try {
@@ -121,7 +121,7 @@ inline std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-/// Whether it is an E (or derived from it).
+/// Returns whether the error is an E or derived from it.
 template <typename E>
 bool is(const std::exception_ptr& error) {
   if (!error) return false;

@@ -1,4 +1,4 @@
-// one_server: worker 0 is the only server. A toy, which shows what a scheme is made of.
+// one_server: worker 0 is the only server. A toy that shows the parts of a scheme.
 #include "kernels/partition/partition.h"
 #include "kernels/rows/rows.h"
 #include "schemes/push_pull/cost.h"
@@ -18,7 +18,7 @@ class OneServer : public Placement {
   Place locate(Index row) const override { return {0, row}; }
   void divide(const Context& context, std::span<const Index> rows, std::span<Index> indices,
               std::span<Index> sources, std::span<Index> group_begin) override {
-    const int groups = grid().row_groups;  // of so many rows each that the first one has all
+    const int groups = grid().row_groups;  // the first group gets all rows
     divide_evenly(context, {space().rows * groups, groups}, rows, indices, group_begin);
     number(context, sources);
   }
